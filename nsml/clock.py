@@ -1,0 +1,66 @@
+"""Time and blocking work as parameters, so that the same code runs on a virtual clock."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+T = TypeVar("T")
+
+
+class Clock(Protocol):
+    """Where loops and the agent take the time from.
+
+    `time` is the wall clock in Unix seconds: for display and stamps only. `monotonic` never goes
+    back and is what leases, deadlines and charges are measured with, in seconds.
+    """
+
+    def time(self) -> float:
+        """Wall clock, Unix seconds."""
+        ...
+
+    def monotonic(self) -> float:
+        """Seconds since an arbitrary start; never decreases."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """Return after `seconds` of this clock."""
+        ...
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def time(self) -> float:
+        """Wall clock, Unix seconds."""
+        return time.time()
+
+    def monotonic(self) -> float:
+        """Seconds since boot."""
+        return time.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """Sleep on the running event loop."""
+        await asyncio.sleep(seconds)
+
+
+class Offload(Protocol):
+    """Runs blocking work and gives its result; `in_thread` or `inline`."""
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        """Return `work()`; its exceptions pass through."""
+        ...
+
+
+async def in_thread(work: Callable[[], T], /) -> T:
+    """Run `work` in a thread of the loop's pool: production."""
+    return await asyncio.to_thread(work)
+
+
+async def inline(work: Callable[[], T], /) -> T:
+    """Run `work` at once in the caller: tests and the simulation, where threads would race."""
+    return work()
