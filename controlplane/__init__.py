@@ -1,0 +1,1 @@
+"""The control plane: decides, commits and remembers. See docs/architecture.md."""

@@ -1,0 +1,1 @@
+"""The records in etcd, generated from proto/controlplane/stored/v1."""

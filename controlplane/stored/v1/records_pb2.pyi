@@ -1,0 +1,318 @@
+from google.protobuf.internal import containers as _containers
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SessionRecord(_message.Message):
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    TEAM_FIELD_NUMBER: _ClassVar[int]
+    VISIBILITY_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MEMO_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    REQUEST_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    BAD_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    NOT_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    owner: str
+    project: str
+    team: str
+    visibility: int
+    spec: SpecRecord
+    state: str
+    attempt: int
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaRecord]
+    created_at: float
+    started_at: float
+    ended_at: float
+    end: EndRecord
+    memo: str
+    command: _containers.RepeatedScalarFieldContainer[str]
+    request_id: str
+    request_digest: bytes
+    stop: StopRecord
+    bad_attempts: int
+    attempts: _containers.RepeatedCompositeFieldContainer[AttemptRecord]
+    not_before: float
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ...) -> None: ...
+
+class SpecRecord(_message.Message):
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_S_FIELD_NUMBER: _ClassVar[int]
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    entry: str
+    args: _containers.RepeatedScalarFieldContainer[str]
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    bundle_digest: str
+    datasets: _containers.RepeatedCompositeFieldContainer[DatasetRecord]
+    resources: ResourcesRecord
+    replica_count: int
+    environment: _containers.ScalarMap[str, str]
+    image: str
+    time_limit_s: float
+    grace_s: float
+    retry_count: int
+    lost_after_s: float
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ...) -> None: ...
+
+class DatasetRecord(_message.Message):
+    __slots__ = ("owner", "name", "version", "digest")
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    owner: str
+    name: str
+    version: int
+    digest: str
+    def __init__(self, owner: _Optional[str] = ..., name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class ResourcesRecord(_message.Message):
+    __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes")
+    GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    CPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    gpu_thousandths: int
+    cpu_thousandths: int
+    memory_bytes: int
+    def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class ReplicaRecord(_message.Message):
+    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    node: str
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceRecord]
+    resources: ResourcesRecord
+    phase: str
+    exit: ExitRecord
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ...) -> None: ...
+
+class ExitRecord(_message.Message):
+    __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for_s")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    RAN_FOR_S_FIELD_NUMBER: _ClassVar[int]
+    cause: str
+    exit_code: int
+    message: str
+    started_at: float
+    ended_at: float
+    ran_for_s: float
+    def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., ran_for_s: _Optional[float] = ...) -> None: ...
+
+class DeviceRecord(_message.Message):
+    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIMULATED_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    index: int
+    model: str
+    memory_bytes: int
+    simulated: bool
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ...) -> None: ...
+
+class EndRecord(_message.Message):
+    __slots__ = ("cause", "exit_code", "rank", "message")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    cause: str
+    exit_code: int
+    rank: int
+    message: str
+    def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class StopRecord(_message.Message):
+    __slots__ = ("grace_s", "cause", "reason", "asked_by")
+    GRACE_S_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    grace_s: float
+    cause: str
+    reason: str
+    asked_by: str
+    def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ...) -> None: ...
+
+class AttemptRecord(_message.Message):
+    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    PLACED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    HELD_S_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    cause: str
+    placed_at: float
+    ended_at: float
+    gpu_thousandths: int
+    held_s: float
+    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ...) -> None: ...
+
+class AllocationRecord(_message.Message):
+    __slots__ = ("node", "replicas")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    replicas: _containers.RepeatedCompositeFieldContainer[AllocatedReplica]
+    def __init__(self, node: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[AllocatedReplica, _Mapping]]] = ...) -> None: ...
+
+class AllocatedReplica(_message.Message):
+    __slots__ = ("session_id", "attempt", "rank", "devices", "cpu_thousandths", "memory_bytes", "placed_at")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    CPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PLACED_AT_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    attempt: int
+    rank: int
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceShare]
+    cpu_thousandths: int
+    memory_bytes: int
+    placed_at: float
+    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., devices: _Optional[_Iterable[_Union[DeviceShare, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., placed_at: _Optional[float] = ...) -> None: ...
+
+class DeviceShare(_message.Message):
+    __slots__ = ("uuid", "thousandths")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    thousandths: int
+    def __init__(self, uuid: _Optional[str] = ..., thousandths: _Optional[int] = ...) -> None: ...
+
+class NodeRecord(_message.Message):
+    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    CPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NOTE_FIELD_NUMBER: _ClassVar[int]
+    DRAINING_FIELD_NUMBER: _ClassVar[int]
+    REGISTERED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    boot_id: str
+    agent_version: str
+    isolation: str
+    devices: _containers.RepeatedCompositeFieldContainer[DeviceRecord]
+    cpu_thousandths: int
+    memory_bytes: int
+    pod: str
+    host: str
+    owner: str
+    device_note: str
+    draining: bool
+    registered_at: float
+    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ...) -> None: ...
+
+class UserRecord(_message.Message):
+    __slots__ = ("name", "role", "team", "created_at")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ROLE_FIELD_NUMBER: _ClassVar[int]
+    TEAM_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    role: str
+    team: str
+    created_at: float
+    def __init__(self, name: _Optional[str] = ..., role: _Optional[str] = ..., team: _Optional[str] = ..., created_at: _Optional[float] = ...) -> None: ...
+
+class TokenRecord(_message.Message):
+    __slots__ = ("user", "node", "expires_at", "created_at")
+    USER_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    user: str
+    node: str
+    expires_at: float
+    created_at: float
+    def __init__(self, user: _Optional[str] = ..., node: _Optional[str] = ..., expires_at: _Optional[float] = ..., created_at: _Optional[float] = ...) -> None: ...
+
+class JoinTokenRecord(_message.Message):
+    __slots__ = ("expires_at", "created_by")
+    EXPIRES_AT_FIELD_NUMBER: _ClassVar[int]
+    CREATED_BY_FIELD_NUMBER: _ClassVar[int]
+    expires_at: float
+    created_by: str
+    def __init__(self, expires_at: _Optional[float] = ..., created_by: _Optional[str] = ...) -> None: ...
+
+class SessionPointer(_message.Message):
+    __slots__ = ("session_id",)
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    def __init__(self, session_id: _Optional[str] = ...) -> None: ...
+
+class CounterRecord(_message.Message):
+    __slots__ = ("last",)
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    last: int
+    def __init__(self, last: _Optional[int] = ...) -> None: ...
+
+class ClusterRecord(_message.Message):
+    __slots__ = ("id", "created_at", "coordination")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    COORDINATION_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    created_at: float
+    coordination: str
+    def __init__(self, id: _Optional[str] = ..., created_at: _Optional[float] = ..., coordination: _Optional[str] = ...) -> None: ...

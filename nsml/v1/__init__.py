@@ -1,0 +1,1 @@
+"""The public contract, generated from proto/nsml/v1."""

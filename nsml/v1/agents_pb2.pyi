@@ -1,0 +1,290 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from nsml.v1 import resources_pb2 as _resources_pb2
+from nsml.v1 import sessions_pb2 as _sessions_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class ReplicaPhase(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    REPLICA_PHASE_UNSPECIFIED: _ClassVar[ReplicaPhase]
+    REPLICA_PHASE_PREPARING: _ClassVar[ReplicaPhase]
+    REPLICA_PHASE_RUNNING: _ClassVar[ReplicaPhase]
+    REPLICA_PHASE_PAUSED: _ClassVar[ReplicaPhase]
+    REPLICA_PHASE_EXITED: _ClassVar[ReplicaPhase]
+    REPLICA_PHASE_FINALIZED: _ClassVar[ReplicaPhase]
+
+class Channel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CHANNEL_UNSPECIFIED: _ClassVar[Channel]
+    CHANNEL_METRIC: _ClassVar[Channel]
+    CHANNEL_LOG: _ClassVar[Channel]
+    CHANNEL_STATE: _ClassVar[Channel]
+REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
+REPLICA_PHASE_PREPARING: ReplicaPhase
+REPLICA_PHASE_RUNNING: ReplicaPhase
+REPLICA_PHASE_PAUSED: ReplicaPhase
+REPLICA_PHASE_EXITED: ReplicaPhase
+REPLICA_PHASE_FINALIZED: ReplicaPhase
+CHANNEL_UNSPECIFIED: Channel
+CHANNEL_METRIC: Channel
+CHANNEL_LOG: Channel
+CHANNEL_STATE: Channel
+
+class ReplicaId(_message.Message):
+    __slots__ = ("session_id", "attempt", "rank")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    attempt: int
+    rank: int
+    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class ControlRequest(_message.Message):
+    __slots__ = ("register", "heartbeat", "report", "orders_accepted")
+    REGISTER_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
+    REPORT_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    register: Register
+    heartbeat: Heartbeat
+    report: ReplicaReport
+    orders_accepted: OrdersAccepted
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ...) -> None: ...
+
+class Register(_message.Message):
+    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
+    SPOOL_VERSION_FIELD_NUMBER: _ClassVar[int]
+    ISOLATION_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    CAPACITY_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    HOST_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NOTE_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_TERM_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    boot_id: str
+    agent_version: str
+    spool_version: int
+    isolation: _resources_pb2.Isolation
+    devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.Device]
+    capacity: _resources_pb2.Resources
+    pod: str
+    host: str
+    owner: str
+    device_note: str
+    highest_term: int
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    cluster_id: str
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+
+class Heartbeat(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
+class ReplicaExit(_message.Message):
+    __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    RAN_FOR_FIELD_NUMBER: _ClassVar[int]
+    cause: _sessions_pb2.Cause
+    exit_code: int
+    message: str
+    started_at: _timestamp_pb2.Timestamp
+    ended_at: _timestamp_pb2.Timestamp
+    ran_for: _duration_pb2.Duration
+    def __init__(self, cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ran_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
+
+class ReplicaReport(_message.Message):
+    __slots__ = ("replica", "phase", "exit", "at")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    PHASE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    replica: ReplicaId
+    phase: ReplicaPhase
+    exit: ReplicaExit
+    at: _timestamp_pb2.Timestamp
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., phase: _Optional[_Union[ReplicaPhase, str]] = ..., exit: _Optional[_Union[ReplicaExit, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class OrdersAccepted(_message.Message):
+    __slots__ = ("term", "revision")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    revision: int
+    def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class ControlResponse(_message.Message):
+    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel")
+    REGISTERED_FIELD_NUMBER: _ClassVar[int]
+    ORDERS_FIELD_NUMBER: _ClassVar[int]
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    OPEN_TUNNEL_FIELD_NUMBER: _ClassVar[int]
+    registered: Registered
+    orders: Orders
+    acknowledged: ReportsAcknowledged
+    open_tunnel: OpenTunnel
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ...) -> None: ...
+
+class Registered(_message.Message):
+    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term")
+    CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
+    SILENT_AFTER_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    cluster_id: str
+    heartbeat_interval: _duration_pb2.Duration
+    silent_after: _duration_pb2.Duration
+    term: int
+    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...
+
+class Orders(_message.Message):
+    __slots__ = ("term", "revision", "assignments")
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    ASSIGNMENTS_FIELD_NUMBER: _ClassVar[int]
+    term: int
+    revision: int
+    assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
+    def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ...) -> None: ...
+
+class Assignment(_message.Message):
+    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUIDS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    HOSTS_FIELD_NUMBER: _ClassVar[int]
+    STOP_FIELD_NUMBER: _ClassVar[int]
+    replica: ReplicaId
+    session_name: str
+    owner: str
+    spec: _sessions_pb2.SessionSpec
+    device_uuids: _containers.RepeatedScalarFieldContainer[str]
+    resources: _resources_pb2.Resources
+    hosts: _containers.RepeatedScalarFieldContainer[str]
+    stop: StopOrder
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ...) -> None: ...
+
+class StopOrder(_message.Message):
+    __slots__ = ("grace", "cause", "reason")
+    GRACE_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    grace: _duration_pb2.Duration
+    cause: _sessions_pb2.Cause
+    reason: str
+    def __init__(self, grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class ReportsAcknowledged(_message.Message):
+    __slots__ = ("reports",)
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
+    reports: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
+    def __init__(self, reports: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
+
+class OpenTunnel(_message.Message):
+    __slots__ = ("tunnel_id", "replica")
+    TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    tunnel_id: str
+    replica: ReplicaId
+    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ...) -> None: ...
+
+class StreamKey(_message.Message):
+    __slots__ = ("replica", "channel", "writer")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    CHANNEL_FIELD_NUMBER: _ClassVar[int]
+    WRITER_FIELD_NUMBER: _ClassVar[int]
+    replica: ReplicaId
+    channel: Channel
+    writer: int
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., channel: _Optional[_Union[Channel, str]] = ..., writer: _Optional[int] = ...) -> None: ...
+
+class Chunk(_message.Message):
+    __slots__ = ("stream", "first", "last", "records", "data", "gap")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    FIRST_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    RECORDS_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    GAP_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamKey
+    first: int
+    last: int
+    records: _containers.RepeatedScalarFieldContainer[bytes]
+    data: bytes
+    gap: bool
+    def __init__(self, stream: _Optional[_Union[StreamKey, _Mapping]] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., records: _Optional[_Iterable[bytes]] = ..., data: _Optional[bytes] = ..., gap: _Optional[bool] = ...) -> None: ...
+
+class NodeSample(_message.Message):
+    __slots__ = ("sequence", "boot_id", "at", "devices", "cpu_percent", "memory_used_bytes")
+    SEQUENCE_FIELD_NUMBER: _ClassVar[int]
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    AT_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    sequence: int
+    boot_id: str
+    at: _timestamp_pb2.Timestamp
+    devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.DeviceSample]
+    cpu_percent: float
+    memory_used_bytes: int
+    def __init__(self, sequence: _Optional[int] = ..., boot_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.DeviceSample, _Mapping]]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ...) -> None: ...
+
+class IngestRequest(_message.Message):
+    __slots__ = ("chunks", "sample")
+    CHUNKS_FIELD_NUMBER: _ClassVar[int]
+    SAMPLE_FIELD_NUMBER: _ClassVar[int]
+    chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
+    sample: NodeSample
+    def __init__(self, chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., sample: _Optional[_Union[NodeSample, _Mapping]] = ...) -> None: ...
+
+class Cursor(_message.Message):
+    __slots__ = ("stream", "next")
+    STREAM_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    stream: StreamKey
+    next: int
+    def __init__(self, stream: _Optional[_Union[StreamKey, _Mapping]] = ..., next: _Optional[int] = ...) -> None: ...
+
+class IngestResponse(_message.Message):
+    __slots__ = ("acknowledged",)
+    ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
+    acknowledged: _containers.RepeatedCompositeFieldContainer[Cursor]
+    def __init__(self, acknowledged: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ...) -> None: ...
+
+class TunnelRequest(_message.Message):
+    __slots__ = ("tunnel_id", "data")
+    TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    tunnel_id: str
+    data: bytes
+    def __init__(self, tunnel_id: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+
+class TunnelResponse(_message.Message):
+    __slots__ = ("data",)
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    def __init__(self, data: _Optional[bytes] = ...) -> None: ...

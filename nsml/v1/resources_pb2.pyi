@@ -1,0 +1,68 @@
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from typing import ClassVar as _ClassVar, Optional as _Optional
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class Visibility(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    VISIBILITY_UNSPECIFIED: _ClassVar[Visibility]
+    VISIBILITY_PRIVATE: _ClassVar[Visibility]
+    VISIBILITY_TEAM: _ClassVar[Visibility]
+    VISIBILITY_PUBLIC: _ClassVar[Visibility]
+
+class Isolation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    ISOLATION_UNSPECIFIED: _ClassVar[Isolation]
+    ISOLATION_NONE: _ClassVar[Isolation]
+    ISOLATION_USER: _ClassVar[Isolation]
+    ISOLATION_NAMESPACE: _ClassVar[Isolation]
+    ISOLATION_CONTAINER: _ClassVar[Isolation]
+VISIBILITY_UNSPECIFIED: Visibility
+VISIBILITY_PRIVATE: Visibility
+VISIBILITY_TEAM: Visibility
+VISIBILITY_PUBLIC: Visibility
+ISOLATION_UNSPECIFIED: Isolation
+ISOLATION_NONE: Isolation
+ISOLATION_USER: Isolation
+ISOLATION_NAMESPACE: Isolation
+ISOLATION_CONTAINER: Isolation
+
+class Resources(_message.Message):
+    __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes")
+    GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    CPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    gpu_thousandths: int
+    cpu_thousandths: int
+    memory_bytes: int
+    def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
+
+class Device(_message.Message):
+    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    INDEX_FIELD_NUMBER: _ClassVar[int]
+    MODEL_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SIMULATED_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    index: int
+    model: str
+    memory_bytes: int
+    simulated: bool
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ...) -> None: ...
+
+class DeviceSample(_message.Message):
+    __slots__ = ("uuid", "utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    uuid: str
+    utilization_percent: float
+    memory_used_bytes: int
+    power_watts: float
+    temperature_celsius: float
+    def __init__(self, uuid: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., power_watts: _Optional[float] = ..., temperature_celsius: _Optional[float] = ...) -> None: ...

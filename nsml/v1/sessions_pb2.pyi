@@ -1,0 +1,410 @@
+import datetime
+
+from google.protobuf import duration_pb2 as _duration_pb2
+from google.protobuf import struct_pb2 as _struct_pb2
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
+from nsml.v1 import resources_pb2 as _resources_pb2
+from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from google.protobuf import descriptor as _descriptor
+from google.protobuf import message as _message
+from collections.abc import Iterable as _Iterable, Mapping as _Mapping
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
+
+DESCRIPTOR: _descriptor.FileDescriptor
+
+class SessionState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SESSION_STATE_UNSPECIFIED: _ClassVar[SessionState]
+    SESSION_STATE_QUEUED: _ClassVar[SessionState]
+    SESSION_STATE_PREPARING: _ClassVar[SessionState]
+    SESSION_STATE_RUNNING: _ClassVar[SessionState]
+    SESSION_STATE_PAUSED: _ClassVar[SessionState]
+    SESSION_STATE_UNKNOWN: _ClassVar[SessionState]
+    SESSION_STATE_STOPPING: _ClassVar[SessionState]
+    SESSION_STATE_FINALIZING: _ClassVar[SessionState]
+    SESSION_STATE_SUCCEEDED: _ClassVar[SessionState]
+    SESSION_STATE_FAILED: _ClassVar[SessionState]
+    SESSION_STATE_STOPPED: _ClassVar[SessionState]
+    SESSION_STATE_HELD: _ClassVar[SessionState]
+
+class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CAUSE_UNSPECIFIED: _ClassVar[Cause]
+    CAUSE_COMPLETED: _ClassVar[Cause]
+    CAUSE_PROGRAM_FAILED: _ClassVar[Cause]
+    CAUSE_STOP_REQUESTED: _ClassVar[Cause]
+    CAUSE_TIME_LIMIT: _ClassVar[Cause]
+    CAUSE_OUT_OF_MEMORY: _ClassVar[Cause]
+    CAUSE_ENVIRONMENT_FAILED: _ClassVar[Cause]
+    CAUSE_DATA_FAILED: _ClassVar[Cause]
+    CAUSE_START_FAILED: _ClassVar[Cause]
+    CAUSE_NODE_LOST: _ClassVar[Cause]
+    CAUSE_LOST_AFTER: _ClassVar[Cause]
+    CAUSE_GANG_MEMBER_FAILED: _ClassVar[Cause]
+    CAUSE_PREEMPTED: _ClassVar[Cause]
+SESSION_STATE_UNSPECIFIED: SessionState
+SESSION_STATE_QUEUED: SessionState
+SESSION_STATE_PREPARING: SessionState
+SESSION_STATE_RUNNING: SessionState
+SESSION_STATE_PAUSED: SessionState
+SESSION_STATE_UNKNOWN: SessionState
+SESSION_STATE_STOPPING: SessionState
+SESSION_STATE_FINALIZING: SessionState
+SESSION_STATE_SUCCEEDED: SessionState
+SESSION_STATE_FAILED: SessionState
+SESSION_STATE_STOPPED: SessionState
+SESSION_STATE_HELD: SessionState
+CAUSE_UNSPECIFIED: Cause
+CAUSE_COMPLETED: Cause
+CAUSE_PROGRAM_FAILED: Cause
+CAUSE_STOP_REQUESTED: Cause
+CAUSE_TIME_LIMIT: Cause
+CAUSE_OUT_OF_MEMORY: Cause
+CAUSE_ENVIRONMENT_FAILED: Cause
+CAUSE_DATA_FAILED: Cause
+CAUSE_START_FAILED: Cause
+CAUSE_NODE_LOST: Cause
+CAUSE_LOST_AFTER: Cause
+CAUSE_GANG_MEMBER_FAILED: Cause
+CAUSE_PREEMPTED: Cause
+
+class DatasetReference(_message.Message):
+    __slots__ = ("name", "version", "digest")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    DIGEST_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: int
+    digest: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
+
+class SessionSpec(_message.Message):
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue")
+    class EnvironmentEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: str
+        value: str
+        def __init__(self, key: _Optional[str] = ..., value: _Optional[str] = ...) -> None: ...
+    ENTRY_FIELD_NUMBER: _ClassVar[int]
+    ARGS_FIELD_NUMBER: _ClassVar[int]
+    ARGV_FIELD_NUMBER: _ClassVar[int]
+    BUNDLE_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    DATASETS_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    ENVIRONMENT_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    GRACE_FIELD_NUMBER: _ClassVar[int]
+    RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
+    LOST_AFTER_FIELD_NUMBER: _ClassVar[int]
+    NO_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    entry: str
+    args: _containers.RepeatedScalarFieldContainer[str]
+    argv: _containers.RepeatedScalarFieldContainer[str]
+    bundle_digest: str
+    datasets: _containers.RepeatedCompositeFieldContainer[DatasetReference]
+    resources: _resources_pb2.Resources
+    replica_count: int
+    environment: _containers.ScalarMap[str, str]
+    image: str
+    time_limit: _duration_pb2.Duration
+    grace: _duration_pb2.Duration
+    retry_count: int
+    lost_after: _duration_pb2.Duration
+    no_queue: bool
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ...) -> None: ...
+
+class Replica(_message.Message):
+    __slots__ = ("rank", "node", "devices", "resources")
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    rank: int
+    node: str
+    devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.Device]
+    resources: _resources_pb2.Resources
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ...) -> None: ...
+
+class SessionEnd(_message.Message):
+    __slots__ = ("cause", "exit_code", "rank", "message")
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    cause: Cause
+    exit_code: int
+    rank: int
+    message: str
+    def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
+
+class Session(_message.Message):
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "checkpoint_count", "simulated", "revision", "command")
+    ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    TEAM_FIELD_NUMBER: _ClassVar[int]
+    VISIBILITY_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    STATE_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    MEMO_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    SIMULATED_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    id: str
+    name: str
+    owner: str
+    project: str
+    team: str
+    visibility: _resources_pb2.Visibility
+    spec: SessionSpec
+    state: SessionState
+    waiting: str
+    attempt: int
+    replicas: _containers.RepeatedCompositeFieldContainer[Replica]
+    created_at: _timestamp_pb2.Timestamp
+    started_at: _timestamp_pb2.Timestamp
+    ended_at: _timestamp_pb2.Timestamp
+    end: SessionEnd
+    memo: str
+    summary: _struct_pb2.Struct
+    checkpoint_count: int
+    simulated: bool
+    revision: int
+    command: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateSessionRequest(_message.Message):
+    __slots__ = ("request_id", "spec", "memo", "visibility", "project", "command")
+    REQUEST_ID_FIELD_NUMBER: _ClassVar[int]
+    SPEC_FIELD_NUMBER: _ClassVar[int]
+    MEMO_FIELD_NUMBER: _ClassVar[int]
+    VISIBILITY_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    COMMAND_FIELD_NUMBER: _ClassVar[int]
+    request_id: str
+    spec: SessionSpec
+    memo: str
+    visibility: _resources_pb2.Visibility
+    project: str
+    command: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, request_id: _Optional[str] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., memo: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., project: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class CreateSessionResponse(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: Session
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
+
+class GetSessionRequest(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class GetSessionResponse(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: Session
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
+
+class SessionFilter(_message.Message):
+    __slots__ = ("owners", "states", "dataset", "name_glob", "text", "include_ended")
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    STATES_FIELD_NUMBER: _ClassVar[int]
+    DATASET_FIELD_NUMBER: _ClassVar[int]
+    NAME_GLOB_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    INCLUDE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    states: _containers.RepeatedScalarFieldContainer[SessionState]
+    dataset: str
+    name_glob: str
+    text: str
+    include_ended: bool
+    def __init__(self, owners: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SessionState, str]]] = ..., dataset: _Optional[str] = ..., name_glob: _Optional[str] = ..., text: _Optional[str] = ..., include_ended: _Optional[bool] = ...) -> None: ...
+
+class ListSessionsRequest(_message.Message):
+    __slots__ = ("filter", "page_size", "cursor")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    filter: SessionFilter
+    page_size: int
+    cursor: str
+    def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class ListSessionsResponse(_message.Message):
+    __slots__ = ("sessions", "next_cursor", "revision")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedCompositeFieldContainer[Session]
+    next_cursor: str
+    revision: int
+    def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+
+class WatchSessionsRequest(_message.Message):
+    __slots__ = ("filter", "from_revision")
+    FILTER_FIELD_NUMBER: _ClassVar[int]
+    FROM_REVISION_FIELD_NUMBER: _ClassVar[int]
+    filter: SessionFilter
+    from_revision: int
+    def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., from_revision: _Optional[int] = ...) -> None: ...
+
+class WatchSessionsResponse(_message.Message):
+    __slots__ = ("revision", "changed", "removed", "reset")
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    CHANGED_FIELD_NUMBER: _ClassVar[int]
+    REMOVED_FIELD_NUMBER: _ClassVar[int]
+    RESET_FIELD_NUMBER: _ClassVar[int]
+    revision: int
+    changed: _containers.RepeatedCompositeFieldContainer[Session]
+    removed: _containers.RepeatedScalarFieldContainer[str]
+    reset: bool
+    def __init__(self, revision: _Optional[int] = ..., changed: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ..., reset: _Optional[bool] = ...) -> None: ...
+
+class StopSessionRequest(_message.Message):
+    __slots__ = ("session", "grace", "reason")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    GRACE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    grace: _duration_pb2.Duration
+    reason: str
+    def __init__(self, session: _Optional[str] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class StopSessionResponse(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: Session
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
+
+class RemoveSessionRequest(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class RemoveSessionResponse(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class UpdateSessionRequest(_message.Message):
+    __slots__ = ("session", "memo", "visibility")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    MEMO_FIELD_NUMBER: _ClassVar[int]
+    VISIBILITY_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    memo: str
+    visibility: _resources_pb2.Visibility
+    def __init__(self, session: _Optional[str] = ..., memo: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ...) -> None: ...
+
+class UpdateSessionResponse(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: Session
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
+
+class ReadLogsRequest(_message.Message):
+    __slots__ = ("session", "attempt", "rank", "offset", "tail_lines", "follow")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    attempt: int
+    rank: int
+    offset: int
+    tail_lines: int
+    follow: bool
+    def __init__(self, session: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., offset: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+
+class ReadLogsResponse(_message.Message):
+    __slots__ = ("offset", "data", "missing_bytes", "attempt")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    MISSING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    data: bytes
+    missing_bytes: int
+    attempt: int
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing_bytes: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+
+class ReadMetricsRequest(_message.Message):
+    __slots__ = ("session", "names", "follow")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    FROM_FIELD_NUMBER: _ClassVar[int]
+    FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    names: _containers.RepeatedScalarFieldContainer[str]
+    follow: bool
+    def __init__(self, session: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., follow: _Optional[bool] = ..., **kwargs) -> None: ...
+
+class MetricPoint(_message.Message):
+    __slots__ = ("name", "time", "step", "number", "json", "attempt", "rank")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    STEP_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    JSON_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    time: _timestamp_pb2.Timestamp
+    step: float
+    number: float
+    json: str
+    attempt: int
+    rank: int
+    def __init__(self, name: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., number: _Optional[float] = ..., json: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
+
+class ReadMetricsResponse(_message.Message):
+    __slots__ = ("points", "next", "missing_reports")
+    POINTS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    MISSING_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    points: _containers.RepeatedCompositeFieldContainer[MetricPoint]
+    next: str
+    missing_reports: int
+    def __init__(self, points: _Optional[_Iterable[_Union[MetricPoint, _Mapping]]] = ..., next: _Optional[str] = ..., missing_reports: _Optional[int] = ...) -> None: ...
+
+class ListMetricsRequest(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    def __init__(self, session: _Optional[str] = ...) -> None: ...
+
+class Metric(_message.Message):
+    __slots__ = ("name", "count")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    COUNT_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    count: int
+    def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
+
+class ListMetricsResponse(_message.Message):
+    __slots__ = ("metrics",)
+    METRICS_FIELD_NUMBER: _ClassVar[int]
+    metrics: _containers.RepeatedCompositeFieldContainer[Metric]
+    def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...

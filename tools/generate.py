@@ -1,0 +1,80 @@
+"""Generate the Python code of proto/; with --check only say whether it is in step.
+
+The generated code is committed, so that nobody needs the generator to run nsml.
+"""
+
+from __future__ import annotations
+
+import filecmp
+import sys
+import tempfile
+from importlib.resources import files
+from pathlib import Path
+
+from grpc_tools import protoc
+
+ROOT = Path(__file__).resolve().parent.parent
+PROTO = ROOT / "proto"
+
+
+def generate(target: Path) -> list[Path]:
+    """Write the code of every .proto file below `target`; return the files, relative to it."""
+    sources = sorted(str(path.relative_to(PROTO)) for path in PROTO.rglob("*.proto"))
+    arguments = [
+        "protoc",
+        f"-I{PROTO}",
+        f"-I{files('grpc_tools') / '_proto'}",
+        f"--python_out={target}",
+        f"--pyi_out={target}",
+        f"--grpc_python_out={target}",
+        *sources,
+    ]
+    if protoc.main(arguments) != 0:
+        raise SystemExit("protoc failed")
+    written = [path for path in target.rglob("*_pb2*") if path.is_file()]
+    # A file without a service needs no client: an empty stub only costs an import.
+    for path in written:
+        if path.name.endswith("_pb2_grpc.py") and "class " not in path.read_text():
+            path.unlink()
+    return sorted(path.relative_to(target) for path in written if path.exists())
+
+
+def generated_in_tree() -> list[Path]:
+    """Generated files that the repository holds, relative to its root."""
+    folders = {path.parent.relative_to(PROTO) for path in PROTO.rglob("*.proto")}
+    return sorted(
+        path.relative_to(ROOT) for folder in folders for path in (ROOT / folder).glob("*_pb2*")
+    )
+
+
+def drift(fresh: Path, names: list[Path]) -> list[Path]:
+    """Files that are missing, left over or different in the repository."""
+    changed = [
+        name
+        for name in names
+        if not (ROOT / name).exists() or not filecmp.cmp(fresh / name, ROOT / name, shallow=False)
+    ]
+    return changed + [name for name in generated_in_tree() if name not in names]
+
+
+def main() -> int:
+    """Write or check; returns the exit code."""
+    with tempfile.TemporaryDirectory() as folder:
+        fresh = Path(folder)
+        names = generate(fresh)
+        changed = drift(fresh, names)
+        if "--check" in sys.argv[1:]:
+            for name in changed:
+                print(f"out of step with proto/: {name} (make generate)", file=sys.stderr)
+            return 1 if changed else 0
+        for name in changed:
+            if name in names:
+                (ROOT / name).parent.mkdir(parents=True, exist_ok=True)
+                (ROOT / name).write_bytes((fresh / name).read_bytes())
+            else:
+                (ROOT / name).unlink()
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
