@@ -1,0 +1,171 @@
+"""Every refusal by name. services/errors.py maps them to status codes and reasons.
+
+NsmlError
+├── InvalidRequest            the request is malformed
+│   └── AmbiguousReference    a short session reference fits several sessions
+├── NotFound                  not there, or not visible to the caller
+├── AlreadyExists             the name, or the request id with another content
+├── StateConflict             not possible in the present state
+│   ├── AlreadyEnded
+│   ├── StillLive
+│   ├── MissingBlobs          content must be sent first
+│   ├── CannotEverFit         larger than any node
+│   ├── NoCapacity            nothing is free now and the caller would not wait
+│   └── LastAdministrator
+├── NotSignedIn               no valid token or certificate
+├── Denied                    the caller's role does not allow it
+├── TooLarge                  over a stated limit
+└── Unavailable               try again: electing, restarting, store not reachable
+    ├── NotLeader             `leader` names who decides
+    └── Superseded            another agent speaks for this node now
+"""
+
+from __future__ import annotations
+
+
+class NsmlError(Exception):
+    """A refusal that users see: what, why, and what to try.
+
+    Args:
+        message: one sentence for people.
+        why: optional, the evidence.
+        attempt: optional, what to try.
+    """
+
+    reason = "FAILED"
+
+    def __init__(self, message: str, *, why: str = "", attempt: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.why = why
+        self.attempt = attempt
+
+    @property
+    def details(self) -> dict[str, str]:
+        """Machine-readable additions."""
+        details = {"why": self.why, "try": self.attempt}
+        return {key: value for key, value in details.items() if value}
+
+
+class InvalidRequest(NsmlError):
+    """The request is malformed."""
+
+    reason = "INVALID_REQUEST"
+
+
+class AmbiguousReference(InvalidRequest):
+    """A short session reference fits several sessions."""
+
+    reason = "AMBIGUOUS_REFERENCE"
+
+    def __init__(self, reference: str, candidates: tuple[str, ...]) -> None:
+        super().__init__(
+            f"{reference!r} fits {len(candidates)} sessions",
+            why=", ".join(candidates[:5]),
+            attempt="the full name of one of them",
+        )
+        self.candidates = candidates
+
+    @property
+    def details(self) -> dict[str, str]:
+        """With the candidates, separated by commas."""
+        return {**super().details, "candidates": ",".join(self.candidates)}
+
+
+class NotFound(NsmlError):
+    """Not there, or not visible to the caller: the same answer."""
+
+    reason = "NOT_FOUND"
+
+
+class AlreadyExists(NsmlError):
+    """The name is taken, or the request id was used with another content."""
+
+    reason = "ALREADY_EXISTS"
+
+
+class StateConflict(NsmlError):
+    """Not possible in the present state."""
+
+    reason = "STATE_CONFLICT"
+
+
+class AlreadyEnded(StateConflict):
+    """There is nothing left to stop."""
+
+    reason = "ALREADY_ENDED"
+
+
+class StillLive(StateConflict):
+    """It must end first."""
+
+    reason = "STILL_LIVE"
+
+
+class MissingBlobs(StateConflict):
+    """Content must be sent first."""
+
+    reason = "MISSING_BLOBS"
+
+
+class CannotEverFit(StateConflict):
+    """Larger than any node."""
+
+    reason = "CANNOT_EVER_FIT"
+
+
+class NoCapacity(StateConflict):
+    """Nothing is free now, and the caller would not wait."""
+
+    reason = "NO_CAPACITY"
+
+
+class LastAdministrator(StateConflict):
+    """Somebody must be able to administer."""
+
+    reason = "LAST_ADMINISTRATOR"
+
+
+class NotSignedIn(NsmlError):
+    """No valid token or certificate."""
+
+    reason = "NOT_SIGNED_IN"
+
+
+class Denied(NsmlError):
+    """The caller's role does not allow it."""
+
+    reason = "DENIED"
+
+
+class TooLarge(NsmlError):
+    """Over a stated limit."""
+
+    reason = "TOO_LARGE"
+
+
+class Unavailable(NsmlError):
+    """Passing: try again."""
+
+    reason = "UNAVAILABLE"
+
+
+class NotLeader(Unavailable):
+    """Somebody else decides."""
+
+    reason = "NOT_LEADER"
+
+    def __init__(self, leader: str) -> None:
+        super().__init__("this control plane does not lead", why=f"leader: {leader or 'none yet'}")
+        self.leader = leader
+
+    @property
+    def details(self) -> dict[str, str]:
+        """With the leader's address."""
+        return {**super().details, "leader": self.leader}
+
+
+class Superseded(Unavailable):
+    """Another agent speaks for this node now."""
+
+    reason = "SUPERSEDED"

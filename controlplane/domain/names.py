@@ -1,0 +1,90 @@
+"""The grammar of names, and references to sessions."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from controlplane.domain.errors import InvalidRequest
+
+NO_DATASET = "None"
+"""Middle part of the name of a session without a dataset."""
+
+_USER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
+_DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+_NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_ID = re.compile(r"s[a-z2-7]{16}")
+
+
+def check_user(name: str) -> str:
+    """The name, if it is one of a user: 1 to 32 of a-z 0-9 _ -, beginning with a letter."""
+    return _check(_USER, name, "user name", "1 to 32 of a-z 0-9 _ -, beginning with a letter")
+
+
+def check_dataset(name: str) -> str:
+    """The name, if it is one of a dataset."""
+    if name == NO_DATASET or ".." in name:
+        raise InvalidRequest(f"{name!r} cannot be the name of a dataset")
+    return _check(
+        _DATASET, name, "dataset name", "1 to 64 of letters, digits, '_', '-', '.', not first '.'"
+    )
+
+
+def check_node(name: str) -> str:
+    """The name, if it is one of a node: as in DNS."""
+    return _check(_NODE, name, "node name", "1 to 63 of a-z 0-9 -, as in DNS")
+
+
+def check_request_id(request_id: str) -> str:
+    """The id, if it is well formed."""
+    return _check(_REQUEST, request_id, "request id", "1 to 64 of letters, digits, '_', '-', '.'")
+
+
+def check_digest(digest: str) -> str:
+    """The digest, if it is 64 lowercase hexadecimal digits."""
+    return _check(_DIGEST, digest, "digest", "64 lowercase hexadecimal digits")
+
+
+def _check(grammar: re.Pattern[str], text: str, what: str, rule: str) -> str:
+    if not grammar.fullmatch(text):
+        raise InvalidRequest(f"{text[:80]!r} is not a {what}", why=rule)
+    return text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionReference:
+    """A parsed reference: exactly one of the fields says which session is meant.
+
+    `recent` counts from 1, the caller's last session.
+    """
+
+    id: str = ""
+    name: str = ""
+    dataset: str = ""
+    number: int = 0
+    recent: int = 0
+
+
+def parse_reference(text: str) -> SessionReference:
+    """Understand an id, USER/DATASET/N, DATASET/N, N, @last or @K; InvalidRequest otherwise."""
+    if _ID.fullmatch(text):
+        return SessionReference(id=text)
+    if text == "@last":
+        return SessionReference(recent=1)
+    if re.fullmatch(r"@[1-9][0-9]{0,5}", text):
+        return SessionReference(recent=int(text[1:]))
+    parts = text.split("/")
+    if parts[-1].isascii() and parts[-1].isdigit() and len(parts[-1]) < 12 and all(parts):
+        number = int(parts[-1])
+        if len(parts) == 3:
+            return SessionReference(name=text)
+        if len(parts) == 2:
+            return SessionReference(dataset=parts[0], number=number)
+        if len(parts) == 1:
+            return SessionReference(number=number)
+    raise InvalidRequest(
+        f"{text[:80]!r} does not name a session",
+        attempt="USER/DATASET/N, DATASET/N, N, an id, @last or @2",
+    )

@@ -1,0 +1,284 @@
+"""The values that decisions are made of. All frozen: a change makes a new one with `replace`."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from controlplane.domain.lifecycle import SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+WHOLE_DEVICE = 1000
+"""Thousandths in one device."""
+
+
+class Visibility(enum.IntEnum):
+    """Who beside the owner and administrators sees something; numbers are those of the contract."""
+
+    PRIVATE = 1
+    TEAM = 2
+    PUBLIC = 3
+
+
+class Isolation(enum.StrEnum):
+    """How strongly a node separates sessions, weakest first."""
+
+    NONE = "NONE"
+    USER = "USER"
+    NAMESPACE = "NAMESPACE"
+    CONTAINER = "CONTAINER"
+
+
+class Cause(enum.StrEnum):
+    """Why an attempt ended; see nsml.v1.Cause."""
+
+    COMPLETED = "COMPLETED"
+    PROGRAM_FAILED = "PROGRAM_FAILED"
+    STOP_REQUESTED = "STOP_REQUESTED"
+    TIME_LIMIT = "TIME_LIMIT"
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    ENVIRONMENT_FAILED = "ENVIRONMENT_FAILED"
+    DATA_FAILED = "DATA_FAILED"
+    START_FAILED = "START_FAILED"
+    NODE_LOST = "NODE_LOST"
+    LOST_AFTER = "LOST_AFTER"
+    GANG_MEMBER_FAILED = "GANG_MEMBER_FAILED"
+    PREEMPTED = "PREEMPTED"
+
+    @property
+    def is_platforms_fault(self) -> bool:
+        """True when the program did nothing wrong: such an attempt is repeated if retries are left."""
+        return self in {Cause.NODE_LOST, Cause.LOST_AFTER, Cause.PREEMPTED}
+
+
+class ReplicaPhase(enum.StrEnum):
+    """How far one replica came; see nsml.v1.ReplicaPhase."""
+
+    PLACED = "PLACED"
+    PREPARING = "PREPARING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    EXITED = "EXITED"
+    FINALIZED = "FINALIZED"
+
+    @property
+    def is_gone(self) -> bool:
+        """True when none of its processes is left."""
+        return self in {ReplicaPhase.EXITED, ReplicaPhase.FINALIZED}
+
+
+_PHASE_ORDER = {phase: order for order, phase in enumerate(ReplicaPhase)}
+
+
+def is_later(phase: ReplicaPhase, than: ReplicaPhase) -> bool:
+    """Whether a report of `phase` is news to somebody who knows `than`.
+
+    RUNNING and PAUSED alternate; everything else only goes forward.
+    """
+    if {phase, than} == {ReplicaPhase.RUNNING, ReplicaPhase.PAUSED}:
+        return True
+    return _PHASE_ORDER[phase] > _PHASE_ORDER[than]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resources:
+    """Capacity, asked for or held. GPU and CPU in thousandths of a device or core, memory in bytes."""
+
+    gpu_thousandths: int = 0
+    cpu_thousandths: int = 0
+    memory_bytes: int = 0
+
+    @property
+    def device_count(self) -> int:
+        """Devices that are touched: a share counts as one."""
+        return -(-self.gpu_thousandths // WHOLE_DEVICE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Device:
+    """One GPU of a node."""
+
+    uuid: str
+    index: int
+    model: str = ""
+    memory_bytes: int = 0
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceShare:
+    """Some thousandths of a device."""
+
+    uuid: str
+    thousandths: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetVersion:
+    """A dataset version as a session uses it; mounted at /data/NAME."""
+
+    owner: str
+    name: str
+    version: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionSpec:
+    """What to run; immutable. `entry` or `argv`, never both. 0 in a duration: none or never."""
+
+    entry: str = ""
+    args: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    bundle_digest: str = ""
+    datasets: tuple[DatasetVersion, ...] = ()
+    resources: Resources = field(default_factory=Resources)
+    replica_count: int = 1
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    image: str = ""
+    time_limit_s: float = 0.0
+    grace_s: float = 10.0
+    retry_count: int = 0
+    lost_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exit:
+    """How one replica ended, as its node saw it. Times in Unix seconds, 0 when it never ran."""
+
+    cause: Cause
+    exit_code: int = 0
+    message: str = ""
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    ran_for_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """One member of the gang of the current attempt."""
+
+    rank: int
+    node: str
+    devices: tuple[Device, ...] = ()
+    resources: Resources = field(default_factory=Resources)
+    phase: ReplicaPhase = ReplicaPhase.PLACED
+    exit: Exit | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class End:
+    """How a session ended."""
+
+    cause: Cause
+    exit_code: int = 0
+    rank: int = 0
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stop:
+    """A durable wish that a session ends."""
+
+    grace_s: float
+    cause: Cause = Cause.STOP_REQUESTED
+    reason: str = ""
+    asked_by: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EndedAttempt:
+    """What one attempt is charged for: `held_s` seconds of `gpu_thousandths`."""
+
+    number: int
+    cause: Cause
+    placed_at: float
+    ended_at: float
+    gpu_thousandths: int
+    held_s: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """A session. `attempt` counts from 1 and is 0 before the first placement."""
+
+    id: str
+    name: str
+    owner: str
+    spec: SessionSpec
+    created_at: float
+    project: str = ""
+    team: str = ""
+    visibility: Visibility = Visibility.PRIVATE
+    state: SessionState = SessionState.QUEUED
+    attempt: int = 0
+    replicas: tuple[Replica, ...] = ()
+    started_at: float = 0.0
+    ended_at: float = 0.0
+    end: End | None = None
+    memo: str = ""
+    command: tuple[str, ...] = ()
+    request_id: str = ""
+    request_digest: bytes = b""
+    stop: Stop | None = None
+    bad_attempts: int = 0
+    attempts: tuple[EndedAttempt, ...] = ()
+    not_before: float = 0.0
+
+    @property
+    def dataset(self) -> str:
+        """The middle part of its name; "None" without a dataset."""
+        return self.name.split("/")[1]
+
+    @property
+    def is_simulated(self) -> bool:
+        """True when any device that it holds is simulated."""
+        return any(device.simulated for replica in self.replicas for device in replica.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A machine as it registered last. `capacity` is what sessions may use in sum."""
+
+    name: str
+    boot_id: str
+    capacity: Resources
+    devices: tuple[Device, ...] = ()
+    isolation: Isolation = Isolation.NONE
+    agent_version: str = ""
+    pod: str = ""
+    host: str = ""
+    owner: str = ""
+    device_note: str = ""
+    draining: bool = False
+    registered_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllocatedReplica:
+    """One replica that a node is to run: the order and the allocation are this one record."""
+
+    session_id: str
+    attempt: int
+    rank: int
+    devices: tuple[DeviceShare, ...] = ()
+    cpu_thousandths: int = 0
+    memory_bytes: int = 0
+    placed_at: float = 0.0
+
+    @property
+    def gpu_thousandths(self) -> int:
+        """GPU capacity that it holds."""
+        return sum(share.thousandths for share in self.devices)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Allocation:
+    """Everything that one node is to run."""
+
+    node: str
+    replicas: tuple[AllocatedReplica, ...] = ()
