@@ -1,0 +1,89 @@
+"""What the SDK costs training: nanoseconds per report, milliseconds of `import nsml`.
+
+python -m bench.sdk [--json]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from nsml._install import write_sdk
+
+REPORTS = 20_000
+STARTS = 15
+
+REPORTING = """
+import time, nsml
+report = nsml.report
+report(step=0, train__loss=1.0)
+rounds = []
+for _ in range(5):
+    begin = time.perf_counter_ns()
+    for step in range({count}):
+        report(summary=True, step=step, train__loss=0.125, train__accuracy=0.875)
+    rounds.append((time.perf_counter_ns() - begin) / {count})
+print(min(rounds))
+"""
+
+
+def main() -> None:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--json", action="store_true", help="print one object")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        figures = measure(Path(folder))
+    if options.json:
+        host = {"python": platform.python_version(), "cpus": os.cpu_count() or 0}
+        print(json.dumps({"figures": figures, "peers": {}, "host": host}))
+    else:
+        for name, value in figures.items():
+            print(f"{name:16} {value:12.2f}")
+
+
+def measure(folder: Path) -> dict[str, float]:
+    """The figures, in a session folder below `folder`."""
+    write_sdk(folder / "sdk")
+    on_platform = {"PYTHONPATH": str(folder / "sdk"), "NSML_RUN_DIR": str(folder / "run")}
+    environment = {**os.environ, **on_platform}
+    reporting = REPORTING.format(count=REPORTS)
+    per_report = float(run([sys.executable, "-c", reporting], environment))
+    base, imported, reported = [], [], []
+    run([sys.executable, "-c", "import nsml; nsml.report(a=1)"], environment)
+    for _ in range(STARTS):
+        base.append(start_ms("pass", {**os.environ}))
+        imported.append(start_ms("import nsml", environment))
+        reported.append(start_ms("import nsml; nsml.report(a=1)", environment))
+    return {
+        "ns_per_report": per_report,
+        "import_ms": statistics.median(imported) - statistics.median(base),
+        "first_report_ms": statistics.median(reported) - statistics.median(imported),
+        "python_ms": statistics.median(base),
+    }
+
+
+def start_ms(program: str, environment: dict[str, str]) -> float:
+    """How long a fresh interpreter takes for `program`."""
+    begin = time.perf_counter()
+    run([sys.executable, "-c", program], environment)
+    return (time.perf_counter() - begin) * 1000
+
+
+def run(command: list[str], environment: dict[str, str]) -> str:
+    """Its standard output; a failure raises."""
+    return subprocess.run(
+        command, env=environment, check=True, capture_output=True, text=True
+    ).stdout
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,92 @@
+"""Requests to the node agent over the replica's socket: one JSON line each way.
+
+Only what the program waits for goes this way; reports and checkpoints are files, and need no agent.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+
+from nsml._notice import notice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict
+
+_LONGEST_ANSWER = 1 << 20
+_LONGEST_SOCKET_PATH = 100
+_PAUSE_S = 0.2
+
+
+class AgentRefusedError(Exception):
+    """The agent answered that it will not; `code` is the contract's word, such as NOT_FOUND."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message or code)
+        self.code = code
+
+
+def request(
+    run_dir: str,
+    message: Dict[str, Any],
+    *,
+    timeout_s: float = 60.0,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Dict[str, Any]:
+    """The agent's answer; an agent that restarts is waited for.
+
+    Requests are repeated when the connection breaks, so they must be such that this does no harm.
+
+    Raises:
+        AgentRefusedError: it answered with an error.
+        TimeoutError: nobody could be reached for `timeout_s`.
+    """
+    deadline = time.monotonic() + timeout_s
+    noticed = False
+    while True:
+        try:
+            answer = _ask(run_dir, message)
+            break
+        except (OSError, ValueError) as error:
+            if time.monotonic() >= deadline:
+                raise TimeoutError(f"the node agent does not answer: {error}") from error
+            if not noticed:
+                noticed = True
+                notice(f"waiting for the node agent: {error}")
+            sleep(_PAUSE_S)
+    if not answer.get("ok"):
+        raise AgentRefusedError(str(answer.get("error", "")), str(answer.get("message", "")))
+    return answer
+
+
+def _ask(run_dir: str, message: Dict[str, Any]) -> Dict[str, Any]:
+    import socket
+
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+        _connect(connection, run_dir)
+        connection.sendall(json.dumps({"v": 1, **message}).encode() + b"\n")
+        received = b""
+        while not received.endswith(b"\n"):
+            part = connection.recv(65536)
+            if not part or len(received) > _LONGEST_ANSWER:
+                raise ConnectionError("the connection ended without an answer")
+            received += part
+    answer = json.loads(received)
+    if not isinstance(answer, dict):
+        raise ConnectionError("the answer is no object")
+    return answer
+
+
+def _connect(connection: Any, run_dir: str) -> None:
+    path = os.path.join(run_dir, "socket")
+    if len(os.fsencode(path)) <= _LONGEST_SOCKET_PATH:
+        connection.connect(path)
+        return
+    # The kernel takes 107 bytes; through an open folder any path fits.
+    folder = os.open(run_dir, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        connection.connect(f"/proc/self/fd/{folder}/socket")
+    finally:
+        os.close(folder)

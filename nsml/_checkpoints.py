@@ -1,0 +1,165 @@
+"""Checkpoints as folders: written beside their place, made durable, and renamed into it.
+
+`ROOT/<number>-<escaped name>/model/...`; the highest number of a name is the one that counts.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+
+from nsml._notice import notice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import List, Optional, Tuple
+
+_DRAFT = ".tmp-"
+_LONGEST = 180
+_PLAIN = frozenset(b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-.")
+
+
+class Checkpoints:
+    """The checkpoints of one replica under `root`, shared by all its processes."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+
+    def begin(self) -> Draft:
+        """An empty draft with a number that no other process has.
+
+        Raises:
+            OSError: the folder cannot be made.
+        """
+        os.makedirs(self.root, mode=0o700, exist_ok=True)
+        while True:
+            number = 1 + max(self._numbers(), default=0)
+            path = os.path.join(self.root, f"{_DRAFT}{number}")
+            try:
+                os.mkdir(path, 0o700)
+            except FileExistsError:
+                continue
+            # Another process may have taken the number and finished since the folder was read.
+            if any(entry.startswith(f"{number}-") for entry in os.listdir(self.root)):
+                os.rmdir(path)
+                continue
+            os.mkdir(os.path.join(path, "model"))
+            return Draft(self.root, path, number)
+
+    def newest(self, name: str) -> Optional[str]:
+        """The `model` folder of the newest checkpoint of that name."""
+        found = self._of_name(name)
+        return os.path.join(self.root, found[-1][1], "model") if found else None
+
+    def keep_newest(self, name: str) -> None:
+        """Remove older checkpoints of that name (off-platform, where no agent does)."""
+        for _, entry in self._of_name(name)[:-1]:
+            remove_tree(os.path.join(self.root, entry))
+
+    def _of_name(self, name: str) -> List[Tuple[int, str]]:
+        found = []
+        for entry in _entries(self.root):
+            number, dash, escaped = entry.partition("-")
+            if dash and number.isdigit() and escaped == escape(name):
+                found.append((int(number), entry))
+        return sorted(found)
+
+    def _numbers(self) -> List[int]:
+        entries = [
+            entry[len(_DRAFT) :] if entry.startswith(_DRAFT) else entry.partition("-")[0]
+            for entry in _entries(self.root)
+        ]
+        return [int(entry) for entry in entries if entry.isdigit()]
+
+
+class Draft:
+    """A checkpoint that is being written; it counts from `commit` on."""
+
+    def __init__(self, root: str, path: str, number: int) -> None:
+        self._root = root
+        self._path = path
+        self._number = number
+        self.model = os.path.join(path, "model")
+
+    def commit(self, name: str) -> Tuple[str, List[Tuple[str, int]]]:
+        """Put it in place, safe from a power cut: its folder below the root, files and sizes.
+
+        Raises:
+            OSError: the disk refused; the draft is still there to be discarded.
+        """
+        self._adopt_siblings()
+        files = _files(self.model)
+        for path, _ in files:
+            _sync(os.path.join(self.model, path))
+        for folder, _, _ in os.walk(self.model):
+            _sync(folder)
+        _sync(self._path)
+        entry = f"{self._number}-{escape(name)}"
+        os.rename(self._path, os.path.join(self._root, entry))
+        _sync(self._root)
+        return entry + "/model", files
+
+    def discard(self) -> None:
+        """Remove what was written of it."""
+        remove_tree(self._path)
+
+    def is_empty(self) -> bool:
+        """Whether nothing was written under `model`."""
+        return not os.listdir(self.model)
+
+    def _adopt_siblings(self) -> None:
+        """Take in files named after the folder: `numpy.savez(path)` writes `path.npz` beside it."""
+        for entry in os.listdir(self._path):
+            if entry != "model":
+                os.rename(os.path.join(self._path, entry), os.path.join(self.model, entry))
+
+
+def escape(name: str) -> str:
+    """`name` as part of a file name: other bytes than letters, digits, `_-.` become `%XX`."""
+    raw = name.encode("utf-8", "replace")
+    text = "".join(chr(byte) if byte in _PLAIN else f"%{byte:02X}" for byte in raw)
+    if len(text) <= _LONGEST:
+        return text
+    from hashlib import sha256
+
+    return f"{text[:100]}%~{sha256(raw).hexdigest()[:32]}"
+
+
+def remove_tree(path: str) -> None:
+    """Remove a folder and all in it as far as the disk allows."""
+    from shutil import rmtree
+
+    rmtree(path, ignore_errors=True)
+
+
+def _entries(folder: str) -> List[str]:
+    try:
+        return os.listdir(folder)
+    except FileNotFoundError:
+        return []
+
+
+def _files(folder: str) -> List[Tuple[str, int]]:
+    """Regular files below `folder` with their sizes, sorted; anything else is named and left out."""
+    found = []
+    for base, folders, names in os.walk(folder):
+        links = [name for name in folders if os.path.islink(os.path.join(base, name))]
+        for name in names + links:
+            path = os.path.join(base, name)
+            relative = os.path.relpath(path, folder).replace(os.sep, "/")
+            facts = os.lstat(path)
+            if stat.S_ISREG(facts.st_mode):
+                found.append((relative, facts.st_size))
+            else:
+                notice(f"{relative} is left out of the checkpoint: it is no regular file")
+    return sorted(found)
+
+
+def _sync(path: str) -> None:
+    if os.name == "nt" and os.path.isdir(path):  # folders cannot be opened there
+        return
+    fd = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,129 @@
+"""The functions and objects that a program bound, called as every generation of NSML called them."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, Optional
+
+    Function = Callable[..., Any]
+
+_TAKES_ANY_KEYWORD = 0x08  # inspect.CO_VARKEYWORDS; inspect itself takes long to import
+
+
+class Model:
+    """What one `nsml.bind` registered.
+
+    Args:
+        save: called as `save(path, **objects)`; None saves the objects themselves.
+        load: the same for loading.
+        infer: called with the data.
+        objects: the other keywords of `bind`.
+        is_legacy: whether a checkpoint of one file may be handed over as that file.
+    """
+
+    def __init__(
+        self,
+        save: Optional[Function] = None,
+        load: Optional[Function] = None,
+        infer: Optional[Function] = None,
+        objects: Optional[Dict[str, Any]] = None,
+        *,
+        is_legacy: bool = True,
+    ) -> None:
+        self._save = save
+        self._load = load
+        self._infer = infer
+        self._objects = objects or {}
+        self._is_legacy = is_legacy
+
+    @property
+    def can_save(self) -> bool:
+        """Whether there is a function or an object to save with."""
+        return self._save is not None or bool(self._objects)
+
+    @property
+    def can_load(self) -> bool:
+        """Whether there is a function or an object to load into."""
+        return self._load is not None or bool(self._objects)
+
+    def save(self, folder: str, function: Optional[Function] = None) -> None:
+        """Have `function`, the bound one or the default one write below `folder`, which exists.
+
+        Code of 2018 takes the path for the name of a file that is to be: where that fails because
+        it is a folder, it is called again with a free path in that folder.
+        """
+        function = function or self._save
+        if function is None:
+            from nsml import _objects
+
+            _objects.save(folder, self._objects)
+            return
+        try:
+            _call(function, folder, self._objects)
+        except (OSError, RuntimeError) as error:
+            if not _means_folder(error, folder):
+                raise
+            _call(function, os.path.join(folder, "model"), self._objects)
+
+    def load(self, folder: str, function: Optional[Function] = None) -> None:
+        """Have `function`, the bound one or the default one read `folder`.
+
+        Where that fails and the folder holds exactly one file, legacy code gets that file's path.
+        """
+        function = function or self._load
+        if function is None:
+            from nsml import _objects
+
+            _objects.load(folder, self._objects)
+            return
+        try:
+            _call(function, folder, self._objects)
+        except Exception as error:
+            file = _only_file(folder) if self._is_legacy else None
+            if file is None:
+                raise
+            try:
+                _call(function, file, self._objects)
+            except OSError:
+                # Code for folders fails with a file in a way that says nothing: its own error does.
+                if isinstance(error, OSError):
+                    raise
+                raise error from None
+
+    def infer(self, data: Any, **kwargs: Any) -> Any:
+        """Whatever the bound function answers.
+
+        Raises:
+            RuntimeError: none is bound.
+        """
+        if self._infer is None:
+            raise RuntimeError("nothing to infer with: call nsml.bind(infer=...) before")
+        return self._infer(data, **kwargs)
+
+
+def _call(function: Function, path: str, objects: Dict[str, Any]) -> None:
+    """Call with the path and those of `objects` that the function takes."""
+    code = getattr(function, "__code__", None)
+    if code is not None and not code.co_flags & _TAKES_ANY_KEYWORD:
+        names = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
+        objects = {name: value for name, value in objects.items() if name in names}
+    function(path, **objects)
+
+
+def _means_folder(error: Exception, folder: str) -> bool:
+    """Whether a save failed because its path is a folder; torch and HDF5 say so only in words."""
+    if os.listdir(folder):
+        return False
+    if isinstance(error, OSError) and error.errno == errno.EISDIR:
+        return True
+    words = str(error).lower()
+    return "is a directory" in words or "cannot be opened" in words
+
+
+def _only_file(folder: str) -> Optional[str]:
+    files = [os.path.join(base, name) for base, _, names in os.walk(folder) for name in names]
+    return files[0] if len(files) == 1 else None

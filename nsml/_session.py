@@ -1,0 +1,278 @@
+"""`nsml.bind`, `save`, `load`, `paused`, `report` and `infer`, for the session this process is in."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+import time
+
+import nsml
+from nsml import constants
+from nsml._checkpoints import Checkpoints, remove_tree
+from nsml._model import Model
+from nsml._notice import notice
+from nsml._report import Reporter, encode
+from nsml._spool import Spool
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Callable, Dict, List, Optional, Tuple, Union
+
+    from nsml._checkpoints import Draft
+
+    Function = Callable[..., Any]
+    Name = Union[str, int, None]
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
+_ENOUGH_BYTES = 1 << 20
+
+
+class Session:
+    """The calls of one process.
+
+    Args:
+        run_dir: the folder that the node agent shares with the program; "" outside of a session,
+            where reports go nowhere and checkpoints to `.nsml/checkpoints` of the current folder.
+        name: USER/DATASET/N.
+    """
+
+    def __init__(self, run_dir: str, name: str) -> None:
+        self._run_dir = run_dir
+        self._name = name
+        root = run_dir or os.path.abspath(".nsml")
+        self.spool = Spool(os.path.join(run_dir, "spool") if run_dir else None)
+        self.reporter = Reporter(self.spool)
+        self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
+        self._model = Model()
+        self._saved_at = nsml._IMPORTED_AT  # noqa: SLF001 - the package's own start
+
+    def bind(
+        self,
+        /,
+        save: Optional[Function] = None,
+        load: Optional[Function] = None,
+        infer: Optional[Function] = None,
+        **kwargs: Any,
+    ) -> None:
+        """Register what saves, loads and infers; the last call counts.
+
+        Args:
+            save: `save(path, **kwargs)` writes files below the folder `path`.
+            load: `load(path, **kwargs)` reads them.
+            infer: `infer(data)` answers with predictions.
+            **kwargs: handed to `save` and `load`, all but `use_nsml_legacy`. Without functions they
+                are what is saved: torch and keras models, optimizers, anything that can be pickled.
+        """
+        is_legacy = kwargs.pop("use_nsml_legacy", True) is not False
+        self._model = Model(save, load, infer, kwargs, is_legacy=is_legacy)
+
+    def save(
+        self,
+        checkpoint: Name = None,
+        save_fn: Optional[Function] = None,
+        *,
+        iteration: Name = None,
+    ) -> None:
+        """Save a checkpoint under a name (default: the time); the same name overwrites.
+
+        What the save function raises passes through, but for a full or broken disk: then the
+        checkpoint is lost, the log says so and training goes on.
+
+        Raises:
+            RuntimeError: there is nothing to save with.
+        """
+        name = _name(checkpoint if checkpoint is not None else iteration)
+        if save_fn is None and not self._model.can_save:
+            self._nothing_bound("save")
+            return
+        try:
+            draft = self._checkpoints.begin()
+        except OSError as error:
+            self._lost(name, error)
+            return
+        try:
+            self._model.save(draft.model, save_fn)
+        except BaseException as error:
+            is_full = self._is_disk_full(error)
+            draft.discard()
+            if not is_full:
+                raise
+            self._lost(name, error)
+            return
+        self._commit(draft, name)
+
+    def load(
+        self,
+        checkpoint: Name = None,
+        load_fn: Optional[Function] = None,
+        session: Optional[str] = None,
+        *,
+        iteration: Name = None,
+    ) -> None:
+        """Load a checkpoint of this session, or of `session` (USER/DATASET/N).
+
+        Raises:
+            KeyError: there is no such checkpoint, or not for this user.
+            TimeoutError: it is not here and the node agent cannot be reached.
+            RuntimeError: there is nothing to load with.
+        """
+        wanted = checkpoint if checkpoint is not None else iteration
+        if wanted is None:
+            raise TypeError("nsml.load needs the name of a checkpoint")
+        name = _name(wanted)
+        if load_fn is None and not self._model.can_load:
+            self._nothing_bound("load")
+            return
+        folder = None
+        if not session or session == self._name:
+            folder = self._checkpoints.newest(name)
+        if folder is not None:
+            self._model.load(folder, load_fn)
+        elif not self._run_dir:
+            raise _no_model(session or self._name, name)
+        else:
+            self._load_from_afar(name, load_fn, session)
+
+    def paused(self, scope: Optional[Dict[str, Any]] = None) -> None:
+        """Load the checkpoint that `--iteration` names, and go on: how a fork or a resume begins.
+
+        Raises:
+            NotImplementedError: the session was started to be evaluated (`nsml submit`).
+        """
+        if scope is not None:
+            self.reporter.scope = scope
+        print("Paused.", flush=True)
+        iteration = _argument("--iteration", sys.argv[1:])
+        if iteration is None:
+            if not self._run_dir:
+                return
+            raise NotImplementedError(
+                "UNSUPPORTED: nsml.paused() without --iteration means nsml submit or nsml infer, "
+                "which this version cannot do yet"
+            )
+        self._record_state("PAUSED")
+        self.load(iteration)
+        self._record_state("RUNNING")
+
+    def infer(self, data: Any, **kwargs: Any) -> Any:
+        """What the bound infer function answers for `data`."""
+        return self._model.infer(data, **kwargs)
+
+    def _commit(self, draft: Draft, name: str) -> None:
+        if draft.is_empty():
+            notice(f"the save function wrote no files below the folder it was given ({name})")
+        try:
+            folder, files = draft.commit(name)
+        except OSError as error:
+            draft.discard()
+            self._lost(name, error)
+            return
+        now = time.monotonic()
+        elapsed, self._saved_at = now - self._saved_at, now
+        if not self._run_dir:
+            self._checkpoints.keep_newest(name)
+            return
+        self.spool.append(self._checkpoint_record(name, folder, files, elapsed), must_arrive=True)
+
+    def _checkpoint_record(
+        self, name: str, folder: str, files: List[Tuple[str, int]], elapsed: float
+    ) -> bytes:
+        summary = self.reporter.last()
+        return encode(
+            {
+                "kind": "checkpoint",
+                "time": time.time(),
+                "name": name,
+                "folder": folder,
+                "files": files,
+                "size": sum(size for _, size in files),
+                "elapsed": elapsed,
+                "summary": summary,
+                "step": summary.get("step"),
+            }
+        )
+
+    def _load_from_afar(
+        self, name: str, load_fn: Optional[Function], session: Optional[str]
+    ) -> None:
+        import tempfile
+
+        from nsml._agent import AgentRefusedError, request
+
+        loads = os.path.join(self._run_dir, "loads")
+        os.makedirs(loads, mode=0o700, exist_ok=True)
+        place = tempfile.mkdtemp(dir=loads)
+        target = f"loads/{os.path.basename(place)}/model"
+        try:
+            message = {"op": "load", "checkpoint": name, "session": session, "target": target}
+            answer = request(self._run_dir, message)
+            folder = os.path.join(self._run_dir, str(answer.get("folder") or target))
+            self._model.load(folder, load_fn)
+        except AgentRefusedError as error:
+            if error.code != "NOT_FOUND":
+                raise RuntimeError(f"nsml.load({name!r}): {error.code}: {error}") from None
+            raise _no_model(session or self._name, name) from None
+        finally:
+            remove_tree(place)
+
+    def _record_state(self, state: str) -> None:
+        record = {"kind": "state", "time": time.time(), "state": state}
+        self.spool.append(encode(record), must_arrive=True)
+
+    def _nothing_bound(self, verb: str) -> None:
+        text = f"nothing to {verb} with: call nsml.bind({verb}=...) before nsml.{verb}"
+        if self._run_dir:
+            raise RuntimeError(text)
+        # Programs bind only `if IS_ON_NSML` and save without asking.
+        notice(text)
+
+    def _lost(self, name: str, error: BaseException) -> None:
+        text = f"checkpoint {name} is lost, training goes on: {error}"
+        notice(text)
+        if self._run_dir:
+            self.spool.drop(text)
+
+    def _is_disk_full(self, error: BaseException) -> bool:
+        """Whether a save failed for the disk's sake; torch says so in a RuntimeError of its own."""
+        if isinstance(error, OSError) and error.errno in _DISK_ERRORS:
+            return True
+        if not isinstance(error, (OSError, RuntimeError)) or not hasattr(os, "statvfs"):
+            return False
+        try:
+            space = os.statvfs(self._checkpoints.root)
+        except OSError:
+            return True
+        return space.f_bavail * space.f_frsize < _ENOUGH_BYTES
+
+
+def _name(checkpoint: Name) -> str:
+    name = str(int(time.time())) if checkpoint is None else str(checkpoint)
+    return name.encode("utf-8", "replace").decode()
+
+
+def _no_model(session: str, name: str) -> KeyError:
+    return KeyError(f"No model: {session}/nsml_model/{name},")
+
+
+def _argument(flag: str, arguments: List[str]) -> Optional[str]:
+    """The value of `--flag VALUE` or `--flag=VALUE`, the last one as argparse takes it."""
+    value = None
+    for position, argument in enumerate(arguments):
+        if argument == flag and position + 1 < len(arguments):
+            value = arguments[position + 1]
+        elif argument.startswith(flag + "="):
+            value = argument[len(flag) + 1 :]
+    return value
+
+
+_SESSION = Session(os.environ.get("NSML_RUN_DIR", ""), constants.SESSION_NAME)
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_SESSION.spool.after_fork)
+
+bind = _SESSION.bind
+save = _SESSION.save
+load = _SESSION.load
+paused = _SESSION.paused
+report = _SESSION.reporter.report
+infer = _SESSION.infer

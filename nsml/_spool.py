@@ -1,0 +1,214 @@
+"""Appends records to this process's own file of the spool: one `write` each, and never an error.
+
+What cannot be written is counted and the loop goes on; when writing works again, a record of kind
+`dropped` says how many are missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import threading
+import time
+from collections import deque
+from contextlib import suppress
+
+from nsml._frames import MAGIC, MAX_PAYLOAD, frame
+from nsml._notice import notice
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Deque, List, Optional, Tuple
+
+_REOPEN_AFTER_S = 1.0
+_MOST_OWED = 1000
+
+
+class Spool:
+    """The record files of one folder, as one process writes them.
+
+    Args:
+        folder: where the files are, made when missing; None discards all records (off-platform).
+
+    Threads may share a spool, and a signal handler may append while it interrupts an append. After
+    a fork the child must call `after_fork`: it then writes a file of its own.
+    """
+
+    def __init__(self, folder: Optional[str]) -> None:
+        self._folder = folder
+        self._noticed = False
+        self._fd = -1
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self._lock = threading.RLock()
+        self._queue: Deque[Tuple[bytes, bool]] = deque()
+        self._writing = False
+        self._tail = (0, 0)  # bytes and records known to be whole; one assignment moves both
+        self._unsettled = 0  # length of a frame of which it is not known whether it was written
+        self._owed: List[bytes] = []
+        self._dropped = 0
+        self._dropped_since = 0.0
+        self._dropped_reason = ""
+        self._reopen_at = 0.0
+        self._reopen_errno = 0
+
+    def after_fork(self) -> None:
+        """Forget the parent's file, lock and debts."""
+        if self._fd >= 0:
+            with suppress(OSError):  # the program may have closed it
+                os.close(self._fd)
+        self._fd = -1
+        self._start_over()
+
+    def append(self, payload: bytes, *, must_arrive: bool = False) -> None:
+        """Append one record; on return it survives the death of the process.
+
+        One that `must_arrive` is kept in memory while it cannot be written, and goes first later.
+        """
+        if self._folder is None:
+            return
+        with self._lock:
+            self._queue.append((payload, must_arrive))
+            if self._writing:  # a signal handler: the append that it interrupted writes this too
+                return
+            self._writing = True
+            try:
+                while self._queue:
+                    self._write(*self._queue.popleft())
+            finally:
+                self._writing = False
+
+    def drop(self, reason: str) -> None:
+        """Count something that is lost before it could become a record."""
+        with self._lock:
+            self._count_drop(reason)
+        self.settle()
+
+    def settle(self) -> None:
+        """Write what is owed, if writing works again."""
+        if self._folder is None:
+            return
+        with self._lock:
+            if self._writing or not (self._owed or self._dropped):
+                return
+            self._writing = True
+            try:
+                self._make_ready()
+            except OSError:
+                self._undo()
+            finally:
+                self._writing = False
+
+    def _write(self, payload: bytes, must_arrive: bool) -> None:
+        if len(payload) > MAX_PAYLOAD:
+            self._count_drop(f"a record of {len(payload)} bytes is over {MAX_PAYLOAD}")
+            payload = b""
+        try:
+            if self._fd < 0 or self._unsettled or self._owed or self._dropped:
+                self._make_ready()
+            if payload:
+                self._put(payload)
+        except OSError as error:
+            self._undo()
+            if error.errno == errno.EBADF:
+                self._fd = -1  # the program closed it; the next record opens another file
+            if must_arrive and len(self._owed) < _MOST_OWED:
+                self._owed.append(payload)
+            elif payload:
+                self._count_drop(str(error))
+
+    def _put(self, payload: bytes) -> None:
+        size, count = self._tail
+        data = frame(count + 1, payload)
+        # Set before and cleared after: an exception from a signal handler (Ctrl-C) can come in
+        # between, and the file's size then says whether the frame is there.
+        self._unsettled = len(data)
+        written = os.write(self._fd, data)
+        if written != len(data):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self._tail = (size + written, count + 1)
+        self._unsettled = 0
+
+    def _undo(self) -> None:
+        """Cut half a frame off at once, so that it can never hide later ones."""
+        if self._fd < 0 or not self._unsettled:
+            return
+        with suppress(OSError):  # tried again before the next frame
+            self._find_tail()
+
+    def _find_tail(self) -> None:
+        size, count = self._tail
+        if os.fstat(self._fd).st_size == size + self._unsettled:
+            self._tail = (size + self._unsettled, count + 1)
+        else:
+            os.ftruncate(self._fd, size)
+        self._unsettled = 0
+
+    def _make_ready(self) -> None:
+        if self._fd < 0:
+            self._open()
+        if self._unsettled:
+            self._find_tail()
+        while self._owed:
+            self._put(self._owed[0])
+            del self._owed[0]
+        if self._dropped:
+            record = {
+                "kind": "dropped",
+                "time": time.time(),
+                "count": self._dropped,
+                "since": self._dropped_since,
+                "reason": self._dropped_reason,
+            }
+            dropped = self._dropped
+            self._put(json.dumps(record, ensure_ascii=False).encode("utf-8", "replace"))
+            self._dropped -= dropped
+
+    def _open(self) -> None:
+        """Create the first free file number; a folder that refuses is asked again only later."""
+        if time.monotonic() < self._reopen_at:
+            raise OSError(self._reopen_errno, os.strerror(self._reopen_errno))
+        try:
+            self._fd = _create(str(self._folder))
+        except OSError as error:
+            self._reopen_at = time.monotonic() + _REOPEN_AFTER_S
+            self._reopen_errno = error.errno or errno.EIO
+            raise
+        self._tail = (len(MAGIC), 0)
+        self._unsettled = 0
+
+    def _count_drop(self, reason: str) -> None:
+        if not self._dropped:
+            self._dropped_since = time.time()
+        self._dropped += 1
+        self._dropped_reason = reason
+        if not self._noticed:
+            self._noticed = True
+            import atexit
+
+            atexit.register(self.settle)
+            notice(f"records are being dropped, training goes on: {reason}")
+
+
+def _create(folder: str) -> int:
+    """A new record file with its magic, open for appending; never a file that was there before."""
+    os.makedirs(folder, mode=0o700, exist_ok=True)
+    stems = [name[: -len(".records")] for name in os.listdir(folder) if name.endswith(".records")]
+    number = max([int(stem) for stem in stems if stem.isdigit()], default=0)
+    flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
+    flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
+    while True:
+        number += 1
+        path = os.path.join(folder, f"{number}.records")
+        try:
+            fd = os.open(path, flags, 0o600)
+        except FileExistsError:
+            continue
+        with suppress(OSError):
+            if os.write(fd, MAGIC) == len(MAGIC):
+                return fd
+        os.close(fd)
+        os.unlink(path)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
