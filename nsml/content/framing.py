@@ -1,0 +1,71 @@
+"""How stored bytes are framed: one flag byte, then the bytes as they are or as one zstd frame.
+
+`0x00` + raw bytes, or `0x01` + a zstd frame that states its content size. Compression is used
+where it saves at least one part in sixteen, so content that is compressed already is stored raw
+and can be read by range.
+"""
+
+from __future__ import annotations
+
+from nsml.content.errors import BlobCorrupt
+
+RAW = 0
+ZSTD = 1
+_LEVEL = 3
+_SMALLEST = 64
+_PROBE = 64 * 1024
+
+
+def frame(data: bytes) -> bytes:
+    """`data` as it is stored."""
+    if len(data) >= _SMALLEST and _seems_compressible(data):
+        import zstandard
+
+        packed = zstandard.compress(data, _LEVEL)
+        if len(packed) <= len(data) - len(data) // 16:
+            return bytes((ZSTD,)) + packed
+    return bytes((RAW,)) + data
+
+
+def unframe(blob: bytes | memoryview, *, max_bytes: int) -> bytes:
+    """The bytes that `blob` was framed from.
+
+    Raises BlobCorrupt for anything that `frame` does not write, and for content beyond
+    `max_bytes`: a frame cannot make the reader take more memory than that.
+    """
+    view = memoryview(blob)
+    if len(view) == 0:
+        raise BlobCorrupt("an empty frame")
+    flag, body = view[0], view[1:]
+    if flag == RAW:
+        if len(body) > max_bytes:
+            raise BlobCorrupt(f"a frame of {len(body)} bytes, over the limit of {max_bytes}")
+        return bytes(body)
+    if flag != ZSTD:
+        raise BlobCorrupt(f"a frame of unknown kind {flag}")
+    return _decompress(body, max_bytes)
+
+
+def _decompress(body: memoryview, max_bytes: int) -> bytes:
+    import zstandard
+
+    try:
+        size = zstandard.frame_content_size(body)
+        if not 0 <= size <= max_bytes:
+            raise BlobCorrupt(f"a frame that says {size} bytes, over the limit of {max_bytes}")
+        data = zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
+    except zstandard.ZstdError as error:
+        raise BlobCorrupt(f"a broken zstd frame: {error}") from error
+    if len(data) != size:
+        raise BlobCorrupt(f"a zstd frame of {len(data)} bytes that says {size}")
+    return data
+
+
+def _seems_compressible(data: bytes) -> bool:
+    """Judge large data by its first 64 KiB: media would be compressed in vain."""
+    if len(data) <= _PROBE:
+        return True
+    import zstandard
+
+    head = data[:_PROBE]
+    return len(zstandard.compress(head, 1)) <= len(head) - len(head) // 16

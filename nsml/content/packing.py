@@ -1,0 +1,375 @@
+"""A folder to a manifest and a source of its chunks.
+
+Three passes: list (names, sizes and limits, so that a mistake is told at once), describe (read and
+hash), send (read again what the other end lacks, against the digests). Nothing is held in memory but
+one window of one file.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nsml.content import errors
+from nsml.content.beneath import Beneath, Listed, Parts, beneath
+from nsml.content.chunks import MAX_CHUNK, chunks_of
+from nsml.content.digests import digest_of
+from nsml.content.ignore import IgnoreRules
+from nsml.content.manifest import ChunkRef, Entry, Manifest, build
+from nsml.content.paths import MAX_DEPTH, split_path
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator
+
+# Code beyond this is usually a forgotten data folder: NSML warned, and so do we.
+CODE_WARN_BYTES = 10_000_000
+CODE_WARNING = (
+    "Warning: Your session has a total size of over  10 MB You may want to add unnecessary files"
+    " and directories to the ignore list. (e.g. the .git directory)"
+)
+CODE_LIMIT_BYTES = 512 << 20
+MAX_FILES = 1_000_000
+_LARGEST_SHOWN = 5
+_SKIPPED_COUNTED = 20_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """How far describing has come: files and bytes, done and in all."""
+
+    files: int
+    bytes: int
+    files_total: int
+    bytes_total: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """What the ignore rules left out; not `is_complete` when counting was cut short."""
+
+    files: int = 0
+    bytes: int = 0
+    is_complete: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    path: str
+    parts: Parts  # where the content really is: differs from path below a link
+    size: int
+    mode: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    path: str
+    parts: Parts
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A described folder; `source` gives its chunks while the folder is unchanged."""
+
+    manifest: Manifest
+    source: ChunkSource
+    skipped: Skipped
+
+    def warnings(self, warn_bytes: int = CODE_WARN_BYTES) -> tuple[str, ...]:
+        """What the user should know before it is sent."""
+        return (CODE_WARNING,) if self.manifest.size > warn_bytes else ()
+
+
+class ChunkSource:
+    """Reads chunks of a described folder again. Not for use by several threads at once."""
+
+    def __init__(self, root: Path, places: dict[str, tuple[_Place, int]]) -> None:
+        self._root = root
+        self._places = places
+
+    def read(self, digest: str) -> bytes:
+        """The chunk that `digest` names.
+
+        Raises KeyError for a digest that the manifest does not name, ChangedWhilePacking when the
+        file holds something else by now, Unreadable when it cannot be read any more.
+        """
+        with _open_root(self._root) as folder:
+            return self._read(folder, digest)
+
+    def batches(self, digests: Collection[str], *, max_bytes: int = 1 << 20) -> Iterator[Batch]:
+        """The chunks named, each once, grouped so that thousands of small files travel together.
+
+        A batch holds at most `max_bytes`, or one larger chunk (at most 3 MiB). The order is that of
+        the folder, which reads each file once from front to back.
+        """
+        wanted = set(digests)
+        batch: list[tuple[str, bytes]] = []
+        held = 0
+        with _open_root(self._root) as folder:
+            for digest in [digest for digest in self._places if digest in wanted]:
+                size = self._places[digest][1]
+                if batch and held + size > max_bytes:
+                    yield tuple(batch)
+                    batch, held = [], 0
+                batch.append((digest, self._read(folder, digest)))
+                held += size
+        if batch:
+            yield tuple(batch)
+
+    def _read(self, folder: Beneath, digest: str) -> bytes:
+        place, size = self._places[digest]
+        try:
+            with os.fdopen(folder.open_file(place.parts), "rb", buffering=0) as file:
+                file.seek(place.offset)
+                data = _read_exactly(file.read, size)
+        except OSError as error:
+            raise errors.Unreadable(place.path, _unreadable(place.path, error)) from error
+        if digest_of(data) != digest:
+            raise errors.ChangedWhilePacking(
+                place.path, f"{place.path} changed while it was being sent; run the command again"
+            )
+        return data
+
+
+Batch = tuple[tuple[str, bytes], ...]
+
+
+def pack(
+    root: Path,
+    *,
+    ignore: IgnoreRules | None = None,
+    max_bytes: int = CODE_LIMIT_BYTES,
+    max_files: int = MAX_FILES,
+    progress: Callable[[Progress], None] | None = None,
+) -> Packed:
+    """Describe the regular files of `root` that `ignore` leaves in.
+
+    A link that stays inside the folder counts as what it leads to. Raises a PackRefused that names
+    the path: LinkRefused, Unreadable, NotRegular, EmptyFolder, TooLarge; or PathRefused for a name
+    that could not be laid out elsewhere.
+    """
+    with _open_root(root) as folder:
+        listing = _Listing(root, folder, ignore or IgnoreRules(()), max_files)
+        found = listing.run()
+        _check_size(found, max_bytes)
+        describe = _Describing(folder, found, progress)
+        entries = [describe.entry(item) for item in found]
+    source = ChunkSource(root, describe.places)
+    return Packed(manifest=build(entries), source=source, skipped=listing.skipped())
+
+
+class _Listing:
+    """Lists a folder: files in order of their paths, links resolved, what is ignored counted."""
+
+    def __init__(self, root: Path, folder: Beneath, ignore: IgnoreRules, max_files: int) -> None:
+        self._root = os.path.realpath(root)
+        self._folder = folder
+        self._ignore = ignore
+        self._max_files = max_files
+        self._found: list[_Found] = []
+        self._skipped_files = 0
+        self._skipped_bytes = 0
+        self._uncounted = False
+
+    def run(self) -> list[_Found]:
+        """Every file that is to be packed."""
+        self._enter((), (), ((),))
+        if not self._found:
+            left_out = f" ({self._skipped_files} files are ignored)" if self._skipped_files else ""
+            raise errors.EmptyFolder(".", f"the folder has no files to send{left_out}")
+        return self._found
+
+    def skipped(self) -> Skipped:
+        """What was left out."""
+        return Skipped(
+            files=self._skipped_files,
+            bytes=self._skipped_bytes,
+            is_complete=not self._uncounted,
+        )
+
+    def _enter(self, logical: Parts, parts: Parts, chain: tuple[Parts, ...]) -> None:
+        if len(logical) >= MAX_DEPTH:
+            path = "/".join(logical)
+            raise errors.PathRefused(path, f"it is deeper than {MAX_DEPTH} folders")
+        for item in self._scan("/".join(logical) or ".", parts):
+            self._visit((*logical, item.name), (*parts, item.name), item, chain)
+
+    def _visit(self, logical: Parts, parts: Parts, item: Listed, chain: tuple[Parts, ...]) -> None:
+        path = "/".join(logical)
+        is_link = stat.S_ISLNK(item.mode)
+        # As in git, a pattern for folders does not leave out a link to one.
+        if self._ignore.ignores(path, is_folder=stat.S_ISDIR(item.mode)):
+            self._skip(parts, item)
+            return
+        if is_link:
+            parts = self._resolve(path, parts)
+            facts = self._lstat(path, parts)
+            item = Listed(item.name, facts.st_mode, facts.st_size)
+        if stat.S_ISDIR(item.mode):
+            if parts in chain:
+                raise errors.LinkRefused(path, f"the link {path} leads back to its own folder")
+            above = tuple(parts[:depth] for depth in range(len(parts))) if is_link else ()
+            self._enter(logical, parts, (*chain, *above, parts))
+        elif stat.S_ISREG(item.mode):
+            self._add(path, parts, item)
+        else:
+            raise errors.NotRegular(
+                path, f"{path} is {_kind(item.mode)}; only files can be sent (see .nsmlignore)"
+            )
+
+    def _add(self, path: str, parts: Parts, item: Listed) -> None:
+        split_path(path)
+        mode = 0o755 if item.mode & stat.S_IXUSR else 0o644
+        self._found.append(_Found(path, parts, item.size, mode))
+        if len(self._found) > self._max_files:
+            raise errors.TooLarge(f"the folder has more than {self._max_files} files", ())
+
+    def _resolve(self, path: str, parts: Parts) -> Parts:
+        """Where inside the folder a link leads, as parts without links."""
+        link = os.path.join(self._root, *parts)  # noqa: PTH118 - Path would fold `..` away
+        target = os.path.realpath(link)
+        try:
+            inside = os.path.commonpath([self._root, target]) == self._root
+        except ValueError:  # another drive
+            inside = False
+        if not inside:
+            raise errors.LinkRefused(path, f"the link {path} leaves the folder: {target}")
+        return Path(target).relative_to(self._root).parts
+
+    def _scan(self, path: str, parts: Parts) -> list[Listed]:
+        try:
+            return self._folder.scan(parts)
+        except OSError as error:
+            raise errors.Unreadable(path, _unreadable(path, error)) from error
+
+    def _lstat(self, path: str, parts: Parts) -> os.stat_result:
+        try:
+            facts = self._folder.lstat(parts)
+        except FileNotFoundError as error:
+            raise errors.LinkRefused(path, f"the link {path} leads nowhere") from error
+        except OSError as error:
+            raise errors.Unreadable(path, _unreadable(path, error)) from error
+        if stat.S_ISLNK(facts.st_mode):  # realpath stops at a link that leads to itself
+            raise errors.LinkRefused(path, f"the link {path} leads in a circle")
+        return facts
+
+    def _skip(self, parts: Parts, item: Listed) -> None:
+        """Count what is left out, for the user to see; a count that costs little."""
+        pending = [(parts, item)]
+        while pending:
+            parts, item = pending.pop()
+            if self._skipped_files >= _SKIPPED_COUNTED:
+                self._uncounted = True
+                return
+            if not stat.S_ISDIR(item.mode):
+                self._skipped_files += 1
+                self._skipped_bytes += item.size
+                continue
+            try:
+                inner = self._folder.scan(parts)
+            except OSError:
+                self._uncounted = True
+                continue
+            pending.extend(((*parts, found.name), found) for found in inner)
+
+
+class _Describing:
+    """Reads and hashes the listed files, and remembers where each chunk is."""
+
+    def __init__(
+        self,
+        folder: Beneath,
+        found: list[_Found],
+        progress: Callable[[Progress], None] | None,
+    ) -> None:
+        self.places: dict[str, tuple[_Place, int]] = {}
+        self._folder = folder
+        self._progress = progress
+        self._files_total = len(found)
+        self._bytes_total = sum(item.size for item in found)
+        self._files = 0
+        self._bytes = 0
+
+    def entry(self, item: _Found) -> Entry:
+        """The manifest entry of one file, as it is now."""
+        chunks: list[ChunkRef] = []
+        offset = 0
+        try:
+            with os.fdopen(self._folder.open_file(item.parts), "rb", buffering=0) as file:
+                for data in chunks_of(file):
+                    ref = ChunkRef(digest_of(data), len(data))
+                    place = _Place(item.path, item.parts, offset)
+                    self.places.setdefault(ref.digest, (place, ref.size))
+                    chunks.append(ref)
+                    offset += len(data)
+                    if len(chunks) > 1:
+                        self._tell(0, len(data))
+        except OSError as error:
+            raise errors.Unreadable(item.path, _unreadable(item.path, error)) from error
+        self._tell(1, chunks[0].size if chunks else 0)
+        return Entry(path=item.path, mode=item.mode, size=offset, chunks=tuple(chunks))
+
+    def _tell(self, files: int, size: int) -> None:
+        self._files += files
+        self._bytes += size
+        if self._progress is not None:
+            self._progress(
+                Progress(
+                    files=self._files,
+                    bytes=self._bytes,
+                    files_total=self._files_total,
+                    bytes_total=max(self._bytes_total, self._bytes),
+                )
+            )
+
+
+def _open_root(root: Path) -> Beneath:
+    """Open the folder to pack, or say why it cannot be."""
+    try:
+        return beneath(root)
+    except FileNotFoundError as error:
+        raise errors.PackRefused(".", f"there is no folder {root}") from error
+    except NotADirectoryError as error:
+        raise errors.PackRefused(".", f"{root} is not a folder") from error
+    except OSError as error:
+        raise errors.Unreadable(".", _unreadable(str(root), error)) from error
+
+
+def _check_size(found: list[_Found], max_bytes: int) -> None:
+    total = sum(item.size for item in found)
+    if total <= max_bytes:
+        return
+    largest = sorted(found, key=lambda item: item.size, reverse=True)[:_LARGEST_SHOWN]
+    lines = "".join(f"\n  {item.size:>15,}  {item.path}" for item in largest)
+    raise errors.TooLarge(
+        f"the folder has {total:,} bytes, over the limit of {max_bytes:,}; the largest files:{lines}",
+        [(item.path, item.size) for item in largest],
+    )
+
+
+def _read_exactly(read: Callable[[int], bytes | None], size: int) -> bytes:
+    """`size` bytes, or fewer where the file ends before."""
+    pieces = []
+    missing = min(size, MAX_CHUNK)
+    while missing:
+        piece = read(missing)
+        if not piece:
+            break
+        pieces.append(piece)
+        missing -= len(piece)
+    return b"".join(pieces)
+
+
+def _unreadable(path: str, error: OSError) -> str:
+    return f"cannot read {path}: {error.strerror or error}"
+
+
+def _kind(mode: int) -> str:
+    if stat.S_ISFIFO(mode):
+        return "a pipe"
+    if stat.S_ISSOCK(mode):
+        return "a socket"
+    return "not a regular file"

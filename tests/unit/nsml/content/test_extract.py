@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nsml.content import beneath as beneath_module
+from nsml.content.beneath import Beneath, ByDescriptor, ByPath
+from nsml.content.digests import digest_of
+from nsml.content.errors import BlobCorrupt, ContentError, PathRefused, TargetExists
+from nsml.content.extract import Extraction, extract, extract_stream, remove_tree
+from nsml.content.manifest import ChunkRef, Entry, Limits, Manifest, build
+from nsml.content.packing import pack
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Callable
+
+CONTENT = b"content"
+REF = ChunkRef(digest_of(CONTENT), len(CONTENT))
+
+
+def entry(path: str) -> Entry:
+    return Entry(path=path, mode=0o644, size=REF.size, chunks=(REF,))
+
+
+@pytest.fixture(params=[ByDescriptor, ByPath])
+def system(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both ways to reach files: with folder descriptors and without, as on Windows."""
+    opener: Callable[[Path], Beneath] = request.param
+    monkeypatch.setattr("nsml.content.extract.beneath", opener)
+    monkeypatch.setattr("nsml.content.packing.beneath", opener)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    root = tmp_path / "source"
+    (root / "pkg/deep").mkdir(parents=True)
+    (root / "main.py").write_bytes(b"print(1)")
+    (root / "main.py").chmod(0o700)
+    (root / "pkg/empty").write_bytes(b"")
+    (root / "pkg/deep/large").write_bytes(os.urandom(4 << 20))
+    (root / "pkg/두번째").write_bytes(b"two")
+    return root
+
+
+def tree(root: Path) -> dict[str, tuple[int, bytes]]:
+    return {
+        str(path.relative_to(root)): (stat.S_IMODE(path.stat().st_mode), path.read_bytes())
+        for path in root.rglob("*")
+        if path.is_file()
+    }
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_what_was_packed_comes_out(folder: Path, tmp_path: Path, *, is_durable: bool) -> None:
+    packed = pack(folder)
+    target = tmp_path / "made/on/the/way"
+    extract(packed.manifest, packed.source.read, target, is_durable=is_durable)
+    assert tree(target)["pkg/deep/large"] == (0o644, (folder / "pkg/deep/large").read_bytes())
+    assert tree(target)["main.py"] == (0o755, b"print(1)")
+    assert pack(target).manifest.digest == packed.manifest.digest
+    assert [path.name for path in target.parent.iterdir()] == ["way"]
+
+
+@pytest.mark.usefixtures("system")
+def test_a_dataset_is_laid_out_read_only(folder: Path, tmp_path: Path) -> None:
+    packed = pack(folder)
+    target = tmp_path / "dataset"
+    extract(packed.manifest, packed.source.read, target, read_only=True)
+    modes = {stat.S_IMODE(path.stat().st_mode) for path in [target, *target.rglob("*")]}
+    assert modes == {0o444, 0o555}
+    remove_tree(target)
+    assert not target.exists()
+    remove_tree(target)
+
+
+async def test_chunks_may_stream_in(folder: Path, tmp_path: Path) -> None:
+    packed = pack(folder)
+
+    async def chunks() -> AsyncIterator[bytes]:
+        for ref in packed.manifest.refs():
+            yield packed.source.read(ref.digest)
+
+    await extract_stream(packed.manifest, chunks(), tmp_path / "out")
+    assert pack(tmp_path / "out").manifest == packed.manifest
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize(
+    "chunk", [b"", b"contenT", b"content!", b"conten", CONTENT * 2, bytes(1 << 20)]
+)
+def test_wrong_bytes_leave_nothing(tmp_path: Path, chunk: bytes) -> None:
+    with pytest.raises(BlobCorrupt):
+        extract(build([entry("a"), entry("b/c")]), lambda _: chunk, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("count", [0, 1, 3])
+def test_too_few_and_too_many_chunks_leave_nothing(tmp_path: Path, count: int) -> None:
+    def feed() -> None:
+        with Extraction(build([entry("a"), entry("b")]), tmp_path / "out") as extraction:
+            for _ in range(count):
+                extraction.write(CONTENT)
+            extraction.finish()
+
+    with pytest.raises(BlobCorrupt):
+        feed()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_reader_that_fails_leaves_nothing(tmp_path: Path) -> None:
+    def read(digest: str) -> bytes:
+        raise ConnectionError(digest)
+
+    with pytest.raises(ConnectionError):
+        extract(build([entry("a/b/c")]), read, tmp_path / "out", read_only=True)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("system")
+def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "out"
+    target.mkdir()
+    (target / "mine").write_bytes(b"1")
+    with pytest.raises(TargetExists):
+        extract(build([entry("a")]), lambda _: CONTENT, target)
+    (tmp_path / "dangling").symlink_to("nowhere")
+    with pytest.raises(TargetExists):
+        extract(build([entry("a")]), lambda _: CONTENT, tmp_path / "dangling")
+    assert [path.name for path in target.iterdir()] == ["mine"]
+
+
+def test_of_two_at_once_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
+    manifest = build([entry("a")])
+    with Extraction(manifest, tmp_path / "out") as first:
+        first.write(CONTENT)
+        with Extraction(manifest, tmp_path / "out") as second:
+            second.write(CONTENT)
+            second.finish()
+        with pytest.raises(TargetExists):
+            first.finish()
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert (tmp_path / "out/a").read_bytes() == CONTENT
+
+
+ESCAPES = [
+    "../x",
+    "a/../../x",
+    "/tmp/x",
+    "..\\x",
+    "C:\\x",
+    "C:x",
+    "a/./x",
+    "a//x",
+    "",
+    ".",
+    "..",
+    "a\0b",
+    "a\nb",
+    "a\u202eb",
+    "NUL",
+    "x/con.txt",
+    "dot.",
+    "space ",
+    "a" * 256,
+    "/".join(["d"] * 65),
+    "/".join(["deep" * 40] * 40),
+]
+
+
+@pytest.mark.usefixtures("system")
+@pytest.mark.parametrize("path", ESCAPES)
+def test_paths_that_escape_are_refused_even_when_not_decoded(tmp_path: Path, path: str) -> None:
+    manifest = Manifest(entries=(entry(path),))
+    with pytest.raises(PathRefused):
+        extract(manifest, lambda _: CONTENT, tmp_path / "root/out")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    "paths", [["a", "a"], ["A", "a"], ["a", "a/b"], ["é", "e\u0301"], ["D/x", "d/y"]]
+)
+def test_trees_that_would_overwrite_themselves_are_refused(
+    tmp_path: Path, paths: list[str]
+) -> None:
+    manifest = Manifest(entries=tuple(entry(path) for path in sorted(paths)))
+    with pytest.raises(ContentError):
+        extract(manifest, lambda _: CONTENT, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_caps_stop_a_bomb_before_a_byte_is_written(tmp_path: Path) -> None:
+    manifest = build([entry(f"f{i}") for i in range(100)])
+    for limits in (Limits(entries=99), Limits(bytes=699)):
+        with pytest.raises(ContentError):
+            extract(manifest, lambda _: CONTENT, tmp_path / "out", limits=limits)
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("system")
+def test_a_folder_swapped_for_a_link_in_the_middle_is_not_followed(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    manifest = build([entry("d/a"), entry("d/b"), entry("e/c"), entry("d/e/f")])
+
+    def read(_: str) -> bytes:
+        for partial in tmp_path.glob(".out.*"):
+            moved = partial / "d"
+            if moved.is_dir() and not moved.is_symlink():
+                moved.rename(partial / "moved")
+                moved.symlink_to(outside)
+        return CONTENT
+
+    with pytest.raises(OSError):
+        extract(manifest, read, tmp_path / "out")
+    assert list(outside.iterdir()) == []
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+
+
+def test_names_that_windows_forbids_are_refused_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    manifest = build([entry("what?")])
+    extract(manifest, lambda _: CONTENT, tmp_path / "here")
+    monkeypatch.setattr("nsml.content.extract._ON_WINDOWS", True)
+    with pytest.raises(PathRefused, match="Windows"):
+        Extraction(manifest, tmp_path / "there")
+
+
+def test_the_safe_way_is_chosen_where_the_system_has_it(tmp_path: Path) -> None:
+    with beneath_module.beneath(tmp_path) as chosen:
+        assert isinstance(chosen, ByDescriptor)

@@ -1,0 +1,272 @@
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsml.content import errors, ignore, packing
+from nsml.content.digests import digest_of
+from nsml.content.ignore import IgnoreRules, rules_for
+from nsml.content.packing import Packed, Progress, pack
+
+
+def write(root: Path, files: dict[str, bytes]) -> None:
+    for name, data in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def paths(packed: Packed) -> list[str]:
+    return [entry.path for entry in packed.manifest.entries]
+
+
+def test_a_folder_becomes_the_same_manifest_every_time(tmp_path: Path) -> None:
+    files = {"main.py": b"print()", "b/x": b"", "b/y": b"same", "a/y": b"same", "b.txt": b"t"}
+    write(tmp_path / "one", files)
+    write(tmp_path / "two", dict(reversed(files.items())))
+    (tmp_path / "one/main.py").chmod(0o750)
+    (tmp_path / "two/main.py").chmod(0o711)
+    (tmp_path / "two/b/y").chmod(0o666)
+    one, two = pack(tmp_path / "one"), pack(tmp_path / "two")
+    assert one.manifest.digest == two.manifest.digest
+    assert paths(one) == ["a/y", "b.txt", "b/x", "b/y", "main.py"]
+    assert [entry.mode for entry in one.manifest.entries] == [0o644] * 4 + [0o755]
+    assert one.source.read(digest_of(b"same")) == b"same"
+    with pytest.raises(KeyError):
+        one.source.read(digest_of(b"other"))
+
+
+def test_only_missing_chunks_travel_in_few_batches(tmp_path: Path) -> None:
+    files = {f"d{i % 7}/f{i}": f"content {i}".encode() * 10 for i in range(2000)}
+    write(tmp_path, files | {"large": os.urandom(5 << 20)})
+    packed = pack(tmp_path)
+    wanted = set(packed.manifest.blobs())
+    wanted.discard(digest_of(files["d0/f0"]))
+    batches = list(packed.source.batches(wanted))
+    assert {digest for batch in batches for digest, _ in batch} == wanted
+    assert all(digest_of(data) == digest for batch in batches for digest, data in batch)
+    assert all(len(batch) == 1 or sum(len(d) for _, d in batch) <= 1 << 20 for batch in batches)
+    assert len(batches) < 20
+
+
+def test_progress_ends_at_the_totals(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"12345", "b": b"", "c/d": os.urandom(3 << 20)})
+    seen: list[Progress] = []
+    pack(tmp_path, progress=seen.append)
+    assert (seen[-1].files, seen[-1].bytes) == (3, 5 + (3 << 20))
+    assert (seen[-1].files_total, seen[-1].bytes_total) == (3, 5 + (3 << 20))
+    assert [p.bytes for p in seen] == sorted(p.bytes for p in seen)
+
+
+def test_ignored_files_stay_and_are_counted(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        {
+            "main.py": b"x",
+            ".nsmlignore": b"data/\n*.log\n!keep.log\n!venv/\n",
+            "data/huge": bytes(1000),
+            "data/more/huge": bytes(500),
+            "a.log": b"1",
+            "keep.log": b"2",
+            ".git/config": b"3",
+            "sub/__pycache__/m.pyc": b"4",
+            "venv/x": b"5",
+        },
+    )
+    packed = pack(tmp_path, ignore=rules_for(tmp_path))
+    assert paths(packed) == [".nsmlignore", "keep.log", "main.py", "venv/x"]
+    assert (packed.skipped.files, packed.skipped.bytes) == (5, 1503)
+    assert packed.skipped.is_complete
+
+
+def test_the_defaults_shown_are_the_defaults_used(tmp_path: Path) -> None:
+    assert rules_for(tmp_path).lines == tuple(ignore.DEFAULT_CODE_IGNORES.splitlines())
+    data_rules = rules_for(tmp_path, defaults=ignore.DEFAULT_DATASET_IGNORES, exclude=["*.tmp"])
+    assert not data_rules.ignores("venv", is_folder=True)
+    assert data_rules.ignores("x/a.tmp", is_folder=False)
+
+
+def test_an_ignore_file_that_is_not_text_is_named(tmp_path: Path) -> None:
+    write(tmp_path, {".nsmlignore": b"\xff\xfe\x00"})
+    with pytest.raises(errors.Unreadable, match="nsmlignore"):
+        rules_for(tmp_path)
+
+
+def test_a_link_inside_counts_as_what_it_leads_to(tmp_path: Path) -> None:
+    write(tmp_path, {"real/a": b"1", "real/deep/b": b"2"})
+    (tmp_path / "file").symlink_to("real/a")
+    (tmp_path / "folder").symlink_to("real/deep")
+    (tmp_path / "absolute").symlink_to(tmp_path / "real" / "a")
+    (tmp_path / "twice").symlink_to("folder/b")
+    packed = pack(tmp_path)
+    assert paths(packed) == ["absolute", "file", "folder/b", "real/a", "real/deep/b", "twice"]
+    assert packed.manifest.size == 6
+
+
+@pytest.mark.parametrize("target", ["/etc/hostname", "..", "../outside", "a/../../outside"])
+def test_a_link_that_leaves_the_folder_is_named(tmp_path: Path, target: str) -> None:
+    write(tmp_path, {"outside": b"secret", "in/a/x": b"1"})
+    (tmp_path / "in/leak").symlink_to(target)
+    with pytest.raises(errors.LinkRefused, match="leak leaves the folder") as caught:
+        pack(tmp_path / "in")
+    assert caught.value.path == "leak"
+
+
+def test_a_sibling_with_the_same_prefix_is_outside(tmp_path: Path) -> None:
+    write(tmp_path, {"code/main.py": b"1", "code2/secret": b"2"})
+    (tmp_path / "code/leak").symlink_to("../code2/secret")
+    with pytest.raises(errors.LinkRefused):
+        pack(tmp_path / "code")
+
+
+def test_a_link_that_is_ignored_is_not_looked_at(tmp_path: Path) -> None:
+    write(tmp_path, {"main.py": b"1"})
+    (tmp_path / "leak").symlink_to("/etc")
+    assert paths(pack(tmp_path, ignore=IgnoreRules(["leak"]))) == ["main.py"]
+
+
+@pytest.mark.parametrize("target", [".", "..", "self", "nowhere", "../d/self", "../other/back"])
+def test_links_in_circles_and_to_nowhere_are_named(tmp_path: Path, target: str) -> None:
+    write(tmp_path, {"d/x": b"1", "other/y": b"2"})
+    (tmp_path / "other/back").symlink_to("../d")
+    (tmp_path / "d/self").symlink_to(target)
+    with pytest.raises(errors.LinkRefused):
+        pack(tmp_path)
+
+
+def test_special_files_are_named(tmp_path: Path) -> None:
+    write(tmp_path, {"main.py": b"1"})
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(errors.NotRegular, match="pipe is a pipe"):
+        pack(tmp_path)
+    (tmp_path / "pipe").unlink()
+    with socket.socket(socket.AF_UNIX) as listening:
+        listening.bind(str(tmp_path / "sock"))
+        with pytest.raises(errors.NotRegular, match="sock is a socket"):
+            pack(tmp_path)
+
+
+UNREADABLE = """
+import os, sys
+from pathlib import Path
+from nsml.content import errors, packing
+if os.getuid() == 0:
+    os.setgid(65534)
+    os.setuid(65534)
+try:
+    packing.pack(Path(sys.argv[1]))
+except errors.Unreadable as error:
+    print(error.path)
+"""
+
+
+@pytest.mark.parametrize(("name", "expected"), [("sub/secret", "sub/secret"), ("sub", "sub")])
+def test_an_unreadable_file_or_folder_is_named(tmp_path: Path, name: str, expected: str) -> None:
+    write(tmp_path, {"main.py": b"1", "sub/secret": b"2"})
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.getuid() and not folder.stat().st_mode & 1:
+            folder.chmod(folder.stat().st_mode | 0o5)
+    (tmp_path / name).chmod(0)
+    try:
+        found = subprocess.run(
+            [sys.executable, "-c", UNREADABLE, str(tmp_path)],
+            check=True,
+            capture_output=True,
+            text=True,
+            cwd=Path.cwd(),
+        )
+    finally:
+        (tmp_path / name).chmod(0o755)
+    assert found.stdout.strip() == expected
+
+
+def test_too_large_names_the_largest(tmp_path: Path) -> None:
+    write(tmp_path, {f"f{i}": bytes(i * 100) for i in range(1, 9)})
+    with pytest.raises(errors.TooLarge) as caught:
+        pack(tmp_path, max_bytes=1000)
+    assert caught.value.largest[0] == ("f8", 800)
+    assert len(caught.value.largest) == 5
+    assert "f8" in str(caught.value)
+    with pytest.raises(errors.TooLarge):
+        pack(tmp_path, max_files=7)
+
+
+def test_the_old_warning_comes_above_ten_megabytes(tmp_path: Path) -> None:
+    write(tmp_path, {"main.py": b"1"})
+    assert pack(tmp_path).warnings() == ()
+    write(tmp_path, {"data": bytes(10_000_001)})
+    assert pack(tmp_path).warnings() == (packing.CODE_WARNING,)
+
+
+def test_an_empty_folder_and_a_missing_one(tmp_path: Path) -> None:
+    (tmp_path / "only/folders").mkdir(parents=True)
+    with pytest.raises(errors.EmptyFolder):
+        pack(tmp_path)
+    write(tmp_path, {"x.log": b"1"})
+    with pytest.raises(errors.EmptyFolder, match="1 files are ignored"):
+        pack(tmp_path, ignore=IgnoreRules(["*.log"]))
+    with pytest.raises(errors.PackRefused, match="no folder"):
+        pack(tmp_path / "missing")
+    with pytest.raises(errors.PackRefused, match="not a folder"):
+        pack(tmp_path / "x.log")
+
+
+@pytest.mark.parametrize("name", [b"caf\xe9", b"new\nline", b"back\\slash", b"con"])
+def test_names_that_cannot_travel_are_named(tmp_path: Path, name: bytes) -> None:
+    (tmp_path / os.fsdecode(name)).write_bytes(b"1")
+    with pytest.raises(errors.PathRefused):
+        pack(tmp_path)
+
+
+def test_twins_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, {"Model.py": b"1", "model.py": b"2"})
+    with pytest.raises(errors.PathRefused, match="twin"):
+        pack(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["edit", "shorten", "link", "remove"])
+def test_a_file_that_changes_before_it_is_sent_is_named(tmp_path: Path, change: str) -> None:
+    write(tmp_path, {"a": b"before", "b": b"before!"})
+    packed = pack(tmp_path)
+    path = tmp_path / "a"
+    if change == "edit":
+        path.write_bytes(b"after.")
+    elif change == "shorten":
+        path.write_bytes(b"bef")
+    else:
+        path.unlink()
+        if change == "link":
+            path.symlink_to("b")
+    with pytest.raises((errors.ChangedWhilePacking, errors.Unreadable)) as caught:
+        packed.source.read(digest_of(b"before"))
+    assert caught.value.path == "a"
+
+
+def test_a_folder_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:
+    write(tmp_path, {"in/sub/x": b"public", "secret/x": b"public"})
+    packed = pack(tmp_path / "in")
+    (tmp_path / "in/sub/x").unlink()
+    (tmp_path / "in/sub").rmdir()
+    (tmp_path / "in/sub").symlink_to(tmp_path / "secret")
+    with pytest.raises(errors.Unreadable):
+        packed.source.read(digest_of(b"public"))
+
+
+def test_loading_the_modules_loads_no_library() -> None:
+    code = (
+        "import sys, nsml.content.packing, nsml.content.extract, nsml.content.framing;"
+        "print({'blake3', 'zstandard', 'fastcdc', 'pathspec', 'fcntl', 'pwd', 'termios'}"
+        " & set(sys.modules))"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", code], check=True, capture_output=True, text=True, cwd=Path.cwd()
+    )
+    assert "blake3" not in ran.stdout
+    assert "zstandard" not in ran.stdout
+    assert "fastcdc" not in ran.stdout
+    assert "pathspec" not in ran.stdout
