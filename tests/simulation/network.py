@@ -1,0 +1,419 @@
+"""gRPC without sockets: servers and channels in one process, over links that can fail.
+
+The production servicers, interceptors and stubs run unchanged: a `MemoryServer` takes their
+generic handlers, a `MemoryChannel` gives the stubs their calls. Every message is serialised, waits for the
+latency of its link, and is lost with everything else of its call when the link or an end breaks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from dataclasses import dataclass
+from typing import Any, Self
+
+import grpc
+import grpc.aio
+
+_END = object()
+
+
+class Broken(Exception):
+    """The call cannot go on."""
+
+
+@dataclass(frozen=True)
+class _Details:
+    """What an interceptor is told about a call."""
+
+    method: str
+    invocation_metadata: tuple[tuple[str, str], ...]
+
+
+class Network:
+    """All servers and links. `rng` decides every latency."""
+
+    def __init__(self, rng: random.Random, *, latency_s: tuple[float, float] = (0.0002, 0.002)):
+        self.rng = rng
+        self.latency_s = latency_s
+        self._servers: dict[str, MemoryServer] = {}
+        self._calls: set[_Call] = set()
+        self._cut: set[frozenset[str]] = set()
+        self.broken_calls = 0
+
+    def serve(self, address: str, interceptors: Iterable[Any] = ()) -> MemoryServer:
+        """A server at `address`; it replaces one that was there."""
+        self._servers[address] = MemoryServer(tuple(interceptors))
+        return self._servers[address]
+
+    def channel(self, source: str, address: str) -> MemoryChannel:
+        """A channel from the machine `source` to the server at `address`."""
+        return MemoryChannel(self, source, address)
+
+    def crash(self, endpoint: str) -> None:
+        """The process at `endpoint` is gone: its server, and all calls from and to it."""
+        self._servers.pop(endpoint, None)
+        self._break(lambda call: endpoint in {call.source, call.address})
+
+    def cut(self, source: str, address: str) -> None:
+        """Nothing passes between the two until `heal`."""
+        self._cut.add(frozenset({source, address}))
+        self._break(lambda call: {call.source, call.address} == {source, address})
+
+    def heal(self, source: str, address: str) -> None:
+        """Undo `cut`."""
+        self._cut.discard(frozenset({source, address}))
+
+    def server(self, source: str, address: str) -> MemoryServer:
+        """The server that `source` reaches at `address`, or Broken."""
+        if frozenset({source, address}) in self._cut or address not in self._servers:
+            raise Broken(f"{address} is not reachable from {source}")
+        return self._servers[address]
+
+    async def pass_link(self) -> None:
+        """Wait for one message to cross."""
+        await asyncio.sleep(self.rng.uniform(*self.latency_s))
+
+    def opened(self, call: _Call) -> None:
+        self._calls.add(call)
+
+    def closed(self, call: _Call) -> None:
+        self._calls.discard(call)
+
+    def _break(self, which: Callable[[_Call], bool]) -> None:
+        for call in [call for call in self._calls if which(call)]:
+            self.broken_calls += 1
+            call.break_off()
+
+
+class MemoryServer:
+    """What `add_XServicer_to_server` takes."""
+
+    def __init__(self, interceptors: tuple[Any, ...]) -> None:
+        self._generic: list[Any] = []
+        self._interceptors = interceptors
+
+    def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
+        self._generic.extend(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
+        """The same handlers once more; the generic ones are enough here."""
+
+    async def find(self, details: _Details) -> grpc.RpcMethodHandler | None:
+        """The handler of a method, through all interceptors."""
+
+        async def lookup(asked: Any) -> Any:
+            for generic in self._generic:
+                handler = generic.service(asked)
+                if handler is not None:
+                    return handler
+            return None
+
+        found = lookup
+        for interceptor in reversed(self._interceptors):
+            found = _chain(interceptor, found)
+        return await found(details)  # type: ignore[no-any-return]
+
+
+def _chain(interceptor: Any, inner: Any) -> Any:
+    async def step(details: Any) -> Any:
+        return await interceptor.intercept_service(inner, details)
+
+    return step
+
+
+class _Context:
+    """The part of grpc.aio.ServicerContext that servicers may use."""
+
+    def __init__(self, call: _Call) -> None:
+        self._call = call
+        self.trailing: tuple[tuple[str, Any], ...] = ()
+        self.code_: grpc.StatusCode | None = None
+        self.details_ = ""
+
+    def invocation_metadata(self) -> tuple[tuple[str, str], ...]:
+        return self._call.metadata
+
+    def peer(self) -> str:
+        return f"ipv4:{self._call.source}"
+
+    def auth_context(self) -> dict[str, Any]:
+        return {}
+
+    def cancelled(self) -> bool:
+        return self._call.is_broken
+
+    def done(self) -> bool:
+        return self._call.is_broken
+
+    def add_done_callback(self, callback: Any) -> None:
+        self._call.callbacks.append(lambda: callback(self))
+
+    def set_trailing_metadata(self, metadata: Any) -> None:
+        self.trailing = tuple(metadata)
+
+    def trailing_metadata(self) -> Any:
+        return self.trailing
+
+    def set_code(self, code: grpc.StatusCode) -> None:
+        self.code_ = code
+
+    def set_details(self, details: str) -> None:
+        self.details_ = details
+
+    async def send_initial_metadata(self, metadata: Any) -> None:
+        """Nobody waits for it here."""
+
+    async def abort(
+        self, code: grpc.StatusCode, details: str = "", trailing_metadata: Any = ()
+    ) -> None:
+        self.code_, self.details_ = code, details
+        self.trailing = (*self.trailing, *trailing_metadata)
+        raise grpc.aio.AbortError
+
+    async def abort_with_status(self, status: Any) -> None:
+        await self.abort(status.code, status.details, status.trailing_metadata)
+
+
+class _Call:
+    """One call: two queues of serialised messages and the server's task between them."""
+
+    def __init__(self, channel: MemoryChannel, method: str, metadata: Any, codec: Any) -> None:
+        self.network = channel.network
+        self.source, self.address, self.method = channel.source, channel.address, method
+        self.metadata = tuple(metadata or ())
+        self._serialize, self._deserialize = codec
+        self._up: asyncio.Queue[Any] = asyncio.Queue()
+        self._down: asyncio.Queue[Any] = asyncio.Queue()
+        self._outcome: grpc.aio.AioRpcError | None = None
+        self._context = _Context(self)
+        self.callbacks: list[Callable[[], None]] = []
+        self.is_broken = False
+        self._feeder: asyncio.Task[None] | None = None
+        self._server = asyncio.create_task(self._serve())
+        self.network.opened(self)
+
+    # The caller's side.
+
+    def feed(self, requests: Iterable[Any] | AsyncIterable[Any]) -> None:
+        """Send what the iterator gives, then close this half."""
+        self._feeder = asyncio.create_task(self._feed(requests))
+
+    async def _feed(self, requests: Any) -> None:
+        if hasattr(requests, "__aiter__"):
+            async for request in requests:
+                await self.write(request)
+        else:
+            for request in requests:
+                await self.write(request)
+        await self.done_writing()
+
+    async def write(self, request: Any) -> None:
+        if self._outcome is not None:
+            raise asyncio.InvalidStateError("the call is over")
+        data = self._serialize(request)
+        await self.network.pass_link()
+        self._up.put_nowait(data)
+
+    async def done_writing(self) -> None:
+        self._up.put_nowait(_END)
+
+    async def read(self) -> Any:
+        """The next response; grpc.aio.EOF at the end; AioRpcError when the call failed."""
+        item = await self._down.get()
+        if item is _END:
+            self._down.put_nowait(_END)
+            if self._outcome is not None and self._outcome.code() is not grpc.StatusCode.OK:
+                raise self._outcome
+            return grpc.aio.EOF
+        return self._deserialize(item)
+
+    def __aiter__(self) -> AsyncIterator[Any]:
+        return self._iterate()
+
+    async def _iterate(self) -> AsyncIterator[Any]:
+        while (item := await self.read()) is not grpc.aio.EOF:
+            yield item
+
+    def __await__(self) -> Any:
+        return self._single().__await__()
+
+    async def _single(self) -> Any:
+        item = await self.read()
+        if item is grpc.aio.EOF:
+            raise self._error(grpc.StatusCode.INTERNAL, "no response")
+        return item
+
+    def cancel(self) -> bool:
+        was_open = self._outcome is None
+        self._finish(grpc.StatusCode.CANCELLED, "cancelled by the caller")
+        self._server.cancel()
+        return was_open
+
+    def done(self) -> bool:
+        return self._outcome is not None
+
+    def cancelled(self) -> bool:
+        return self._outcome is not None and self._outcome.code() is grpc.StatusCode.CANCELLED
+
+    def add_done_callback(self, callback: Any) -> None:
+        self.callbacks.append(lambda: callback(self))
+
+    async def code(self) -> grpc.StatusCode:
+        await asyncio.wait([self._server])
+        assert self._outcome is not None
+        return self._outcome.code()
+
+    async def details(self) -> str:
+        await asyncio.wait([self._server])
+        assert self._outcome is not None
+        return self._outcome.details() or ""
+
+    async def initial_metadata(self) -> tuple[()]:
+        return ()
+
+    async def trailing_metadata(self) -> Any:
+        await asyncio.wait([self._server])
+        return grpc.aio.Metadata(*self._context.trailing)
+
+    async def wait_for_connection(self) -> None:
+        await self.network.pass_link()
+
+    # The server's side.
+
+    async def _serve(self) -> None:
+        code, details = grpc.StatusCode.OK, ""
+        try:
+            await self._handle()
+        except grpc.aio.AbortError:
+            code = self._context.code_ or grpc.StatusCode.UNKNOWN
+            details = self._context.details_
+        except Broken as broken:
+            code, details = grpc.StatusCode.UNAVAILABLE, str(broken)
+        except asyncio.CancelledError:
+            code, details = grpc.StatusCode.UNAVAILABLE, "the connection broke"
+        except Exception as error:  # noqa: BLE001 - as grpc.aio: a servicer's defect is UNKNOWN
+            code, details = grpc.StatusCode.UNKNOWN, f"{type(error).__name__}: {error}"
+        self._finish(code, details)
+
+    async def _handle(self) -> None:
+        await self.network.pass_link()
+        server = self.network.server(self.source, self.address)
+        handler = await server.find(_Details(self.method, self.metadata))
+        if handler is None:
+            await self._context.abort(grpc.StatusCode.UNIMPLEMENTED, self.method)
+        function = (
+            handler.unary_unary
+            or handler.unary_stream
+            or handler.stream_unary
+            or handler.stream_stream
+        )
+        requests = self._requests(handler.request_deserializer)
+        argument = requests if handler.request_streaming else await anext(requests)
+        result = function(argument, self._context)
+        if handler.response_streaming:
+            async for response in result:
+                await self._respond(handler, response)
+        else:
+            await self._respond(handler, await result)
+
+    async def _respond(self, handler: Any, response: Any) -> None:
+        data = handler.response_serializer(response)
+        await self.network.pass_link()
+        self._down.put_nowait(data)
+
+    async def _requests(self, deserialize: Any) -> AsyncIterator[Any]:
+        while (item := await self._up.get()) is not _END:
+            yield deserialize(item)
+
+    def time_out(self) -> None:
+        """The caller's deadline has passed."""
+        self._finish(grpc.StatusCode.DEADLINE_EXCEEDED, "deadline exceeded")
+        self._server.cancel()
+
+    def break_off(self) -> None:
+        """The link or one of the ends is gone."""
+        self.is_broken = True
+        self._finish(grpc.StatusCode.UNAVAILABLE, "the connection broke")
+        self._server.cancel()
+
+    def _finish(self, code: grpc.StatusCode, details: str) -> None:
+        if self._outcome is not None:
+            return
+        self._outcome = self._error(code, details)
+        if self._feeder is not None:
+            self._feeder.cancel()
+        self.network.closed(self)
+        self._down.put_nowait(_END)
+        self.is_broken = self.is_broken or code is not grpc.StatusCode.OK
+        for callback in self.callbacks:
+            callback()
+
+    def _error(self, code: grpc.StatusCode, details: str) -> grpc.aio.AioRpcError:
+        return grpc.aio.AioRpcError(
+            code,
+            grpc.aio.Metadata(),
+            grpc.aio.Metadata(*self._context.trailing),
+            details=details,
+        )
+
+
+class MemoryChannel:
+    """The part of grpc.aio.Channel that stubs and clients use."""
+
+    def __init__(self, network: Network, source: str, address: str) -> None:
+        self.network, self.source, self.address = network, source, address
+        self._open: set[_Call] = set()
+
+    def unary_unary(self, method: str, *codec: Any, **named: Any) -> Callable[..., _Call]:
+        return self._call(method, codec, named, streaming=False)
+
+    unary_stream = unary_unary
+
+    def stream_unary(self, method: str, *codec: Any, **named: Any) -> Callable[..., _Call]:
+        return self._call(method, codec, named, streaming=True)
+
+    stream_stream = stream_unary
+
+    def _call(
+        self, method: str, codec: Any, named: dict[str, Any], *, streaming: bool
+    ) -> Callable[..., _Call]:
+        serialize = named.get("request_serializer") or codec[0]
+        deserialize = named.get("response_deserializer") or codec[1]
+
+        def begin(
+            request: Any = None,
+            timeout: float | None = None,
+            metadata: Any = None,
+            **options: Any,
+        ) -> _Call:
+            call = _Call(self, method, metadata, (serialize, deserialize))
+            self._open.add(call)
+            call.add_done_callback(self._open.discard)
+            if timeout is not None:
+                timer = asyncio.get_running_loop().call_later(timeout, call.time_out)
+                call.add_done_callback(lambda _: timer.cancel())
+            if not streaming:
+                call.feed([request])
+            elif (source := options.get("request_iterator", request)) is not None:
+                call.feed(source)
+            return call
+
+        return begin
+
+    async def close(self, grace: float | None = None) -> None:
+        for call in list(self._open):
+            call.cancel()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    def get_state(self, try_to_connect: bool = False) -> grpc.ChannelConnectivity:
+        return grpc.ChannelConnectivity.READY
+
+    async def channel_ready(self) -> None:
+        await self.network.pass_link()
