@@ -1,0 +1,54 @@
+# Everything that the project needs is installed into .venv by `make setup`; no root is needed.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+BIN := .venv/bin
+
+.PHONY: help setup demo test check dev generate format bench clean
+
+help:            ## Say what there is
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
+
+setup: .venv/.complete  ## Make the environment in .venv
+
+.venv/.complete: pyproject.toml constraints.txt
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "nsml needs Python 3.11 or newer; try: make PYTHON=python3.11 $(MAKECMDGOALS)")'
+	@echo "setup: making .venv (a minute or two the first time)"
+	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e . --config-settings editable_mode=compat
+	@touch $@
+
+demo: setup      ## Start a one-machine platform, train on real data, show the result, stop
+	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
+
+test: setup      ## Pass the tests
+	@$(BIN)/python -m pytest
+
+check: setup     ## Format, lint, types, import rules, contract, generated files
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy nsml controlplane nodeagent cli tools bench
+	$(BIN)/lint-imports
+	$(BIN)/buf lint
+	$(BIN)/python tools/generate.py --check
+	$(BIN)/python -m tools.lifecycle_docs --check
+
+dev: setup       ## Start a platform for development in .nsml, with two simulated GPUs
+	@NSML_DATA="$(CURDIR)/.nsml" NSML_CONFIG_DIR="$(CURDIR)/.nsml/config" $(BIN)/nsml up --simulate-gpus 2
+	@echo 'use it:  export PATH="$(CURDIR)/$(BIN):$$PATH" NSML_DATA="$(CURDIR)/.nsml" NSML_CONFIG_DIR="$(CURDIR)/.nsml/config"'
+
+generate: setup  ## Generate the code of proto/ and the drawings of the life cycles
+	$(BIN)/python tools/generate.py
+	$(BIN)/python -m tools.lifecycle_docs
+
+format: setup    ## Format the code
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: setup     ## Run the benchmarks and print JSON
+	$(BIN)/python -m bench.endtoend --json
+	$(BIN)/python -m bench.startup --json
+	$(BIN)/python -m bench.sdk --json
+
+clean:           ## Remove the environment and caches
+	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

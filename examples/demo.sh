@@ -1,0 +1,39 @@
+#!/usr/bin/env bash
+# The README's first ten minutes, in a data folder of its own that is removed at the end.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+NSML_DATA="$(mktemp -d "${TMPDIR:-/tmp}/nsml-demo.XXXXXX")"
+export NSML_DATA NSML_CONFIG_DIR="$NSML_DATA/config"
+
+finish() {
+  code=$?
+  trap - EXIT INT TERM
+  nsml down -y >/dev/null 2>&1 || true
+  rm -rf "$NSML_DATA"
+  exit "$code"
+}
+trap finish EXIT INT TERM
+
+show() {
+  printf '\n$ %s\n' "$*"
+  "$@"
+}
+
+# The machine's own GPUs; where there are none, two simulated ones, and every screen says so.
+gpus=()
+if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
+  gpus=(--simulate-gpus 2)
+fi
+
+show nsml up "${gpus[@]}"
+show nsml dataset push digits examples/digits/data
+cd examples/digits
+show nsml run -d digits -g 1 -a "--epochs 20 --lr 0.1" -m "first try"
+show nsml logs -f @last
+show nsml plot @last --metric 'val/*'
+show nsml ps -a
+show nsml model ls @last
+show nsml gpustat
+show nsml status
+show nsml down -y
