@@ -1,0 +1,105 @@
+"""A throw-away platform of this checkout, for benchmarks and end-to-end tests."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+ROOT = Path(__file__).resolve().parent.parent
+PROGRAMS = Path(sys.executable).parent
+
+
+class Platform:
+    """`nsml up` in a folder of its own; `nsml down` and no folder at the end.
+
+    Args:
+        simulate_gpus: devices to simulate; 0 for the machine's own.
+        options: further options of `nsml up`.
+    """
+
+    def __init__(self, *, simulate_gpus: int = 2, options: Sequence[str] = ()) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="nsml-"))
+        gpus = ["--simulate-gpus", str(simulate_gpus)] if simulate_gpus else []
+        self._up = ["up", *gpus, *options]
+        self.environment = {
+            **os.environ,
+            "NSML_DATA": str(self.folder / "data"),
+            "NSML_CONFIG_DIR": str(self.folder / "config"),
+            "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
+            "NO_COLOR": "1",
+        }
+
+    def __enter__(self) -> Self:
+        try:
+            self.up()
+        except BaseException:
+            self.close()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def up(self) -> None:
+        """Start what does not run."""
+        self.nsml(*self._up, timeout_s=120)
+
+    def close(self) -> None:
+        """Stop everything and remove the folder."""
+        self.nsml("down", "-y", check=False, timeout_s=120)
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def nsml(
+        self,
+        *arguments: str,
+        check: bool = True,
+        cwd: Path | None = None,
+        stdin: str | None = None,
+        timeout_s: float = 60,
+        environment: dict[str, str] | None = None,
+    ) -> subprocess.CompletedProcess[str]:
+        """Run `nsml ARGUMENTS`; with `check` a failure raises with its output."""
+        done = subprocess.run(
+            [str(PROGRAMS / "nsml"), *arguments],
+            cwd=cwd or self.folder,
+            env={**self.environment, **(environment or {})},
+            input=stdin,
+            stdin=subprocess.DEVNULL if stdin is None else None,
+            capture_output=True,
+            encoding="utf-8",
+            errors="surrogateescape",
+            timeout=timeout_s,
+            check=False,
+        )
+        if check and done.returncode != 0:
+            raise AssertionError(
+                f"nsml {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+            )
+        return done
+
+    def json(self, *arguments: str) -> Any:
+        """What `nsml ARGUMENTS -j` prints, decoded."""
+        return json.loads(self.nsml(*arguments, "-j").stdout)
+
+    def pid(self, program: str) -> int:
+        """Process id of "controlplane" or "agent", as its ready.json says."""
+        ready = json.loads((self.folder / "data" / program / "ready.json").read_text())
+        return int(ready["pid"])
+
+    def kill(self, program: str) -> None:
+        """SIGKILL one of the platform's programs."""
+        os.kill(self.pid(program), signal.SIGKILL)
