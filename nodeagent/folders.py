@@ -1,0 +1,196 @@
+"""The replica folder: the contract between agent, shim and SDK, as paths.
+
+```
+<agent data>/replicas/<session id>.<attempt>.<rank>/     mode 0700
+    spec.json    what the shim runs                      agent writes, atomically, 0600
+    shim.json    who the shim is (its claim)             shim writes, atomically, once per replica
+    output       stdout and stderr; the byte offset identifies log text
+    exit.json    the exit record                         shim writes, atomically and durably, last
+    stop.json    the stop order {reason, grace_s}        agent writes, then signals the shim
+    contact      its mtime moves while the agent has contact with the control plane
+    app/         the session's working copy of its code  seen as /app
+    tmp/         private scratch space                   seen as /tmp
+    root/        where the shim builds a namespace's root (always empty from outside)
+    run/         all that user code is given to write    seen as /nsml
+        spool/   record files of the SDK: <writer>.records
+        checkpoints/
+        socket   the agent listens: requests only
+```
+
+Everything under `run/`, `app/` and `tmp/` belongs to the user: read it only without following links.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+_REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
+_PRIVATE = 0o700
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, order=True)
+class ReplicaId:
+    """Which replica: attempts count from 1, ranks from 0. Its text names folders and processes."""
+
+    session_id: str
+    attempt: int
+    rank: int
+
+    def __post_init__(self) -> None:
+        """Refuse what could not be read back, since the text becomes a path."""
+        if not _REPLICA.fullmatch(str(self)):
+            raise ValueError(f"not a replica id: {str(self)!r}")
+
+    def __str__(self) -> str:
+        return f"{self.session_id}.{self.attempt}.{self.rank}"
+
+    @classmethod
+    def parse(cls, text: str) -> ReplicaId | None:
+        """The id that `text` spells, or None."""
+        found = _REPLICA.fullmatch(text)
+        if found is None:
+            return None
+        return cls(session_id=found[1], attempt=int(found[2]), rank=int(found[3]))
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFolder:
+    """The paths inside one replica's folder."""
+
+    path: Path
+
+    @property
+    def spec(self) -> Path:
+        """What the shim runs."""
+        return self.path / "spec.json"
+
+    @property
+    def shim(self) -> Path:
+        """The shim's claim: pid, start ticks, boot id, child."""
+        return self.path / "shim.json"
+
+    @property
+    def output(self) -> Path:
+        """Standard output and error of the program, as bytes."""
+        return self.path / "output"
+
+    @property
+    def exit(self) -> Path:
+        """The exit record."""
+        return self.path / "exit.json"
+
+    @property
+    def stop(self) -> Path:
+        """The agent's stop order."""
+        return self.path / "stop.json"
+
+    @property
+    def contact(self) -> Path:
+        """Touched at each contact with the control plane."""
+        return self.path / "contact"
+
+    @property
+    def app(self) -> Path:
+        """The working copy of the code."""
+        return self.path / "app"
+
+    @property
+    def tmp(self) -> Path:
+        """The replica's own scratch space."""
+        return self.path / "tmp"
+
+    @property
+    def root(self) -> Path:
+        """Mount point of a namespace's root."""
+        return self.path / "root"
+
+    @property
+    def run(self) -> Path:
+        """What user code writes for the agent."""
+        return self.path / "run"
+
+    @property
+    def spool(self) -> Path:
+        """Record files of the SDK."""
+        return self.run / "spool"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Checkpoints as the SDK saved them."""
+        return self.run / "checkpoints"
+
+    @property
+    def socket(self) -> Path:
+        """Where the agent listens for requests of the SDK."""
+        return self.run / "socket"
+
+    def create(self) -> None:
+        """Make the folder and what is always in it; does nothing to what is there already."""
+        for part in (self.path, self.app, self.tmp, self.root, self.run):
+            part.mkdir(mode=_PRIVATE, parents=part is self.path, exist_ok=True)
+        for part in (self.spool, self.checkpoints):
+            part.mkdir(mode=_PRIVATE, exist_ok=True)
+        self.contact.touch(mode=0o600)
+        self.output.touch(mode=0o600)
+
+    def touch_contact(self) -> None:
+        """Note a contact with the control plane (the `lost_after` watch starts again)."""
+        os.utime(self.contact)
+
+    def remove(self) -> None:
+        """Delete the folder with all that user code left there; idempotent, follows no link."""
+        doomed = self.path.with_name(f".removed-{self.path.name}")
+        if self.path.exists():
+            if doomed.exists():
+                _delete(doomed)
+            self.path.rename(doomed)
+        if doomed.exists():
+            _delete(doomed)
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaFolders:
+    """All replica folders of one agent: `<agent data>/replicas`."""
+
+    path: Path
+
+    def create(self) -> None:
+        """Make the folder, private to the agent."""
+        self.path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+
+    def of(self, replica_id: ReplicaId) -> ReplicaFolder:
+        """The folder of one replica, existing or not."""
+        return ReplicaFolder(self.path / str(replica_id))
+
+    def ids(self) -> list[ReplicaId]:
+        """The replicas that have a folder, in order."""
+        if not self.path.is_dir():
+            return []
+        names = (ReplicaId.parse(entry.name) for entry in os.scandir(self.path))
+        return sorted(name for name in names if name is not None)
+
+
+def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
+    """Replace `path` by `content`: a reader sees the old or the new file, never a part."""
+    staged = path.with_name(f".{path.name}.{os.getpid()}")
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
+        file.write(content)
+    staged.replace(path)
+
+
+def _delete(tree: Path) -> None:
+    """Remove `tree`, giving the owner rights back where user code took them away."""
+    try:
+        shutil.rmtree(tree)
+    except PermissionError:
+        for folder, names, _ in os.walk(tree):
+            for name in names:
+                part = Path(folder, name)
+                if not part.is_symlink():
+                    part.chmod(_PRIVATE)
+        shutil.rmtree(tree)

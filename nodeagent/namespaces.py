@@ -1,0 +1,218 @@
+"""A root of its own for one replica: user, mount and pid namespaces through libc, no programs.
+
+Standard library only: it runs in the shim. Order of calls, each in the process named:
+
+```
+shim         new_user_and_pid()      the shim keeps its mounts; its next child is pid 1
+first child  enter_root(root, plan)  builds the root on a tmpfs, pivots into it
+user program drop_privileges()       nothing it holds can undo the above
+```
+
+Works for root and, where the kernel permits user namespaces, for everybody. Outside ids are mapped
+to themselves, one user and one group: whatever a program does, it does as the agent's own user.
+That user may be root, whose files and kernel settings are guarded by ownership alone; therefore
+`/proc` and `/sys` are read-only and only harmless parts of `/etc` are there.
+"""
+
+# It runs in the shim, where imports are counted: no pathlib.
+# ruff: noqa: PTH103, PTH112, PTH120, PTH123, PTH211
+
+import ctypes
+import os
+from typing import TypedDict
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWUSER = 0x10000000
+CLONE_NEWPID = 0x20000000
+
+PR_SET_PDEATHSIG = 1
+PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
+PR_CAPBSET_DROP = 24
+PR_SET_CHILD_SUBREAPER = 36
+PR_SET_NO_NEW_PRIVS = 38
+PR_CAP_AMBIENT = 47
+_PR_CAP_AMBIENT_CLEAR_ALL = 4
+
+_MS_RDONLY, _MS_NOSUID, _MS_NODEV, _MS_NOEXEC = 1, 2, 4, 8
+_MS_REMOUNT, _MS_BIND, _MS_REC, _MS_PRIVATE = 0x20, 0x1000, 0x4000, 0x40000
+_MS_NOATIME, _MS_NODIRATIME, _MS_RELATIME = 0x400, 0x800, 0x200000
+_MNT_DETACH = 2
+_AT_FDCWD = -100
+_AT_RECURSIVE = 0x8000
+_MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
+
+# These numbers are the same on every architecture with the generic system call table; x86-64 and
+# arm64 differ only in pivot_root.
+_SYS_MOUNT_SETATTR = 442
+_SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
+_CAPABILITY_VERSION_3 = 0x20080522
+
+
+class MountEntry(TypedDict):
+    """One line of a plan; targets are absolute inside the new root, parents before children.
+
+    kind: `bind` (source, a file or folder of the host), `tmpfs` (source = its options), `symlink`
+    (source = what it says), `folder`, `proc`, `devpts`. `write`: for binds, whether they can be
+    written to. `device`: for binds of device nodes.
+    """
+
+    kind: str
+    source: str
+    target: str
+    write: bool
+    device: bool
+
+
+class _MountAttributes(ctypes.Structure):
+    _fields_ = (
+        ("attr_set", ctypes.c_uint64),
+        ("attr_clr", ctypes.c_uint64),
+        ("propagation", ctypes.c_uint64),
+        ("userns_fd", ctypes.c_uint64),
+    )
+
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def prctl(option: int, argument: int | bytes = 0) -> None:
+    """Set a process attribute, by the call of that name; raises OSError."""
+    value = ctypes.c_char_p(argument) if isinstance(argument, bytes) else ctypes.c_ulong(argument)
+    zero = ctypes.c_ulong(0)
+    _check(_libc.prctl(option, value, zero, zero, zero), f"prctl {option}")
+
+
+def new_user_and_pid(*, with_pid: bool) -> None:
+    """Put the caller into a new user namespace and its next children into a new pid namespace."""
+    uid, gid = os.geteuid(), os.getegid()
+    flags = CLONE_NEWUSER | (CLONE_NEWPID if with_pid else 0)
+    _check(_libc.unshare(flags), "unshare user namespace")
+    _write("/proc/self/setgroups", "deny")
+    _write("/proc/self/uid_map", f"{uid} {uid} 1")
+    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+
+
+def enter_root(root: str, plan: list[MountEntry]) -> None:
+    """Leave the host's mounts: `root`, an empty folder, becomes `/` as `plan` describes it.
+
+    Raises OSError whose text says which entry failed.
+    """
+    _check(_libc.unshare(CLONE_NEWNS | CLONE_NEWIPC), "unshare mount namespace")
+    _mount("", "/", None, _MS_REC | _MS_PRIVATE)
+    _mount("nsml", root, "tmpfs", _MS_NOSUID | _MS_NODEV, "mode=755,size=4m")
+    for entry in plan:
+        _apply(root, entry)
+    os.chdir(root)
+    pivot = _SYS_PIVOT_ROOT[os.uname().machine]
+    _check(_libc.syscall(pivot, b".", b"."), "pivot_root")
+    # the old root is stacked over the new one until this call
+    _check(_libc.umount2(b".", _MNT_DETACH), "detach the old root")
+    os.chdir("/")
+    _set_attributes("/", _MOUNT_ATTR_RDONLY, recursive=False)
+
+
+def drop_privileges() -> None:
+    """Give up every capability for good, also those a setuid program would bring back."""
+    prctl(PR_SET_NO_NEW_PRIVS, 1)
+    for capability in range(64):
+        try:
+            prctl(PR_CAPBSET_DROP, capability)
+        except OSError:
+            break  # past the last capability that this kernel knows
+    prctl_ambient = (ctypes.c_ulong(0),) * 3
+    _libc.prctl(PR_CAP_AMBIENT, ctypes.c_ulong(_PR_CAP_AMBIENT_CLEAR_ALL), *prctl_ambient)
+    header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
+    _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+
+
+def _apply(root: str, entry: MountEntry) -> None:
+    """Carry out one entry of the plan below `root`."""
+    kind, source, target = entry["kind"], entry["source"], root + entry["target"]
+    if kind == "symlink":
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.symlink(source, target)
+        return
+    if kind == "bind" and not os.path.isdir(source):
+        os.makedirs(os.path.dirname(target), exist_ok=True)
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    else:
+        os.makedirs(target, exist_ok=True)
+    if kind == "bind":
+        # without MS_REC the kernel refuses what has mounts below it: they would be uncovered
+        _mount(source, target, None, _MS_BIND | _MS_REC)
+        _set_attributes(target, _bind_attributes(entry), recursive=True)
+    elif kind == "tmpfs":
+        _mount("nsml", target, "tmpfs", _MS_NOSUID | _MS_NODEV, source)
+    elif kind == "proc":
+        _mount("proc", target, "proc", _MS_NOSUID | _MS_NODEV | _MS_NOEXEC)
+        _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=False)
+    elif kind == "devpts":
+        _mount("devpts", target, "devpts", _MS_NOSUID | _MS_NOEXEC, "ptmxmode=0666,mode=620")
+
+
+def _bind_attributes(entry: MountEntry) -> int:
+    attributes = _MOUNT_ATTR_NOSUID
+    if not entry["write"]:
+        attributes |= _MOUNT_ATTR_RDONLY
+    if not entry["device"]:
+        attributes |= _MOUNT_ATTR_NODEV
+    return attributes
+
+
+def _set_attributes(target: str, attributes: int, *, recursive: bool) -> None:
+    """Add `attributes` to a mount and, when `recursive`, to all below it."""
+    wanted = _MountAttributes(attr_set=attributes)
+    size = ctypes.c_size_t(ctypes.sizeof(wanted))
+    flags = _AT_RECURSIVE if recursive else 0
+    path = os.fsencode(target)
+    done = _libc.syscall(_SYS_MOUNT_SETATTR, _AT_FDCWD, path, flags, ctypes.byref(wanted), size)
+    if done == 0:
+        return
+    # Linux before 5.12: one remount each, which has to repeat the flags that are locked
+    for point in _mounts_at(target) if recursive else [target]:
+        kept = os.statvfs(point).f_flag
+        _mount("", point, None, _MS_REMOUNT | _MS_BIND | _locked(kept) | attributes)
+
+
+def _locked(statvfs_flags: int) -> int:
+    """The mount flags that a statvfs answer shows (their numbers differ only for relatime)."""
+    same = _MS_RDONLY | _MS_NOSUID | _MS_NODEV | _MS_NOEXEC | _MS_NOATIME | _MS_NODIRATIME
+    return (statvfs_flags & same) | (_MS_RELATIME if statvfs_flags & 0x1000 else 0)
+
+
+def _mounts_at(target: str) -> list[str]:
+    """The mount points at and below `target`."""
+    points = []
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as lines:
+        for line in lines:
+            point = line.split(" ", 5)[4].replace("\\040", " ")
+            if point == target or point.startswith(target + "/"):
+                points.append(point)
+    return points
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
+    done = _libc.mount(
+        os.fsencode(source),
+        os.fsencode(target),
+        None if kind is None else kind.encode(),
+        ctypes.c_ulong(flags),
+        os.fsencode(data),
+    )
+    _check(done, f"mount {source or kind or 'flags'} on {target}")
+
+
+def _write(path: str, text: str) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, text.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _check(result: int, action: str) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{action}: {os.strerror(number)}")

@@ -1,0 +1,231 @@
+"""What the agent asks of a runtime: start, stop, find again and remember the end of replicas.
+
+Errors, all subclasses of `RuntimeDriverError`:
+
+```
+RuntimeDriverError
+    StartRefused       the spec cannot be run here; nothing was left behind
+    ReplicaNotFound    no such replica on this machine
+    ReplicaRunning     it runs, and what was asked needs it gone
+```
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from nodeagent.folders import ReplicaFolder, ReplicaId
+
+
+class Isolation(enum.StrEnum):
+    """How far a session is kept from the machine and from other sessions."""
+
+    CONTAINER = "container"
+    """An engine's container."""
+    NAMESPACE = "namespace"
+    """A root of its own by user, mount and pid namespaces: `/app` and `/data/NAME` resolve."""
+    USER = "user"
+    """An agent with root runs each user under a uid of its own. Not built yet."""
+    NONE = "none"
+    """The agent's own rights and view of the machine; `NSML_DATASET_PATH` holds host paths."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mount:
+    """A folder or file of the host that the session reads at `target`, for example `/data/NAME`.
+
+    Without a root of its own (`Isolation.NONE`) nothing is mounted: the path is `source`.
+    """
+
+    source: Path
+    target: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceGrant:
+    """One device that the replica may use. `minor` numbers its node `/dev/nvidia<minor>`."""
+
+    uuid: str
+    minor: int | None = None
+    simulated: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PythonEnvironment:
+    """The interpreter that user code gets: a virtual environment and the prefix it stands on."""
+
+    folder: Path
+    base_prefix: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSpec:
+    """All that a runtime needs to start one replica.
+
+    `env` is what the session is given beside what the runtime itself sets (paths, devices, rank):
+    where both set a name, the runtime's value stands, except that `PYTHONPATH` and `PATH` are
+    joined. `cwd` and mount targets are paths as user code sees them. `code_folder` is copied into
+    the replica's `app/` when given; without it `app/` is used as the caller filled it.
+    `memory_bytes`, `cpus` are recorded and not enforced by the process runtime.
+    """
+
+    replica_id: ReplicaId
+    argv: Sequence[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+    cwd: str = "/app"
+    code_folder: Path | None = None
+    mounts: Sequence[Mount] = ()
+    devices: Sequence[DeviceGrant] = ()
+    time_limit_s: float | None = None
+    grace_s: float = 10.0
+    lost_after_s: float | None = None
+    isolation: Isolation = Isolation.NAMESPACE
+    memory_bytes: int | None = None
+    shm_bytes: int = 1 << 30
+    cpus: float | None = None
+    sdk_folder: Path | None = None
+    python: PythonEnvironment | None = None
+
+
+class ExitWhy(enum.StrEnum):
+    """What ended a replica."""
+
+    EXITED = "EXITED"
+    """The program ended by itself, with a code or a signal."""
+    STOPPED = "STOPPED"
+    """A stop order; `message` is its reason."""
+    TIME_LIMIT = "TIME_LIMIT"
+    """The session's own limit."""
+    LOST_AFTER = "LOST_AFTER"
+    """The node had no contact with the control plane for `lost_after_s`."""
+    START_FAILED = "START_FAILED"
+    """The program could not be started; `message` says why, the code is 127."""
+    SHIM_LOST = "SHIM_LOST"
+    """The shim was killed or the machine restarted: the code is unknown, the processes are gone."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExitRecord:
+    """How a replica ended. Times are Unix seconds; `duration_s` is by the monotonic clock.
+
+    Exactly one of `exit_code` and `signal` is set when the program ended; both are None when it
+    never ran or nobody saw its end. `output_bytes` is the length of the finished log.
+    """
+
+    why: ExitWhy
+    exit_code: int | None
+    signal: int | None
+    message: str
+    started_at: float
+    ended_at: float
+    duration_s: float
+    user_s: float = 0.0
+    system_s: float = 0.0
+    max_rss_bytes: int = 0
+    output_bytes: int = 0
+
+
+class ReplicaState(enum.StrEnum):
+    """What a runtime knows about a replica that has a folder."""
+
+    PREPARED = "PREPARED"
+    """A folder without a process: the agent died before it could start one. `start` goes on."""
+    RUNNING = "RUNNING"
+    EXITED = "EXITED"
+    """It has an exit record, and no process of it is left."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaFacts:
+    """One line of `RuntimeDriver.list`; `exit` is set exactly when the state is EXITED."""
+
+    replica_id: ReplicaId
+    state: ReplicaState
+    pid: int | None = None
+    exit: ExitRecord | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaHandle:
+    """A replica that was started, now or before (`adopted`)."""
+
+    replica_id: ReplicaId
+    folder: ReplicaFolder
+    adopted: bool
+
+
+class RuntimeDriverError(Exception):
+    """A runtime could not do what was asked."""
+
+
+class StartRefused(RuntimeDriverError):
+    """The spec cannot be run on this machine."""
+
+
+class ReplicaNotFound(RuntimeDriverError):
+    """No such replica on this machine."""
+
+
+class ReplicaRunning(RuntimeDriverError):
+    """The replica still runs."""
+
+
+class RuntimeDriver(Protocol):
+    """Runs replicas on this machine, each in its own folder, and never loses an exit code.
+
+    Identity is the replica id. Everything survives the driver: a new one over the same folders
+    finds what the last one started (`list`), can wait for it and stop it. Methods may be called
+    concurrently, also for one replica. `async with driver:` opens and closes it; closing leaves
+    the replicas running.
+    """
+
+    async def __aenter__(self) -> Self:
+        """Make the driver ready."""
+        ...
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """Let go of all replicas without stopping them."""
+        ...
+
+    async def start(self, spec: ReplicaSpec) -> ReplicaHandle:
+        """Start the replica, or adopt it when it was started before, whatever `spec` says then.
+
+        Returns when a process that will write the exit record exists. A program that cannot be
+        executed is not an error of this call: its exit record says START_FAILED. Raises
+        StartRefused.
+        """
+        ...
+
+    async def stop(self, replica_id: ReplicaId, *, grace_s: float, reason: str) -> None:
+        """Order the end: SIGTERM, and SIGKILL to every process after `grace_s`; does not wait.
+
+        A later order can shorten the grace, never lengthen it. Nothing happens to a replica that
+        has ended. Raises ReplicaNotFound.
+        """
+        ...
+
+    async def kill(self, replica_id: ReplicaId, *, reason: str) -> None:
+        """`stop` without grace."""
+        ...
+
+    async def list(self) -> Sequence[ReplicaFacts]:
+        """Every replica with a folder on this machine, in order of id."""
+        ...
+
+    async def wait(self, replica_id: ReplicaId) -> ExitRecord:
+        """Return once the replica has ended and all its processes are gone.
+
+        Can be called at any time, by any number of callers, also after the end. Raises
+        ReplicaNotFound for a replica that was never started.
+        """
+        ...
+
+    async def remove(self, replica_id: ReplicaId) -> None:
+        """Delete the folder of an ended replica; idempotent. Raises ReplicaRunning."""
+        ...

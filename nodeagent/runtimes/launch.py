@@ -1,0 +1,246 @@
+"""From a `ReplicaSpec` to what the shim executes: environment, working folder, plan of the root."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from nodeagent.runtimes.interface import Isolation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nodeagent.folders import ReplicaFolder
+    from nodeagent.namespaces import MountEntry
+    from nodeagent.runtimes.interface import ReplicaSpec
+
+APP = "/app"
+RUN = "/nsml"
+SDK = "/sdk"
+DATA = "/data/"
+
+_SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/opt", "/nix")
+_ETC = [
+    "OpenCL",
+    "alternatives",
+    "ca-certificates",
+    "ca-certificates.conf",
+    "default/locale",
+    "fonts",
+    "gai.conf",
+    "group",
+    "host.conf",
+    "hostname",
+    "hosts",
+    "ld.so.cache",
+    "ld.so.conf",
+    "ld.so.conf.d",
+    "locale.alias",
+    "locale.conf",
+    "localtime",
+    "machine-id",
+    "mime.types",
+    "nsswitch.conf",
+    "os-release",
+    "passwd",
+    "pki/tls/certs",
+    "protocols",
+    "resolv.conf",
+    "services",
+    "ssl/certs",
+    "ssl/openssl.cnf",
+    "terminfo",
+    "timezone",
+    "vulkan",
+]
+"""What libraries read in /etc. Not the folder itself: an agent that is root could read all of it."""
+_DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
+_NVIDIA_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
+_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_PASSED_ON = ("LANG", "LC_ALL", "TZ")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layout:
+    """Where user code finds its folders: paths inside its root, or the host's own without one."""
+
+    app: str
+    run: str
+    tmp: str
+    sdk: str | None
+    data: Sequence[str]
+
+
+def layout_of(spec: ReplicaSpec, folder: ReplicaFolder) -> Layout:
+    """The paths as the replica of `spec` sees them."""
+    data = [mount for mount in spec.mounts if mount.target.startswith(DATA)]
+    if spec.isolation is Isolation.NAMESPACE:
+        return Layout(
+            app=APP,
+            run=RUN,
+            tmp="/tmp",  # noqa: S108 - the replica's own folder, mounted there
+            sdk=SDK if spec.sdk_folder else None,
+            data=[mount.target for mount in data],
+        )
+    return Layout(
+        app=str(folder.app),
+        run=str(folder.run),
+        tmp=str(folder.tmp),
+        sdk=str(spec.sdk_folder) if spec.sdk_folder else None,
+        data=[str(mount.source) for mount in data],
+    )
+
+
+def environment_of(spec: ReplicaSpec, layout: Layout) -> dict[str, str]:
+    """All environment variables of the program: nothing of the agent's own but its locale."""
+    replica = spec.replica_id
+    env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+    env.update(spec.env)
+    path = [env.get("PATH", _PATH)]
+    if spec.python:
+        path.insert(0, str(spec.python.folder / "bin"))
+        env["VIRTUAL_ENV"] = str(spec.python.folder)
+    python_path = [layout.sdk, env.get("PYTHONPATH")]
+    env.update(
+        {
+            "PATH": os.pathsep.join(path),
+            "PYTHONPATH": os.pathsep.join(part for part in python_path if part),
+            "PYTHONUNBUFFERED": "1",
+            "HOME": layout.tmp,
+            "TMPDIR": layout.tmp,
+            # libraries ask for a name, and the outside uid need not have one
+            "USER": env.get("USER", "nsml"),
+            "LOGNAME": env.get("LOGNAME", "nsml"),
+            "NSML_RUN_DIR": layout.run,
+            "NSML_SESSION_ID": replica.session_id,
+            "NSML_ATTEMPT": str(replica.attempt),
+            "NSML_RANK": str(replica.rank),
+            "NSML_REPLICA": str(replica),
+            "NSML_DATASET_PATH": os.pathsep.join(layout.data),
+            "NSML_ISOLATION": spec.isolation.value,
+            "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in spec.devices),
+            "NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in spec.devices) or "void",
+        }
+    )
+    return env
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What every start on this machine has in common; `system` is the plan's fixed part."""
+
+    boot_id: str
+    with_pid: bool
+    system: Sequence[MountEntry]
+
+
+def this_machine(*, with_pid: bool) -> Machine:
+    """Read what starts need to know of the machine, once."""
+    boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return Machine(boot_id=boot_id, with_pid=with_pid, system=_system_entries())
+
+
+def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dict[str, Any]:
+    """The content of `spec.json`."""
+    layout = layout_of(spec, folder)
+    namespace = None
+    if spec.isolation is Isolation.NAMESPACE:
+        namespace = {"pid": machine.with_pid, "mounts": root_plan(spec, folder, machine)}
+    cwd = spec.cwd
+    if namespace is None and (cwd == APP or cwd.startswith(APP + "/")):
+        cwd = layout.app + cwd.removeprefix(APP)
+    return {
+        "version": 1,
+        "replica": str(spec.replica_id),
+        "boot_id": machine.boot_id,
+        "argv": list(spec.argv),
+        "env": environment_of(spec, layout),
+        "cwd": cwd,
+        "namespace": namespace,
+        "time_limit_s": spec.time_limit_s,
+        "grace_s": spec.grace_s,
+        "lost_after_s": spec.lost_after_s,
+        "memory_bytes": spec.memory_bytes,
+        "cpus": spec.cpus,
+    }
+
+
+def root_plan(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> list[MountEntry]:
+    """What the root of the replica holds, in the order in which it is built."""
+    plan = [*machine.system, *_python_entries(spec)]
+    plan.append(_entry("proc", "", "/proc") if machine.with_pid else _bind("/proc", "/proc"))
+    plan += _device_entries(spec)
+    plan += [
+        _bind(str(folder.tmp), "/tmp", write=True),  # noqa: S108
+        _entry("symlink", "/tmp", "/var/tmp"),  # noqa: S108
+        _bind(str(folder.app), APP, write=True),
+        _bind(str(folder.run), RUN, write=True),
+    ]
+    if spec.sdk_folder:
+        plan.append(_bind(str(spec.sdk_folder), SDK))
+    plan += [_bind(str(mount.source), mount.target) for mount in spec.mounts]
+    return plan
+
+
+def _system_entries() -> list[MountEntry]:
+    entries = []
+    for path in _SYSTEM_FOLDERS:
+        if os.path.islink(path):  # noqa: PTH114
+            entries.append(_entry("symlink", os.readlink(path), path))  # noqa: PTH115
+        elif Path(path).is_dir():
+            entries.append(_bind(path, path))
+    for name in _ETC:
+        source = os.path.realpath(f"/etc/{name}")
+        if os.path.exists(source):  # noqa: PTH110
+            entries.append(_bind(source, f"/etc/{name}"))
+    entries.append(_bind("/sys", "/sys"))
+    return entries
+
+
+def _python_entries(spec: ReplicaSpec) -> list[MountEntry]:
+    """The environment and its interpreter at their own paths, unless /usr has them."""
+    if spec.python is None:
+        return []
+    folders = {str(spec.python.base_prefix): None, str(spec.python.folder): None}
+    outside = [
+        path for path in folders if not path.startswith(("/usr/", "/opt/")) and path != "/usr"
+    ]
+    return [_bind(path, path) for path in outside]
+
+
+def _device_entries(spec: ReplicaSpec) -> list[MountEntry]:
+    shm = f"mode=1777,size={spec.shm_bytes}"
+    entries = [_device(name) for name in _DEVICE_NODES]
+    granted = [device for device in spec.devices if not device.simulated]
+    if granted:
+        own = [f"nvidia{device.minor}" for device in granted if device.minor is not None]
+        names = [*_NVIDIA_NODES, *own]
+        entries += [_device(name) for name in names if Path("/dev", name).exists()]
+    link = partial(_entry, "symlink")
+    return [
+        *entries,
+        _entry("tmpfs", shm, "/dev/shm"),  # noqa: S108
+        _entry("devpts", "", "/dev/pts"),
+        link("pts/ptmx", "/dev/ptmx"),
+        link("/proc/self/fd", "/dev/fd"),
+        link("/proc/self/fd/0", "/dev/stdin"),
+        link("/proc/self/fd/1", "/dev/stdout"),
+        link("/proc/self/fd/2", "/dev/stderr"),
+    ]
+
+
+def _entry(
+    kind: str, source: str, target: str, *, write: bool = False, device: bool = False
+) -> MountEntry:
+    return {"kind": kind, "source": source, "target": target, "write": write, "device": device}
+
+
+def _bind(source: str, target: str, *, write: bool = False) -> MountEntry:
+    return _entry("bind", source, target, write=write)
+
+
+def _device(name: str) -> MountEntry:
+    return _entry("bind", f"/dev/{name}", f"/dev/{name}", write=True, device=True)

@@ -1,0 +1,145 @@
+"""Starting shims: by the zygote where it answers, directly where it does not.
+
+Nothing here forks the agent itself: it runs gRPC's threads. Both ways end in `shim.run` in a session
+of its own, without any descriptor of the agent and with an empty environment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+if TYPE_CHECKING:
+    from nodeagent.folders import ReplicaFolder
+    from nsml.clock import Offload
+
+_ROOT = str(Path(__file__).resolve().parents[2])
+# appended, so that nothing beside our packages can stand before the standard library
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from nodeagent.{} import main; main()"
+_ZYGOTE_ANSWERS_WITHIN_S = 10.0
+
+log = structlog.get_logger()
+
+
+def shim_command(module: str, argument: str) -> list[str]:
+    """The command line of `nodeagent.shim` or `nodeagent.zygote` on a bare interpreter.
+
+    Through an import and not as a script, because only imports are compiled once.
+    """
+    return [sys.executable, "-I", "-S", "-c", _BOOT.format(module), _ROOT, argument]
+
+
+@dataclass(frozen=True, slots=True)
+class StartedShim:
+    """A new shim: its pid, and a descriptor that becomes readable when it has ended."""
+
+    pid: int
+    pidfd: int
+    child: subprocess.Popen[bytes] | None = None
+    """Set when the shim is a child of this process and has to be reaped by it."""
+
+
+class Launcher:
+    """Starts shims, one at a time. Not usable before `open`."""
+
+    def __init__(self, run: Offload, *, with_zygote: bool = True) -> None:
+        self._run = run
+        self._with_zygote = with_zygote
+        self._zygote: _Zygote | None = None
+        self._turn = asyncio.Lock()
+
+    async def open(self) -> None:
+        """Start the zygote."""
+        if self._with_zygote:
+            self._zygote = await self._run(_Zygote)
+
+    async def close(self) -> None:
+        """End the zygote; its shims live on."""
+        if self._zygote:
+            await self._run(self._zygote.close)
+            self._zygote = None
+
+    async def start(self, folder: ReplicaFolder) -> StartedShim:
+        """Start a shim on `folder`. Raises OSError."""
+        async with self._turn:
+            if self._with_zygote:
+                try:
+                    if self._zygote is None:
+                        self._zygote = await self._run(_Zygote)
+                    return await self._zygote.start(folder)
+                except (OSError, EOFError, TimeoutError) as error:
+                    log.warning("zygote.failed", reason=str(error))
+                    await self.close()
+            return await self._run(lambda: start_directly(folder))
+
+
+def start_directly(folder: ReplicaFolder) -> StartedShim:
+    """Start a shim as a child of this process."""
+    child = _spawn(shim_command("shim", str(folder.path)), pass_fds=())
+    return StartedShim(child.pid, os.pidfd_open(child.pid), child)
+
+
+class _Zygote:
+    """The agent's end of the zygote's socket."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        with theirs:
+            number = theirs.fileno()
+            self._process = _spawn(shim_command("zygote", str(number)), pass_fds=(number,))
+        ours.setblocking(False)  # noqa: FBT003
+        self._socket = ours
+
+    async def start(self, folder: ReplicaFolder) -> StartedShim:
+        """One request and its answer. Raises OSError, EOFError when the zygote is gone."""
+        self._socket.send(os.fsencode(folder.path))
+        async with asyncio.timeout(_ZYGOTE_ANSWERS_WITHIN_S):
+            await _readable(self._socket)
+        message, descriptors, _, _ = socket.recv_fds(self._socket, 4096, 1)
+        kind, _, text = message.decode(errors="replace").partition(" ")
+        if kind == "ok":
+            return StartedShim(int(text), descriptors[0])
+        if kind == "error":
+            raise OSError(text)
+        raise EOFError("the zygote ended")
+
+    def close(self) -> None:
+        """Close the socket, which ends the zygote, and reap it."""
+        self._socket.close()
+        try:
+            self._process.wait(timeout=2)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+def _spawn(command: list[str], *, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        command,
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd="/",
+        env={},
+        start_new_session=True,
+        pass_fds=pass_fds,
+    )
+
+
+async def _readable(end: socket.socket) -> None:
+    """Return when `end` can be read."""
+    ready = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    loop.add_reader(end, ready.set)
+    try:
+        await ready.wait()
+    finally:
+        loop.remove_reader(end)

@@ -1,0 +1,87 @@
+"""The JSON files of a replica folder as values: exit record and shim's claim."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nodeagent.folders import write_atomically
+from nodeagent.runtimes.interface import ExitRecord, ExitWhy
+
+if TYPE_CHECKING:
+    from nodeagent.folders import ReplicaFolder
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShimClaim:
+    """Who the shim of a folder is: a pid means nothing without its start and the boot."""
+
+    pid: int
+    start_ticks: int
+    boot_id: str
+    child: int | None
+
+
+def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
+    """The claim in `shim.json`; None while no shim has made one."""
+    try:
+        content = json.loads(folder.shim.read_bytes())
+        return ShimClaim(
+            pid=int(content["pid"]),
+            start_ticks=int(content["start_ticks"]),
+            boot_id=str(content["boot_id"]),
+            child=content.get("child"),
+        )
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError):
+        # cut short by a power loss: whoever it was, it is of another boot
+        return ShimClaim(pid=0, start_ticks=0, boot_id="", child=None)
+
+
+def read_exit(folder: ReplicaFolder) -> ExitRecord | None:
+    """The exit record in `exit.json`; None while there is none."""
+    try:
+        content = json.loads(folder.exit.read_bytes())
+    except FileNotFoundError:
+        return None
+    duration_s = content["ended_monotonic"] - content["started_monotonic"]
+    return ExitRecord(
+        why=ExitWhy(content["why"]),
+        exit_code=content["exit_code"],
+        signal=content["signal"],
+        message=content["message"],
+        started_at=content["started_at"],
+        ended_at=content["ended_at"],
+        duration_s=max(duration_s, 0.0),
+        user_s=content["user_s"],
+        system_s=content["system_s"],
+        max_rss_bytes=content["max_rss_bytes"],
+        output_bytes=content["output_bytes"],
+    )
+
+
+def write_exit(folder: ReplicaFolder, record: ExitRecord) -> None:
+    """Write `exit.json` for a replica whose shim cannot."""
+    content = {
+        "version": 1,
+        "why": record.why.value,
+        "exit_code": record.exit_code,
+        "signal": record.signal,
+        "message": record.message,
+        "started_at": record.started_at,
+        "ended_at": record.ended_at,
+        "started_monotonic": 0.0,
+        "ended_monotonic": record.duration_s,
+        "user_s": record.user_s,
+        "system_s": record.system_s,
+        "max_rss_bytes": record.max_rss_bytes,
+        "output_bytes": record.output_bytes,
+    }
+    write_atomically(folder.exit, json.dumps(content).encode())
+
+
+def write_stop(folder: ReplicaFolder, *, reason: str, grace_s: float) -> None:
+    """Write the stop order that the shim reads when it is signalled."""
+    write_atomically(folder.stop, json.dumps({"reason": reason, "grace_s": grace_s}).encode())

@@ -1,0 +1,159 @@
+"""Trees of files to and from the object store, blob by blob, through ContentService.
+
+Errors are those of `nsml.client.errors` and `nsml.content.errors`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+from contextlib import aclosing
+from functools import partial
+from typing import TypeVar
+
+from nsml.client.rpc import Rpc
+from nsml.clock import Offload
+from nsml.content.chunks import MAX_CHUNK
+from nsml.content.digests import verify
+from nsml.content.errors import BlobCorrupt
+from nsml.content.manifest import DEFAULT_LIMITS, Manifest, decode
+from nsml.content.packing import Packed
+from nsml.v1 import content_pb2 as pb
+
+T = TypeVar("T")
+
+_PART_BYTES = 1 << 20
+_CALL_BYTES = 64 << 20
+"""An upload that breaks is repeated from the last whole call."""
+_ASKED_AT_ONCE = 10_000
+_FETCHED_AT_ONCE = 2_000
+
+
+async def uninterrupted(run: Offload, work: Callable[[], T]) -> T:
+    """`run(work)`; a cancelled caller still waits for its end, since no thread can be cancelled."""
+    running = asyncio.ensure_future(run(work))
+    try:
+        return await asyncio.shield(running)
+    except asyncio.CancelledError:
+        await asyncio.wait([running])
+        raise
+
+
+async def put_tree(rpc: Rpc, packed: Packed, run: Offload) -> str:
+    """Send what the store lacks of a packed folder; the digest of its manifest, all durable."""
+    encoded = await uninterrupted(run, packed.manifest.encode)
+    digest = packed.manifest.digest
+    missing = await _missing(rpc, [*packed.manifest.blobs(), digest])
+    chunks = [name for name in packed.manifest.blobs() if name in missing]
+    batches = packed.source.batches(chunks, max_bytes=_PART_BYTES)
+    sender = _Sender(rpc)
+    try:
+        while (batch := await uninterrupted(run, lambda: next(batches, None))) is not None:
+            await sender.add(batch)
+        if digest in missing:
+            await sender.add(((digest, encoded),))
+        await sender.flush()
+    finally:
+        batches.close()  # type: ignore[attr-defined]
+    return digest
+
+
+async def get_manifest(rpc: Rpc, root: str, run: Offload) -> Manifest:
+    """The manifest that `root` names, checked."""
+    async with aclosing(get_blobs(rpc, root, ())) as blobs:
+        async for _, data in blobs:
+            return await uninterrupted(run, partial(decode, data, digest=root))
+    raise BlobCorrupt(f"the store sent nothing for {root[:16]}")
+
+
+async def get_blobs(
+    rpc: Rpc, root: str, digests: Sequence[str]
+) -> AsyncGenerator[tuple[str, bytes], None]:
+    """Whole blobs of the manifest `root` in the order of `digests`, repeats included.
+
+    Without digests: the manifest alone. Each is held against its digest.
+    """
+    limit = MAX_CHUNK if digests else DEFAULT_LIMITS.encoded_bytes
+    for start in range(0, max(len(digests), 1), _FETCHED_AT_ONCE):
+        wanted = digests[start : start + _FETCHED_AT_ONCE] or (root,)
+        request = pb.GetBlobsRequest(root=root, digests=wanted if digests else ())
+        position = 0
+        answers = rpc.stream("ContentService/GetBlobs", request, pb.GetBlobsResponse)
+        async with aclosing(_whole_blobs(answers, limit)) as blobs:
+            async for digest, data in blobs:
+                if position == len(wanted) or digest != wanted[position]:
+                    raise BlobCorrupt(f"the store sent {digest[:16]}, which was not its turn")
+                verify(digest, data)
+                position += 1
+                yield digest, data
+        if position != len(wanted):
+            raise BlobCorrupt(f"the store sent {position} of {len(wanted)} blobs")
+
+
+async def _whole_blobs(
+    answers: AsyncIterator[pb.GetBlobsResponse], limit: int
+) -> AsyncGenerator[tuple[str, bytes], None]:
+    parts: list[bytes] = []
+    held = 0
+    async with aclosing(answers):  # type: ignore[type-var]
+        async for answer in answers:
+            for blob in answer.blobs:
+                parts.append(blob.data)
+                held += len(blob.data)
+                if held > limit:
+                    raise BlobCorrupt(f"blob {blob.digest[:16]} is over {limit} bytes")
+                if blob.last:
+                    yield blob.digest, b"".join(parts)
+                    parts, held = [], 0
+
+
+async def _missing(rpc: Rpc, digests: Sequence[str]) -> set[str]:
+    missing: set[str] = set()
+    for start in range(0, len(digests), _ASKED_AT_ONCE):
+        request = pb.FindMissingBlobsRequest(digests=digests[start : start + _ASKED_AT_ONCE])
+        answer = await rpc.unary(
+            "ContentService/FindMissingBlobs", request, pb.FindMissingBlobsResponse
+        )
+        missing.update(answer.missing)
+    return missing
+
+
+class _Sender:
+    """Groups blobs into calls of PutBlobs of bounded size."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+        self._messages: list[pb.PutBlobsRequest] = []
+        self._held = 0
+
+    async def add(self, batch: Sequence[tuple[str, bytes]]) -> None:
+        """Take whole blobs; sends them when a call is full."""
+        size = sum(len(data) for _, data in batch)
+        if size <= _PART_BYTES:
+            blobs = [pb.Blob(digest=digest, data=data, last=True) for digest, data in batch]
+            self._messages.append(pb.PutBlobsRequest(blobs=blobs))
+        else:
+            for digest, data in batch:
+                self._messages.extend(_parts(digest, data))
+        self._held += size
+        if self._held >= _CALL_BYTES:
+            await self.flush()
+
+    async def flush(self) -> None:
+        """Send what is held; on return it is durable."""
+        if not self._messages:
+            return
+        messages, self._messages, self._held = self._messages, [], 0
+        await self._rpc.upload("ContentService/PutBlobs", _each(messages), pb.PutBlobsResponse)
+
+
+def _parts(digest: str, data: bytes) -> Iterator[pb.PutBlobsRequest]:
+    for start in range(0, len(data), _PART_BYTES):
+        part = data[start : start + _PART_BYTES]
+        blob = pb.Blob(digest=digest, data=part, last=start + len(part) == len(data))
+        yield pb.PutBlobsRequest(blobs=[blob])
+
+
+async def _each(messages: list[pb.PutBlobsRequest]) -> AsyncIterator[pb.PutBlobsRequest]:
+    for message in messages:
+        yield message

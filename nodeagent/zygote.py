@@ -1,0 +1,77 @@
+"""Forks shims on request, so that starting one costs a fork and not an interpreter.
+
+One small, single-threaded process with all that `shim.py` imports, started by the process runtime.
+It reads one folder per message from the socket whose number is its last argument and answers
+`b"ok <pid>"` with a pidfd of the new shim, or `b"error <reason>"`. A forked shim is a session leader
+of its own with nothing of the zygote open, the same as one that was started directly; it outlives
+both the zygote and the agent. The zygote ends when the agent closes its end of the socket.
+"""
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import socket
+import sys
+from typing import NoReturn
+
+from nodeagent import namespaces, shim
+
+_MAX_MESSAGE = 8192
+
+
+def main() -> NoReturn:
+    """Serve the socket inherited as the descriptor named by the last argument."""
+    # shims inherit this: an order that arrives before they are ready waits for them
+    signal.pthread_sigmask(
+        signal.SIG_BLOCK, (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    )
+    namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-zygote")
+    gc.disable()
+    gc.freeze()
+    serve(socket.socket(fileno=int(sys.argv[-1])))
+    os._exit(0)
+
+
+def serve(requests: socket.socket) -> None:
+    """Answer requests until the other end is closed."""
+    shims: dict[int, int] = {}  # pidfd -> pid
+    poll = select.poll()
+    poll.register(requests, select.POLLIN)
+    while True:
+        for descriptor, _ in poll.poll():
+            if descriptor in shims:
+                os.waitpid(shims.pop(descriptor), 0)
+                poll.unregister(descriptor)
+                os.close(descriptor)
+                continue
+            folder = requests.recv(_MAX_MESSAGE)
+            if not folder:
+                return
+            try:
+                pid = _fork_shim(os.fsdecode(folder))
+                pidfd = os.pidfd_open(pid)
+            except OSError as error:
+                _answer(requests, f"error {error}".encode(), [])
+                continue
+            shims[pidfd] = pid
+            poll.register(pidfd, select.POLLIN)
+            _answer(requests, b"ok %d" % pid, [pidfd])
+
+
+def _answer(requests: socket.socket, message: bytes, descriptors: list[int]) -> None:
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # the agent died: we end next
+        socket.send_fds(requests, [message], descriptors)
+
+
+def _fork_shim(folder: str) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    try:
+        os.setsid()
+        shim.close_all_but(0, 1, 2)
+        shim.run(folder)
+    finally:
+        os._exit(1)
