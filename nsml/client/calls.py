@@ -1,0 +1,338 @@
+"""The calls of the contract, one class a service.
+
+Answers are the contract's own messages. Every method raises `nsml.client.errors.ClientError`.
+Long-lived streams that survive reconnects are in `streams`, content in `content`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsml.client.errors import Unavailable
+from nsml.client.rpc import DEADLINE_S, Rpc
+from nsml.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from nsml.client.rpc import Channel
+    from nsml.clock import Clock
+    from nsml.v1 import accounts_pb2 as accounts
+    from nsml.v1 import checkpoints_pb2 as checkpoints
+    from nsml.v1 import datasets_pb2 as datasets
+    from nsml.v1 import nodes_pb2 as nodes
+    from nsml.v1 import resources_pb2 as resources
+    from nsml.v1 import sessions_pb2 as sessions
+
+# The messages of a service are imported by its first call: a command pays for what it calls.
+
+_CREATE_RETRIES_S = (0.2, 0.5, 1.0)
+_PAGE = 1000
+
+
+class Client:
+    """One user's view of one platform, over any channel with gRPC's four kinds of call."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        *,
+        token: str | None = None,
+        deadline_s: float = DEADLINE_S,
+        clock: Clock | None = None,
+    ) -> None:
+        self.clock: Clock = clock or SystemClock()
+        self.rpc = Rpc(channel, token=token, deadline_s=deadline_s)
+        self.sessions = Sessions(self.rpc, self.clock)
+        self.datasets = Datasets(self.rpc)
+        self.checkpoints = Checkpoints(self.rpc)
+        self.nodes = Nodes(self.rpc)
+        self.accounts = Accounts(self.rpc)
+
+
+class Sessions:
+    """SessionService. A `reference` is any form that the contract allows."""
+
+    def __init__(self, rpc: Rpc, clock: Clock) -> None:
+        self._rpc = rpc
+        self._clock = clock
+
+    async def create(self, request: sessions.CreateSessionRequest) -> sessions.Session:
+        """Submit. Repeats the request when nobody answers: its request id makes that safe."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        for delay_s in _CREATE_RETRIES_S:
+            try:
+                return (await self._create(request, pb.CreateSessionResponse)).session
+            except Unavailable:
+                await self._clock.sleep(delay_s)
+        return (await self._create(request, pb.CreateSessionResponse)).session
+
+    async def _create(
+        self,
+        request: sessions.CreateSessionRequest,
+        response: type[sessions.CreateSessionResponse],
+    ) -> sessions.CreateSessionResponse:
+        return await self._rpc.unary("SessionService/CreateSession", request, response)
+
+    async def get(self, reference: str) -> sessions.Session:
+        """One session, live or ended."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.GetSessionRequest(session=reference)
+        answer = await self._rpc.unary("SessionService/GetSession", request, pb.GetSessionResponse)
+        return answer.session
+
+    async def page(self, request: sessions.ListSessionsRequest) -> sessions.ListSessionsResponse:
+        """One page of sessions, newest first."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        return await self._rpc.unary(
+            "SessionService/ListSessions", request, pb.ListSessionsResponse
+        )
+
+    async def every(
+        self, chosen: sessions.SessionFilter, *, limit: int | None = None
+    ) -> AsyncGenerator[sessions.Session, None]:
+        """Sessions newest first, page after page; at most `limit`."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        cursor = ""
+        left = limit
+        while left is None or left > 0:
+            size = _PAGE if left is None else min(left, _PAGE)
+            page = await self.page(
+                pb.ListSessionsRequest(filter=chosen, page_size=size, cursor=cursor)
+            )
+            for session in page.sessions[:left]:
+                yield session
+            cursor = page.next_cursor
+            if not cursor:
+                return
+            left = None if left is None else left - len(page.sessions)
+
+    async def stop(
+        self, reference: str, *, grace_s: float | None = None, reason: str = ""
+    ) -> sessions.Session:
+        """Note the wish that it stop; AlreadyEnded when there is nothing to stop."""
+        from google.protobuf.duration_pb2 import Duration
+
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.StopSessionRequest(session=reference, reason=reason)
+        if grace_s is not None:
+            request.grace.CopyFrom(Duration(nanos=round(grace_s % 1 * 1e9), seconds=int(grace_s)))
+        answer = await self._rpc.unary(
+            "SessionService/StopSession", request, pb.StopSessionResponse
+        )
+        return answer.session
+
+    async def remove(self, reference: str) -> str:
+        """Remove an ended session and all that it left; its full name. StillLive before its end."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.RemoveSessionRequest(session=reference)
+        answer = await self._rpc.unary(
+            "SessionService/RemoveSession", request, pb.RemoveSessionResponse
+        )
+        return answer.name
+
+    async def update(
+        self,
+        reference: str,
+        *,
+        memo: str | None = None,
+        visibility: resources.Visibility | None = None,
+    ) -> sessions.Session:
+        """Change what is given."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.UpdateSessionRequest(session=reference, memo=memo)
+        if visibility is not None:
+            request.visibility = visibility
+        answer = await self._rpc.unary(
+            "SessionService/UpdateSession", request, pb.UpdateSessionResponse
+        )
+        return answer.session
+
+    async def metrics(self, reference: str) -> list[sessions.Metric]:
+        """Its metrics by name, with the number of their points."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.ListMetricsRequest(session=reference)
+        answer = await self._rpc.unary(
+            "SessionService/ListMetrics", request, pb.ListMetricsResponse
+        )
+        return list(answer.metrics)
+
+
+class Datasets:
+    """DatasetService."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def create_version(
+        self, request: datasets.CreateDatasetVersionRequest
+    ) -> datasets.CreateDatasetVersionResponse:
+        """Make content that was sent the newest version."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        return await self._rpc.unary(
+            "DatasetService/CreateDatasetVersion", request, pb.CreateDatasetVersionResponse
+        )
+
+    async def every(self, name_glob: str = "") -> list[datasets.Dataset]:
+        """Datasets that the caller may see, by name."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        request = pb.ListDatasetsRequest(name_glob=name_glob)
+        answer = await self._rpc.unary(
+            "DatasetService/ListDatasets", request, pb.ListDatasetsResponse
+        )
+        return list(answer.datasets)
+
+    async def get(self, name: str, version: int = 0) -> datasets.Dataset:
+        """NAME or OWNER/NAME; version 0 is the newest."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        request = pb.GetDatasetRequest(name=name, version=version)
+        answer = await self._rpc.unary("DatasetService/GetDataset", request, pb.GetDatasetResponse)
+        return answer.dataset
+
+
+class Checkpoints:
+    """CheckpointService, as far as users call it."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def every(self, reference: str) -> list[checkpoints.Checkpoint]:
+        """The checkpoints of a session, oldest first."""
+        from nsml.v1 import checkpoints_pb2 as pb
+
+        request = pb.ListCheckpointsRequest(session=reference)
+        answer = await self._rpc.unary(
+            "CheckpointService/ListCheckpoints", request, pb.ListCheckpointsResponse
+        )
+        return list(answer.checkpoints)
+
+    async def get(self, reference: str, name: str) -> checkpoints.Checkpoint:
+        """One checkpoint."""
+        from nsml.v1 import checkpoints_pb2 as pb
+
+        request = pb.GetCheckpointRequest(session=reference, name=name)
+        answer = await self._rpc.unary(
+            "CheckpointService/GetCheckpoint", request, pb.GetCheckpointResponse
+        )
+        return answer.checkpoint
+
+
+class Nodes:
+    """NodeService."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def every(self) -> list[nodes.Node]:
+        """All nodes by name."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        answer = await self._rpc.unary(
+            "NodeService/ListNodes", pb.ListNodesRequest(), pb.ListNodesResponse
+        )
+        return list(answer.nodes)
+
+    async def cluster(self) -> nodes.GetClusterResponse:
+        """The platform in one answer."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        return await self._rpc.unary(
+            "NodeService/GetCluster", pb.GetClusterRequest(), pb.GetClusterResponse
+        )
+
+
+class Accounts:
+    """AccountService."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def caller(self) -> accounts.GetCallerResponse:
+        """Who the token says one is."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        return await self._rpc.unary(
+            "AccountService/GetCaller", pb.GetCallerRequest(), pb.GetCallerResponse
+        )
+
+    async def create_user(
+        self, name: str, *, is_admin: bool = False, team: str = ""
+    ) -> accounts.User:
+        """Administrators: a new user."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        role = pb.ROLE_ADMIN if is_admin else pb.ROLE_MEMBER
+        request = pb.CreateUserRequest(name=name, role=role, team=team)
+        answer = await self._rpc.unary("AccountService/CreateUser", request, pb.CreateUserResponse)
+        return answer.user
+
+    async def users(self) -> list[accounts.User]:
+        """Administrators: all users, by name."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        answer = await self._rpc.unary(
+            "AccountService/ListUsers", pb.ListUsersRequest(), pb.ListUsersResponse
+        )
+        return list(answer.users)
+
+    async def delete_user(self, name: str) -> None:
+        """Administrators: remove a user and all their tokens; StateConflict for the last admin."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        request = pb.DeleteUserRequest(name=name)
+        await self._rpc.unary("AccountService/DeleteUser", request, pb.DeleteUserResponse)
+
+    async def create_token(
+        self, user: str = "", *, valid_for_s: float | None = None
+    ) -> accounts.CreateTokenResponse:
+        """A new token; by default the caller's own, for 30 days."""
+        from google.protobuf.duration_pb2 import Duration
+
+        from nsml.v1 import accounts_pb2 as pb
+
+        request = pb.CreateTokenRequest(user=user)
+        if valid_for_s is not None:
+            request.valid_for.CopyFrom(Duration(seconds=int(valid_for_s)))
+        return await self._rpc.unary("AccountService/CreateToken", request, pb.CreateTokenResponse)
+
+    async def revoke_token(self, user: str = "") -> int:
+        """Make this call's token invalid, or all of a user's; how many were."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        request = pb.RevokeTokenRequest(user=user)
+        answer = await self._rpc.unary(
+            "AccountService/RevokeToken", request, pb.RevokeTokenResponse
+        )
+        return answer.revoked
+
+    async def create_join_token(
+        self, *, valid_for_s: float | None = None
+    ) -> accounts.CreateJoinTokenResponse:
+        """Administrators: a secret with which machines become nodes; for an hour by default."""
+        from google.protobuf.duration_pb2 import Duration
+
+        from nsml.v1 import accounts_pb2 as pb
+
+        request = pb.CreateJoinTokenRequest()
+        if valid_for_s is not None:
+            request.valid_for.CopyFrom(Duration(seconds=int(valid_for_s)))
+        return await self._rpc.unary(
+            "AccountService/CreateJoinToken", request, pb.CreateJoinTokenResponse
+        )
+
+    async def join_node(self, request: accounts.JoinNodeRequest) -> accounts.JoinNodeResponse:
+        """Trade a join token's secret and a signing request for a node's certificate."""
+        from nsml.v1 import accounts_pb2 as pb
+
+        return await self._rpc.unary("AccountService/JoinNode", request, pb.JoinNodeResponse)

@@ -1,0 +1,212 @@
+"""Folders to the platform and back: only what the other end lacks travels, in bounded messages."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING
+
+from nsml.client.errors import PlatformFault
+from nsml.clock import in_thread
+from nsml.v1 import content_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+    from pathlib import Path
+
+    from nsml.client.calls import Client
+    from nsml.clock import Offload
+    from nsml.content.manifest import Manifest
+    from nsml.content.packing import Batch, Packed
+
+PART_BYTES = 1 << 20
+"""Most bytes of one blob in one message, by contract."""
+_MESSAGE_BYTES = (1 << 20) - (64 << 10)
+_ASKED_AT_ONCE = 10_000
+_FETCHED_AT_ONCE = 4_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transfer:
+    """How far a transfer has come."""
+
+    bytes: int
+    bytes_total: int
+    blobs_total: int
+    """Blobs that travel: those the other end lacks."""
+
+
+async def find_missing(client: Client, digests: Sequence[str]) -> set[str]:
+    """Which of these blobs would have to be sent."""
+    missing: set[str] = set()
+    for asked in _batched(digests, _ASKED_AT_ONCE):
+        answer = await client.rpc.unary(
+            "ContentService/FindMissingBlobs",
+            pb.FindMissingBlobsRequest(digests=asked),
+            pb.FindMissingBlobsResponse,
+        )
+        missing.update(answer.missing)
+    return missing
+
+
+async def upload(
+    client: Client,
+    packed: Packed,
+    *,
+    progress: Callable[[Transfer], None] | None = None,
+    run: Offload = in_thread,
+) -> str:
+    """Send what the platform lacks of a packed folder; the manifest's digest.
+
+    The manifest goes last, so a broken upload leaves nothing that looks whole. Raises ClientError,
+    and PackRefused when a file changed since it was packed.
+    """
+    from nsml.content.digests import digest_of
+
+    sizes = packed.manifest.blobs()
+    encoded = packed.manifest.encode()
+    root = digest_of(encoded)
+    missing = await find_missing(client, [*sizes, root])
+    wanted = [digest for digest in sizes if digest in missing]
+    sending = _Sending(packed, wanted, sum(sizes[digest] for digest in wanted), progress, run)
+    if wanted:
+        await client.rpc.upload("ContentService/PutBlobs", sending.requests(), pb.PutBlobsResponse)
+    if root in missing:
+        await client.rpc.upload(
+            "ContentService/PutBlobs", _in_messages([(root, encoded)]), pb.PutBlobsResponse
+        )
+    return root
+
+
+class _Sending:
+    """The messages of one upload, read from disk as the stream takes them."""
+
+    def __init__(
+        self,
+        packed: Packed,
+        wanted: list[str],
+        total: int,
+        progress: Callable[[Transfer], None] | None,
+        run: Offload,
+    ) -> None:
+        self._batches = packed.source.batches(wanted, max_bytes=_MESSAGE_BYTES)
+        self._blobs = len(wanted)
+        self._total = total
+        self._progress = progress
+        self._run = run
+
+    async def requests(self) -> AsyncIterator[pb.PutBlobsRequest]:
+        sent = 0
+        while (batch := await self._run(self._next)) is not None:
+            for message in _messages(batch):
+                yield message
+                sent += sum(len(blob.data) for blob in message.blobs)
+                if self._progress is not None:
+                    self._progress(
+                        Transfer(bytes=sent, bytes_total=self._total, blobs_total=self._blobs)
+                    )
+
+    def _next(self) -> Batch | None:
+        return next(self._batches, None)
+
+
+async def _in_messages(batch: Sequence[tuple[str, bytes]]) -> AsyncIterator[pb.PutBlobsRequest]:
+    for message in _messages(batch):
+        yield message
+
+
+def _messages(batch: Sequence[tuple[str, bytes]]) -> Iterator[pb.PutBlobsRequest]:
+    """A batch of small blobs as one message; a large blob as parts of at most PART_BYTES."""
+    small = [item for item in batch if len(item[1]) <= _MESSAGE_BYTES]
+    if small:
+        yield pb.PutBlobsRequest(
+            blobs=[pb.Blob(digest=digest, data=data, last=True) for digest, data in small]
+        )
+    for digest, data in batch:
+        if len(data) <= _MESSAGE_BYTES:
+            continue
+        for start in range(0, len(data), _MESSAGE_BYTES):
+            part = data[start : start + _MESSAGE_BYTES]
+            last = start + _MESSAGE_BYTES >= len(data)
+            yield pb.PutBlobsRequest(blobs=[pb.Blob(digest=digest, data=part, last=last)])
+
+
+async def read_blobs(
+    client: Client, root: str, digests: Sequence[str]
+) -> AsyncGenerator[tuple[str, bytes], None]:
+    """Whole blobs below `root`, in the order asked for; without digests the manifest alone."""
+    request = pb.GetBlobsRequest(root=root, digests=digests)
+    stream = client.rpc.stream("ContentService/GetBlobs", request, pb.GetBlobsResponse)
+    parts: list[bytes] = []
+    async with aclosing(stream):
+        async for answer in stream:
+            for blob in answer.blobs:
+                parts.append(blob.data)
+                if blob.last:
+                    yield blob.digest, b"".join(parts)
+                    parts = []
+    if parts:
+        raise PlatformFault("the content ended within a blob")
+
+
+async def read_manifest(client: Client, root: str) -> Manifest:
+    """The manifest that `root` names, checked in full."""
+    from nsml.content.manifest import decode
+
+    blobs = read_blobs(client, root, ())
+    async with aclosing(blobs):
+        async for _, data in blobs:
+            return decode(data, digest=root)
+    raise PlatformFault(f"the manifest {root[:16]} came back empty")
+
+
+async def download(
+    client: Client,
+    root: str,
+    target: Path,
+    *,
+    progress: Callable[[Transfer], None] | None = None,
+) -> Manifest:
+    """Lay out the tree that `root` names as the new folder `target`: whole or not at all.
+
+    Every chunk is held against its digest. Raises ClientError and ContentError (TargetExists when
+    the folder is there).
+    """
+    from nsml.content.extract import extract_stream
+
+    manifest = await read_manifest(client, root)
+    chunks = _chunks(client, root, manifest, progress)
+    async with aclosing(chunks):
+        await extract_stream(manifest, chunks, target)
+    return manifest
+
+
+async def _chunks(
+    client: Client,
+    root: str,
+    manifest: Manifest,
+    progress: Callable[[Transfer], None] | None,
+) -> AsyncGenerator[bytes, None]:
+    """The chunks of all files in order, repeats included, few thousand a call."""
+    refs = manifest.refs()
+    received = 0
+    count = sum(len(entry.chunks) for entry in manifest.entries)
+    while asked := [ref.digest for ref in islice(refs, _FETCHED_AT_ONCE)]:
+        blobs = read_blobs(client, root, asked)
+        expected = iter(asked)
+        async with aclosing(blobs):
+            async for digest, data in blobs:
+                if digest != next(expected, None):
+                    raise PlatformFault("the content came back in another order")
+                received += len(data)
+                if progress is not None:
+                    progress(Transfer(bytes=received, bytes_total=manifest.size, blobs_total=count))
+                yield data
+        if next(expected, None) is not None:
+            raise PlatformFault("the content ended before its manifest did")
+
+
+def _batched(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]

@@ -1,0 +1,248 @@
+"""Which platform a client talks to, and as whom: `config.toml` and the environment.
+
+    current = "default"
+
+    [contexts.default]
+    server = "127.0.0.1:18553"
+    ca = "/home/kim/.config/nsml/lab.pem"
+    token_file = "/home/kim/.config/nsml/tokens/default"
+
+    [settings]
+    output = "table"
+
+Tokens live in files of their own, readable by their owner alone. NSML_CONTEXT picks a context,
+NSML_SERVER and NSML_TOKEN_FILE replace its parts, NSML_CONFIG_DIR replaces the folder.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FILE_NAME = "config.toml"
+_CONTEXT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_PORT = 18553
+
+
+class ContextError(Exception):
+    """The configuration does not say which platform to talk to; `advice` says what to do."""
+
+    def __init__(self, message: str, *, advice: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Context:
+    """One platform as one user sees it."""
+
+    name: str
+    server: str
+    """HOST:PORT, or unix:PATH."""
+    ca: Path | None = None
+    """Certificate authority of the server, PEM; none: the system's, or plaintext on loopback."""
+    token_file: Path | None = None
+
+    def token(self) -> str | None:
+        """The secret; None without a file. Raises ContextError for a file that cannot be read."""
+        if self.token_file is None:
+            return None
+        try:
+            return self.token_file.read_text(encoding="utf-8").strip() or None
+        except FileNotFoundError:
+            return None
+        except (OSError, UnicodeDecodeError) as error:
+            raise ContextError(f"cannot read the token file {self.token_file}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Config:
+    """What config.toml holds. Immutable: a change makes a new one, `save` writes it."""
+
+    folder: Path
+    current: str = ""
+    contexts: Mapping[str, Context] = field(default_factory=dict)
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> Path:
+        """The file itself; it need not exist."""
+        return self.folder / FILE_NAME
+
+    def with_context(self, context: Context, *, current: bool = True) -> Config:
+        """This configuration with `context` added or replaced, and made the current one."""
+        check_name(context.name)
+        return replace(
+            self,
+            contexts={**self.contexts, context.name: context},
+            current=context.name if current else self.current,
+        )
+
+    def without_context(self, name: str) -> Config:
+        """This configuration without the context of that name."""
+        rest = {key: value for key, value in self.contexts.items() if key != name}
+        current = self.current if self.current in rest else next(iter(rest), "")
+        return replace(self, contexts=rest, current=current)
+
+    def token_path(self, name: str) -> Path:
+        """Where the token of the context `name` is kept."""
+        return self.folder / "tokens" / name
+
+
+def config_folder(environ: Mapping[str, str]) -> Path:
+    """Where this user's configuration lives; it need not exist."""
+    chosen = environ.get("NSML_CONFIG_DIR")
+    if chosen:
+        return Path(chosen)
+    platform: str = sys.platform  # annotated: mypy would take the other branch for dead
+    if platform.startswith("linux"):
+        base = environ.get("XDG_CONFIG_HOME") or str(
+            Path(environ.get("HOME") or "~").expanduser() / ".config"
+        )
+        return Path(base) / "nsml"
+    # Only here: it costs more than the rest of the module.
+    from platformdirs import user_config_path
+
+    return user_config_path("nsml", appauthor=False)
+
+
+def load(environ: Mapping[str, str]) -> Config:
+    """Read config.toml; an empty configuration when there is none.
+
+    Raises ContextError for a file that is not sound.
+    """
+    import tomllib
+
+    folder = config_folder(environ)
+    try:
+        text = (folder / FILE_NAME).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        return Config(folder=folder)
+    except OSError as error:
+        raise ContextError(f"cannot read {folder / FILE_NAME}: {error}") from error
+    try:
+        tree = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise ContextError(f"{folder / FILE_NAME} is not sound TOML: {error}") from error
+    return _parse(folder, tree)
+
+
+def _parse(folder: Path, tree: Mapping[str, Any]) -> Config:
+    contexts: dict[str, Context] = {}
+    for name, entry in dict(tree.get("contexts", {})).items():
+        if not isinstance(entry, dict) or not isinstance(entry.get("server"), str):
+            raise ContextError(f"{folder / FILE_NAME}: [contexts.{name}] has no server")
+        contexts[name] = Context(
+            name=name,
+            server=entry["server"],
+            ca=Path(entry["ca"]) if entry.get("ca") else None,
+            token_file=Path(entry["token_file"]) if entry.get("token_file") else None,
+        )
+    settings = {str(k): str(v) for k, v in dict(tree.get("settings", {})).items()}
+    return Config(
+        folder=folder, current=str(tree.get("current", "")), contexts=contexts, settings=settings
+    )
+
+
+def save(config: Config) -> None:
+    """Write config.toml, atomically."""
+    write_private(config.file, _to_toml(config))
+
+
+def _to_toml(config: Config) -> str:
+    lines = [f"current = {_quoted(config.current)}"]
+    for name, context in sorted(config.contexts.items()):
+        lines += ["", f"[contexts.{_quoted(name)}]", f"server = {_quoted(context.server)}"]
+        if context.ca is not None:
+            lines.append(f"ca = {_quoted(str(context.ca))}")
+        if context.token_file is not None:
+            lines.append(f"token_file = {_quoted(str(context.token_file))}")
+    if config.settings:
+        lines += ["", "[settings]"]
+        lines += [f"{key} = {_quoted(value)}" for key, value in sorted(config.settings.items())]
+    return "\n".join(lines) + "\n"
+
+
+def _quoted(text: str) -> str:
+    """A TOML basic string."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return '"' + "".join(c if c.isprintable() else f"\\u{ord(c):04x}" for c in escaped) + '"'
+
+
+def write_private(path: Path, text: str) -> None:
+    """Write a file that only its owner may read, all of it or nothing."""
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    draft = path.with_name(f".{path.name}.{os.getpid()}")
+    draft.unlink(missing_ok=True)
+    descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(text)
+        draft.replace(path)
+    except BaseException:
+        draft.unlink(missing_ok=True)
+        raise
+
+
+def choose(config: Config, environ: Mapping[str, str], name: str | None = None) -> Context:
+    """The context to use: `name`, else NSML_CONTEXT, else the current one.
+
+    NSML_SERVER and NSML_TOKEN_FILE replace its parts. Raises ContextError when there is none.
+    """
+    wanted = name or environ.get("NSML_CONTEXT") or config.current
+    found = config.contexts.get(wanted)
+    if found is None and (name or environ.get("NSML_CONTEXT")):
+        known = ", ".join(sorted(config.contexts)) or "none"
+        raise ContextError(f"no context {wanted!r} (known: {known})", advice="nsml context ls")
+    server = environ.get("NSML_SERVER")
+    if found is None:
+        if not server:
+            raise ContextError(
+                "no platform is chosen yet",
+                advice="nsml up          start one on this machine\n"
+                "nsml login HOST  use one that runs elsewhere",
+            )
+        found = Context(name="environment", server=server)
+    elif server:
+        # A token belongs to its server: another server never gets it unasked.
+        found = replace(
+            found, server=server, token_file=None if server != found.server else found.token_file
+        )
+    token_file = environ.get("NSML_TOKEN_FILE")
+    return replace(found, token_file=Path(token_file)) if token_file else found
+
+
+def check_name(name: str) -> None:
+    """Raise ContextError unless `name` can name a context (and so a token's file)."""
+    if not _CONTEXT_NAME.match(name):
+        raise ContextError(f"{name!r} cannot name a context: letters, digits, '.', '_', '-'")
+
+
+def parse_server(text: str) -> str:
+    """HOST, HOST:PORT, [V6]:PORT or unix:PATH in the form that `Context.server` holds.
+
+    Raises ContextError for anything else. The default port is 18553.
+    """
+    if text.startswith("unix:"):
+        return text
+    rest = re.sub(r"\A(https?|grpcs?)://", "", text).rstrip("/")
+    match = re.fullmatch(r"(\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9_.-]+)(?::(\d{1,5}))?", rest)
+    if match is None or int(match[2] or _PORT) > 0xFFFF:
+        raise ContextError(f"{text!r} is not HOST, HOST:PORT or unix:PATH")
+    return f"{match[1]}:{match[2] or _PORT}"
+
+
+def is_local(server: str) -> bool:
+    """Whether the server is reached without a network: plaintext is allowed there alone."""
+    if server.startswith("unix:"):
+        return True
+    host = server.rsplit(":", 1)[0].strip("[]").lower()
+    return host in {"localhost", "::1"} or re.fullmatch(r"127(\.\d{1,3}){3}", host) is not None

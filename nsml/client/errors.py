@@ -1,0 +1,217 @@
+"""What a call can end in, by name: the control plane's errors translated back.
+
+    ClientError
+      Unavailable            nobody answers, or not in time: safe to try again
+      NotSignedIn            no token, or one that is not valid
+      Denied                 the caller's role does not allow it
+      NotFound               not there, or not visible to the caller
+      InvalidRequest         the request itself is wrong
+        AmbiguousReference   fits several sessions: `candidates`
+      StateConflict          not in the state that the request needs
+        AlreadyEnded  StillLive  AlreadyExists  MissingBlobs
+      NotEnough              the means are missing
+        CannotEverFit  NoCapacity  OverQuota  NoCredit
+      TooLarge               a message over its limit
+      Unsupported            the control plane does not know the call
+      PlatformFault          a defect of the platform
+
+A control plane states the reason in google.rpc.ErrorInfo (domain "nsml"); without one the gRPC
+status decides. Nothing here imports gRPC, so that a program may name the errors at no cost.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DOMAIN = "nsml"
+_DETAILS_KEY = "grpc-status-details-bin"
+_OVERSIZE = re.compile(r"larger than max|exceeds maximum size", re.IGNORECASE)
+
+
+class ClientError(Exception):
+    """The root. `str()` is one sentence; `why` and `advice` are further lines, possibly empty."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        reason: str = "",
+        why: str = "",
+        advice: str = "",
+        metadata: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+        self.why = why
+        self.advice = advice
+        self.metadata = dict(metadata or {})
+
+
+class Unavailable(ClientError):
+    """Nobody answers, or not in time. The request may be repeated."""
+
+
+class NotSignedIn(ClientError):
+    """The call had no token, or one that is not valid."""
+
+
+class Denied(ClientError):
+    """The caller's role does not allow the call."""
+
+
+class NotFound(ClientError):
+    """What was named is not there, or the caller may not see it."""
+
+
+class InvalidRequest(ClientError):
+    """The request is malformed."""
+
+
+class AmbiguousReference(InvalidRequest):
+    """A session reference that fits several sessions."""
+
+    @property
+    def candidates(self) -> tuple[str, ...]:
+        """Full names of the sessions that it fits."""
+        return tuple(filter(None, self.metadata.get("candidates", "").split(",")))
+
+
+class StateConflict(ClientError):
+    """The thing is not in the state that the request needs."""
+
+
+class AlreadyEnded(StateConflict):
+    """The session has ended: there is nothing to stop."""
+
+
+class StillLive(StateConflict):
+    """The session has not ended yet."""
+
+
+class AlreadyExists(StateConflict):
+    """The name, or the request id with another content, is taken."""
+
+
+class MissingBlobs(StateConflict):
+    """Not everything that a manifest lists has been sent."""
+
+
+class NotEnough(ClientError):
+    """Capacity, quota or credit does not suffice."""
+
+
+class CannotEverFit(NotEnough):
+    """No node is large enough, however long one waits."""
+
+
+class NoCapacity(NotEnough):
+    """Nothing is free now, and the request would not queue."""
+
+
+class OverQuota(NotEnough):
+    """More at once than the caller may hold."""
+
+
+class NoCredit(NotEnough):
+    """The caller's credit is used up."""
+
+
+class TooLarge(ClientError):
+    """A message over its limit."""
+
+
+class Unsupported(ClientError):
+    """The control plane does not know the call: it is older than this client."""
+
+
+class PlatformFault(ClientError):
+    """The control plane failed; the fault is not the caller's."""
+
+
+BY_REASON: Mapping[str, type[ClientError]] = {
+    "AMBIGUOUS_REFERENCE": AmbiguousReference,
+    "ALREADY_ENDED": AlreadyEnded,
+    "STILL_LIVE": StillLive,
+    "MISSING_BLOBS": MissingBlobs,
+    "CANNOT_EVER_FIT": CannotEverFit,
+    "NO_CAPACITY": NoCapacity,
+    "OVER_QUOTA": OverQuota,
+    "NO_CREDIT": NoCredit,
+    "TOO_LARGE": TooLarge,
+}
+
+BY_STATUS: Mapping[str, type[ClientError]] = {
+    "CANCELLED": Unavailable,  # by the server: a caller's own cancellation never gets here
+    "UNAVAILABLE": Unavailable,
+    "DEADLINE_EXCEEDED": Unavailable,
+    "UNAUTHENTICATED": NotSignedIn,
+    "PERMISSION_DENIED": Denied,
+    "NOT_FOUND": NotFound,
+    "INVALID_ARGUMENT": InvalidRequest,
+    "OUT_OF_RANGE": InvalidRequest,
+    "FAILED_PRECONDITION": StateConflict,
+    "ABORTED": StateConflict,
+    "ALREADY_EXISTS": AlreadyExists,
+    "RESOURCE_EXHAUSTED": NotEnough,
+    "UNIMPLEMENTED": Unsupported,
+}
+
+
+class FailedCall(Protocol):
+    """What gRPC raises, as far as it is looked at."""
+
+    def code(self) -> Any:
+        """A grpc.StatusCode."""
+        ...
+
+    def details(self) -> str | None:
+        """The server's sentence."""
+        ...
+
+    def trailing_metadata(self) -> Any:
+        """Pairs of key and value."""
+        ...
+
+
+def translate(failed: FailedCall) -> ClientError:
+    """The named error of a failed call."""
+    status = str(failed.code().name)
+    message = failed.details() or status
+    reason, metadata = _error_info(failed.trailing_metadata())
+    kind = BY_REASON.get(reason) or BY_STATUS.get(status, PlatformFault)
+    if kind is NotEnough and _OVERSIZE.search(message):
+        kind = TooLarge
+    if status == "DEADLINE_EXCEEDED" and not reason:
+        message = "the control plane did not answer in time"
+    return kind(
+        message,
+        reason=reason or status,
+        why=metadata.get("why", ""),
+        advice=metadata.get("try", ""),
+        metadata=metadata,
+    )
+
+
+def _error_info(trailing: Any) -> tuple[str, dict[str, str]]:
+    """Reason and metadata of nsml's ErrorInfo; empty when the server sent none that is sound."""
+    packed = next((value for key, value in trailing or () if key == _DETAILS_KEY), None)
+    if packed is None:
+        return "", {}
+    # Loaded by the first error only: they cost a tenth of a short command.
+    from google.protobuf.message import DecodeError
+    from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+    info = error_details_pb2.ErrorInfo()
+    try:
+        status = status_pb2.Status.FromString(packed)
+        for detail in status.details:
+            if detail.Unpack(info) and info.domain == DOMAIN:
+                return info.reason, dict(info.metadata)
+    except DecodeError:
+        return "", {}
+    return "", {}
