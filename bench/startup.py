@@ -54,7 +54,9 @@ def main() -> None:
         commands["docker_ps_ms"] = [docker, "ps"]
     with Platform() as platform:
         taken = measure(commands, platform.environment)
-    peers = {name: taken.pop(name) for name in ("python_pass_ms", "docker_ps_ms") if name in taken}
+    peers: dict[str, float] = {
+        name: taken.pop(name) for name in ("python_pass_ms", "docker_ps_ms") if name in taken
+    }
     taken["nsml_ps_over_python"] = taken["nsml_ps_ms"] / peers["python_pass_ms"]
     taken["import_nsml_beyond_python_ms"] = taken["import_nsml_ms"] - peers["python_pass_ms"]
     if "docker_ps_ms" in peers:
