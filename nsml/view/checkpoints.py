@@ -1,0 +1,72 @@
+"""Checkpoints as rows and records (`nsml model ls`)."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from nsml.v1 import checkpoints_pb2 as pb
+from nsml.view.enums import enum_word
+from nsml.view.sessions import plain, seconds_of
+from nsml.view.tables import Column
+from nsml.view.units import ago, moment, size_text
+
+if TYPE_CHECKING:
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+
+
+def _summary(checkpoint: Checkpoint, _now: float) -> str:
+    """The full last report, unrounded, its step first."""
+    shown = [f"{key}={_value(plain(v))}" for key, v in sorted(checkpoint.summary.fields.items())]
+    if checkpoint.HasField("step") and "step" not in checkpoint.summary.fields:
+        shown.insert(0, f"step={_value(checkpoint.step)}")
+    return ", ".join(shown)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() else repr(value)
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def state_word(checkpoint: Checkpoint) -> str:
+    """`saved` on its node, `durable` in the object store."""
+    return enum_word(pb.CheckpointState, checkpoint.state, "CHECKPOINT_STATE_")
+
+
+COLUMNS: tuple[Column[Checkpoint], ...] = (
+    Column(key="name", title="Checkpoint", cell=lambda c, _: c.name),
+    Column(
+        key="modified",
+        title="Last Modified",
+        cell=lambda c, now: ago(now - seconds_of(c.saved_at)),
+    ),
+    Column(key="elapsed", title="Elapsed", cell=lambda c, _: f"{c.elapsed_s:.3f}"),
+    Column(key="summary", title="Summary", cell=_summary, shrinks_to=20),
+    Column(key="size", title="Size", cell=lambda c, _: size_text(c.size_bytes)),
+    Column(key="state", title="State", cell=lambda c, _: state_word(c), is_wide=True),
+    Column(key="files", title="Files", cell=lambda c, _: str(c.file_count), is_wide=True),
+    Column(
+        key="saved_at",
+        title="Saved at",
+        cell=lambda c, _: moment(seconds_of(c.saved_at)),
+        is_wide=True,
+    ),
+    Column(key="digest", title="Digest", cell=lambda c, _: c.digest or "-", is_wide=True),
+)
+
+
+def record(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Everything of a checkpoint in raw values."""
+    return {
+        "name": checkpoint.name,
+        "session": checkpoint.session,
+        "state": state_word(checkpoint).upper(),
+        "digest": checkpoint.digest or None,
+        "size_bytes": checkpoint.size_bytes,
+        "file_count": checkpoint.file_count,
+        "saved_at": moment(seconds_of(checkpoint.saved_at)),
+        "elapsed_s": checkpoint.elapsed_s,
+        "step": checkpoint.step if checkpoint.HasField("step") else None,
+        "summary": {key: plain(v) for key, v in sorted(checkpoint.summary.fields.items())},
+    }

@@ -1,0 +1,223 @@
+"""Nodes, their devices and the cluster as rows and records."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nsml.v1 import nodes_pb2, resources_pb2
+from nsml.view.enums import enum_word
+from nsml.view.sessions import SIMULATED, seconds_of
+from nsml.view.tables import Column
+from nsml.view.units import ago, memory_text, moment, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from nsml.v1.nodes_pb2 import DeviceUse, GetClusterResponse, Node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeDevice:
+    """One device with the node that holds it."""
+
+    node: Node
+    use: DeviceUse
+
+
+def devices(nodes: Iterable[Node]) -> list[NodeDevice]:
+    """Every device of the nodes, in their order."""
+    return [NodeDevice(node=node, use=use) for node in nodes for use in node.devices]
+
+
+def state_word(node: Node) -> str:
+    """`ready`, `draining` or `silent`."""
+    return enum_word(nodes_pb2.NodeState, node.state, "NODE_STATE_")
+
+
+def isolation_word(node: Node) -> str:
+    """How the node separates sessions."""
+    return enum_word(resources_pb2.Isolation, node.isolation, "ISOLATION_")
+
+
+def is_simulated(node: Node) -> bool:
+    """Whether any of its devices has no hardware behind it."""
+    return any(use.device.simulated for use in node.devices)
+
+
+def _share(used: int, total: int) -> str:
+    return f"{thousandths(used)}/{thousandths(total)}"
+
+
+def _gpus(node: Node, _now: float) -> str:
+    if not node.capacity.gpu_thousandths:
+        return "-"
+    text = _share(node.allocated.gpu_thousandths, node.capacity.gpu_thousandths)
+    return f"{text} {SIMULATED}" if is_simulated(node) else text
+
+
+def _memory(node: Node, _now: float) -> str:
+    return f"{memory_text(node.memory_used_bytes)}/{memory_text(node.capacity.memory_bytes)}"
+
+
+COLUMNS: tuple[Column[Node], ...] = (
+    Column(key="name", title="Name", cell=lambda n, _: n.name),
+    Column(key="state", title="State", cell=lambda n, _: state_word(n)),
+    Column(key="gpus", title="GPUs", cell=_gpus),
+    Column(
+        key="cpus",
+        title="CPUs",
+        cell=lambda n, _: _share(n.allocated.cpu_thousandths, n.capacity.cpu_thousandths),
+    ),
+    Column(key="load", title="CPU %", cell=lambda n, _: f"{n.cpu_percent:.0f}%"),
+    Column(key="memory", title="Memory", cell=_memory),
+    Column(key="isolation", title="Isolation", cell=lambda n, _: isolation_word(n)),
+    Column(
+        key="contact",
+        title="Last contact",
+        cell=lambda n, now: ago(now - seconds_of(n.last_contact_at)),
+    ),
+    Column(key="note", title="Note", cell=lambda n, _: n.device_note, shrinks_to=12),
+    Column(key="pod", title="Pod", cell=lambda n, _: n.pod or "-", is_wide=True),
+    Column(key="host", title="Host", cell=lambda n, _: n.host, is_wide=True),
+    Column(key="version", title="Version", cell=lambda n, _: n.agent_version, is_wide=True),
+)
+
+
+def _load(item: NodeDevice, _now: float) -> str:
+    if not item.use.HasField("sample"):
+        return "-"
+    return f"{item.use.sample.utilization_percent:.0f}%"
+
+
+def _device_memory(item: NodeDevice, _now: float) -> str:
+    total = memory_text(item.use.device.memory_bytes)
+    if not item.use.HasField("sample"):
+        return f"-/{total}"
+    return f"{memory_text(item.use.sample.memory_used_bytes)}/{total}"
+
+
+def _model(item: NodeDevice, _now: float) -> str:
+    device = item.use.device
+    if device.simulated and SIMULATED not in device.model.lower():
+        return f"{device.model} ({SIMULATED})"
+    return device.model
+
+
+def _temperature(item: NodeDevice, _now: float) -> str:
+    degrees = item.use.sample.temperature_celsius
+    return f"{degrees:.0f}°C" if degrees else "-"
+
+
+def _power(item: NodeDevice, _now: float) -> str:
+    watts = item.use.sample.power_watts
+    return f"{watts:.0f} W" if watts else "-"
+
+
+def _sessions(item: NodeDevice, _now: float) -> str:
+    known = [name for name in item.use.sessions if name]
+    hidden = len(item.use.sessions) - len(known)
+    if hidden:
+        known.append(f"{hidden} of others")
+    return ", ".join(known) or ("-" if not item.use.allocated_thousandths else "in use")
+
+
+DEVICE_COLUMNS: tuple[Column[NodeDevice], ...] = (
+    Column(key="node", title="Node", cell=lambda i, _: i.node.name),
+    Column(key="index", title="GPU", cell=lambda i, _: str(i.use.device.index)),
+    Column(key="model", title="Model", cell=_model, shrinks_to=20),
+    Column(key="load", title="Load", cell=_load),
+    Column(key="memory", title="Memory", cell=_device_memory),
+    Column(key="temperature", title="Temp", cell=_temperature),
+    Column(key="power", title="Power", cell=_power),
+    Column(
+        key="allocated",
+        title="Held",
+        cell=lambda i, _: thousandths(i.use.allocated_thousandths),
+    ),
+    Column(key="sessions", title="Sessions", cell=_sessions, shrinks_to=16),
+    Column(key="uuid", title="UUID", cell=lambda i, _: i.use.device.uuid, is_wide=True),
+)
+
+
+def device_record(item: NodeDevice) -> dict[str, Any]:
+    """Everything of a device in raw values."""
+    use = item.use
+    sample = use.sample if use.HasField("sample") else None
+    return {
+        "node": item.node.name,
+        "index": use.device.index,
+        "uuid": use.device.uuid,
+        "model": use.device.model,
+        "simulated": use.device.simulated,
+        "memory_bytes": use.device.memory_bytes,
+        "memory_used_bytes": sample.memory_used_bytes if sample else None,
+        "utilization_percent": round(sample.utilization_percent, 3) if sample else None,
+        "power_watts": round(sample.power_watts, 3) if sample else None,
+        "temperature_celsius": round(sample.temperature_celsius, 3) if sample else None,
+        "allocated": use.allocated_thousandths / 1000,
+        "sessions": [name for name in use.sessions if name],
+    }
+
+
+def record(node: Node) -> dict[str, Any]:
+    """Everything of a node in raw values."""
+    return {
+        "name": node.name,
+        "state": state_word(node).upper(),
+        "host": node.host,
+        "pod": node.pod or None,
+        "isolation": isolation_word(node).upper(),
+        "agent_version": node.agent_version,
+        "last_contact_at": moment(seconds_of(node.last_contact_at)),
+        "capacity": _resources(node.capacity),
+        "allocated": _resources(node.allocated),
+        "cpu_percent": round(node.cpu_percent, 3),
+        "memory_used_bytes": node.memory_used_bytes,
+        "device_note": node.device_note or None,
+        "simulated": is_simulated(node),
+        "devices": [device_record(NodeDevice(node=node, use=use)) for use in node.devices],
+    }
+
+
+def _resources(resources: resources_pb2.Resources) -> dict[str, Any]:
+    return {
+        "gpus": resources.gpu_thousandths / 1000,
+        "cpus": resources.cpu_thousandths / 1000,
+        "memory_bytes": resources.memory_bytes,
+    }
+
+
+def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
+    """The platform in raw values."""
+    return {
+        "version": cluster.version,
+        "leader": cluster.leader or None,
+        "term": cluster.term,
+        "coordination": cluster.coordination,
+        "capacity": _resources(cluster.capacity),
+        "allocated": _resources(cluster.allocated),
+        "nodes_ready": cluster.nodes_ready,
+        "nodes_total": cluster.nodes_total,
+        "sessions_running": cluster.sessions_running,
+        "sessions_queued": cluster.sessions_queued,
+        "simulated": cluster.simulated,
+        "cluster_id": cluster.cluster_id,
+    }
+
+
+def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
+    """The platform in a few lines (`nsml status`)."""
+    leader = (
+        f"{cluster.leader} leads term {cluster.term}" if cluster.leader else "electing a leader"
+    )
+    gpus = _share(cluster.allocated.gpu_thousandths, cluster.capacity.gpu_thousandths)
+    cpus = _share(cluster.allocated.cpu_thousandths, cluster.capacity.cpu_thousandths)
+    simulated = f" ({SIMULATED})" if cluster.simulated else ""
+    return [
+        f"control   {leader} · {cluster.coordination} · nsml {cluster.version} at {server}",
+        f"nodes     {cluster.nodes_ready}/{cluster.nodes_total} ready",
+        f"gpus      {gpus} used{simulated}",
+        f"cpus      {cpus} used",
+        f"sessions  {cluster.sessions_running} running · {cluster.sessions_queued} queued",
+    ]

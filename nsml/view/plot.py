@@ -1,0 +1,253 @@
+"""Series to braille: every column shows its least and greatest value, so no spike is lost.
+
+A braille cell is 2 dots wide and 4 high. Many points of one dot column become the vertical bar from
+the least to the greatest; neighbouring columns are joined by straight lines. A value that is no
+number leaves a gap and a mark on the axis.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nsml.view.series import Axis
+from nsml.view.units import duration_text, moment, number_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nsml.view.series import Series
+
+_BLANK = 0x2800
+# Bit of each dot of a cell: [row from the top][column].
+_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_LABEL_CELLS = 9
+MARK = "×"
+"""Under a column that holds a value which is no finite number."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Raster:
+    """A drawn chart: `cells[row][column]` is a letter and the number of its series, or None."""
+
+    cells: tuple[tuple[tuple[str, int | None], ...], ...]
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    gaps: tuple[int, ...]
+    """Columns of cells that hold a value which is no finite number."""
+
+
+@dataclass(slots=True)
+class _Column:
+    """The points of one dot column, as rows of dots from the top."""
+
+    first: int
+    last: int
+    least: int
+    greatest: int
+    is_cut: bool
+    """A value that is no number came before its first point: not joined to the left."""
+
+
+def rasterise(lines: Sequence[Series], *, columns: int, rows: int) -> Raster:
+    """Draw the lines over one another into `columns` x `rows` cells; the first one on top."""
+    x_range = _range([x for line in lines for x in (line.x[0], line.x[-1])] if lines else [])
+    y_range = _range(_extremes(lines))
+    masks = [[0] * columns for _ in range(rows)]
+    owners: list[list[int | None]] = [[None] * columns for _ in range(rows)]
+    gaps: set[int] = set()
+    for number in reversed(range(len(lines))):
+        drawn, missing = _dot_columns(
+            lines[number], width=columns * 2, height=rows * 4, x_range=x_range, y_range=y_range
+        )
+        gaps |= {place // 2 for place in missing}
+        for x, y in _dots(drawn):
+            row, column = y // 4, x // 2
+            if owners[row][column] != number:
+                owners[row][column], masks[row][column] = number, 0
+            masks[row][column] |= _DOTS[y % 4][x % 2]
+    cells = tuple(
+        tuple((chr(_BLANK + mask), owner) for mask, owner in zip(row, owned, strict=True))
+        for row, owned in zip(masks, owners, strict=True)
+    )
+    return Raster(cells=cells, x_range=x_range, y_range=y_range, gaps=tuple(sorted(gaps)))
+
+
+def _extremes(lines: Sequence[Series]) -> list[float]:
+    values = []
+    for line in lines:
+        finite = [value for value in line.y if math.isfinite(value)]
+        if finite:
+            values += [min(finite), max(finite)]
+    return values
+
+
+def _range(values: Sequence[float]) -> tuple[float, float]:
+    """Least and greatest, opened a little where they are the same."""
+    if not values:
+        return 0.0, 1.0
+    low, high = min(values), max(values)
+    if low == high:
+        margin = abs(low) / 10 or 1.0
+        return low - margin, high + margin
+    return low, high
+
+
+def _scaled(value: float, low: float, high: float, dots: int) -> int:
+    # Halved first: the difference of two finite numbers may be infinite.
+    share = (value / 2 - low / 2) / (high / 2 - low / 2)
+    return min(max(round(share * (dots - 1)), 0), dots - 1)
+
+
+def _dot_columns(
+    line: Series,
+    *,
+    width: int,
+    height: int,
+    x_range: tuple[float, float],
+    y_range: tuple[float, float],
+) -> tuple[dict[int, _Column], set[int]]:
+    columns: dict[int, _Column] = {}
+    missing: set[int] = set()
+    is_cut = True
+    for x, y in zip(line.x, line.y, strict=True):
+        place = _scaled(x, *x_range, width)
+        if not math.isfinite(y):
+            missing.add(place)
+            is_cut = True
+            continue
+        dot = height - 1 - _scaled(y, *y_range, height)
+        column = columns.get(place)
+        if column is None:
+            columns[place] = _Column(dot, dot, dot, dot, is_cut)
+        else:
+            column.last = dot
+            column.least = min(column.least, dot)
+            column.greatest = max(column.greatest, dot)
+        is_cut = False
+    return columns, missing
+
+
+def _dots(columns: dict[int, _Column]) -> Iterator[tuple[int, int]]:
+    before: tuple[int, int] | None = None
+    for x in sorted(columns):
+        column = columns[x]
+        for y in range(column.least, column.greatest + 1):
+            yield x, y
+        if before is not None and not column.is_cut:
+            yield from _segment(*before, x, column.first)
+        before = (x, column.last)
+
+
+def _segment(x0: int, y0: int, x1: int, y1: int) -> Iterator[tuple[int, int]]:
+    """The dots of a straight line (Bresenham)."""
+    run, rise = x1 - x0, -abs(y1 - y0)
+    step = 1 if y1 > y0 else -1
+    error = run + rise
+    while True:
+        yield x0, y0
+        if (x0, y0) == (x1, y1):
+            return
+        twice = 2 * error
+        if twice >= rise:
+            error += rise
+            x0 += 1
+        if twice <= run:
+            error += run
+            y0 += step
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Piece:
+    """A run of a line of text; `series` says whose colour it has."""
+
+    text: str
+    series: int | None = None
+
+
+def chart(
+    title: str, lines: Sequence[Series], *, axis: Axis, columns: int, rows: int
+) -> list[list[Piece]]:
+    """A whole chart in `columns` cells: title, plot with axes, legend. Lines of pieces."""
+    drawn = [line for line in lines if line.x]
+    if not drawn:
+        return [[Piece(text=f"{title}: no points yet")]]
+    plot_columns = max(columns - _LABEL_CELLS - 1, 10)
+    raster = rasterise(drawn, columns=plot_columns, rows=rows)
+    out = [[Piece(text=f"{title}  ({axis.value})  {_points(drawn)}")]]
+    low, high = raster.y_range
+    labels = {0: high, rows // 2: high / 2 + low / 2, rows - 1: low}
+    for number, row in enumerate(raster.cells):
+        label = number_text(labels[number]) if number in labels else ""
+        out.append([Piece(text=f"{label:>{_LABEL_CELLS}}┤"), *_runs(row)])
+    if raster.gaps:
+        marks = "".join(MARK if place in raster.gaps else " " for place in range(plot_columns))
+        out.append([Piece(text=" " * (_LABEL_CELLS + 1) + marks.rstrip())])
+    out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
+    out.extend(_legend(drawn))
+    return out
+
+
+def _points(lines: Sequence[Series]) -> str:
+    count = sum(len(line.x) for line in lines)
+    bad = sum(1 for line in lines for value in line.y if not math.isfinite(value))
+    text = f"{count:,} points" if count != 1 else "1 point"
+    return f"{text}, {bad:,} of them not a number ({MARK})" if bad else text
+
+
+def _runs(row: Sequence[tuple[str, int | None]]) -> Iterator[Piece]:
+    text, owner = "", None
+    for letter, series in row:
+        if series != owner:
+            if text:
+                yield Piece(text=text, series=owner)
+            text, owner = "", series
+        text += letter
+    yield Piece(text=text, series=owner)
+
+
+def _x_axis(x_range: tuple[float, float], axis: Axis, columns: int) -> str:
+    left, right = (axis_text(value, axis) for value in x_range)
+    return " " * (_LABEL_CELLS + 1) + left + right.rjust(columns - len(left))
+
+
+def axis_text(value: float, axis: Axis) -> str:
+    """A place on the horizontal axis for people."""
+    match axis:
+        case Axis.STEP:
+            return number_text(value)
+        case Axis.RELATIVE:
+            return duration_text(value)
+        case Axis.WALL:
+            return moment(value)
+
+
+def _legend(lines: Sequence[Series]) -> Iterator[list[Piece]]:
+    for number, line in enumerate(lines):
+        finite = [value for value in line.y if math.isfinite(value)]
+        if not finite:
+            yield [Piece(text=f"  {line.label}: no finite value", series=number)]
+            continue
+        values = f"last {number_text(line.y[-1])}  least {number_text(min(finite))}"
+        yield [
+            Piece(text=f"  ━ {line.label}", series=number),
+            Piece(text=f"  {values}  greatest {number_text(max(finite))}"),
+        ]
+
+
+def words(title: str, line: Series, *, axis: Axis) -> str:
+    """A series in one sentence, for those who do not see charts."""
+    finite = [value for value in line.y if math.isfinite(value)]
+    if not finite:
+        return f"{title} of {line.label}: no finite value in {len(line.y):,} points"
+    first, last = finite[0], finite[-1]
+    verb = "fell" if last < first else "rose" if last > first else "stayed"
+    span = f"over {len(line.y):,} points, {axis.value} {axis_text(line.x[0], axis)}"
+    text = (
+        f"{title} of {line.label} {verb} {number_text(first)} -> {number_text(last)} {span}"
+        f" to {axis_text(line.x[-1], axis)}; least {number_text(min(finite))},"
+        f" greatest {number_text(max(finite))}"
+    )
+    bad = len(line.y) - len(finite)
+    return f"{text}; {bad:,} not a number" if bad else text

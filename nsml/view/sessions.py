@@ -1,0 +1,296 @@
+"""Sessions as rows, records and words."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nsml.v1 import resources_pb2, sessions_pb2
+from nsml.v1.sessions_pb2 import SessionState
+from nsml.view.enums import enum_name, enum_word
+from nsml.view.tables import Column
+from nsml.view.units import ago, duration_text, moment, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from google.protobuf.struct_pb2 import Struct
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from nsml.v1.sessions_pb2 import Session
+
+SIMULATED = "simulated"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StateWord:
+    """A state in the three ways that it is shown: never by colour alone."""
+
+    glyph: str
+    word: str
+    code: str
+    colour: str
+    """A terminal colour by name."""
+
+
+STATE_WORDS: Mapping[int, StateWord] = {
+    sessions_pb2.SESSION_STATE_UNSPECIFIED: StateWord(
+        glyph="?", word="Unspecified", code="???", colour="white"
+    ),
+    sessions_pb2.SESSION_STATE_QUEUED: StateWord(
+        glyph="◌", word="Queued", code="PND", colour="yellow"
+    ),
+    sessions_pb2.SESSION_STATE_PREPARING: StateWord(
+        glyph="◔", word="Preparing", code="BLD", colour="cyan"
+    ),
+    sessions_pb2.SESSION_STATE_RUNNING: StateWord(
+        glyph="●", word="Running", code="RUN", colour="green"
+    ),
+    sessions_pb2.SESSION_STATE_PAUSED: StateWord(
+        glyph="‖", word="Paused", code="PSE", colour="cyan"
+    ),
+    sessions_pb2.SESSION_STATE_UNKNOWN: StateWord(
+        glyph="⚠", word="Unknown", code="UNK", colour="yellow"
+    ),
+    sessions_pb2.SESSION_STATE_STOPPING: StateWord(
+        glyph="◐", word="Stopping", code="STP", colour="yellow"
+    ),
+    sessions_pb2.SESSION_STATE_FINALIZING: StateWord(
+        glyph="◕", word="Finalizing", code="FIN", colour="cyan"
+    ),
+    sessions_pb2.SESSION_STATE_SUCCEEDED: StateWord(
+        glyph="✔", word="Succeeded", code="END", colour="green"
+    ),
+    sessions_pb2.SESSION_STATE_FAILED: StateWord(
+        glyph="✗", word="Failed", code="FAI", colour="red"
+    ),
+    sessions_pb2.SESSION_STATE_STOPPED: StateWord(
+        glyph="■", word="Stopped", code="STO", colour="white"
+    ),
+    sessions_pb2.SESSION_STATE_HELD: StateWord(glyph="⚠", word="Held", code="HLD", colour="red"),
+}
+
+_CAUSE_WORDS: Mapping[int, str] = {
+    sessions_pb2.CAUSE_TIME_LIMIT: "time limit",
+    sessions_pb2.CAUSE_OUT_OF_MEMORY: "out of memory",
+    sessions_pb2.CAUSE_ENVIRONMENT_FAILED: "environment",
+    sessions_pb2.CAUSE_DATA_FAILED: "data",
+    sessions_pb2.CAUSE_START_FAILED: "did not start",
+    sessions_pb2.CAUSE_NODE_LOST: "node lost",
+    sessions_pb2.CAUSE_LOST_AFTER: "lost",
+    sessions_pb2.CAUSE_GANG_MEMBER_FAILED: "gang member failed",
+    sessions_pb2.CAUSE_PREEMPTED: "preempted",
+}
+
+
+def state_text(session: Session) -> str:
+    """Glyph, word and, for a bad end, what it was: `✗ Failed (exit 3)`."""
+    word = STATE_WORDS.get(session.state, STATE_WORDS[0])
+    text = f"{word.glyph} {word.word}"
+    if session.state in {sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD}:
+        cause = _CAUSE_WORDS.get(session.end.cause) or f"exit {session.end.exit_code}"
+        return f"{text} ({cause})"
+    return text
+
+
+def seconds_of(stamp: Timestamp) -> float:
+    """Unix seconds of a timestamp."""
+    return float(stamp.seconds + stamp.nanos / 1e9)
+
+
+def command_words(session: Session) -> list[str]:
+    """What runs, after NSML's fashion: only the arguments for an entry, all words for argv."""
+    return list(session.spec.argv or session.spec.args)
+
+
+def summary_text(summary: Struct) -> str:
+    """The last summary report: keys sorted, `step` left out, numbers to three decimals."""
+    shown = []
+    for key in sorted(summary.fields):
+        if key in {"step", "walltime"}:
+            continue
+        value = plain(summary.fields[key])
+        text = f"{round(value, 3):g}" if isinstance(value, float) else str(value)
+        shown.append(f"{key}={text}")
+    return ", ".join(shown)
+
+
+def plain(value: Any) -> Any:
+    """A google.protobuf.Value as Python's own value."""
+    match value.WhichOneof("kind"):
+        case "number_value":
+            return value.number_value
+        case "string_value":
+            return value.string_value
+        case "bool_value":
+            return value.bool_value
+        case "struct_value":
+            return {key: plain(item) for key, item in value.struct_value.fields.items()}
+        case "list_value":
+            return [plain(item) for item in value.list_value.values]
+    return None
+
+
+def _summary(session: Session, _now: float) -> str:
+    if session.state == sessions_pb2.SESSION_STATE_QUEUED:
+        return session.waiting
+    return summary_text(session.summary)
+
+
+def _gpus(session: Session, _now: float) -> str:
+    asked = session.spec.resources.gpu_thousandths
+    text = thousandths(asked) if asked else "-"
+    if session.spec.replica_count > 1:
+        text = f"{session.spec.replica_count}x{text}"
+    return f"{text} {SIMULATED}" if session.simulated else text
+
+
+def _running_for(session: Session, now: float) -> str:
+    if not session.HasField("started_at"):
+        return "-"
+    end = seconds_of(session.ended_at) if session.HasField("ended_at") else now
+    return duration_text(end - seconds_of(session.started_at))
+
+
+def _created(session: Session, now: float) -> str:
+    if not session.HasField("created_at"):
+        return "Not created yet"
+    return ago(now - seconds_of(session.created_at))
+
+
+def _nodes(session: Session, _now: float) -> str:
+    return ",".join(dict.fromkeys(replica.node for replica in session.replicas)) or "-"
+
+
+def _absolute(field: str) -> Any:
+    def cell(session: Session, _now: float) -> str:
+        if not session.HasField(field):
+            return "-"
+        return moment(seconds_of(getattr(session, field)))
+
+    return cell
+
+
+COLUMNS: tuple[Column[Session], ...] = (
+    Column(key="name", title="Name", cell=lambda s, _: s.name),
+    Column(key="created", title="Created", cell=_created),
+    Column(key="args", title="Args", cell=lambda s, _: shlex.join(command_words(s)), shrinks_to=12),
+    Column(key="state", title="Status", cell=lambda s, _: state_text(s)),
+    Column(key="gpus", title="GPUs", cell=_gpus),
+    Column(key="summary", title="Summary", cell=_summary, shrinks_to=16),
+    Column(key="memo", title="Description", cell=lambda s, _: s.memo, shrinks_to=11),
+    Column(key="checkpoints", title="# of Models", cell=lambda s, _: str(s.checkpoint_count)),
+    Column(key="running", title="Running for", cell=_running_for, is_wide=True),
+    Column(key="nodes", title="Nodes", cell=_nodes, is_wide=True),
+    Column(key="attempt", title="Attempt", cell=lambda s, _: str(s.attempt), is_wide=True),
+    Column(key="owner", title="Owner", cell=lambda s, _: s.owner, is_wide=True),
+    Column(
+        key="visibility",
+        title="Visibility",
+        cell=lambda s, _: visibility_word(s.visibility),
+        is_wide=True,
+    ),
+    Column(key="created_at", title="Created at", cell=_absolute("created_at"), is_wide=True),
+    Column(key="ended_at", title="Ended at", cell=_absolute("ended_at"), is_wide=True),
+    Column(key="id", title="Id", cell=lambda s, _: s.id, is_wide=True),
+)
+
+
+def visibility_word(visibility: int) -> str:
+    """`private`, `team` or `public`."""
+    return enum_word(resources_pb2.Visibility, visibility, "VISIBILITY_")
+
+
+def record(session: Session) -> dict[str, Any]:
+    """Everything of a session in raw values: bytes, seconds, RFC 3339, full names."""
+    spec = session.spec
+    return {
+        "name": session.name,
+        "id": session.id,
+        "state": enum_name(SessionState, session.state, "SESSION_STATE_"),
+        "waiting": session.waiting or None,
+        "owner": session.owner,
+        "project": session.project,
+        "team": session.team or None,
+        "visibility": visibility_word(session.visibility),
+        "entry": spec.entry or None,
+        "args": list(spec.args),
+        "argv": list(spec.argv),
+        "datasets": [
+            {"name": item.name, "version": item.version, "digest": item.digest or None}
+            for item in spec.datasets
+        ],
+        "gpus": spec.resources.gpu_thousandths / 1000,
+        "cpus": spec.resources.cpu_thousandths / 1000,
+        "memory_bytes": spec.resources.memory_bytes,
+        "replica_count": max(spec.replica_count, 1),
+        "environment": dict(sorted(spec.environment.items())),
+        "time_limit_s": _seconds(spec, "time_limit"),
+        "retry_count": spec.retry_count,
+        "attempt": session.attempt,
+        "replicas": [
+            {
+                "rank": replica.rank,
+                "node": replica.node,
+                "devices": [
+                    {"uuid": d.uuid, "index": d.index, "model": d.model, "simulated": d.simulated}
+                    for d in replica.devices
+                ],
+            }
+            for replica in session.replicas
+        ],
+        "created_at": _moment(session, "created_at"),
+        "started_at": _moment(session, "started_at"),
+        "ended_at": _moment(session, "ended_at"),
+        "end": _end(session),
+        "summary": {key: plain(value) for key, value in sorted(session.summary.fields.items())},
+        "checkpoint_count": session.checkpoint_count,
+        "memo": session.memo,
+        "simulated": session.simulated,
+        "bundle_digest": spec.bundle_digest or None,
+        "command": list(session.command),
+    }
+
+
+def _seconds(message: Any, field: str) -> float | None:
+    if not message.HasField(field):
+        return None
+    span = getattr(message, field)
+    return float(span.seconds + span.nanos / 1e9)
+
+
+def _moment(message: Any, field: str) -> str | None:
+    return moment(seconds_of(getattr(message, field))) if message.HasField(field) else None
+
+
+def _end(session: Session) -> dict[str, Any] | None:
+    if not session.HasField("end"):
+        return None
+    return {
+        "cause": enum_name(sessions_pb2.Cause, session.end.cause, "CAUSE_"),
+        "exit_code": session.end.exit_code,
+        "rank": session.end.rank,
+        "message": session.end.message,
+    }
+
+
+def repeat_words(session: Session) -> list[str]:
+    """The command line that repeats a session: the submitter's own, else one made from the spec."""
+    if session.command:
+        return list(session.command)
+    spec = session.spec
+    words = ["nsml", "run"]
+    for dataset in spec.datasets:
+        words += ["-d", f"{dataset.name}@{dataset.version}" if dataset.version else dataset.name]
+    words += ["-g", thousandths(spec.resources.gpu_thousandths)]
+    if spec.replica_count > 1:
+        words += ["--nodes", str(spec.replica_count)]
+    for key, value in sorted(spec.environment.items()):
+        words += ["--env", f"{key}={value}"]
+    if session.memo:
+        words += ["-m", session.memo]
+    if spec.argv:
+        return [*words, "--argv", "--", *spec.argv]
+    words += ["-e", spec.entry or "main.py"]
+    return [*words, "--", *spec.args] if spec.args else words

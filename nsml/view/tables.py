@@ -1,0 +1,90 @@
+"""Tables: two spaces between columns, a rule of dashes, left aligned. Columns are data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from nsml.view.text import fit, pad, visible, width
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+T = TypeVar("T")
+_GAP = "  "
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Column(Generic[T]):
+    """One column: `cell` gives the text of a resource as seen at a moment (Unix seconds)."""
+
+    key: str
+    """Name for --fields."""
+    title: str
+    cell: Callable[[T, float], str]
+    is_wide: bool = False
+    """Shown by `-o wide` and --fields only."""
+    shrinks_to: int | None = None
+    """May be cut down to so many cells when the terminal is narrow; None: never."""
+
+
+def pick(
+    columns: Sequence[Column[T]], fields: Sequence[str] = (), *, wide: bool = False
+) -> list[Column[T]]:
+    """The columns to show: `fields` in their order, else those of the width.
+
+    Raises KeyError with the unknown field.
+    """
+    if fields:
+        by_key = {column.key: column for column in columns}
+        return [by_key[field] for field in fields]
+    return [column for column in columns if wide or not column.is_wide]
+
+
+def render(
+    columns: Sequence[Column[T]],
+    items: Sequence[T],
+    *,
+    now: float,
+    room: int | None = None,
+    header: bool = True,
+) -> list[str]:
+    """The lines of a table. `room` is the terminal's width in cells; None: nothing is cut."""
+    rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
+    titles = [column.title for column in columns]
+    widths = [
+        max([width(title) if header else 0, *(width(row[index]) for row in rows)])
+        for index, title in enumerate(titles)
+    ]
+    if room is not None:
+        _shrink(columns, widths, room)
+    lines = []
+    if header:
+        lines.append(_line(titles, widths))
+        lines.append(_line(["-" * cells for cells in widths], widths))
+    lines.extend(_line(row, widths) for row in rows)
+    return lines
+
+
+def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
+    padded = (pad(fit(cell, room), room) for cell, room in zip(cells, widths, strict=True))
+    return _GAP.join(padded).rstrip()
+
+
+def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int) -> None:
+    """Cut the widest columns that may shrink until the line fits, or nothing more can give."""
+    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+    while excess > 0:
+        able = [
+            (widths[index], index)
+            for index, column in enumerate(columns)
+            if column.shrinks_to is not None and widths[index] > column.shrinks_to
+        ]
+        if not able:
+            return
+        widest, index = max(able)
+        floor = columns[index].shrinks_to or 0
+        next_widest = sorted(able)[-2][0] if len(able) > 1 else floor
+        cut = min(excess, max(widest - max(next_widest, floor), 1))
+        widths[index] -= cut
+        excess -= cut

@@ -1,0 +1,146 @@
+"""Text that came from users and programs, made safe for a terminal and measured in its cells.
+
+Output of a program can hold escape sequences that move the cursor, retitle the window, answer
+queries as if typed, or reorder what is read. None of that reaches a terminal: what is not plain
+text is shown as what it is.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+import unicodedata
+
+_ESCAPE = 0x1B
+_DELETE = 0x7F
+
+# C0 and C1 controls, DEL; line and paragraph separators, direction marks, embeddings, overrides
+# and isolates; lone surrogates.
+_UNSAFE = re.compile(
+    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+_SGR = re.compile(r"\x1b\[([0-9;]*)m")
+_OPEN_ESCAPE = re.compile(r"\x1b(\[[0-9;]{0,32})?\Z")
+_LAST_C0 = 0x20
+_CONCEAL = "8"
+
+
+def visible(text: str) -> str:
+    """`text` on one line, with every control and direction character shown instead of obeyed."""
+    if text.isascii() and text.isprintable():
+        return text
+    return _UNSAFE.sub(_shown, text)
+
+
+def _shown(match: re.Match[str]) -> str:
+    code = ord(match[0])
+    if match[0] in "\n\t":
+        return " "
+    if code < _LAST_C0:
+        return chr(0x2400 + code)
+    if code == _DELETE:
+        return "\u2421"
+    return f"\\x{code:02x}" if code < 0x100 else f"\\u{code:04x}"
+
+
+class LogText:
+    """Turns the bytes of a log into text for a terminal, piece by piece.
+
+    Colours stay where `keeps_colour`; a carriage return becomes a line end, so that nothing is
+    overwritten; everything else that is not text is made visible. Invalid UTF-8 shows as U+FFFD.
+    """
+
+    def __init__(self, *, keeps_colour: bool) -> None:
+        self._decode = codecs.getincrementaldecoder("utf-8")(errors="replace").decode
+        self._keeps_colour = keeps_colour
+        self._pending = ""
+        self._is_coloured = False
+
+    def feed(self, data: bytes) -> str:
+        """The text of the next piece; the start of an unfinished sequence waits for the rest."""
+        return self._take(self._decode(data), final=False)
+
+    def close(self) -> str:
+        """What is left, and the end of any colour."""
+        rest = self._take(self._decode(b"", final=True), final=True)
+        return rest + ("\x1b[0m" if self._is_coloured else "")
+
+    def _take(self, text: str, *, final: bool) -> str:
+        text = self._pending + text
+        self._pending = ""
+        if not final:
+            open_end = _OPEN_ESCAPE.search(text)
+            cut = open_end.start() if open_end else len(text)
+            if not open_end and text.endswith("\r"):
+                cut -= 1
+            text, self._pending = text[:cut], text[cut:]
+        text = text.replace("\r\n", "\n").replace("\r", "\n")
+        pieces = []
+        position = 0
+        for match in _SGR.finditer(text):
+            pieces.append(_lines(text[position : match.start()]))
+            pieces.append(self._sgr(match))
+            position = match.end()
+        pieces.append(_lines(text[position:]))
+        return "".join(pieces)
+
+    def _sgr(self, match: re.Match[str]) -> str:
+        if not _is_safe_sgr(match[1]):
+            return visible(match[0])
+        if not self._keeps_colour:
+            return ""
+        self._is_coloured = match[1].strip("0;") != ""
+        return match[0]
+
+
+def _is_safe_sgr(parameters: str) -> bool:
+    """Whether a colour sequence hides nothing: `8` (conceal) only inside 38 and 48."""
+    parts = iter(parameters.split(";"))
+    for part in parts:
+        if part.lstrip("0") == _CONCEAL:
+            return False
+        if part in {"38", "48"}:
+            skip = {"5": 1, "2": 3}.get(next(parts, ""), 0)
+            for _ in range(skip):
+                next(parts, None)
+    return True
+
+
+def _lines(text: str) -> str:
+    if "\x1b" not in text and text.isprintable():
+        return text
+    return _UNSAFE.sub(lambda match: match[0] if match[0] in "\n\t" else _shown(match), text)
+
+
+def width(text: str) -> int:
+    """Terminal cells that `text` takes: two for wide East Asian letters, none for combining."""
+    if text.isascii():
+        return len(text)
+    return sum(_cells(letter) for letter in text)
+
+
+def _cells(letter: str) -> int:
+    if unicodedata.combining(letter) or unicodedata.category(letter) in {"Mn", "Me", "Cf"}:
+        return 0
+    return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
+
+
+def fit(text: str, cells: int) -> str:
+    """`text` in at most `cells` cells, with an ellipsis where something is left out."""
+    if width(text) <= cells:
+        return text
+    if cells < 1:
+        return ""
+    used = 0
+    kept = []
+    for letter in text:
+        used += _cells(letter)
+        if used > cells - 1:
+            break
+        kept.append(letter)
+    return "".join(kept) + "…"
+
+
+def pad(text: str, cells: int) -> str:
+    """`text` with spaces up to `cells` cells."""
+    return text + " " * (cells - width(text))

@@ -1,0 +1,108 @@
+"""Quantities as people write and read them."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\Z", re.IGNORECASE)
+_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_MINUTE, _HOUR, _DAY, _MONTH, _YEAR = 60, 3600, 86400, 2_629_800, 31_557_600
+
+
+def size_text(count: int) -> str:
+    """Bytes as `3.5 MB`: powers of 1000, as NSML writes them."""
+    value = float(count)
+    for unit in ("Bytes", "kB", "MB", "GB", "TB"):
+        if value < 1000:
+            return f"{int(value)} {unit}" if unit == "Bytes" else f"{value:.1f} {unit}"
+        value /= 1000
+    return f"{value:.1f} PB"
+
+
+def memory_text(count: int) -> str:
+    """Bytes as `80.0 GiB`: powers of 1024, as memory is built."""
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value < 1024:
+            return f"{int(value)} {unit}" if unit == "B" else f"{value:.1f} {unit}"
+        value /= 1024
+    return f"{value:.1f} TiB"
+
+
+def parse_size(text: str) -> int:
+    """Bytes of `24G` (powers of 1000), `24Gi` (powers of 1024) or `24000000000`; or ValueError."""
+    match = _SIZE.match(text.strip())
+    if match is None:
+        raise ValueError(f"{text!r} is not a size such as 24G, 512M or 24000000000")
+    base = 1024 if match[3] else 1000
+    power = " KMGTP".index(match[2].upper() or " ")
+    return int(float(match[1]) * base**power)
+
+
+def parse_duration(text: str) -> float:
+    """Seconds of `90`, `30s`, `15m`, `1h30m` or `2d`; ValueError for anything else."""
+    text = text.strip().lower()
+    if re.fullmatch(r"\d+(\.\d+)?", text):
+        return float(text)
+    parts = _DURATION_PART.findall(text)
+    if not parts or "".join(number + unit for number, unit in parts) != text:
+        raise ValueError(f"{text!r} is not a duration such as 30s, 15m, 1h30m or 2d")
+    return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def duration_text(seconds: float) -> str:
+    """Seconds as `41s`, `41m`, `5h12m`, `2d3h`: two units at most."""
+    total = int(max(seconds, 0))
+    if total < _MINUTE:
+        return f"{total}s"
+    if total < _HOUR:
+        minutes, rest = divmod(total, _MINUTE)
+        return f"{minutes}m{rest}s" if rest and minutes < 10 else f"{minutes}m"
+    if total < _DAY:
+        hours, rest = divmod(total, _HOUR)
+        return f"{hours}h{rest // _MINUTE}m" if rest >= _MINUTE else f"{hours}h"
+    days, rest = divmod(total, _DAY)
+    return f"{days}d{rest // _HOUR}h" if rest >= _HOUR else f"{days}d"
+
+
+def ago(seconds: float) -> str:
+    """How long ago, in NSML's words: `just now`, `2 minutes ago`, `an hour ago`."""
+    if seconds < 5:
+        return "just now"
+    if seconds < _MINUTE:
+        return "seconds ago"
+    for size, one, many in (
+        (_YEAR, "a year", "years"),
+        (_MONTH, "a month", "months"),
+        (_DAY, "a day", "days"),
+        (_HOUR, "an hour", "hours"),
+        (_MINUTE, "a minute", "minutes"),
+    ):
+        count = int(seconds // size)
+        if count == 1:
+            return f"{one} ago"
+        if count > 1:
+            return f"{count} {many} ago"
+    return "just now"
+
+
+def moment(seconds: float) -> str:
+    """Unix seconds as RFC 3339 in UTC, to the millisecond."""
+    text = datetime.fromtimestamp(seconds, tz=UTC).isoformat(timespec="milliseconds")
+    return text.replace("+00:00", "Z")
+
+
+def thousandths(count: int) -> str:
+    """Thousandths of a device or core as `2` or `0.5`."""
+    return f"{count / 1000:g}"
+
+
+def number_text(value: float) -> str:
+    """A metric's value for people: short, never misleading about its size."""
+    if value != value or value in {float("inf"), float("-inf")}:  # noqa: PLR0124 - NaN
+        return str(value)
+    if value == int(value) and abs(value) < 1e7:
+        return f"{int(value):,}"
+    return f"{value:.4g}"
