@@ -247,7 +247,7 @@ class Session:
 
 
 def _name(checkpoint: Name) -> str:
-    name = str(int(time.time())) if checkpoint is None else str(checkpoint)
+    name = ("" if checkpoint is None else str(checkpoint)) or str(int(time.time()))
     return name.encode("utf-8", "replace").decode()
 
 

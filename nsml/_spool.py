@@ -112,9 +112,11 @@ class Spool:
                 self._put(payload)
         except OSError as error:
             self._undo()
-            if error.errno == errno.EBADF:
-                self._fd = -1  # the program closed it; the next record opens another file
-            if must_arrive and len(self._owed) < _MOST_OWED:
+            if error.errno == errno.EBADF:  # the program closed it: go on in another file
+                self._fd = -1
+                self._unsettled = 0
+                self._write(payload, must_arrive)
+            elif must_arrive and len(self._owed) < _MOST_OWED:
                 self._owed.append(payload)
             elif payload:
                 self._count_drop(str(error))

@@ -1,0 +1,330 @@
+"""Records reach the file whole, once and in order, whatever happens to disk, threads and process."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml._frames import MAGIC, MAX_PAYLOAD, DamagedError, frame, parse
+from nsml._spool import Spool
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROOT = Path(__file__).parents[3]
+
+
+def read(path: Path) -> list[dict[str, Any]]:
+    data = path.read_bytes()
+    records, end = parse(data)
+    assert end == len(data), "half a frame at the end"
+    assert [seq for seq, _ in records] == list(range(1, len(records) + 1))
+    return [json.loads(payload) for _, payload in records]
+
+
+def run_in_session(folder: Path, program: str, **more: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NSML_RUN_DIR": str(folder), "PYTHONPATH": str(ROOT), **more}
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+@given(st.lists(st.binary(max_size=200)), st.data())
+def test_any_beginning_of_a_file_parses_to_its_whole_frames(
+    payloads: list[bytes], data: st.DataObject
+) -> None:
+    frames = [frame(seq, payload) for seq, payload in enumerate(payloads, 1)]
+    whole = MAGIC + b"".join(frames)
+    cut = data.draw(st.integers(0, len(whole)))
+    records, end = parse(whole[:cut])
+    ends = [len(MAGIC) + sum(map(len, frames[:count])) for count in range(len(frames) + 1)]
+    assert end == max([stop for stop in ends if stop <= cut], default=0)
+    assert [payload for _, payload in records] == payloads[: len(records)]
+    if cut == len(whole):
+        assert len(records) == len(payloads)
+
+
+@given(st.binary(min_size=1, max_size=50), st.data())
+def test_a_flipped_bit_is_never_a_record(payload: bytes, data: st.DataObject) -> None:
+    whole = bytearray(MAGIC + frame(1, payload))
+    bit = data.draw(st.integers(len(MAGIC) * 8, len(whole) * 8 - 1))
+    whole[bit // 8] ^= 1 << (bit % 8)
+    # A length that grew looks like a frame that is still being written; all else is damage.
+    with suppress(DamagedError):
+        assert parse(bytes(whole)) == ([], len(MAGIC))
+
+
+def test_another_format_is_refused() -> None:
+    with pytest.raises(DamagedError):
+        parse(b"NSMLREC9")
+    with pytest.raises(DamagedError):
+        parse(b"X")
+
+
+def test_records_arrive_in_order(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path / "spool"))
+    for number in range(100):
+        spool.append(b'{"n":%d}' % number)
+    assert [record["n"] for record in read(tmp_path / "spool/1.records")] == list(range(100))
+
+
+def test_each_writer_takes_the_first_free_number(tmp_path: Path) -> None:
+    (tmp_path / "7.records").write_bytes(b"")
+    (tmp_path / "notes").write_bytes(b"")
+    for _ in range(2):
+        Spool(str(tmp_path)).append(b"{}")
+    assert sorted(path.name for path in tmp_path.glob("*.records")) == [
+        "7.records",
+        "8.records",
+        "9.records",
+    ]
+    assert (tmp_path / "7.records").read_bytes() == b""
+
+
+def test_threads_share_a_file(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+
+    def write(name: int) -> None:
+        for number in range(300):
+            spool.append(b'{"thread":%d,"n":%d}' % (name, number))
+
+    threads = [threading.Thread(target=write, args=(name,)) for name in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    records = read(tmp_path / "1.records")
+    for name in range(4):
+        assert [r["n"] for r in records if r["thread"] == name] == list(range(300))
+
+
+def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
+    done = run_in_session(
+        tmp_path,
+        """
+import os, threading, nsml
+nsml.report(who=0)
+children = []
+for number in (1, 2, 3):
+    child = os.fork()
+    if child == 0:
+        for step in range(50):
+            nsml.report(who=number, step=step)
+        os._exit(0)
+    children.append(child)
+    nsml.report(who=0)
+for child in children:
+    os.waitpid(child, 0)
+nsml.report(who=0)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    files = [read(path) for path in (tmp_path / "spool").glob("*.records")]
+    owners = sorted((len(file), {r["values"]["who"] for r in file}.pop()) for file in files)
+    assert owners == [(5, 0), (50, 1), (50, 2), (50, 3)]
+    assert all(len({r["values"]["who"] for r in file}) == 1 for file in files)
+
+
+def test_a_fork_while_another_thread_reports_does_not_hang_the_child(tmp_path: Path) -> None:
+    done = run_in_session(
+        tmp_path,
+        """
+import os, threading, nsml
+stop = threading.Event()
+nsml.report(a=0)
+def loop():
+    while not stop.is_set():
+        nsml.report(a=1)
+thread = threading.Thread(target=loop)
+thread.start()
+for _ in range(30):
+    child = os.fork()
+    if child == 0:
+        nsml.report(child=1)
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+stop.set()
+thread.join()
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    files = [read(path) for path in (tmp_path / "spool").glob("*.records")]
+    assert len(files) == 31
+
+
+def test_a_report_that_returned_survives_sigkill(tmp_path: Path) -> None:
+    done = run_in_session(
+        tmp_path,
+        """
+import os, signal, nsml
+for step in range(1000):
+    nsml.report(step=step, loss=step / 2)
+os.kill(os.getpid(), signal.SIGKILL)
+""",
+    )
+    assert done.returncode == -signal.SIGKILL
+    assert [record["step"] for record in read(tmp_path / "spool/1.records")] == list(range(1000))
+
+
+def test_a_signal_handler_may_report_and_raise_at_any_point(tmp_path: Path) -> None:
+    done = run_in_session(
+        tmp_path,
+        """
+import signal, nsml
+beats = returned = interrupted = 0
+def beat(number, frame):
+    global beats
+    beats += 1
+    nsml.report(beat=beats)
+    if beats % 2:
+        raise KeyboardInterrupt
+nsml.report(begin=1)
+signal.signal(signal.SIGALRM, beat)
+signal.setitimer(signal.ITIMER_REAL, 0.0005, 0.0005)
+try:
+    while beats < 400:
+        try:
+            while beats < 400:
+                returned += 1
+                nsml.report(n=returned)
+        except KeyboardInterrupt:
+            interrupted += 1
+finally:
+    signal.signal(signal.SIGALRM, signal.SIG_IGN)
+nsml.report(end=returned, beats=beats)
+""",
+    )
+    assert done.returncode in (0, -signal.SIGINT, 1), done.stderr
+    records = [record["values"] for record in read(tmp_path / "spool/1.records")]
+    numbers = [record["n"] for record in records if "n" in record]
+    assert numbers == sorted(set(numbers)), "twice or out of order"
+    if "end" in records[-1]:
+        assert len(numbers) >= records[-1]["end"] - records[-1]["beats"]
+
+
+@pytest.fixture
+def file_limit() -> Iterator[Callable[[int | None], None]]:
+    """Sets how large files may become: the kernel then cuts writes short, as a full disk does."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def limit(size: int | None) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (before[0] if size is None else size, before[1]))
+
+    yield limit
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+@pytest.mark.parametrize("room", [1, 15, 16, 17, 40])
+def test_a_full_disk_costs_records_that_are_counted_and_hides_no_later_ones(
+    tmp_path: Path, file_limit: Callable[[int | None], None], room: int
+) -> None:
+    spool = Spool(str(tmp_path))
+    path = tmp_path / "1.records"
+    spool.append(b'{"n":0}')
+    file_limit(path.stat().st_size + room)
+    for number in range(1, 6):
+        spool.append(b'{"n":%d,"text":"%s"}' % (number, b"x" * 40))
+        assert read(path) == [{"n": 0}]
+    spool.append(b'{"n":6,"must":"arrive"}' + b" " * 40, must_arrive=True)
+    file_limit(None)
+    spool.append(b'{"n":7}')
+    first, *rest = read(path)
+    assert first == {"n": 0}
+    assert rest[0] == {"n": 6, "must": "arrive"}
+    assert (rest[1]["kind"], rest[1]["count"]) == ("dropped", 5)
+    assert rest[1]["since"] <= rest[1]["time"]
+    assert rest[2:] == [{"n": 7}]
+
+
+def test_what_is_owed_is_written_at_exit_when_no_report_follows(tmp_path: Path) -> None:
+    done = run_in_session(
+        tmp_path,
+        """
+import resource, nsml
+hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+nsml.report(a=1)
+resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
+nsml.report(a=2)
+resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert [record["kind"] for record in read(tmp_path / "spool/1.records")] == [
+        "metric",
+        "dropped",
+    ]
+
+
+def test_a_folder_that_cannot_be_written_costs_nothing_but_the_records(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "spool").write_text("a file where the folder should be")
+    spool = Spool(str(tmp_path / "spool"))
+    for _ in range(1000):
+        spool.append(b"{}")
+    assert capfd.readouterr().err.count("training goes on") == 1
+    (tmp_path / "spool").unlink()
+    spool._reopen_at = 0.0
+    spool.append(b'{"n":1}')
+    dropped, last = read(tmp_path / "spool/1.records")
+    assert dropped["count"] == 1000
+    assert last == {"n": 1}
+
+
+def test_an_empty_file_is_not_left_behind_when_the_disk_has_no_room_for_a_header(
+    tmp_path: Path, file_limit: Callable[[int | None], None]
+) -> None:
+    spool = Spool(str(tmp_path))
+    file_limit(4)
+    spool.append(b"{}")
+    file_limit(None)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_record_over_the_limit_is_dropped_and_said_so(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    spool.append(b'"' + b"x" * MAX_PAYLOAD + b'"')
+    spool.append(b'{"n":1}')
+    dropped, last = read(tmp_path / "1.records")
+    assert dropped["kind"] == "dropped"
+    assert str(MAX_PAYLOAD) in dropped["reason"]
+    assert last == {"n": 1}
+
+
+def test_a_program_that_closes_all_its_files_reports_into_another_one(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    spool.append(b'{"n":1}')
+    os.close(spool._fd)
+    spool.append(b'{"n":2}')
+    spool.append(b'{"n":3}')
+    assert read(tmp_path / "1.records") == [{"n": 1}]
+    assert read(tmp_path / "2.records") == [{"n": 2}, {"n": 3}]
+
+
+def test_the_writer_in_the_documentation_writes_this_format(tmp_path: Path) -> None:
+    text = (ROOT / "docs/sdk-protocol.md").read_text()
+    (program,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    for _ in range(2):
+        done = run_in_session(tmp_path, program)
+        assert done.returncode == 0, done.stderr
+    for number in (1, 2):
+        records = read(tmp_path / f"spool/{number}.records")
+        assert [record["values"]["loss"] for record in records] == [1, 1 / 2, 1 / 3]
