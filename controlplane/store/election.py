@@ -1,0 +1,304 @@
+"""Who decides: one leader at a time, and a number that fences what an older one still does.
+
+The leader key exists under a lease. Its create_revision is the *term*: it grows with every leader,
+and a transaction that compares it is refused as soon as there is another one. The lease and the
+clock only tell a leader early that it should stop; what makes it safe is the comparison.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Self
+
+import structlog
+
+from controlplane.store.companion import Companion
+from controlplane.store.interface import (
+    CommitUnknown,
+    Compacted,
+    Compare,
+    Delete,
+    Get,
+    KeyValue,
+    Lease,
+    LeaseLost,
+    NoSpace,
+    Put,
+    StoreError,
+    StoreUnavailable,
+    Transaction,
+    absent,
+    created_at,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+    from types import TracebackType
+
+    from controlplane.store.interface import KeyValueStore, TransactionResult
+    from nsml.clock import Clock
+
+LEADER_KEY: Final = "leader"
+DEFAULT_TTL_S: Final = 3.0
+VALID_SHARE: Final = 0.6
+"""Share of the lease after which an unrenewed leader stops: well before another can be elected."""
+RENEWALS_PER_TTL: Final = 6
+CAMPAIGN_RETRY_S: Final = 0.2
+WATCH_RETRY_S: Final = 0.1
+
+
+class LeadershipLost(StoreError):
+    """Another leader has been elected, may have been, or the lease cannot be renewed in time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Candidate:
+    """Who stands for election.
+
+    Attributes:
+        member: the id of this control plane, unique among all.
+        address: where others reach it, for forwarding.
+    """
+
+    member: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leader:
+    """Who leads, and its fencing number."""
+
+    member: str
+    address: str
+    term: int
+
+
+async def current_leader(store: KeyValueStore, *, key: str = LEADER_KEY) -> Leader | None:
+    """Return who leads now, or None between two leaders. For display and forwarding only."""
+    item = await store.get(key)
+    return None if item is None else _leader(item)
+
+
+async def watch_leader(
+    store: KeyValueStore, *, clock: Clock, key: str = LEADER_KEY
+) -> AsyncGenerator[Leader | None, None]:
+    """Yield who leads now, and then each change; None while nobody does."""
+    while True:
+        try:
+            listing = await store.list(key)
+            item = next((item for item in listing.items if item.key == key), None)
+            yield None if item is None else _leader(item)
+            async with contextlib.aclosing(store.watch(key, listing.revision + 1)) as batches:
+                async for batch in batches:
+                    for event in batch.events:
+                        if event.key == key:
+                            yield None if event.item is None else _leader(event.item)
+        except (Compacted, StoreUnavailable):
+            await clock.sleep(WATCH_RETRY_S)
+
+
+async def depose(store: KeyValueStore, leader: Leader, *, key: str = LEADER_KEY) -> bool:
+    """Remove a leader that is known to be dead before its lease ends.
+
+    Safe even if it is alive: what it still sends is fenced. False if it leads no longer.
+    """
+    result = await store.commit(
+        Transaction(compares=(created_at(key, leader.term),), success=(Delete(key=key),))
+    )
+    return result.succeeded
+
+
+class Leadership:
+    """The time during which this process leads, as an async context manager.
+
+    Entering waits until elected. Leadership can be lost at any moment: then the body is cancelled
+    and the block raises LeadershipLost. On the way out the lease is revoked, after the body has
+    ended, so that the next leader begins at once.
+
+    Every write of a leader goes through `commit`, or has `fence` among its compares.
+
+    Args:
+        ttl_s: lease of the leader key. The body is cancelled 0.6 of it after the last renewal
+            was sent, at the latest.
+    """
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        candidate: Candidate,
+        *,
+        clock: Clock,
+        ttl_s: float = DEFAULT_TTL_S,
+        key: str = LEADER_KEY,
+    ) -> None:
+        self._store = store
+        self._candidate = candidate
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._key = key
+        self._log = structlog.get_logger("store.election").bind(member=candidate.member)
+        self._lease: Lease | None = None
+        self._valid_until = 0.0
+        self._term = 0
+        self._stack = contextlib.AsyncExitStack()
+
+    @property
+    def term(self) -> int:
+        """The fencing number: the leader key's create_revision."""
+        return self._term
+
+    @property
+    def fence(self) -> Compare:
+        """True only while this term lasts: belongs into every transaction of the leader."""
+        return created_at(self._key, self._term)
+
+    @property
+    def is_valid(self) -> bool:
+        """Whether the lease surely lives: ask before acting outside the store."""
+        return self._clock.monotonic() < self._valid_until
+
+    async def commit(self, transaction: Transaction) -> TransactionResult:
+        """Commit with the fence.
+
+        Raises:
+            LeadershipLost: this term is over; nothing was changed.
+            StoreError: as `KeyValueStore.commit`.
+        """
+        fenced = replace(
+            transaction,
+            compares=(self.fence, *transaction.compares),
+            failure=(*transaction.failure, Get(key=self._key)),
+        )
+        result = await self._store.commit(fenced)
+        if result.succeeded:
+            return result
+        leader = result.responses[-1].item
+        if leader is None or leader.create_revision != self._term:
+            raise LeadershipLost(f"term {self._term} is over")
+        return replace(result, responses=result.responses[:-1])
+
+    async def __aenter__(self) -> Self:
+        async with contextlib.AsyncExitStack() as stack:
+            await self._campaign()
+            stack.push_async_callback(self._step_down)
+            self._log.info("leader.elected", term=self._term)
+            await stack.enter_async_context(Companion(self._renew(), name="leader.renew"))
+            await stack.enter_async_context(Companion(self._observe(), name="leader.observe"))
+            self._stack = stack.pop_all()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> bool | None:
+        return await self._stack.__aexit__(kind, error, trace)
+
+    async def _campaign(self) -> None:
+        """Wait until nobody leads and take the key; outages are waited out."""
+        while True:
+            try:
+                await self._wait_for_vacancy()
+                lease = await self._store.grant(self._ttl_s)
+                try:
+                    self._term = await self._take(lease)
+                finally:
+                    if not self._term:
+                        await self._give_back(lease)
+            except (StoreUnavailable, CommitUnknown, NoSpace, LeaseLost) as error:
+                self._log.warning("leader.campaign_failed", reason=str(error))
+                await self._clock.sleep(CAMPAIGN_RETRY_S)
+                continue
+            if self._term:
+                self._renewed(lease)
+                return
+
+    async def _wait_for_vacancy(self) -> None:
+        holder = await self._store.get(self._key)
+        if holder is None:
+            return
+        # The time-out is for a deletion that the watch has lost.
+        with contextlib.suppress(TimeoutError, Compacted):
+            async with asyncio.timeout(2 * self._ttl_s):
+                changes = self._store.watch(self._key, holder.mod_revision + 1)
+                async with contextlib.aclosing(changes) as batches:
+                    async for batch in batches:
+                        if any(e.key == self._key and e.item is None for e in batch.events):
+                            return
+
+    async def _take(self, lease: Lease) -> int:
+        """Put the leader key if there is none; return the term, or 0 if somebody else was first."""
+        record = json.dumps(
+            {"member": self._candidate.member, "address": self._candidate.address}
+        ).encode()
+        put = Put(key=self._key, value=record, lease=lease.id)
+        take = Transaction(compares=(absent(self._key),), success=(put,))
+        try:
+            result = await self._store.commit(take)
+        except CommitUnknown:
+            # The lease is ours alone, so the key tells whether the write was applied.
+            item = await self._store.get(self._key)
+            return item.create_revision if item is not None and item.lease == lease.id else 0
+        return result.revision if result.succeeded else 0
+
+    def _renewed(self, lease: Lease) -> None:
+        self._lease = lease
+        sent_at = lease.valid_until - lease.ttl_s
+        self._valid_until = sent_at + VALID_SHARE * lease.ttl_s
+
+    async def _renew(self) -> None:
+        """Keep the lease alive; raise LeadershipLost as soon as it may not be."""
+        lease = self._lease
+        while lease is not None:
+            left_s = self._valid_until - self._clock.monotonic()
+            try:
+                async with asyncio.timeout(max(0.0, left_s)):
+                    await self._clock.sleep(lease.ttl_s / RENEWALS_PER_TTL)
+                    lease = await self._store.keep_alive(lease)
+                    self._renewed(lease)
+            except TimeoutError:
+                raise LeadershipLost(f"the lease of term {self._term} was not renewed") from None
+            except LeaseLost as error:
+                raise LeadershipLost(f"the lease of term {self._term} is gone") from error
+            except StoreUnavailable as error:
+                self._log.warning("leader.renewal_failed", term=self._term, reason=str(error))
+
+    async def _observe(self) -> None:
+        """Raise LeadershipLost when the leader key is deleted: deposed, or expired unnoticed."""
+        position = self._term + 1
+        while True:
+            try:
+                async with contextlib.aclosing(self._store.watch(self._key, position)) as batches:
+                    async for batch in batches:
+                        position = max(position, batch.revision + 1)
+                        if any(event.key == self._key for event in batch.events):
+                            raise LeadershipLost(f"term {self._term} was ended by somebody else")
+            except Compacted:
+                item = await self._store.get(self._key)
+                if item is None or item.create_revision != self._term:
+                    raise LeadershipLost(f"term {self._term} is over") from None
+                position = (await self._store.list(self._key)).revision + 1
+            except StoreUnavailable:
+                await self._clock.sleep(WATCH_RETRY_S)
+
+    async def _step_down(self) -> None:
+        self._valid_until = 0.0
+        self._log.info("leader.stepped_down", term=self._term)
+        if self._lease is not None:
+            await self._give_back(self._lease)
+
+    async def _give_back(self, lease: Lease) -> None:
+        """Revoke a lease; one that cannot be revoked ends by itself."""
+        try:
+            await self._store.revoke(lease)
+        except StoreError as error:
+            self._log.warning("leader.revoke_failed", term=self._term, reason=str(error))
+
+
+def _leader(item: KeyValue) -> Leader:
+    record = json.loads(item.value)
+    return Leader(member=record["member"], address=record["address"], term=item.create_revision)

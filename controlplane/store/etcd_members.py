@@ -1,0 +1,371 @@
+"""Connections to the members of an etcd cluster, and what may be tried again after a failure.
+
+The rule: a read may be repeated; a write may be repeated only when it surely was not applied.
+Everything that a server or gRPC can answer is sorted here, by `_verdict`.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
+from urllib.parse import urlsplit
+
+import grpc
+import grpc.aio
+import structlog
+
+from controlplane.store.etcdpb import rpc_pb2 as pb
+from controlplane.store.interface import (
+    CommitUnknown,
+    Compacted,
+    InvalidTransaction,
+    NoSpace,
+    StoreError,
+    StoreRefused,
+    StoreReplaced,
+    StoreUnavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from google.protobuf.message import Message
+
+    from nsml.clock import Clock
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+Response = TypeVar("Response", bound="Message")
+Verdict = Literal["retry", "login", "unknown"]
+
+END: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
+"""What reading a stream gives after its last message."""
+
+RECEIVE_MAX_BYTES: Final = 64 << 20
+UNSOUND_VERSIONS: Final = ((3, 5, 0), (3, 5, 4))
+"""First and last of the servers that can lose acknowledged writes (etcd issues 13766, 14370)."""
+OLDEST_VERSION: Final = (3, 4, 0)
+
+_CHANNEL_OPTIONS: Final = (
+    ("grpc.use_local_subchannel_pool", 1),  # or all channels of the process share one connection
+    ("grpc.max_receive_message_length", RECEIVE_MAX_BYTES),
+    ("grpc.max_send_message_length", 4 << 20),
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 500),
+    ("grpc.max_reconnect_backoff_ms", 500),
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.service_config_disable_resolution", 1),
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tls:
+    """What an encrypted connection needs, as PEM bytes; certificate and key for mutual TLS."""
+
+    ca: bytes
+    certificate: bytes | None = None
+    key: bytes | None = field(default=None, repr=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Login:
+    """A user of etcd's own access control."""
+
+    user: str
+    password: str = field(repr=False)
+
+
+class LeaseNotFound(StoreError):
+    """The server does not know the lease; callers know which one it was."""
+
+
+class StoreBehind(StoreUnavailable):
+    """A read was answered from a revision that is older than one we have seen.
+
+    Servers 3.4 may do so for a moment after their process was paused; a store that goes on doing
+    so has been replaced.
+    """
+
+
+class ReplyTooLarge(StoreError):
+    """The answer is over the receive cap: ask for less at a time."""
+
+
+class Attempt(Protocol[T_co]):
+    """One try of a call on one member, within a time-out in seconds."""
+
+    def __call__(self, member: Member, timeout_s: float, /) -> Awaitable[T_co]:
+        """Return the answer or raise grpc.aio.AioRpcError."""
+        ...
+
+
+def plain_or_tls(endpoint: str) -> tuple[str, bool]:
+    """Return gRPC's target for an endpoint URL and whether it is encrypted.
+
+    Raises:
+        ValueError: not a URL of a kind that we speak, or plain text to another machine.
+    """
+    url = urlsplit(endpoint)
+    if url.scheme == "unix" and url.path:
+        return f"unix:{url.path}", False
+    if url.scheme not in ("http", "https") or not url.hostname or not url.port:
+        raise ValueError(
+            f"{endpoint!r} is not an etcd endpoint: write https://HOST:PORT, "
+            "http://127.0.0.1:PORT or unix:///PATH"
+        )
+    is_loopback = url.hostname in ("localhost", "::1") or url.hostname.startswith("127.")
+    if url.scheme == "http" and not is_loopback:
+        raise ValueError(f"{endpoint!r} is another machine and not encrypted: use https")
+    return url.netloc, url.scheme == "https"
+
+
+class Member:
+    """One endpoint: a channel and the calls on it."""
+
+    def __init__(self, endpoint: str, tls: Tls | None) -> None:
+        target, is_encrypted = plain_or_tls(endpoint)
+        self.endpoint = endpoint
+        self.is_verified = False
+        options: Any = _CHANNEL_OPTIONS
+        if is_encrypted:
+            if tls is None:
+                raise ValueError(f"{endpoint!r} needs a certificate authority to be checked with")
+            credentials = grpc.ssl_channel_credentials(tls.ca, tls.key, tls.certificate)
+            self.channel = grpc.aio.secure_channel(target, credentials, options=options)
+        else:
+            self.channel = grpc.aio.insecure_channel(target, options=options)
+        self.range = self._unary("KV/Range", pb.RangeRequest, pb.RangeResponse)
+        self.transact = self._unary("KV/Txn", pb.TxnRequest, pb.TxnResponse)
+        self.compact = self._unary("KV/Compact", pb.CompactionRequest, pb.CompactionResponse)
+        self.grant = self._unary("Lease/LeaseGrant", pb.LeaseGrantRequest, pb.LeaseGrantResponse)
+        self.revoke = self._unary(
+            "Lease/LeaseRevoke", pb.LeaseRevokeRequest, pb.LeaseRevokeResponse
+        )
+        self.status = self._unary("Maintenance/Status", pb.StatusRequest, pb.StatusResponse)
+        self.alarm = self._unary("Maintenance/Alarm", pb.AlarmRequest, pb.AlarmResponse)
+        self.defragment = self._unary(
+            "Maintenance/Defragment", pb.DefragmentRequest, pb.DefragmentResponse
+        )
+        self.authenticate = self._unary(
+            "Auth/Authenticate", pb.AuthenticateRequest, pb.AuthenticateResponse
+        )
+        self.keep_alive = self._stream(
+            "Lease/LeaseKeepAlive", pb.LeaseKeepAliveRequest, pb.LeaseKeepAliveResponse
+        )
+        self.watch = self._stream("Watch/Watch", pb.WatchRequest, pb.WatchResponse)
+
+    def _unary(
+        self, name: str, request: type[Message], response: type[Response]
+    ) -> Callable[..., Awaitable[Response]]:
+        call: Any = self.channel.unary_unary(
+            f"/etcdserverpb.{name}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        return cast("Callable[..., Awaitable[Response]]", call)
+
+    def _stream(self, name: str, request: type[Any], response: type[Any]) -> Any:
+        return self.channel.stream_stream(
+            f"/etcdserverpb.{name}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
+        )
+
+    async def ready(self, timeout_s: float) -> None:
+        """Return once connected to a server whose version is sound.
+
+        Calls that follow fail at once, instead of hanging on a connection that is not there, so
+        that what was never sent can be told from what may have been applied.
+        """
+        state = self.channel.get_state(try_to_connect=True)
+        if self.is_verified and state is grpc.ChannelConnectivity.READY:
+            return
+        answer = await self.status(pb.StatusRequest(), timeout=timeout_s, wait_for_ready=True)
+        refuse_unsound(answer.version)
+        self.is_verified = True
+
+
+def refuse_unsound(version: str) -> None:
+    """Raise StoreRefused for a server whose version is known to lose writes, or is too old."""
+    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
+    if found is None:
+        raise StoreRefused(f"the etcd server calls its version {version!r}: not one that is known")
+    number = tuple(map(int, found.groups()))
+    if UNSOUND_VERSIONS[0] <= number <= UNSOUND_VERSIONS[1]:
+        raise StoreRefused(
+            f"etcd {version} can lose acknowledged writes when it is killed (etcd issues 13766 "
+            "and 14370): use 3.4.21 or later of 3.4, or 3.5.5 or later"
+        )
+    if number < OLDEST_VERSION:
+        raise StoreRefused(f"etcd {version} is too old: use 3.4.21 or later")
+
+
+class Cluster:
+    """The members of a cluster, tried in turn; deadlines, repetition and login in one place.
+
+    Args:
+        deadline_s: how long a call tries altogether.
+        try_s: how long the first try of a read waits; later tries wait longer.
+    """
+
+    def __init__(
+        self,
+        endpoints: Sequence[str],
+        *,
+        clock: Clock,
+        tls: Tls | None,
+        login: Login | None,
+        deadline_s: float,
+        try_s: float,
+    ) -> None:
+        if not endpoints:
+            raise ValueError("an etcd cluster has at least one endpoint")
+        self._clock = clock
+        self._login = login
+        self._token: str | None = None
+        self._deadline_s = deadline_s
+        self._try_s = try_s
+        self._turn = 0
+        self._log = structlog.get_logger("store.etcd")
+        self.members = tuple(Member(endpoint, tls) for endpoint in endpoints)
+
+    async def close(self) -> None:
+        """Close every connection; calls in progress are cancelled."""
+        for member in self.members:
+            await member.channel.close(None)
+
+    @property
+    def metadata(self) -> tuple[tuple[str, str], ...]:
+        """What goes along with each call: who we are, where the server asks."""
+        return () if self._token is None else (("token", self._token),)
+
+    @property
+    def current(self) -> Member:
+        """The member that calls go to until it fails."""
+        return self.members[self._turn % len(self.members)]
+
+    def rotate(self, failed: Member) -> None:
+        """Let the next member have its turn, unless somebody has seen to it already."""
+        failed.is_verified = False
+        if self.current is failed:
+            self._turn += 1
+
+    async def call(
+        self, attempt: Attempt[T], *, is_write: bool = False, deadline_s: float | None = None
+    ) -> T:
+        """Carry out one call inside the deadline, on whichever member answers.
+
+        Raises:
+            CommitUnknown: a write was sent and its answer was lost.
+            StoreUnavailable: nobody answered; a write was not applied.
+            StoreReplaced: to the end, reads were answered from the past.
+        """
+        ends_at = self._clock.monotonic() + (deadline_s or self._deadline_s)
+        try_s = self._try_s
+        reason = "no time was given"
+        logins = 0
+        is_behind = False
+        while (left_s := ends_at - self._clock.monotonic()) > 0:
+            member = self.current
+            is_sent = is_behind = False
+            try:
+                if self._login is not None and self._token is None:
+                    await self._log_in(member, self._login, min(try_s, left_s))
+                await member.ready(min(try_s, left_s))
+                is_sent = is_write
+                return await attempt(member, left_s if is_write else min(try_s, left_s))
+            except grpc.aio.AioRpcError as error:
+                verdict = _verdict(error, is_sent=is_sent)
+                reason = f"{member.endpoint}: {error.code().name}: {error.details()}"
+            except StoreUnavailable as error:
+                verdict, reason = "retry", f"{member.endpoint}: {error}"
+                is_behind = isinstance(error, StoreBehind)
+            if verdict == "unknown":
+                self.rotate(member)
+                raise CommitUnknown(f"the answer to a write was lost ({reason})")
+            if verdict == "login":
+                logins += 1
+                self._token = None
+                if self._login is None or logins > 2:
+                    raise StoreRefused(f"etcd refuses our credentials ({reason})")
+                continue
+            self.rotate(member)
+            try_s *= 1.5
+            await self._clock.sleep(min(0.02, max(0.0, ends_at - self._clock.monotonic())))
+        if is_behind:
+            raise StoreReplaced(reason)
+        raise StoreUnavailable(f"etcd does not answer ({reason})")
+
+    def forget_token(self) -> bool:
+        """Log in anew at the next call; False if there is no user to log in as."""
+        self._token = None
+        return self._login is not None
+
+    async def _log_in(self, member: Member, login: Login, timeout_s: float) -> None:
+        request = pb.AuthenticateRequest(name=login.user, password=login.password)
+        try:
+            answer = await member.authenticate(request, timeout=timeout_s, wait_for_ready=True)
+        except grpc.aio.AioRpcError as error:
+            if error.code() in (
+                grpc.StatusCode.INVALID_ARGUMENT,
+                grpc.StatusCode.FAILED_PRECONDITION,
+            ):
+                raise StoreRefused(f"etcd refuses user {login.user}: {error.details()}") from error
+            raise
+        self._token = answer.token
+
+
+_REFUSALS: Final[tuple[tuple[str, Callable[[str], StoreError]], ...]] = (
+    ("requested lease not found", LeaseNotFound),
+    ("required revision has been compacted", lambda _: Compacted(0)),
+    ("required revision is a future revision", StoreReplaced),
+    ("database space exceeded", NoSpace),
+    ("request is too large", InvalidTransaction),
+    ("too many operations in txn", InvalidTransaction),
+    ("duplicate key given in txn", InvalidTransaction),
+    ("message larger than max", ReplyTooLarge),
+)
+"""Answers of the server that are final, by a part of their text, which is etcd's public API."""
+
+_LOGINS: Final = ("invalid auth token", "user name is empty", "revision in header is old")
+"""The token has expired, or the server has restarted and forgotten it."""
+
+_NEVER_APPLIED: Final = (
+    "failed to connect",
+    "Connection refused",
+    "no leader",
+    "too many requests",
+    "leader changed",
+)
+"""Failures that come before a write is proposed, or that only reads can meet."""
+
+
+def _verdict(error: grpc.aio.AioRpcError, *, is_sent: bool) -> Verdict:
+    """Say what to do after a failed call, or raise what it means.
+
+    Args:
+        error: what gRPC raised.
+        is_sent: a write may have reached the server.
+    """
+    details = error.details() or ""
+    for text, refusal in _REFUSALS:
+        if text in details:
+            raise refusal(f"etcd: {details}") from error
+    if any(text in details for text in _LOGINS):
+        return "login"
+    match error.code():
+        case grpc.StatusCode.UNAUTHENTICATED:
+            return "login"
+        case (
+            grpc.StatusCode.PERMISSION_DENIED
+            | grpc.StatusCode.UNIMPLEMENTED
+            | grpc.StatusCode.INVALID_ARGUMENT
+            | grpc.StatusCode.FAILED_PRECONDITION
+        ):
+            raise StoreRefused(f"etcd: {details}") from error
+    if is_sent and not any(text in details for text in _NEVER_APPLIED):
+        return "unknown"
+    return "retry"

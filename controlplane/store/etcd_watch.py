@@ -1,0 +1,200 @@
+"""One watch over one etcd stream after another, from where it had got to."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+import structlog
+
+from controlplane.store.etcd_members import END
+from controlplane.store.etcdpb import kv_pb2
+from controlplane.store.etcdpb import rpc_pb2 as pb
+from controlplane.store.interface import (
+    Compacted,
+    Event,
+    KeyValue,
+    StoreRefused,
+    StoreUnavailable,
+    WatchBatch,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Iterator
+
+    from controlplane.store.etcd_members import Cluster, Member
+
+
+class WatchStream:
+    """Knows the next revision to deliver, whichever connection it comes over.
+
+    Args:
+        span: first key and end of the keys watched, as etcd wants them.
+        position: the next revision to deliver.
+        root: what to take off the front of each key.
+        progress_every_s: silence after which the server is asked for a sign of life; after as
+            long again without one the stream is given up.
+    """
+
+    def __init__(
+        self,
+        cluster: Cluster,
+        span: tuple[bytes, bytes],
+        *,
+        position: int,
+        root: str,
+        progress_every_s: float,
+    ) -> None:
+        self._cluster = cluster
+        self._span = span
+        self._position = position
+        self._root = root
+        self._progress_every_s = progress_every_s
+        self._log = structlog.get_logger("store.etcd")
+        self._denials = 0
+
+    async def batches(self) -> AsyncGenerator[WatchBatch, None]:
+        """Deliver batches until the connection is lost, then end; call it again to go on.
+
+        Raises:
+            Compacted: the position is older than the server's history.
+            StoreRefused: we may not read these keys.
+        """
+        member = self._cluster.current
+        try:
+            async with contextlib.aclosing(self._read(member)) as batches:
+                async for batch in batches:
+                    yield batch
+            reason = "the stream ended"
+        except grpc.aio.AioRpcError as error:
+            reason = f"{error.code().name}: {error.details()}"
+        except StoreUnavailable as error:
+            reason = str(error)
+        self._cluster.rotate(member)
+        self._log.info(
+            "watch.interrupted", endpoint=member.endpoint, reason=reason, position=self._position
+        )
+
+    async def _read(self, member: Member) -> AsyncGenerator[WatchBatch, None]:
+        await member.ready(self._progress_every_s)
+        # hasleader: a member that is cut off from the others ends the stream instead of falling
+        # silent.
+        metadata = (*self._cluster.metadata, ("hasleader", "true"))
+        call = member.watch(metadata=metadata)
+        pulse = _Pulse(call, self._progress_every_s)
+        watching = asyncio.create_task(pulse.keep(), name="store.watch.pulse")
+        try:
+            first, end = self._span
+            create = pb.WatchCreateRequest(
+                key=first, range_end=end, start_revision=self._position, fragment=True
+            )
+            await call.write(pb.WatchRequest(create_request=create))
+            held: list[kv_pb2.Event] = []
+            while (response := await pulse.read()) is not END:
+                self._refuse(response)
+                if response.created:
+                    self._denials = 0
+                    continue
+                held.extend(response.events)
+                if response.fragment:
+                    continue
+                for batch in self._whole_revisions(held):
+                    self._position = batch.revision + 1
+                    yield batch
+                if not held:
+                    # The header's revision is not used: servers before 3.4.25 and 3.5.8 send it
+                    # ahead of events that are still to come.
+                    yield WatchBatch(revision=self._position - 1, events=())
+                held = []
+        finally:
+            watching.cancel()
+            call.cancel()
+            await asyncio.wait([watching])
+
+    def _refuse(self, response: pb.WatchResponse) -> None:
+        if not response.canceled:
+            return
+        if response.compact_revision:
+            raise Compacted(response.compact_revision)
+        reason = response.cancel_reason
+        if "permission denied" in reason or "auth" in reason:
+            # A token that has expired is answered like a lack of rights: log in once more.
+            self._denials += 1
+            if not self._cluster.forget_token() or self._denials > 1:
+                raise StoreRefused(f"etcd refuses the watch: {reason}")
+        raise StoreUnavailable(f"etcd cancelled the watch: {reason}")
+
+    def _whole_revisions(self, events: Iterable[kv_pb2.Event]) -> Iterator[WatchBatch]:
+        """Group events by revision; what was delivered already is left out."""
+        batch: list[Event] = []
+        revision = 0
+        for event in events:
+            if event.kv.mod_revision < self._position:
+                continue
+            if batch and event.kv.mod_revision != revision:
+                yield WatchBatch(revision=revision, events=tuple(batch))
+                batch = []
+            revision = event.kv.mod_revision
+            batch.append(self._event(event))
+        if batch:
+            yield WatchBatch(revision=revision, events=tuple(batch))
+
+    def _event(self, event: kv_pb2.Event) -> Event:
+        kv = event.kv
+        key = kv.key.decode()[len(self._root) :]
+        if event.type == kv_pb2.Event.DELETE:
+            return Event(key=key, item=None)
+        return Event(
+            key=key,
+            item=KeyValue(
+                key=key,
+                value=kv.value,
+                create_revision=kv.create_revision,
+                mod_revision=kv.mod_revision,
+                lease=kv.lease or None,
+            ),
+        )
+
+
+class _Pulse:
+    """Tells a quiet stream from a dead one.
+
+    Reads are never cancelled to see whether they take too long: grpc.aio ends the whole stream with
+    the read.
+    """
+
+    def __init__(self, call: Any, every_s: float) -> None:
+        self._call = call
+        self._every_s = every_s
+        self._is_heard = True
+        self._is_stalled = False
+
+    async def read(self) -> Any:
+        try:
+            response = await self._call.read()
+        except asyncio.CancelledError:
+            if self._is_stalled:
+                raise StoreUnavailable("the server has gone silent") from None
+            raise
+        self._is_heard = True
+        return response
+
+    async def keep(self) -> None:
+        """Ask for a sign of life after each quiet period; give up after one without an answer."""
+        is_asked = False
+        while True:
+            await asyncio.sleep(self._every_s)
+            if self._is_heard:
+                self._is_heard = is_asked = False
+                continue
+            if is_asked:
+                self._is_stalled = True
+                self._call.cancel()
+                return
+            is_asked = True
+            request = pb.WatchRequest(progress_request=pb.WatchProgressRequest())
+            with contextlib.suppress(grpc.aio.AioRpcError, asyncio.InvalidStateError):
+                await self._call.write(request)

@@ -1,0 +1,402 @@
+"""What the coordination store promises, whichever engine keeps it.
+
+Errors:
+
+    StoreError
+    ├── StoreUnavailable      nothing was changed; the same call may work later
+    ├── CommitUnknown         the transaction may or may not have been applied
+    ├── Compacted             the history asked for is gone: list again
+    ├── LeaseLost             the lease has ended, and its keys with it
+    ├── NoSpace               the store takes nothing but deletes until space is reclaimed
+    ├── StoreReplaced         this is not the store that was here before: do not go on
+    ├── StoreRefused          wrong credentials, or a server that is known to lose writes
+    ├── StoreLocked           another process has the embedded store's file open
+    ├── StoreCorrupt          the embedded store's file is damaged or of another format
+    └── InvalidTransaction    the caller's mistake: too large, a key written twice
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+MAX_OPERATIONS: Final = 128
+"""Most compares, success operations and failure operations (each) of one transaction."""
+
+MAX_TRANSACTION_BYTES: Final = 1_500_000
+"""Most bytes of keys and values in one transaction (etcd's request cap is 1.5 MiB with framing)."""
+
+DEFAULT_DEADLINE_S: Final = 2.0
+"""How long a call tries, in seconds, before it raises."""
+
+
+class StoreError(Exception):
+    """Something that the store could not do; the module says which kinds there are."""
+
+
+class StoreUnavailable(StoreError):
+    """The store did not answer in time, or is not there. Nothing was changed."""
+
+
+class CommitUnknown(StoreError):
+    """A write was sent and its answer was lost: it may have been applied, now or shortly.
+
+    Never repeat it blindly. Read what it would have written (a request id, the compared key) and
+    decide from that.
+    """
+
+
+class Compacted(StoreError):
+    """The revision asked for is older than the history that is kept.
+
+    Attributes:
+        revision: the oldest revision that can still be read, or 0 where the store does not say.
+    """
+
+    def __init__(self, revision: int) -> None:
+        super().__init__(f"history before revision {revision} has been compacted: list again")
+        self.revision = revision
+
+
+class LeaseLost(StoreError):
+    """The lease has expired or was revoked; every key under it is deleted."""
+
+    def __init__(self, lease_id: int) -> None:
+        super().__init__(f"lease {lease_id:x} is gone: it expired or was revoked")
+        self.lease_id = lease_id
+
+
+class NoSpace(StoreError):
+    """The store is at its quota. Reads and deletes work; `reclaim` gives space back."""
+
+
+class StoreReplaced(StoreError):
+    """The store went back in time (restored from an old copy, wiped, or another cluster).
+
+    What was decided on the lost revisions cannot be fenced any more, so nothing goes on by itself.
+    """
+
+
+class StoreRefused(StoreError):
+    """The server or the caller's credentials are refused; trying again does not help."""
+
+
+class StoreLocked(StoreError):
+    """Exactly one process may have the embedded store open, and another one has."""
+
+
+class StoreCorrupt(StoreError):
+    """The embedded store's file fails its check, or was written by another version."""
+
+
+class InvalidTransaction(StoreError, ValueError):
+    """The transaction breaks a bound that holds for every engine."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyValue:
+    """One key at one revision.
+
+    Attributes:
+        key: UTF-8 text, never empty.
+        create_revision: revision of the transaction that created the key.
+        mod_revision: revision of the transaction that last wrote it.
+        lease: id of the lease that the key dies with, or None.
+    """
+
+    key: str
+    value: bytes
+    create_revision: int
+    mod_revision: int
+    lease: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Listing:
+    """Every key under a prefix at one revision, sorted by the bytes of the key."""
+
+    items: tuple[KeyValue, ...]
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One change of one key; `item` is None when the key was deleted or its lease ended."""
+
+    key: str
+    item: KeyValue | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WatchBatch:
+    """All changes that one transaction made under a watched prefix, sorted as it made them.
+
+    A batch without events is progress: everything up to `revision` has been delivered, and the
+    connection is alive.
+    """
+
+    revision: int
+    events: tuple[Event, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lease:
+    """A promise to stay alive.
+
+    Attributes:
+        ttl_s: what the store granted, in seconds; may be longer than asked for.
+        valid_until: the instant on the store's monotonic clock up to which the lease surely lives,
+            counted from when the last successful request was *sent*.
+    """
+
+    id: int
+    ttl_s: float
+    valid_until: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compare:
+    """One condition of a transaction: `field` of `key` equals (or not) `operand`.
+
+    An absent key has create_revision and mod_revision 0, and fails every comparison of a value.
+    The functions below build the ones that are needed.
+    """
+
+    key: str
+    field: Literal["create_revision", "mod_revision", "value"]
+    operand: int | bytes
+    equal: bool = True
+
+
+def absent(key: str) -> Compare:
+    """The key does not exist."""
+    return Compare(key=key, field="create_revision", operand=0)
+
+
+def present(key: str) -> Compare:
+    """The key exists, whatever its value."""
+    return Compare(key=key, field="create_revision", operand=0, equal=False)
+
+
+def created_at(key: str, revision: int) -> Compare:
+    """The key is the one that was created at `revision`, never deleted since."""
+    return Compare(key=key, field="create_revision", operand=revision)
+
+
+def unchanged(key: str, mod_revision: int) -> Compare:
+    """The key was last written at `mod_revision`; 0 means that it does not exist."""
+    return Compare(key=key, field="mod_revision", operand=mod_revision)
+
+
+def holds(key: str, value: bytes) -> Compare:
+    """The key exists and has exactly this value."""
+    return Compare(key=key, field="value", operand=value)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Put:
+    """Write a key; with a lease, the key is deleted when the lease ends. No lease detaches it."""
+
+    key: str
+    value: bytes
+    lease: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delete:
+    """Delete a key; nothing happens if it is not there."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeletePrefix:
+    """Delete every key that begins with `prefix` (not empty)."""
+
+    prefix: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Get:
+    """Read a key, as the operations before it in the transaction left it."""
+
+    key: str
+
+
+Operation = Put | Delete | DeletePrefix | Get
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Transaction:
+    """If every compare holds, apply `success`, else `failure`: atomically, in one revision.
+
+    A transaction that changes nothing makes no revision. One list may not write a key twice (put
+    and put, or put and delete): etcd refuses it, so every engine does.
+    """
+
+    compares: tuple[Compare, ...] = ()
+    success: tuple[Operation, ...] = ()
+    failure: tuple[Operation, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Response:
+    """What one operation answered: what Get found, how many keys a delete removed."""
+
+    item: KeyValue | None = None
+    deleted: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TransactionResult:
+    """The outcome of a transaction that was decided.
+
+    Attributes:
+        succeeded: whether every compare held.
+        revision: the store's revision after it: the transaction's own if it changed something.
+        responses: one for each operation of the list that was applied, in its order.
+    """
+
+    succeeded: bool
+    revision: int
+    responses: tuple[Response, ...]
+
+
+class KeyValueStore(Protocol):
+    """An ordered key-value store with one revision counter for all its keys.
+
+    Terms: every transaction that changes something gets the next *revision* (from 2 up: a new
+    store is at revision 1). A key carries the revision that created it and the one that last
+    wrote it. *History* is every revision since the last *compaction*.
+
+    Guarantees, the same for every engine and tried by `tests/contract/test_store_contract.py`:
+    transactions are strictly serializable; reads are linearizable; what was acknowledged is on
+    disk; a watch delivers whole revisions in order, each once, across reconnects.
+
+    Every call has a deadline and raises StoreUnavailable or, for a write whose fate is not known,
+    CommitUnknown. Reads are repeated inside the deadline; writes are repeated only when they
+    surely were not applied. Any call may raise StoreReplaced or StoreRefused. Calls may run
+    concurrently from one event loop. A cancelled write may still be applied.
+    """
+
+    async def get(self, key: str) -> KeyValue | None:
+        """Return the key as it is now, or None."""
+        ...
+
+    async def list(self, prefix: str, *, revision: int = 0) -> Listing:
+        """Return every key under `prefix` at one revision; 0 means now, "" means all keys.
+
+        Raises:
+            Compacted: `revision` is older than the history.
+            StoreReplaced: `revision` has not happened yet in this store.
+        """
+        ...
+
+    async def commit(self, transaction: Transaction) -> TransactionResult:
+        """Decide and apply a transaction.
+
+        Raises:
+            InvalidTransaction: it breaks a bound; nothing was sent.
+            LeaseLost: a Put names a lease that is gone; nothing was changed.
+            NoSpace: the store is at its quota; nothing was changed.
+            CommitUnknown: it may have been applied.
+        """
+        ...
+
+    def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[WatchBatch, None]:
+        """Deliver every change under `prefix` from `from_revision` (inclusive, at least 1) on.
+
+        Runs until closed (`contextlib.aclosing`), over lost connections and restarts of the
+        server. Now and then it yields a batch without events.
+
+        Raises:
+            Compacted: `from_revision`, or where it had got to, is older than the history.
+        """
+        ...
+
+    async def grant(self, ttl_s: float) -> Lease:
+        """Make a lease of at least `ttl_s` seconds; engines may round up to whole seconds."""
+        ...
+
+    async def keep_alive(self, lease: Lease) -> Lease:
+        """Renew a lease; the result carries the new `valid_until`.
+
+        Success is a sign of life, never a proof of leadership: decide that by a compare.
+
+        Raises:
+            LeaseLost: it has ended.
+        """
+        ...
+
+    async def revoke(self, lease: Lease) -> None:
+        """End a lease and delete its keys in one revision; one that has ended is left so."""
+        ...
+
+    async def compact(self, revision: int) -> None:
+        """Forget the history before `revision`. Keys are kept, as they are at `revision`."""
+        ...
+
+    async def reclaim(self) -> None:
+        """Compact up to now, give freed space back and lift NoSpace. May take seconds."""
+        ...
+
+
+def check(transaction: Transaction) -> None:
+    """Raise InvalidTransaction if a bound that holds for every engine is broken."""
+    lists = (transaction.compares, transaction.success, transaction.failure)
+    longest = max(len(entries) for entries in lists)
+    if longest > MAX_OPERATIONS:
+        raise InvalidTransaction(
+            f"a transaction has at most {MAX_OPERATIONS} operations, this one has {longest}"
+        )
+    size = sum(_sizes(transaction))
+    if size > MAX_TRANSACTION_BYTES:
+        raise InvalidTransaction(
+            f"a transaction has at most {MAX_TRANSACTION_BYTES} bytes, this one has {size}"
+        )
+    _check_writes(transaction.success)
+    _check_writes(transaction.failure)
+
+
+def _sizes(transaction: Transaction) -> Iterator[int]:
+    for compare in transaction.compares:
+        if not compare.key:
+            raise InvalidTransaction("a key is never empty")
+        yield len(compare.key)
+        if isinstance(compare.operand, bytes):
+            yield len(compare.operand)
+    for operation in (*transaction.success, *transaction.failure):
+        match operation:
+            case Put(key=key, value=value):
+                yield len(key) + len(value)
+            case Delete(key=key) | Get(key=key) | DeletePrefix(prefix=key):
+                yield len(key)
+        if not key:
+            raise InvalidTransaction("a key is never empty")
+
+
+def _check_writes(operations: tuple[Operation, ...]) -> None:
+    puts: set[str] = set()
+    for operation in operations:
+        if isinstance(operation, Put):
+            if operation.key in puts:
+                raise InvalidTransaction(f"{operation.key} is written twice in one transaction")
+            puts.add(operation.key)
+    for operation in operations:
+        if isinstance(operation, Delete) and operation.key in puts:
+            raise InvalidTransaction(f"{operation.key} is written and deleted in one transaction")
+        if isinstance(operation, DeletePrefix):
+            for key in puts:
+                if key.startswith(operation.prefix):
+                    raise InvalidTransaction(f"{key} is written and deleted in one transaction")
+
+
+def prefix_end(prefix: bytes) -> bytes:
+    """Return the first bytes that sort after every key that begins with `prefix` (not empty)."""
+    for position in range(len(prefix) - 1, -1, -1):
+        if prefix[position] < 0xFF:
+            return prefix[:position] + bytes([prefix[position] + 1])
+    raise ValueError("a prefix of 0xff bytes has no end")
