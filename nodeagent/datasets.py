@@ -87,24 +87,31 @@ class Trees:
         # The one who waits goes on when the one who fetches is cancelled.
         async with lock:
             if not await self._run(path.is_dir):
-                await self._fetch(digest, path)
+                manifest = await self._fetch(digest, path, read_only=True)
+                described = path.with_name(path.name + _MANIFEST)
+                await self._run(lambda: write_atomically(described, manifest.encode()))
         return path
 
-    async def _fetch(self, digest: str, path: Path) -> None:
+    async def fetch(self, digest: str, target: Path) -> None:
+        """Lay the tree out as the new folder `target`, writable and not shared; errors as `get`."""
+        if not is_digest(digest):
+            raise ContentError(f"not a digest: {digest[:80]!r}")
+        await self._fetch(digest, target, read_only=False)
+
+    async def _fetch(self, digest: str, target: Path, *, read_only: bool) -> Manifest:
         manifest = await self._patiently(lambda: get_manifest(self._rpc(), digest, self._run))
         donors = await uninterrupted(self._run, partial(self._donors, manifest))
-        extraction = Extraction(manifest, path, read_only=True)
+        extraction = Extraction(manifest, target, read_only=read_only)
         await uninterrupted(self._run, extraction.__enter__)
         try:
             async with aclosing(self._chunks(digest, manifest, donors)) as chunks:
                 async for data in chunks:
                     await uninterrupted(self._run, partial(extraction.write, data))
-            staged = path.with_name(path.name + _MANIFEST)
-            await uninterrupted(self._run, lambda: write_atomically(staged, manifest.encode()))
             await uninterrupted(self._run, extraction.finish)
         finally:
             await uninterrupted(self._run, partial(extraction.__exit__, None, None, None))
         log.info("tree.fetched", digest=digest[:16], size=manifest.size, reused=len(donors))
+        return manifest
 
     async def _chunks(
         self, root: str, manifest: Manifest, donors: dict[str, _Place]

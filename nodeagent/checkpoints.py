@@ -1,0 +1,202 @@
+"""Checkpoints of one replica on their way to the object store.
+
+The SDK saves a checkpoint as a folder and then says so in a record. The record is noted here, on
+disk, before it is passed on, so that an agent that dies in between finds what it still has to send.
+Of several checkpoints of one name only the newest is sent.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import shutil
+from collections.abc import Awaitable, Callable
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from nodeagent.beneath import open_folder, path_of
+from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.transfer import put_tree, uninterrupted
+from nsml.client.errors import (
+    ClientError,
+    MissingBlobs,
+    NotEnough,
+    NotSignedIn,
+    PlatformFault,
+    Unavailable,
+)
+from nsml.client.rpc import Rpc
+from nsml.clock import Offload
+from nsml.content.errors import ContentError, EmptyFolder
+from nsml.content.manifest import build
+from nsml.content.packing import ChunkSource, Packed, Skipped, pack
+from nsml.v1 import checkpoints_pb2 as pb
+
+_LARGEST = 16 << 40
+_LONGEST_NAME = 512
+_WORTH_REPEATING = (Unavailable, MissingBlobs, NotSignedIn, NotEnough, PlatformFault)
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """What a record says of a checkpoint; `folder` is relative to the replica's checkpoints."""
+
+    name: str
+    folder: str
+    saved_at: float
+
+    @classmethod
+    def from_record(cls, record: dict[str, Any]) -> SavedCheckpoint | None:
+        """The checkpoint of a record, or None for one that no SDK writes."""
+        name, folder, saved_at = record.get("name"), record.get("folder"), record.get("time")
+        if not isinstance(name, str) or not 0 < len(name) <= _LONGEST_NAME:
+            return None
+        if not isinstance(folder, str) or not folder:
+            return None
+        if isinstance(saved_at, bool) or not isinstance(saved_at, int | float):
+            return None
+        if not 0 <= saved_at < 1 << 33:
+            return None
+        return cls(name=name, folder=folder, saved_at=float(saved_at))
+
+
+class Uploads:
+    """Sends the checkpoints of one replica, one after the other.
+
+    Args:
+        replica_id: whose.
+        folder: its folder.
+        rpc: gives the connection of the moment.
+        run: for the disk.
+        pause: awaited before something is tried again.
+    """
+
+    def __init__(
+        self,
+        replica_id: ReplicaId,
+        folder: ReplicaFolder,
+        *,
+        rpc: Callable[[], Rpc],
+        run: Offload,
+        pause: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._replica_id = replica_id
+        self._folder = folder
+        self._rpc = rpc
+        self._run = run
+        self._pause = pause
+        self._pending: dict[str, SavedCheckpoint] = {}
+        self._changed = asyncio.Event()
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def _noted(self) -> Path:
+        return self._folder.path / "uploads.json"
+
+    async def restore(self) -> None:
+        """Take up what an earlier agent noted and did not finish."""
+        try:
+            noted = json.loads(await self._run(self._noted.read_bytes))
+        except FileNotFoundError:
+            return
+        except ValueError as error:  # cut short by a power loss
+            log.warning("uploads.unreadable", replica=str(self._replica_id), error=str(error))
+            return
+        self._pending = {item["name"]: SavedCheckpoint(**item) for item in noted}
+        self._tell()
+
+    async def add(self, checkpoint: SavedCheckpoint) -> None:
+        """Note a checkpoint; on return a killed agent's successor knows of it."""
+        self._pending.pop(checkpoint.name, None)
+        self._pending[checkpoint.name] = checkpoint
+        await self._note()
+        self._tell()
+
+    async def work(self) -> None:
+        """Send what is pending, for ever."""
+        while True:
+            await self._changed.wait()
+            for checkpoint in tuple(self._pending.values()):
+                if self._pending.get(checkpoint.name) is checkpoint:
+                    await self._send(checkpoint)
+            self._changed.clear()
+            self._tell()
+
+    async def finished(self) -> None:
+        """Return once nothing is pending: every checkpoint is durable, overwritten or broken."""
+        await self._idle.wait()
+
+    async def _send(self, checkpoint: SavedCheckpoint) -> None:
+        try:
+            await self._upload(checkpoint)
+        except _WORTH_REPEATING as error:
+            self._log("checkpoint.delayed", checkpoint, error)
+            await self._pause()
+            return
+        except (ClientError, ContentError, OSError, ValueError) as error:
+            self._log("checkpoint.lost", checkpoint, error)
+        if self._pending.get(checkpoint.name) is checkpoint:
+            del self._pending[checkpoint.name]
+            await self._note()
+
+    async def _upload(self, checkpoint: SavedCheckpoint) -> None:
+        # Opened for as long as it is read: what user code puts in its place is another folder.
+        parts = ["checkpoints", *checkpoint.folder.split("/")]
+        with open_folder(self._folder.run, parts) as descriptor:
+            packed = await self._pack(path_of(descriptor))
+            digest = await put_tree(self._rpc(), packed, self._run)
+        request = pb.CommitCheckpointRequest(
+            session_id=self._replica_id.session_id,
+            attempt=self._replica_id.attempt,
+            name=checkpoint.name,
+            digest=digest,
+            size_bytes=packed.manifest.size,
+            file_count=len(packed.manifest.entries),
+        )
+        request.saved_at.FromMicroseconds(round(checkpoint.saved_at * 1e6))
+        await self._rpc().unary(
+            "CheckpointService/CommitCheckpoint", request, pb.CommitCheckpointResponse
+        )
+        self._log("checkpoint.durable", checkpoint, None)
+        await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
+
+    async def _pack(self, root: Path) -> Packed:
+        """The manifest of the folder; a save function may have written no files at all."""
+        try:
+            return await uninterrupted(self._run, partial(pack, root, max_bytes=_LARGEST))
+        except EmptyFolder:
+            return Packed(manifest=build([]), source=ChunkSource(root, {}), skipped=Skipped())
+
+    def _remove_older(self, folder: str) -> None:
+        """Delete earlier checkpoints of the same name: `<number>-<escaped name>`, lower numbers."""
+        number, dash, escaped = folder.split("/", maxsplit=1)[0].partition("-")
+        if not dash or not number.isdecimal():
+            return
+        with open_folder(self._folder.run, ["checkpoints"]) as checkpoints:
+            for entry in os.listdir(checkpoints):  # noqa: PTH208 - a descriptor
+                other, _, name = entry.partition("-")
+                if name == escaped and other.isdecimal() and int(other) < int(number):
+                    shutil.rmtree(entry, ignore_errors=True, dir_fd=checkpoints)
+
+    async def _note(self) -> None:
+        content = json.dumps([asdict(item) for item in self._pending.values()]).encode()
+        await uninterrupted(self._run, partial(write_atomically, self._noted, content))
+
+    def _tell(self) -> None:
+        if self._pending:
+            self._idle.clear()
+            self._changed.set()
+        else:
+            self._idle.set()
+
+    def _log(self, event: str, checkpoint: SavedCheckpoint, error: Exception | None) -> None:
+        told = {} if error is None else {"error": str(error)}
+        log.info(event, replica=str(self._replica_id), checkpoint=checkpoint.name, **told)

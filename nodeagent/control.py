@@ -1,0 +1,222 @@
+"""The Control stream: registration, orders down, reports up; reconnects for ever."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from dataclasses import dataclass
+from typing import Any, NoReturn, Protocol
+
+import grpc
+import grpc.aio
+import structlog
+
+from nodeagent.folders import ReplicaId
+from nodeagent.link import Backoff, Link
+from nodeagent.outbox import Outbox, replica_of
+from nsml.client.errors import ClientError, Unavailable, translate
+from nsml.clock import Clock
+from nsml.v1 import agents_pb2 as pb
+
+_HEARTBEAT_SHARE = 0.6
+"""Of the interval that the control plane names: one late heartbeat is still in time."""
+_REPEAT_AFTER_S = 3.0
+_REFUSED_PAUSE_S = 15.0
+_SHORTEST_HEARTBEAT_S = 0.05
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+log = structlog.get_logger()
+
+
+class WrongPlatform(Exception):
+    """The control plane belongs to another platform than the one this node obeys."""
+
+
+class Node(Protocol):
+    """What the stream speaks for."""
+
+    def describe(self) -> pb.Register:
+        """The first message of a stream."""
+        ...
+
+    async def registered(self, answer: pb.Registered) -> None:
+        """The control plane took the node; raises WrongPlatform when it must not be obeyed."""
+        ...
+
+    async def obey(self, orders: pb.Orders) -> bool:
+        """Persist and carry out; False when they are older than what was seen."""
+        ...
+
+    def finalized(self, replica_id: ReplicaId) -> None:
+        """The control plane knows that nothing more comes of a replica."""
+        ...
+
+    def contact(self) -> None:
+        """The control plane is there."""
+        ...
+
+    def open_tunnel(self, order: pb.OpenTunnel) -> None:
+        """Dial a tunnel."""
+        ...
+
+
+@dataclass(slots=True)
+class _Stream:
+    """One opened stream and how often to speak on it."""
+
+    call: Any
+    heartbeat_s: float
+    accepted: pb.OrdersAccepted | None = None
+
+
+class Control:
+    """Keeps the node registered.
+
+    Args:
+        node: whom it speaks for.
+        link: over which way.
+        outbox: the reports to send.
+        clock, rng: time and the jitter of pauses.
+        longest_backoff_s: longest pause between two attempts.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        link: Link,
+        outbox: Outbox,
+        *,
+        clock: Clock,
+        rng: random.Random,
+        longest_backoff_s: float,
+    ) -> None:
+        self._node = node
+        self._link = link
+        self._outbox = outbox
+        self._clock = clock
+        self._backoff = Backoff(clock, rng, longest_s=longest_backoff_s)
+
+    async def run(self) -> NoReturn:
+        """Connect, converse, and connect again."""
+        while True:
+            try:
+                await self._converse()
+            except WrongPlatform:
+                log.exception("control.wrong_platform")
+                await self._clock.sleep(_REFUSED_PAUSE_S)
+            except ClientError as error:
+                await self._failed(error)
+
+    async def _failed(self, error: ClientError) -> None:
+        log.warning(
+            "control.lost", address=self._link.address, reason=error.reason, error=error.message
+        )
+        leader = error.metadata.get("leader", "")
+        if leader and leader != self._link.address:
+            self._link.follow(leader)
+        elif isinstance(error, Unavailable):
+            self._link.forget_leader()
+        else:  # refused: another agent speaks for this node, or it is not welcome
+            await self._clock.sleep(_REFUSED_PAUSE_S)
+        await self._backoff.pause()
+
+    async def _converse(self) -> None:
+        """One stream from registration to its end, which is always a ClientError."""
+        call = self._link.open("AgentService/Control", pb.ControlRequest, pb.ControlResponse)
+        try:
+            stream = await self._register(call)
+            async with asyncio.TaskGroup() as group:
+                writer = group.create_task(self._write(stream))
+                failure = await self._read_all(stream)
+                writer.cancel()
+            raise failure
+        finally:
+            self._link.up.clear()
+            call.cancel()
+
+    async def _register(self, call: Any) -> _Stream:
+        try:
+            await call.write(pb.ControlRequest(register=self._node.describe()))
+            answer = await call.read()
+        except (grpc.RpcError, asyncio.InvalidStateError) as error:
+            raise await _failure(call, error) from error
+        if answer is _EOF or answer.WhichOneof("kind") != "registered":
+            raise Unavailable("the control plane did not answer the registration")
+        await self._node.registered(answer.registered)
+        interval_s = answer.registered.heartbeat_interval.ToNanoseconds() / 1e9
+        self._backoff.reset()
+        self._outbox.repeat()
+        self._link.up.set()
+        log.info("control.registered", address=self._link.address, term=answer.registered.term)
+        return _Stream(call, max(interval_s * _HEARTBEAT_SHARE, _SHORTEST_HEARTBEAT_S))
+
+    async def _read_all(self, stream: _Stream) -> ClientError:
+        try:
+            while (message := await stream.call.read()) is not _EOF:
+                self._node.contact()
+                await self._take(stream, message)
+        except grpc.RpcError as error:
+            return await _failure(stream.call, error)
+        return Unavailable("the control plane ended the stream")
+
+    async def _take(self, stream: _Stream, message: pb.ControlResponse) -> None:
+        match message.WhichOneof("kind"):
+            case "orders":
+                orders = message.orders
+                if await self._node.obey(orders):
+                    stream.accepted = pb.OrdersAccepted(term=orders.term, revision=orders.revision)
+                    self._outbox.wake.set()
+            case "acknowledged":
+                for report in message.acknowledged.reports:
+                    replica_id = replica_of(report.replica)
+                    self._outbox.acknowledge(replica_id, report.phase)
+                    if report.phase == pb.REPLICA_PHASE_FINALIZED:
+                        self._node.finalized(replica_id)
+            case "open_tunnel":
+                self._node.open_tunnel(message.open_tunnel)
+            case kind:
+                log.warning("control.unknown_message", kind=kind)
+
+    async def _write(self, stream: _Stream) -> None:
+        """Say what is new at once, and something at least every heartbeat."""
+        repeat_at = self._clock.monotonic() + _REPEAT_AFTER_S
+        try:
+            while True:
+                if self._clock.monotonic() >= repeat_at:
+                    self._outbox.repeat()
+                    repeat_at = self._clock.monotonic() + _REPEAT_AFTER_S
+                for message in self._due(stream):
+                    await stream.call.write(message)
+                await self._wait(stream)
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            return  # the reader hears why
+
+    def _due(self, stream: _Stream) -> list[pb.ControlRequest]:
+        messages = [pb.ControlRequest(report=report) for report in self._outbox.take()]
+        if stream.accepted is not None:
+            messages.append(pb.ControlRequest(orders_accepted=stream.accepted))
+            stream.accepted = None
+        return messages
+
+    async def _wait(self, stream: _Stream) -> None:
+        try:
+            async with asyncio.timeout(stream.heartbeat_s):
+                await self._outbox.wake.wait()
+        except TimeoutError:
+            await stream.call.write(pb.ControlRequest(heartbeat=pb.Heartbeat()))
+            self._node.contact()
+
+
+async def _failure(call: Any, error: Exception) -> ClientError:
+    """The named error of a broken stream; the leader's address, where one was sent, in metadata."""
+    if not isinstance(error, grpc.aio.AioRpcError):  # a write to a call that is over: ask it why
+        try:
+            await call.read()
+        except grpc.aio.AioRpcError as reason:
+            error = reason
+        else:
+            return Unavailable("the stream broke")
+    failure = translate(error)
+    trailing: Any = error.trailing_metadata()
+    failure.metadata.update({key: value for key, value in trailing or () if key == "leader"})
+    return failure

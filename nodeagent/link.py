@@ -1,0 +1,105 @@
+"""The agent's way to the control plane: which address, over which channel, as whom."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import Callable
+from typing import Any
+
+import structlog
+from google.protobuf.message import Message
+
+from nsml.client.rpc import Channel, Rpc
+from nsml.clock import Clock
+
+_FIRST_PAUSE_S = 0.1
+
+log = structlog.get_logger()
+
+ChannelFactory = Callable[[str], Channel]
+
+
+class Link:
+    """Every call of the agent starts here.
+
+    `up` is set while the node is registered. Channels are kept until `close`: closing one would
+    cancel the calls of others that still use it, and there are only as many as control planes.
+
+    Args:
+        server: where to dial first, and again when a leader cannot be reached.
+        channel_factory: makes a channel to an address.
+        token: the node's bearer token; None where a certificate says who it is.
+    """
+
+    def __init__(
+        self, server: str, *, channel_factory: ChannelFactory, token: str | None = None
+    ) -> None:
+        self.up = asyncio.Event()
+        self._server = server
+        self._address = server
+        self._factory = channel_factory
+        self._token = token
+        self._channels: dict[str, Channel] = {}
+
+    @property
+    def address(self) -> str:
+        """Where calls go now."""
+        return self._address
+
+    def follow(self, leader: str) -> None:
+        """Dial `leader` from now on."""
+        log.info("link.leader", address=leader)
+        self._address = leader
+
+    def forget_leader(self) -> bool:
+        """Dial the configured server again; False when that is the one already."""
+        was_elsewhere = self._address != self._server
+        self._address = self._server
+        return was_elsewhere
+
+    def rpc(self) -> Rpc:
+        """Calls with one request or one response."""
+        return Rpc(self._channel(), token=self._token)
+
+    def open(self, method: str, request: type[Message], response: type[Message]) -> Any:
+        """A stream both ways, to be used by `write` and `read`; `method` is "Service/Method"."""
+        opened = self._channel().stream_stream(
+            f"/nsml.v1.{method}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        return opened(metadata=(("authorization", f"Bearer {self._token}"),) if self._token else ())
+
+    async def close(self) -> None:
+        """Close all channels and with them all calls."""
+        self.up.clear()
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close()  # type: ignore[attr-defined]
+
+    def _channel(self) -> Channel:
+        channel = self._channels.get(self._address)
+        if channel is None:
+            channel = self._channels[self._address] = self._factory(self._address)
+        return channel
+
+
+class Backoff:
+    """Pauses that grow from a tenth of a second to `longest_s`, each cut by chance."""
+
+    def __init__(self, clock: Clock, rng: random.Random, *, longest_s: float) -> None:
+        self._clock = clock
+        self._rng = rng
+        self._longest_s = longest_s
+        self._failures = 0
+
+    def reset(self) -> None:
+        """It worked: begin with the shortest pause again."""
+        self._failures = 0
+
+    async def pause(self) -> None:
+        """Sleep before the next attempt."""
+        bound = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 16), self._longest_s)
+        self._failures += 1
+        await self._clock.sleep(self._rng.uniform(bound / 4, bound))

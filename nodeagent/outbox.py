@@ -1,0 +1,61 @@
+"""Reports that the control plane has not acknowledged yet: of each replica the newest."""
+
+from __future__ import annotations
+
+import asyncio
+
+from nodeagent.folders import ReplicaId
+from nsml.v1 import agents_pb2 as pb
+
+
+def replica_of(message: pb.ReplicaId) -> ReplicaId:
+    """The id that a message names; raises ValueError for one that could not be a folder's name."""
+    return ReplicaId(
+        session_id=message.session_id, attempt=int(message.attempt), rank=int(message.rank)
+    )
+
+
+def replica_message(replica_id: ReplicaId) -> pb.ReplicaId:
+    """The contract's form of an id."""
+    return pb.ReplicaId(
+        session_id=replica_id.session_id, attempt=replica_id.attempt, rank=replica_id.rank
+    )
+
+
+class Outbox:
+    """What is still to be said, and what was said on the stream of the moment."""
+
+    def __init__(self) -> None:
+        self.wake = asyncio.Event()
+        """Set when something was put in."""
+        self._pending: dict[ReplicaId, pb.ReplicaReport] = {}
+        self._sent: dict[ReplicaId, pb.ReplicaReport] = {}
+
+    def put(self, replica_id: ReplicaId, report: pb.ReplicaReport) -> None:
+        """Say `report` as soon as possible, and until it is acknowledged or replaced."""
+        self._pending[replica_id] = report
+        self.wake.set()
+
+    def take(self) -> list[pb.ReplicaReport]:
+        """What was not said yet on this stream."""
+        self.wake.clear()
+        fresh = {
+            replica_id: report
+            for replica_id, report in self._pending.items()
+            if self._sent.get(replica_id) is not report
+        }
+        self._sent.update(fresh)
+        return list(fresh.values())
+
+    def repeat(self) -> None:
+        """Say everything again: a new stream, or no acknowledgement for long."""
+        self._sent.clear()
+        if self._pending:
+            self.wake.set()
+
+    def acknowledge(self, replica_id: ReplicaId, phase: pb.ReplicaPhase) -> None:
+        """Stop repeating the report of that phase."""
+        pending = self._pending.get(replica_id)
+        if pending is not None and pending.phase == phase:
+            del self._pending[replica_id]
+            self._sent.pop(replica_id, None)

@@ -1,0 +1,240 @@
+"""What user code may ask the agent for: one JSON line each way over the replica's socket.
+
+`{"v": 1, "op": "load", "checkpoint": NAME, "session": NAME or null, "target": FOLDER}` answers with
+`{"ok": true, "folder": FOLDER}` once the checkpoint lies in that folder below `run/`, or with
+`{"ok": false, "error": CODE, "message": TEXT}`. Whatever a client sends or leaves out, only its own
+connection suffers.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import secrets
+import socket
+import stat
+from collections.abc import Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from nodeagent.beneath import open_folder, path_of
+from nodeagent.datasets import Trees
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.transfer import uninterrupted
+from nsml.client.errors import ClientError, NotFound, Unavailable
+from nsml.client.rpc import Rpc
+from nsml.clock import Offload
+from nsml.content.errors import ContentError
+from nsml.content.extract import remove_tree
+from nsml.v1 import checkpoints_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+_LONGEST_LINE = 64 << 10
+_LONGEST_TEXT = 1024
+_MOST_CLIENTS = 16
+_SILENT_S = 30.0
+_RESERVED = ("spool", "checkpoints", "socket", "tunnel")
+_DEEPEST = 4
+
+log = structlog.get_logger()
+
+
+class RequestRefused(Exception):
+    """A request that is answered with an error; `code` is the contract's word."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+class Loads:
+    """Fetches checkpoints into the folder that a replica shares with its agent.
+
+    Args:
+        trees: fetches the files.
+        staging: folder on the same file system as the replicas, the agent's own.
+        rpc: gives the connection of the moment.
+        run: for the disk.
+        pause: awaited before something is tried again.
+    """
+
+    def __init__(
+        self,
+        trees: Trees,
+        staging: Path,
+        *,
+        rpc: Callable[[], Rpc],
+        run: Offload,
+        pause: Callable[[], Awaitable[None]],
+    ) -> None:
+        self._trees = trees
+        self._staging = staging
+        self._rpc = rpc
+        self._run = run
+        self._pause = pause
+
+    def create(self) -> None:
+        """An empty staging folder."""
+        remove_tree(self._staging)
+        self._staging.mkdir(mode=0o700, parents=True)
+
+    async def load(self, replica: ReplicaId, run_folder: Path, request: dict[str, Any]) -> str:
+        """Carry out one request; the folder below `run_folder` where the files are.
+
+        Raises RequestRefused.
+        """
+        name = _text(request, "checkpoint")
+        session = _text(request, "session") if request.get("session") else replica.session_id
+        parts = _target(_text(request, "target"))
+        checkpoint = await self._find(session, name)
+        if not checkpoint.digest:
+            raise RequestRefused("NOT_FOUND", f"checkpoint {name} of {session} is not durable yet")
+        staged = self._staging / secrets.token_hex(8)
+        try:
+            await self._trees.fetch(checkpoint.digest, staged)
+            await uninterrupted(self._run, partial(_move, staged, run_folder, parts))
+        except ClientError as error:
+            raise RequestRefused(error.reason or "FAILED", error.message) from error
+        except (ContentError, OSError) as error:
+            raise RequestRefused("FAILED", str(error)) from error
+        finally:
+            await uninterrupted(self._run, partial(remove_tree, staged))
+        return "/".join(parts)
+
+    async def _find(self, session: str, name: str) -> pb.Checkpoint:
+        request = pb.GetCheckpointRequest(session=session, name=name)
+        method = "CheckpointService/GetCheckpoint"
+        while True:
+            try:
+                answer = await self._rpc().unary(method, request, pb.GetCheckpointResponse)
+            except Unavailable:
+                await self._pause()
+            except NotFound as error:
+                raise RequestRefused("NOT_FOUND", error.message) from error
+            except ClientError as error:
+                raise RequestRefused(error.reason or "FAILED", error.message) from error
+            else:
+                return answer.checkpoint
+
+
+class RequestServer:
+    """Listens on the socket of one replica."""
+
+    def __init__(self, replica: ReplicaId, folder: ReplicaFolder, loads: Loads) -> None:
+        self._replica = replica
+        self._run_folder = folder.run
+        self._loads = loads
+        self._clients: set[asyncio.Task[Any]] = set()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[None]:
+        """Answer requests while the context lasts."""
+        server = await asyncio.start_unix_server(
+            self._serve, sock=_listen(self._run_folder), limit=_LONGEST_LINE
+        )
+        try:
+            yield
+        finally:
+            server.close()
+            for client in tuple(self._clients):
+                client.cancel()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        client = asyncio.current_task()
+        assert client is not None  # noqa: S101 - a coroutine that runs has a task
+        self._clients.add(client)
+        try:
+            if len(self._clients) <= _MOST_CLIENTS:
+                await self._answer_all(reader, writer)
+        except (OSError, TimeoutError) as error:
+            log.debug("request.broken", replica=str(self._replica), error=str(error))
+        finally:
+            self._clients.discard(client)
+            writer.close()
+            with suppress(OSError):
+                await writer.wait_closed()
+
+    async def _answer_all(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while True:
+            try:
+                line = await asyncio.wait_for(reader.readline(), _SILENT_S)
+            except ValueError:
+                line = b""
+                await _say(writer, _refusal("INVALID", "the request is too long"))
+            if not line.endswith(b"\n"):
+                return
+            try:
+                answer = await self._answer(line)
+            except RequestRefused as refused:
+                answer = _refusal(refused.code, str(refused))
+            await _say(writer, answer)
+
+    async def _answer(self, line: bytes) -> dict[str, Any]:
+        try:
+            request = json.loads(line)
+        except (ValueError, RecursionError) as error:
+            raise RequestRefused("INVALID", "the request is not JSON") from error
+        if not isinstance(request, dict) or request.get("v") != 1:
+            raise RequestRefused("INVALID", 'the request is not an object with "v": 1')
+        operation = request.get("op")
+        if operation != "load":
+            raise RequestRefused("UNSUPPORTED", f"this agent does not know {str(operation)[:40]!r}")
+        folder = await self._loads.load(self._replica, self._run_folder, request)
+        return {"ok": True, "folder": folder}
+
+
+def _listen(run_folder: Path) -> socket.socket:
+    """A socket at `run/socket`; a longer path than the kernel takes is no hindrance."""
+    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        with open_folder(run_folder, []) as descriptor:
+            with suppress(FileNotFoundError):
+                if not stat.S_ISDIR(os.lstat("socket", dir_fd=descriptor).st_mode):
+                    os.unlink("socket", dir_fd=descriptor)
+            listener.bind(str(path_of(descriptor) / "socket"))
+            os.chmod("socket", 0o600, dir_fd=descriptor)
+        listener.settimeout(0)
+    except OSError:
+        listener.close()
+        raise
+    return listener
+
+
+def _target(text: str) -> list[str]:
+    """The parts of a folder below `run/` that a request may name."""
+    parts = text.split("/")
+    is_plain = all(part not in {"", ".", ".."} and "\0" not in part for part in parts)
+    if not is_plain or len(parts) > _DEEPEST or parts[0] in _RESERVED:
+        raise RequestRefused("INVALID", f"not a folder for files: {text[:80]!r}")
+    return parts
+
+
+def _move(staged: Path, run_folder: Path, parts: list[str]) -> None:
+    with (
+        open_folder(run_folder, parts[:-1], create=True) as target,
+        open_folder(staged.parent, []) as source,
+    ):
+        os.rename(staged.name, parts[-1], src_dir_fd=source, dst_dir_fd=target)
+
+
+def _text(request: dict[str, Any], key: str) -> str:
+    value = request.get(key)
+    if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_TEXT:
+        raise RequestRefused("INVALID", f"{key} is missing or not a text")
+    return value
+
+
+def _refusal(code: str, message: str) -> dict[str, Any]:
+    return {"ok": False, "error": code, "message": message}
+
+
+async def _say(writer: asyncio.StreamWriter, answer: dict[str, Any]) -> None:
+    writer.write(json.dumps(answer).encode() + b"\n")
+    await asyncio.wait_for(writer.drain(), _SILENT_S)
