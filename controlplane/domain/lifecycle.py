@@ -89,6 +89,8 @@ SESSION_LIFE: dict[tuple[SessionState, SessionEvent], SessionState] = {
     (_S.UNKNOWN, _E.REQUEUED): _S.QUEUED,
     (_S.UNKNOWN, _E.HELD): _S.HELD,
     (_S.STOPPING, _E.GONE): _S.FINALIZING,
+    (_S.STOPPING, _E.REQUEUED): _S.QUEUED,
+    (_S.STOPPING, _E.HELD): _S.HELD,
     (_S.FINALIZING, _E.SUCCEEDED): _S.SUCCEEDED,
     (_S.FINALIZING, _E.FAILED): _S.FAILED,
     (_S.FINALIZING, _E.STOPPED): _S.STOPPED,

@@ -15,6 +15,7 @@ _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
+_NUMBER = re.compile(r"[1-9][0-9]{0,10}")
 _ID = re.compile(r"s[a-z2-7]{16}")
 
 
@@ -76,7 +77,7 @@ def parse_reference(text: str) -> SessionReference:
     if re.fullmatch(r"@[1-9][0-9]{0,5}", text):
         return SessionReference(recent=int(text[1:]))
     parts = text.split("/")
-    if parts[-1].isascii() and parts[-1].isdigit() and len(parts[-1]) < 12 and all(parts):
+    if _NUMBER.fullmatch(parts[-1]) and all(parts):
         number = int(parts[-1])
         if len(parts) == 3:
             return SessionReference(name=text)

@@ -1,0 +1,82 @@
+"""Names are a grammar, and nothing that could be a path or a trick fits it."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.domain import names
+from controlplane.domain.errors import InvalidRequest
+
+TRICKS = [
+    "",
+    "../x",
+    "..\\x",
+    "/abs",
+    "%2e%2e%2f",
+    "..;/",
+    "a\0b",
+    "....//",
+    "~root",
+    "C:\\",
+    "x" * 300,
+    "a\u2215b",
+    "a\u202eb",
+    "-rf",
+    "a\nb",
+    "a b",
+    ".hidden",
+    "é",
+]
+
+
+@pytest.mark.parametrize("check", [names.check_user, names.check_dataset, names.check_node])
+@pytest.mark.parametrize("text", TRICKS)
+def test_tricks_are_no_names(check, text):
+    with pytest.raises(InvalidRequest):
+        check(text)
+
+
+@pytest.mark.parametrize(
+    ("check", "text"),
+    [
+        (names.check_user, "kim"),
+        (names.check_user, "nsml_team-2"),
+        (names.check_dataset, "mnist"),
+        (names.check_dataset, "KIN_phase1.v2"),
+        (names.check_node, "gpu-014"),
+        (names.check_request_id, "a1.B_2-c"),
+        (names.check_digest, "0" * 64),
+    ],
+)
+def test_good_names_pass_unchanged(check, text):
+    assert check(text) == text
+
+
+def test_the_word_for_no_dataset_is_taken():
+    with pytest.raises(InvalidRequest):
+        names.check_dataset("None")
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("kim/mnist/12", names.SessionReference(name="kim/mnist/12")),
+        ("mnist/12", names.SessionReference(dataset="mnist", number=12)),
+        ("12", names.SessionReference(number=12)),
+        ("@last", names.SessionReference(recent=1)),
+        ("@3", names.SessionReference(recent=3)),
+        ("sabcdefgh234567ab", names.SessionReference(id="sabcdefgh234567ab")),
+    ],
+)
+def test_references(text, expected):
+    assert names.parse_reference(text) == expected
+
+
+@given(st.text())
+def test_any_text_is_a_reference_or_refused(text):
+    try:
+        reference = names.parse_reference(text)
+    except InvalidRequest:
+        return
+    given_fields = [reference.id, reference.name, reference.number, reference.recent]
+    assert sum(1 for field in given_fields if field) == 1
