@@ -1,0 +1,1 @@
+"""Bytes by digest: datasets, bundles, checkpoints, manifests."""

@@ -1,0 +1,69 @@
+"""The object store's contract: blobs, each named by the BLAKE3 digest of its bytes.
+
+A blob never changes: under a digest there is nothing or exactly its bytes. So puts may be repeated,
+race and come in any order. Digests are 64 lowercase hex characters; anything else raises
+InvalidRequest before it touches a path. Any method may raise ObjectsUnavailable: the call may be
+repeated.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+MAX_BLOB_BYTES = 256 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class StoredBlob:
+    """One blob as a sweep sees it: bytes that it takes in the store, when it was put (Unix s)."""
+
+    digest: str
+    stored_bytes: int
+    put_at: float
+
+
+class ObjectStore(Protocol):
+    """Keeps blobs; knows nothing of who may read them.
+
+    Nothing is removed but by `delete`. Who sweeps lists first and reads what is referred to after
+    that, and spares what was put recently: a client puts blobs before it refers to them.
+    """
+
+    async def has_missing(self, digests: Collection[str]) -> set[str]:
+        """Those of `digests` that are not there."""
+        ...
+
+    async def put(self, digest: str, data: bytes) -> None:
+        """Keep a blob; it survives a power cut once this returns.
+
+        WrongDigest when `data` is something else, InvalidRequest above MAX_BLOB_BYTES: nothing is
+        kept. A blob that is there is written again, which heals a damaged one.
+        """
+        ...
+
+    async def put_many(self, blobs: Mapping[str, bytes]) -> None:
+        """Put several, cheaper than one by one. All are checked before any is written."""
+        ...
+
+    async def get(self, digest: str) -> bytes:
+        """The whole blob, verified. BlobNotFound, BlobDamaged."""
+        ...
+
+    async def get_range(self, digest: str, start: int, end: int) -> bytes:
+        """Bytes [start, end) of a blob, fewer where it ends before; not verified on their own.
+
+        BlobNotFound; InvalidRequest unless 0 <= start < end.
+        """
+        ...
+
+    async def delete(self, digest: str) -> bool:
+        """Remove a blob; False when it was not there."""
+        ...
+
+    def list(self) -> AsyncIterator[StoredBlob]:
+        """Every blob in any order; those put or deleted meanwhile may or may not be among them."""
+        ...

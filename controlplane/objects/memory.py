@@ -1,0 +1,58 @@
+"""Objects in memory: the twin for tests and the simulation. Nothing in it ever waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.domain.names import check_digest
+from controlplane.objects.checking import check_blobs, check_range
+from controlplane.objects.errors import BlobNotFound
+from controlplane.objects.interface import StoredBlob
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Collection, Mapping
+
+    from nsml.clock import Clock
+
+
+class MemoryObjects:
+    """See interface.ObjectStore."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._blobs: dict[str, tuple[bytes, float]] = {}
+
+    async def has_missing(self, digests: Collection[str]) -> set[str]:
+        """See ObjectStore."""
+        return {check_digest(digest) for digest in digests} - self._blobs.keys()
+
+    async def put(self, digest: str, data: bytes) -> None:
+        """See ObjectStore."""
+        await self.put_many({digest: data})
+
+    async def put_many(self, blobs: Mapping[str, bytes]) -> None:
+        """See ObjectStore."""
+        check_blobs(blobs)
+        now = self._clock.time()
+        self._blobs.update({digest: (bytes(data), now) for digest, data in blobs.items()})
+
+    async def get(self, digest: str) -> bytes:
+        """See ObjectStore."""
+        check_digest(digest)
+        if digest not in self._blobs:
+            raise BlobNotFound(f"there is no blob {digest}")
+        return self._blobs[digest][0]
+
+    async def get_range(self, digest: str, start: int, end: int) -> bytes:
+        """See ObjectStore."""
+        check_range(digest, start, end)
+        return (await self.get(digest))[start:end]
+
+    async def delete(self, digest: str) -> bool:
+        """See ObjectStore."""
+        return self._blobs.pop(check_digest(digest), None) is not None
+
+    async def list(self) -> AsyncIterator[StoredBlob]:
+        """See ObjectStore."""
+        for digest, (data, put_at) in sorted(self._blobs.items()):
+            yield StoredBlob(digest, len(data), put_at)

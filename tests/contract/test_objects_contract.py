@@ -1,0 +1,188 @@
+"""One suite for every object store."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable, WrongDigest
+from controlplane.objects.memory import MemoryObjects
+from controlplane.objects.stored import open_folder, open_url
+from nsml.clock import SystemClock, in_thread, inline
+from nsml.content.digests import digest_of
+
+if TYPE_CHECKING:
+    from controlplane.objects.interface import ObjectStore
+
+
+@pytest.fixture(params=["memory", "folder", "url"])
+def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
+    if request.param == "memory":
+        return MemoryObjects(SystemClock())
+    if request.param == "folder":
+        return open_folder(tmp_path / "objects", inline)
+    return open_url((tmp_path / "objects").as_uri(), in_thread)
+
+
+def noise(size: int, seed: int = 0) -> bytes:
+    return random.Random(seed).randbytes(size)
+
+
+CONTENTS = [b"", b"x", b"text " * 10_000, noise(100_000), noise(100_000) + bytes(100_000)]
+
+
+@pytest.mark.parametrize("data", CONTENTS)
+async def test_what_was_put_comes_back(objects: ObjectStore, data: bytes) -> None:
+    digest = digest_of(data)
+    assert await objects.has_missing([digest]) == {digest}
+    await objects.put(digest, data)
+    await objects.put(digest, data)
+    assert await objects.has_missing([digest, digest]) == set()
+    assert await objects.get(digest) == data
+    assert [blob.digest async for blob in objects.list()] == [digest]
+
+
+@pytest.mark.parametrize("data", CONTENTS[1:])
+async def test_ranges(objects: ObjectStore, data: bytes) -> None:
+    digest = digest_of(data)
+    await objects.put(digest, data)
+    size = len(data)
+    for start, end in [
+        (0, 1),
+        (0, size),
+        (size // 2, size),
+        (size - 1, size + 9),
+        (size, size + 1),
+    ]:
+        assert await objects.get_range(digest, start, end) == data[start:end]
+    for start, end in [(-1, 1), (1, 1), (2, 1)]:
+        with pytest.raises(InvalidRequest):
+            await objects.get_range(digest, start, end)
+
+
+async def test_wrong_bytes_are_refused_and_nothing_is_kept(objects: ObjectStore) -> None:
+    good, bad = digest_of(b"good"), digest_of(b"bad")
+    with pytest.raises(WrongDigest):
+        await objects.put_many({good: b"good", bad: b"worse"})
+    assert await objects.has_missing([good, bad]) == {good, bad}
+
+
+@pytest.mark.parametrize(
+    "digest", ["", "a", "../" * 21 + "a", "A" * 64, "g" * 64, "a" * 63 + "\n", "a" * 65, "%2e" * 21]
+)
+async def test_what_is_no_digest_is_refused_everywhere(objects: ObjectStore, digest: str) -> None:
+    for call in (
+        objects.has_missing([digest]),
+        objects.put(digest, b""),
+        objects.get(digest),
+        objects.get_range(digest, 0, 1),
+        objects.delete(digest),
+    ):
+        with pytest.raises(InvalidRequest):
+            await call
+
+
+async def test_what_is_not_there(objects: ObjectStore) -> None:
+    digest = digest_of(b"nobody")
+    with pytest.raises(BlobNotFound):
+        await objects.get(digest)
+    with pytest.raises(BlobNotFound):
+        await objects.get_range(digest, 0, 1)
+    assert await objects.delete(digest) is False
+    assert [blob async for blob in objects.list()] == []
+
+
+async def test_deleting(objects: ObjectStore) -> None:
+    digest = digest_of(b"gone")
+    await objects.put(digest, b"gone")
+    assert await objects.delete(digest) is True
+    assert await objects.delete(digest) is False
+    with pytest.raises(BlobNotFound):
+        await objects.get(digest)
+
+
+async def test_many_at_once_and_the_same_ones_raced(objects: ObjectStore) -> None:
+    blobs = {digest_of(data): data for data in (f"blob {i}".encode() for i in range(300))}
+    await asyncio.gather(*[objects.put_many(blobs) for _ in range(3)])
+    assert await objects.has_missing(blobs) == set()
+    listed = {blob.digest: blob async for blob in objects.list()}
+    assert set(listed) == set(blobs)
+    assert all(blob.stored_bytes > 0 and blob.put_at > 0 for blob in listed.values())
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "objects"
+
+
+def place(folder: Path, digest: str) -> Path:
+    return folder / "blobs" / digest[:2] / digest[2:]
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0other", b"\x01garbage", b"\x07", b"\0dat"])
+async def test_damage_is_noticed_and_healed_by_putting_again(folder: Path, damage: bytes) -> None:
+    objects = open_folder(folder, inline)
+    digest = digest_of(b"data")
+    await objects.put(digest, b"data")
+    place(folder, digest).write_bytes(damage)
+    with pytest.raises(BlobDamaged, match="damaged"):
+        await objects.get(digest)
+    await objects.put(digest, b"data")
+    assert await objects.get(digest) == b"data"
+
+
+async def test_text_takes_less_room_and_the_layout_is_as_documented(folder: Path) -> None:
+    objects = open_folder(folder, inline)
+    text, media = b"epoch 1 loss 0.5\n" * 10_000, noise(100_000)
+    await objects.put_many({digest_of(text): text, digest_of(media): media})
+    assert place(folder, digest_of(text)).stat().st_size < len(text) // 10
+    assert place(folder, digest_of(media)).read_bytes() == b"\0" + media
+    assert list((folder / "incoming").iterdir()) == []
+    assert open_folder(folder, inline) is not objects
+    assert await open_folder(folder, inline).get(digest_of(text)) == text
+
+
+async def test_what_a_crash_left_half_done_is_removed(folder: Path) -> None:
+    open_folder(folder, inline)
+    (folder / "incoming/7-half").write_bytes(b"\0ha")
+    objects = open_folder(folder, inline)
+    assert list((folder / "incoming").iterdir()) == []
+    assert [blob async for blob in objects.list()] == []
+
+
+async def test_a_folder_that_cannot_be_written_is_unavailable(folder: Path) -> None:
+    objects = open_folder(folder, inline)
+    (folder / "incoming").rmdir()
+    (folder / "incoming").write_bytes(b"in the way")
+    digest = digest_of(b"data")
+    with pytest.raises(ObjectsUnavailable):
+        await objects.put(digest, b"data")
+    assert await objects.has_missing([digest]) == {digest}
+
+
+async def test_names_appear_only_after_their_bytes_are_flushed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The order that a power cut needs: bytes, name, folder."""
+    objects = open_folder(folder, inline)
+    digest = digest_of(b"data")
+    seen: list[tuple[str, bool]] = []
+    flush = os.fsync
+
+    def watched(opened: int) -> None:
+        path = Path(f"/proc/self/fd/{opened}").readlink()
+        seen.append((os.path.relpath(path, folder), place(folder, digest).exists()))
+        flush(opened)
+
+    monkeypatch.setattr("os.fsync", watched)
+    await objects.put(digest, b"data")
+    first, *rest = seen
+    assert first == (f"incoming/0-{digest}", False)
+    assert (f"blobs/{digest[:2]}", True) in rest
+    assert ("blobs", True) in rest
