@@ -134,16 +134,16 @@ class ProcessDriver:
     async def wait(self, replica_id: ReplicaId) -> ExitRecord:
         """See `RuntimeDriver.wait`."""
         folder = self._folders.of(replica_id)
-        if folder.shim.exists():
-            self._watch_claimed(replica_id)
-        watched = self._watched.get(replica_id)
-        if watched is not None:
+        if not folder.shim.exists() and replica_id not in self._watched:
+            raise ReplicaNotFound(str(replica_id))
+        self._watch_claimed(replica_id)
+        while (watched := self._watched.get(replica_id)) is not None:
             await watched.gone.wait()
+            if folder.exit.exists() or not self._watch_claimed(replica_id):
+                break
         record = read_exit(folder)
         if record is not None:
             return record
-        if watched is None and not folder.shim.exists():
-            raise ReplicaNotFound(str(replica_id))
         async with self._turn(replica_id):
             return await self._settle_lost(replica_id, folder)
 
@@ -151,7 +151,7 @@ class ProcessDriver:
         """See `RuntimeDriver.remove`."""
         folder = self._folders.of(replica_id)
         async with self._turn(replica_id):
-            if not folder.exit.exists() and self._is_running(replica_id):
+            if not folder.exit.exists() and self._watch_claimed(replica_id):
                 raise ReplicaRunning(str(replica_id))
             if folder.shim.exists() and not folder.exit.exists():
                 await self._settle_lost(replica_id, folder)
@@ -176,7 +176,7 @@ class ProcessDriver:
     async def _facts(self, replica_id: ReplicaId) -> ReplicaFacts:
         folder = self._folders.of(replica_id)
         record = read_exit(folder)
-        if record is None and self._is_running(replica_id):
+        if record is None and self._watch_claimed(replica_id):
             pid = self._watched[replica_id].shim.pid
             return ReplicaFacts(replica_id=replica_id, state=ReplicaState.RUNNING, pid=pid)
         if record is None and folder.shim.exists():
@@ -185,18 +185,18 @@ class ProcessDriver:
             return ReplicaFacts(replica_id=replica_id, state=ReplicaState.PREPARED)
         return ReplicaFacts(replica_id=replica_id, state=ReplicaState.EXITED, exit=record)
 
-    def _is_running(self, replica_id: ReplicaId) -> bool:
-        watched = self._watched.get(replica_id)
-        if watched is None:
-            return self._watch_claimed(replica_id)
-        return not watched.gone.is_set()
-
     def _watch_claimed(self, replica_id: ReplicaId) -> bool:
-        """Watch the shim that the folder's claim names; False when it is gone."""
-        if replica_id in self._watched:
-            return not self._watched[replica_id].gone.is_set()
+        """Watch the shim that the folder's claim names; False when it is gone.
+
+        It need not be the one that this driver started: of two, only one got the claim.
+        """
+        watched = self._watched.get(replica_id)
+        if watched is not None and not watched.gone.is_set():
+            return True
         claim = read_claim(self._folders.of(replica_id))
         if claim is None or claim.boot_id != self._machine.boot_id:
+            return False
+        if watched is not None and watched.shim.pid == claim.pid:
             return False
         try:
             pidfd = os.pidfd_open(claim.pid)
@@ -206,6 +206,7 @@ class ProcessDriver:
         if not _is_alive(claim):
             os.close(pidfd)
             return False
+        self._unwatch(replica_id)
         self._watch(replica_id, StartedShim(claim.pid, pidfd))
         log.info("replica.adopted", replica=str(replica_id), pid=claim.pid)
         return True

@@ -1,0 +1,744 @@
+"""One suite for every runtime, and what only real processes can be asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import pytest
+
+from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
+from nodeagent.runtimes.interface import (
+    DeviceGrant,
+    ExitWhy,
+    Isolation,
+    Mount,
+    PythonEnvironment,
+    ReplicaNotFound,
+    ReplicaRunning,
+    ReplicaSpec,
+    ReplicaState,
+    RuntimeDriver,
+    StartRefused,
+)
+from nodeagent.runtimes.isolation import probe_isolation
+from nodeagent.runtimes.launcher import Launcher
+from nodeagent.runtimes.process import ProcessDriver
+from nsml.clock import SystemClock, in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from nodeagent.runtimes.isolation import IsolationFacts
+
+SESSION = "s" + "a" * 16
+PATIENCE_S = 30.0
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Program:
+    """The same behaviour twice: as a program and as a script of the fake."""
+
+    argv: tuple[str, ...]
+    script: Script
+
+
+def shell(text: str, script: Script) -> Program:
+    return Program(("sh", "-c", text), script)
+
+
+SUCCEEDS = Program(("true",), Script())
+EXITS_3 = shell("exit 3", Script(exit_code=3))
+SIGNALS_ITSELF = shell("kill -USR1 $$", Script(signal=int(signal.SIGUSR1)))
+RUNS_ON = shell("echo ready; exec sleep 1000", Script(acts=[Act(output=b"ready\n")], forever=True))
+IGNORES_SIGTERM = shell(
+    "trap '' TERM; echo ready; while :; do sleep 0.05; done",
+    Script(acts=[Act(output=b"ready\n")], forever=True, stops_in_s=None),
+)
+CLEANS_UP = shell(
+    "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.02; done",
+    Script(
+        acts=[Act(output=b"ready\n"), Act(after_s=0.1, output=b"bye\n")], exit_code=5, stops_in_s=9
+    ),
+)
+EXITS_7_LATER = shell(
+    "echo ready; sleep 0.2; exit 7",
+    Script(acts=[Act(output=b"ready\n"), Act(after_s=0.2)], exit_code=7),
+)
+WRITES_BYTES = shell(
+    r"printf '\377\376\000\033[2J\033]0;t\007'; printf 'err' >&2; printf 'no newline'",
+    Script(acts=[Act(output=b"\xff\xfe\x00\x1b[2J\x1b]0;t\x07errno newline")]),
+)
+IS_MISSING = Program(
+    ("no-such-program-anywhere",), Script(start_error="cannot start 'no-such-program-anywhere'")
+)
+PROGRAMS = [
+    SUCCEEDS, EXITS_3, SIGNALS_ITSELF, RUNS_ON, IGNORES_SIGTERM, CLEANS_UP, EXITS_7_LATER,
+    WRITES_BYTES, IS_MISSING,
+]  # fmt: skip
+SCRIPTS = {program.argv: program.script for program in PROGRAMS}
+
+
+@dataclass
+class Bench:
+    """One machine under test: makes specs, and drivers that share the machine."""
+
+    folders: ReplicaFolders
+    isolation: Isolation
+    new_driver: Callable[[], RuntimeDriver]
+    touch: Callable[[ReplicaId], None]
+    lose_shim: Callable[[ReplicaId], None]
+
+    def spec(self, program: Program | None = None, **more: Any) -> ReplicaSpec:
+        more.setdefault("replica_id", ReplicaId(session_id=SESSION, attempt=1, rank=0))
+        if program is not None:
+            more["argv"] = program.argv
+        return ReplicaSpec(isolation=self.isolation, **more)
+
+    def sh(self, text: str, **more: Any) -> ReplicaSpec:
+        return self.spec(argv=("sh", "-c", text), **more)
+
+    def output(self, spec: ReplicaSpec) -> bytes:
+        return self.folders.of(spec.replica_id).output.read_bytes()
+
+    async def ready(self, spec: ReplicaSpec) -> None:
+        await until(lambda: b"ready\n" in self.output(spec))
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - of other processes nobody sets an event
+            await asyncio.sleep(0.005)
+
+
+async def soon(work: Awaitable[T]) -> T:
+    async with asyncio.timeout(PATIENCE_S):
+        return await work
+
+
+@pytest.fixture(scope="session")
+def facts(tmp_path_factory: pytest.TempPathFactory) -> IsolationFacts:
+    return probe_isolation(tmp_path_factory.mktemp("isolation"))
+
+
+def process_bench(
+    tmp_path: Path, facts: IsolationFacts, isolation: Isolation, *, zygote: bool
+) -> Bench:
+    if isolation not in facts.levels:
+        pytest.skip(f"{isolation.value} does not work here: {facts.reason}")
+    folders = ReplicaFolders(tmp_path / "agent" / "replicas")
+
+    def driver() -> RuntimeDriver:
+        return ProcessDriver(
+            folders,
+            machine=facts.machine,
+            levels=facts.levels,
+            launcher=Launcher(in_thread, with_zygote=zygote),
+            clock=SystemClock(),
+            run=in_thread,
+        )
+
+    def lose_shim(replica_id: ReplicaId) -> None:
+        os.kill(json.loads(folders.of(replica_id).shim.read_bytes())["pid"], signal.SIGKILL)
+
+    def touch(replica_id: ReplicaId) -> None:
+        folders.of(replica_id).touch_contact()
+
+    return Bench(folders, isolation, driver, touch, lose_shim)
+
+
+@asynccontextmanager
+async def fake_bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    folders = ReplicaFolders(tmp_path / "agent" / "replicas")
+    clock = SystemClock()
+    async with FakeMachine(clock, lambda spec: SCRIPTS[tuple(spec.argv)]) as machine:
+        yield Bench(
+            folders,
+            Isolation.NONE,
+            lambda: FakeDriver(folders, machine, clock),
+            machine.contacted,
+            machine.lose,
+        )
+
+
+@pytest.fixture(autouse=True)
+def nothing_left(tmp_path: Path) -> Iterator[None]:
+    """Whatever a test did, no process of its replicas outlives it."""
+    yield
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                command = Path(entry.path, "cmdline").read_bytes()
+            except OSError:
+                continue
+            if str(tmp_path).encode() in command:
+                os.kill(int(entry.name), signal.SIGKILL)
+
+
+@pytest.fixture(params=["namespace", "none", "direct", "fake"])
+async def bench(
+    request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
+) -> AsyncIterator[Bench]:
+    if request.param == "fake":
+        async with fake_bench(tmp_path) as fake:
+            yield fake
+        return
+    isolation = Isolation.NAMESPACE if request.param == "namespace" else Isolation.NONE
+    real = process_bench(tmp_path, facts, isolation, zygote=request.param != "direct")
+    yield real
+    await end_all(real)
+
+
+@pytest.fixture(params=["namespace", "none"])
+async def real(
+    request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
+) -> AsyncIterator[Bench]:
+    made = process_bench(tmp_path, facts, Isolation(request.param), zygote=True)
+    yield made
+    await end_all(made)
+
+
+@pytest.fixture
+async def namespace(tmp_path: Path, facts: IsolationFacts) -> AsyncIterator[Bench]:
+    made = process_bench(tmp_path, facts, Isolation.NAMESPACE, zygote=True)
+    yield made
+    await end_all(made)
+
+
+async def end_all(bench: Bench) -> None:
+    """Stop what a failed test left running."""
+    if all(bench.folders.of(found).exit.exists() for found in bench.folders.ids()):
+        return
+    async with bench.new_driver() as driver:
+        for fact in await driver.list():
+            if fact.state is ReplicaState.RUNNING:
+                await driver.kill(fact.replica_id, reason="the test is over")
+                await soon(driver.wait(fact.replica_id))
+
+
+async def test_success(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(SUCCEEDS)
+        handle = await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert not handle.adopted
+    assert (record.why, record.exit_code, record.signal) == (ExitWhy.EXITED, 0, None)
+    assert record.ended_at >= record.started_at > 0
+    assert record.duration_s >= 0
+
+
+async def test_exit_code(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        await driver.start(bench.spec(EXITS_3))
+        record = await soon(driver.wait(bench.spec(EXITS_3).replica_id))
+    assert (record.why, record.exit_code, record.signal) == (ExitWhy.EXITED, 3, None)
+
+
+async def test_signal(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(SIGNALS_ITSELF)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.exit_code) == (ExitWhy.EXITED, None)
+    assert record.signal == signal.SIGUSR1
+
+
+async def test_stop_lets_the_program_clean_up(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(CLEANS_UP)
+        await driver.start(spec)
+        await bench.ready(spec)
+        await driver.stop(spec.replica_id, grace_s=PATIENCE_S, reason="asked to")
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.exit_code, record.message) == (ExitWhy.STOPPED, 5, "asked to")
+    assert bench.output(spec).endswith(b"bye\n")
+    assert record.output_bytes == len(bench.output(spec))
+
+
+async def test_stop_of_a_plain_program_is_sigterm(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(RUNS_ON)
+        await driver.start(spec)
+        await bench.ready(spec)
+        await driver.stop(spec.replica_id, grace_s=PATIENCE_S, reason="enough")
+        record = await soon(driver.wait(spec.replica_id))
+        # once more, after the end: nothing happens
+        await driver.stop(spec.replica_id, grace_s=1, reason="again")
+    assert (record.why, record.signal) == (ExitWhy.STOPPED, signal.SIGTERM)
+
+
+async def test_sigterm_ignored_is_killed_after_the_grace(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(IGNORES_SIGTERM)
+        await driver.start(spec)
+        await bench.ready(spec)
+        await driver.stop(spec.replica_id, grace_s=0.2, reason="stop")
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.signal) == (ExitWhy.STOPPED, signal.SIGKILL)
+
+
+async def test_a_later_order_shortens_the_grace(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(IGNORES_SIGTERM)
+        await driver.start(spec)
+        await bench.ready(spec)
+        await driver.stop(spec.replica_id, grace_s=1000, reason="gently")
+        await driver.kill(spec.replica_id, reason="now")
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.STOPPED
+    assert record.signal == signal.SIGKILL
+
+
+async def test_stop_right_after_start_is_not_lost(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(RUNS_ON)
+        await driver.start(spec)
+        await driver.stop(spec.replica_id, grace_s=PATIENCE_S, reason="changed my mind")
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.STOPPED
+
+
+async def test_time_limit(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(IGNORES_SIGTERM, time_limit_s=0.3, grace_s=0.1)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.TIME_LIMIT
+    assert record.signal == signal.SIGKILL
+    assert "0.3" in record.message
+
+
+async def test_silence_ends_the_replica(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(RUNS_ON, lost_after_s=0.5, grace_s=0.1)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.LOST_AFTER
+
+
+async def test_contact_keeps_the_replica(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(RUNS_ON, lost_after_s=1.0, grace_s=0.1)
+        await driver.start(spec)
+        loop = asyncio.get_running_loop()
+        until_at = loop.time() + 1.5
+        while loop.time() < until_at:
+            bench.touch(spec.replica_id)
+            await asyncio.sleep(0.05)
+        (fact,) = await driver.list()
+        assert fact.state is ReplicaState.RUNNING
+        await driver.kill(spec.replica_id, reason="done")
+        assert (await soon(driver.wait(spec.replica_id))).why is ExitWhy.STOPPED
+
+
+async def test_output_is_exact(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(WRITES_BYTES)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    expected = b"\xff\xfe\x00\x1b[2J\x1b]0;t\x07errno newline"
+    assert bench.output(spec) == expected
+    assert record.output_bytes == len(expected)
+
+
+async def test_a_program_that_is_not_there(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(IS_MISSING)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.exit_code) == (ExitWhy.START_FAILED, 127)
+    assert "no-such-program-anywhere" in record.message
+
+
+async def test_double_start_is_one_start(bench: Bench) -> None:
+    async with bench.new_driver() as driver, bench.new_driver() as other:
+        spec = bench.spec(EXITS_7_LATER)
+        await asyncio.gather(driver.start(spec), driver.start(spec))
+        await other.start(spec)
+        records = await soon(
+            asyncio.gather(driver.wait(spec.replica_id), other.wait(spec.replica_id))
+        )
+        after_the_end = await driver.start(spec)
+    assert after_the_end.adopted
+    assert [record.exit_code for record in records] == [7, 7]
+    assert bench.output(spec) == b"ready\n"
+
+
+async def test_a_new_driver_finds_what_runs_and_what_ended(bench: Bench) -> None:
+    runs = bench.spec(EXITS_7_LATER)
+    ended = bench.spec(EXITS_3, replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=1))
+    async with bench.new_driver() as driver:
+        await driver.start(ended)
+        await soon(driver.wait(ended.replica_id))
+        await driver.start(runs)
+        await bench.ready(runs)
+    async with bench.new_driver() as later:
+        found = {fact.replica_id: fact for fact in await later.list()}
+        assert found[runs.replica_id].state is ReplicaState.RUNNING
+        assert found[ended.replica_id].state is ReplicaState.EXITED
+        last = found[ended.replica_id].exit
+        assert last is not None
+        assert last.exit_code == 3
+        record = await soon(later.wait(runs.replica_id))
+    assert (record.why, record.exit_code) == (ExitWhy.EXITED, 7)
+
+
+async def test_a_folder_without_a_process_is_prepared(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(SUCCEEDS)
+        bench.folders.of(spec.replica_id).create()
+        (fact,) = await driver.list()
+        assert fact.state is ReplicaState.PREPARED
+        with pytest.raises(ReplicaNotFound):
+            await driver.wait(spec.replica_id)
+        handle = await driver.start(spec)
+        assert not handle.adopted
+        assert (await soon(driver.wait(spec.replica_id))).exit_code == 0
+
+
+async def test_a_killed_shim_takes_the_replica_with_it(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(RUNS_ON)
+        await driver.start(spec)
+        await bench.ready(spec)
+        bench.lose_shim(spec.replica_id)
+        record = await soon(driver.wait(spec.replica_id))
+        (fact,) = await driver.list()
+    assert (record.why, record.exit_code, record.signal) == (ExitWhy.SHIM_LOST, None, None)
+    assert fact.exit == record
+
+
+async def test_remove(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(RUNS_ON)
+        await driver.start(spec)
+        with pytest.raises(ReplicaRunning):
+            await driver.remove(spec.replica_id)
+        await driver.kill(spec.replica_id, reason="done")
+        await soon(driver.wait(spec.replica_id))
+        await driver.remove(spec.replica_id)
+        await driver.remove(spec.replica_id)
+        assert await driver.list() == []
+        assert not bench.folders.of(spec.replica_id).path.exists()
+
+
+async def test_unknown_replicas(bench: Bench) -> None:
+    stranger = ReplicaId(session_id=SESSION, attempt=9, rank=9)
+    async with bench.new_driver() as driver:
+        with pytest.raises(ReplicaNotFound):
+            await driver.stop(stranger, grace_s=1, reason="")
+        with pytest.raises(ReplicaNotFound):
+            await driver.wait(stranger)
+        await driver.remove(stranger)
+
+
+async def test_refusals_leave_nothing_behind(bench: Bench, tmp_path: Path) -> None:
+    async with bench.new_driver() as driver:
+        with pytest.raises(StartRefused):
+            await driver.start(bench.spec(argv=()))
+        missing = Mount(source=tmp_path / "nowhere", target="/data/x")
+        with pytest.raises(StartRefused, match="/data/x"):
+            await driver.start(bench.spec(SUCCEEDS, mounts=(missing,)))
+        assert await driver.list() == []
+
+
+# What only processes have.
+
+
+async def run(bench: Bench, spec: ReplicaSpec) -> tuple[int | None, str]:
+    async with bench.new_driver() as driver:
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+        return record.exit_code, bench.output(spec).decode()
+
+
+def text_of(path: str) -> str:
+    return Path(path).read_text()
+
+
+def parent_of(pid: int) -> int:
+    return int(text_of(f"/proc/{pid}/stat").rpartition(")")[2].split()[1])
+
+
+def marked(replica_id: ReplicaId) -> list[int]:
+    """Live processes that carry the replica's mark."""
+    mark = f"NSML_REPLICA={replica_id}".encode()
+    found = []
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            try:
+                if mark in Path(entry.path, "environ").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
+
+
+async def test_daemonised_grandchildren_are_gone_at_the_end(real: Bench) -> None:
+    spec = real.sh("setsid sh -c 'trap \"\" TERM HUP; echo ready; sleep 1000' & sleep 0.1; exit 4")
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        assert marked(spec.replica_id)
+        record = await soon(driver.wait(spec.replica_id))
+        assert record.exit_code == 4
+        assert marked(spec.replica_id) == []
+
+
+async def test_detached_processes_of_a_killed_shim_are_gone(real: Bench) -> None:
+    spec = real.sh("setsid sh -c 'trap \"\" TERM HUP; echo ready; sleep 1000' & wait")
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        real.lose_shim(spec.replica_id)
+        record = await soon(driver.wait(spec.replica_id))
+        assert record.why is ExitWhy.SHIM_LOST
+        assert marked(spec.replica_id) == []
+
+
+async def test_twenty_megabytes_of_output(real: Bench) -> None:
+    spec = real.sh("head -c 20971520 /dev/zero | tr '\\0' '\\377'; echo end")
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.output_bytes == 20971520 + 4
+    assert real.output(spec) == b"\xff" * 20971520 + b"end\n"
+
+
+AGENT = """
+import asyncio, sys, pickle
+from tests.contract.test_runtime_contract import ProcessDriver, Launcher, SystemClock, in_thread
+
+async def main():
+    folders, facts, specs, zygote = pickle.load(open(sys.argv[1], "rb"))
+    driver = ProcessDriver(folders, machine=facts.machine, levels=facts.levels, clock=SystemClock(),
+                           launcher=Launcher(in_thread, with_zygote=zygote), run=in_thread)
+    async with driver:
+        for spec in specs:
+            await driver.start(spec)
+        print("started", flush=True)
+        await asyncio.Event().wait()
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("zygote", [True, False])
+async def test_replicas_outlive_a_killed_agent(
+    real: Bench, facts: IsolationFacts, tmp_path: Path, zygote: bool
+) -> None:
+    waits = real.sh('echo ready; while [ ! -e "$NSML_RUN_DIR/go" ]; do sleep 0.02; done; exit 7')
+    rank_1 = ReplicaId(session_id=SESSION, attempt=1, rank=1)
+    ends = real.sh("echo ready; sleep 0.2; exit 8", replica_id=rank_1)
+    plan = tmp_path / "plan"
+    plan.write_bytes(pickle.dumps((real.folders, facts, [waits, ends], zygote)))
+    root = Path(__file__).parents[2]
+    agent = subprocess.Popen(  # noqa: ASYNC220 - it is killed, not awaited
+        [sys.executable, "-c", AGENT, str(plan)],
+        stdout=subprocess.PIPE,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(root), *sys.path])},
+    )
+    assert agent.stdout is not None
+    while (line := await in_thread(agent.stdout.readline)) != b"started\n":
+        assert line, "the agent failed"
+    await real.ready(waits)
+    agent.kill()
+    agent.wait()
+    await until(real.folders.of(ends.replica_id).exit.exists)
+    async with real.new_driver() as driver:
+        states = {fact.replica_id: fact.state for fact in await driver.list()}
+        assert states == {
+            waits.replica_id: ReplicaState.RUNNING,
+            ends.replica_id: ReplicaState.EXITED,
+        }
+        assert (await soon(driver.wait(ends.replica_id))).exit_code == 8
+        (real.folders.of(waits.replica_id).run / "go").touch()
+        assert (await soon(driver.wait(waits.replica_id))).exit_code == 7
+
+
+async def test_a_killed_zygote_is_replaced(real: Bench) -> None:
+    async with real.new_driver() as driver:
+        first, second = real.spec(RUNS_ON), real.spec(SUCCEEDS)
+        second = replace(second, replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=1))
+        await driver.start(first)
+        await real.ready(first)
+        shim = json.loads(real.folders.of(first.replica_id).shim.read_bytes())["pid"]
+        zygote = parent_of(shim)
+        assert text_of(f"/proc/{zygote}/comm") == "nsml-zygote\n"
+        os.kill(zygote, signal.SIGKILL)
+        await driver.start(second)
+        assert (await soon(driver.wait(second.replica_id))).exit_code == 0
+        await driver.kill(first.replica_id, reason="done")
+        assert (await soon(driver.wait(first.replica_id))).why is ExitWhy.STOPPED
+
+
+async def test_environment_of_the_program(
+    real: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NSML_TOKEN", "a credential of the platform")
+    first, second = tmp_path / "one", tmp_path / "two"
+    first.mkdir()
+    second.mkdir()
+    spec = real.sh(
+        "env",
+        env={"NSML_SESSION_NAME": "kim/digits/1", "NSML_RANK": "9"},
+        devices=(
+            DeviceGrant(uuid="SIM-1", simulated=True),
+            DeviceGrant(uuid="SIM-2", simulated=True),
+        ),
+        mounts=(
+            Mount(source=first, target="/data/one"),
+            Mount(source=second, target="/data/two"),
+        ),
+    )
+    _, text = await run(real, spec)
+    env = dict(line.split("=", 1) for line in text.splitlines() if "=" in line)
+    assert env["NSML_SESSION_NAME"] == "kim/digits/1"
+    assert env["NSML_RANK"] == "0"
+    assert env["NSML_SESSION_ID"] == SESSION
+    assert env["CUDA_VISIBLE_DEVICES"] == "SIM-1,SIM-2"
+    assert env["PYTHONUNBUFFERED"] == "1"
+    assert "NSML_TOKEN" not in env
+    data = env["NSML_DATASET_PATH"].split(os.pathsep)
+    if real.isolation is Isolation.NAMESPACE:
+        assert (env["NSML_RUN_DIR"], data) == ("/nsml", ["/data/one", "/data/two"])
+    else:
+        assert Path(env["NSML_RUN_DIR"]) == real.folders.of(spec.replica_id).run
+        assert data == [str(first), str(second)]
+
+
+async def test_no_devices_means_none_visible(real: Bench) -> None:
+    code, text = await run(real, real.sh('echo "[$CUDA_VISIBLE_DEVICES]"; ls /dev'))
+    assert code == 0
+    assert text.startswith("[]\n")
+    if real.isolation is Isolation.NAMESPACE:
+        assert "nvidia" not in text
+
+
+async def test_code_is_a_working_copy(real: Bench, tmp_path: Path) -> None:
+    code = tmp_path / "code"
+    (code / "deep").mkdir(parents=True)
+    (code / "deep" / "main.txt").write_text("original")
+    spec = real.sh("pwd; cat deep/main.txt; echo changed > deep/main.txt", code_folder=code)
+    exit_code, text = await run(real, spec)
+    assert exit_code == 0
+    assert text.endswith("original")
+    assert (code / "deep" / "main.txt").read_text() == "original"
+    if real.isolation is Isolation.NAMESPACE:
+        assert text.startswith("/app\n")
+
+
+async def test_the_interpreter_and_the_sdk_are_there(real: Bench, tmp_path: Path) -> None:
+    sdk = tmp_path / "sdk"
+    sdk.mkdir()
+    (sdk / "probe_sdk.py").write_text("WHERE = 'the sdk'")
+    python = PythonEnvironment(folder=Path(sys.base_prefix), base_prefix=Path(sys.base_prefix))
+    spec = real.spec(
+        argv=(
+            "python3",
+            "-c",
+            "import sys, probe_sdk, ssl, sqlite3; print(probe_sdk.WHERE, sys.prefix)",
+        ),
+        sdk_folder=sdk,
+        python=python,
+    )
+    code, text = await run(real, spec)
+    assert (code, text) == (0, f"the sdk {sys.base_prefix}\n")
+
+
+async def test_datasets_are_read_only(namespace: Bench, tmp_path: Path) -> None:
+    data = tmp_path / "digits"
+    data.mkdir()
+    (data / "file").write_text("content")
+    spec = namespace.sh(
+        "cat /data/digits/file; echo x > /data/digits/file; echo x > /data/digits/new;"
+        "mount -o remount,rw /data/digits; umount -l /data/digits; echo y >> /data/digits/file",
+        mounts=(Mount(source=data, target="/data/digits"),),
+    )
+    _, text = await run(namespace, spec)
+    assert text.startswith("content")
+    assert (data / "file").read_text() == "content"
+    assert [path.name for path in data.iterdir()] == ["file"]
+
+
+async def test_the_host_is_out_of_reach(namespace: Bench, tmp_path: Path) -> None:
+    (tmp_path / "agent").mkdir()
+    secret = tmp_path / "agent" / "token"
+    secret.write_text("canary-of-the-agent")
+    home = Path.home()
+    shim = namespace.folders.of(namespace.spec(SUCCEEDS).replica_id)
+    spec = namespace.sh(
+        f"""
+        cat {secret}; cat {shim.spec}; ls -a {home}
+        for p in /proc/[0-9]*; do cat $p/root{secret}; cat $p/cwd/../token; cat $p/environ; done
+        cat /proc/1/fd/* /proc/1/cwd/../../../../..{secret}
+        cat /etc/shadow && echo SHADOW
+        chroot /proc/1/root cat {secret}
+        mknod /tmp/disk b 254 0 && head -c 1 /tmp/disk && echo DISK
+        unshare -r -m sh -c 'umount -l /proc; mount -t proc proc /proc; cat /proc/1/root{secret}'
+        echo 'canary-kernel' > /proc/sys/kernel/core_pattern
+        echo 1 > /sys/kernel/profiling
+        touch /usr/canary /etc/canary /canary && echo WROTE
+        """
+    )
+    core_pattern = text_of("/proc/sys/kernel/core_pattern")
+    _, text = await run(namespace, spec)
+    assert text_of("/proc/sys/kernel/core_pattern") == core_pattern
+    assert "canary-of-the-agent" not in text
+    assert '"argv"' not in text
+    assert "DISK" not in text
+    assert "WROTE" not in text
+    assert "SHADOW" not in text
+    assert f"cat: {secret}: No such file or directory" in text
+
+
+async def test_the_program_has_no_privileges(namespace: Bench) -> None:
+    _, text = await run(namespace, namespace.sh("cat /proc/self/status"))
+    fields = dict(line.split(":\t", 1) for line in text.splitlines())
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(fields[name], 16) == 0, name
+    assert fields["NoNewPrivs"] == "1"
+    assert int(fields["SigBlk"], 16) == 0
+    assert int(fields["SigIgn"], 16) == 0
+
+
+async def test_replicas_do_not_see_each_other(namespace: Bench, facts: IsolationFacts) -> None:
+    if not facts.machine.with_pid:
+        pytest.skip(f"no pid namespace: {facts.reason}")
+    neighbour = namespace.spec(RUNS_ON, replica_id=ReplicaId(session_id=SESSION, attempt=2, rank=0))
+    async with namespace.new_driver() as driver:
+        await driver.start(neighbour)
+        await namespace.ready(neighbour)
+        look = namespace.sh(
+            "cat /proc/[0-9]*/comm; ls /proc; ls -a /tmp /nsml; touch /tmp/x /dev/shm/x"
+        )
+        code, text = await run(namespace, look)
+        assert code == 0
+        assert "sleep" not in text
+        assert "checkpoints" in text
+        await driver.kill(neighbour.replica_id, reason="done")
+        await soon(driver.wait(neighbour.replica_id))
+
+
+async def test_usual_places_work(namespace: Bench) -> None:
+    spec = namespace.sh(
+        "set -e; echo out > /dev/stdout; echo x > /dev/null; head -c 4 /dev/urandom | wc -c;"
+        "t=$(mktemp); echo $t; test -w $HOME; test -c /dev/pts/ptmx; getent hosts localhost >/dev/null;"
+        "test -d /sys/devices; echo fine"
+    )
+    code, text = await run(namespace, spec)
+    assert code == 0, text
+    assert text.endswith("fine\n")
