@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _REOPEN_AFTER_S = 1.0
 _MOST_OWED = 1000
+_HIGH_FD = 200
 
 
 class Spool:
@@ -210,7 +211,22 @@ def _create(folder: str) -> int:
             continue
         with suppress(OSError):
             if os.write(fd, MAGIC) == len(MAGIC):
-                return fd
+                return _out_of_the_way(fd)
         os.close(fd)
         os.unlink(path)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _out_of_the_way(fd: int) -> int:
+    """The same file under a high number, where there is one.
+
+    Programs that close "all" files and open others would otherwise get this number for theirs.
+    """
+    try:
+        import fcntl
+
+        high = fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _HIGH_FD)
+    except (ImportError, OSError):
+        return fd
+    os.close(fd)
+    return high

@@ -205,6 +205,22 @@ class TestSaving:
             range(1, 121)
         )
 
+    def test_a_number_that_was_finished_while_the_folder_was_read_is_not_taken_again(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        checkpoints = Checkpoints(str(tmp_path))
+        checkpoints.begin().commit("first")
+        read_before = iter([[], [1]])
+        monkeypatch.setattr(checkpoints, "_numbers", lambda: next(read_before))
+        assert checkpoints.begin().commit("second")[0] == "2-second/model"
+
+    def test_the_newest_is_the_one_with_the_highest_number(self, tmp_path: Path) -> None:
+        checkpoints = Checkpoints(str(tmp_path))
+        for _ in range(25):
+            folder, _files = checkpoints.begin().commit("same")
+            assert checkpoints.newest("same") == str(tmp_path / folder)
+        assert checkpoints.newest("other") is None
+
     @given(st.text(max_size=300))
     def test_escaped_names_are_plain_file_names(self, name: str) -> None:
         text = escape(name)

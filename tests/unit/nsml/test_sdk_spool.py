@@ -35,10 +35,11 @@ def read(path: Path) -> list[dict[str, Any]]:
     return [json.loads(payload) for _, payload in records]
 
 
-def run_in_session(folder: Path, program: str, **more: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "NSML_RUN_DIR": str(folder), "PYTHONPATH": str(ROOT), **more}
+def run_in_session(folder: Path, program: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "NSML_RUN_DIR": str(folder), "PYTHONPATH": str(ROOT)}
     return subprocess.run(
         [sys.executable, "-c", program],
+        cwd=folder,
         env=environment,
         capture_output=True,
         text=True,
@@ -120,19 +121,21 @@ def test_a_forked_child_writes_a_file_of_its_own(tmp_path: Path) -> None:
     done = run_in_session(
         tmp_path,
         """
-import os, threading, nsml
+import fcntl, os, nsml
 nsml.report(who=0)
 children = []
 for number in (1, 2, 3):
     child = os.fork()
     if child == 0:
+        own = open("file-of-the-child", "wb")
+        fcntl.fcntl(own, fcntl.F_DUPFD, 200)  # takes the number that the parent's file had
         for step in range(50):
             nsml.report(who=number, step=step)
-        os._exit(0)
+        os._exit(os.fstat(own.fileno()).st_size)
     children.append(child)
     nsml.report(who=0)
 for child in children:
-    os.waitpid(child, 0)
+    assert os.waitpid(child, 0)[1] == 0
 nsml.report(who=0)
 """,
     )
@@ -218,6 +221,28 @@ nsml.report(end=returned, beats=beats)
     assert numbers == sorted(set(numbers)), "twice or out of order"
     if "end" in records[-1]:
         assert len(numbers) >= records[-1]["end"] - records[-1]["beats"]
+
+
+@pytest.mark.parametrize("written", [0, 10, None])
+def test_a_write_that_is_interrupted_is_found_again_whole_or_undone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int | None
+) -> None:
+    """A frame that readers may have seen is never cut off, a half one never stays."""
+    spool = Spool(str(tmp_path))
+    spool.append(b'{"n":1}')
+    write = os.write
+
+    def interrupted(fd: int, data: bytes) -> int:
+        write(fd, data[:written])
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            spool.append(b'{"n":2}')
+    spool.append(b'{"n":3}')
+    numbers = [record["n"] for record in read(tmp_path / "1.records")]
+    assert numbers == ([1, 2, 3] if written is None else [1, 3])
 
 
 @pytest.fixture
@@ -317,6 +342,24 @@ def test_a_program_that_closes_all_its_files_reports_into_another_one(tmp_path: 
     spool.append(b'{"n":3}')
     assert read(tmp_path / "1.records") == [{"n": 1}]
     assert read(tmp_path / "2.records") == [{"n": 2}, {"n": 3}]
+
+
+def test_a_program_that_closes_low_numbers_and_opens_its_own_keeps_them_clean(
+    tmp_path: Path,
+) -> None:
+    done = run_in_session(
+        tmp_path,
+        """
+import os, nsml
+nsml.report(a=1)
+os.closerange(3, 100)
+own = [open(f"own-{number}", "wb") for number in range(20)]
+nsml.report(a=2)
+assert all(os.fstat(file.fileno()).st_size == 0 for file in own)
+""",
+    )
+    assert done.returncode == 0, done.stderr
+    assert [record["values"]["a"] for record in read(tmp_path / "spool/1.records")] == [1, 2]
 
 
 def test_the_writer_in_the_documentation_writes_this_format(tmp_path: Path) -> None:
