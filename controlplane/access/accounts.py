@@ -1,0 +1,215 @@
+"""Users and their tokens: made, listed, removed. Any control plane may do it, leader or not.
+
+Every change is one transaction that compares what it was decided on; a lost race is decided anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import structlog
+
+from controlplane.access.records import TOKENS, USERS
+from controlplane.access.secret import RandomBytes, Secret, new_secret, short
+from controlplane.domain.errors import (
+    AlreadyExists,
+    InvalidRequest,
+    LastAdministrator,
+    NotFound,
+    StateConflict,
+)
+from controlplane.domain.identity import Role, User
+from controlplane.domain.names import check_node, check_user
+from controlplane.store.interface import Compare, Delete, KeyValueStore, Put, Transaction
+from controlplane.stored.v1.records_pb2 import TokenRecord
+
+if TYPE_CHECKING:
+    from controlplane.access.identities import Identities
+    from controlplane.store.tables import Stored
+    from nsml.clock import Clock
+
+DAY_S = 86_400.0
+DEFAULT_TOKEN_LIFE_S = 30 * DAY_S
+LONGEST_TOKEN_LIFE_S = 366 * DAY_S
+MOST_TOKENS = 64
+"""Live tokens of one user: what they make must stay bounded."""
+
+_BATCH = 100
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class IssuedToken:
+    """A new token; the only time that its secret is known."""
+
+    secret: Secret
+    expires_at: float
+
+
+class Accounts:
+    """Users and tokens.
+
+    Args:
+        identities: memory of who is who; revocations wait until it knows of them.
+        random_bytes: where secrets come from.
+    """
+
+    def __init__(
+        self,
+        store: KeyValueStore,
+        identities: Identities,
+        *,
+        clock: Clock,
+        random_bytes: RandomBytes,
+    ) -> None:
+        self._store = store
+        self._identities = identities
+        self._clock = clock
+        self._random_bytes = random_bytes
+
+    async def create_user(self, name: str, role: Role, team: str) -> User:
+        """Make a user.
+
+        Raises:
+            InvalidRequest: the name or the team is malformed.
+            AlreadyExists: there is one of that name.
+        """
+        check_user(name)
+        if team:
+            check_user(team)
+        user = User(name=name, role=role, team=team, created_at=self._clock.time())
+        if not await self._write([USERS.absent(name)], [USERS.put(name, user)]):
+            raise AlreadyExists(f"user {name} exists")
+        _log.info("user.created", user=name, role=role.value)
+        return user
+
+    async def list_users(self) -> list[User]:
+        """All users by name."""
+        return [item.value for item in (await USERS.list(self._store)).items]
+
+    async def get_user(self, name: str) -> User:
+        """One user; NotFound if there is none."""
+        return (await self._stored_user(name)).value
+
+    async def delete_user(self, name: str) -> None:
+        """Remove a user and all their tokens; their sessions stay.
+
+        Raises:
+            NotFound: there is none.
+            LastAdministrator: nobody could administer any more.
+        """
+        while True:
+            user = await self._stored_user(name)
+            compares = [USERS.unchanged(user)]
+            if user.value.role is Role.ADMIN:
+                compares.append(await self._another_administrator(name))
+            if await self._write(compares, [USERS.delete(name)]):
+                break
+        revoked = await self.revoke_all(name)
+        _log.info("user.deleted", user=name, tokens=revoked)
+
+    async def create_token(self, user: str, life_s: float = 0.0) -> IssuedToken:
+        """Make a token for a user; 0 means 30 days.
+
+        Raises:
+            InvalidRequest: longer than a year, or not in the future.
+            NotFound: no such user.
+            StateConflict: they have too many.
+        """
+        life_s = life_s or DEFAULT_TOKEN_LIFE_S
+        if not 0 < life_s <= LONGEST_TOKEN_LIFE_S:
+            raise InvalidRequest("a token is valid for more than nothing and at most a year")
+        owner = await self._stored_user(user)
+        tokens = await self._tokens_of(user)
+        expired = [item for item in tokens if self._has_expired(item)]
+        if len(tokens) - len(expired) >= MOST_TOKENS:
+            raise StateConflict(
+                f"user {user} has {MOST_TOKENS} tokens",
+                attempt="nsml logout where one is not needed",
+            )
+        deletes = [TOKENS.delete(item.key) for item in expired[:_BATCH]]
+        issued = await self._issue(
+            TokenRecord(user=user), life_s, [USERS.unchanged(owner)], deletes
+        )
+        if issued is None:
+            raise NotFound(f"user {user} was removed meanwhile")
+        return issued
+
+    async def create_node_token(
+        self, node: str, life_s: float = LONGEST_TOKEN_LIFE_S
+    ) -> IssuedToken:
+        """Make a token with which an agent on this machine speaks for `node`."""
+        check_node(node)
+        issued = await self._issue(TokenRecord(node=node), life_s, [], [])
+        if issued is None:
+            raise StateConflict("the random generator repeats itself")
+        return issued
+
+    async def revoke(self, fingerprint: str) -> int:
+        """Make one token invalid; returns how many were valid: 1 or 0."""
+        if not fingerprint or await TOKENS.get(self._store, fingerprint) is None:
+            return 0
+        await self._write([], [TOKENS.delete(fingerprint)])
+        _log.info("token.revoked", token=short(fingerprint))
+        return 1
+
+    async def revoke_all(self, user: str) -> int:
+        """Make all tokens of a user invalid; returns how many there were."""
+        items = await self._tokens_of(user)
+        for start in range(0, len(items), _BATCH):
+            await self._write(
+                [], [TOKENS.delete(item.key) for item in items[start : start + _BATCH]]
+            )
+        _log.info("token.all_revoked", user=user, tokens=len(items))
+        return sum(not self._has_expired(item) for item in items)
+
+    async def _issue(
+        self,
+        record: TokenRecord,
+        life_s: float,
+        compares: list[Compare],
+        deletes: list[Delete],
+    ) -> IssuedToken | None:
+        secret = new_secret(self._random_bytes)
+        record.created_at = self._clock.time()
+        record.expires_at = record.created_at + life_s
+        key = secret.fingerprint
+        if not await self._write(
+            [*compares, TOKENS.absent(key)], [TOKENS.put(key, record), *deletes]
+        ):
+            return None
+        whose = record.node or record.user
+        _log.info("token.created", whose=whose, token=short(secret.fingerprint))
+        return IssuedToken(secret=secret, expires_at=record.expires_at)
+
+    async def _write(self, compares: list[Compare], operations: list[Put | Delete]) -> bool:
+        result = await self._store.commit(
+            Transaction(compares=tuple(compares), success=tuple(operations))
+        )
+        if result.succeeded:
+            await self._identities.caught_up(result.revision)
+        return result.succeeded
+
+    async def _stored_user(self, name: str) -> Stored[User]:
+        user = await USERS.get(self._store, name) if name else None
+        if user is None:
+            raise NotFound(f"no user {name[:64]!r}", attempt="nsml admin user ls")
+        return user
+
+    async def _tokens_of(self, user: str) -> list[Stored[TokenRecord]]:
+        listing = await TOKENS.list(self._store)
+        return [item for item in listing.items if item.value.user == user]
+
+    async def _another_administrator(self, name: str) -> Compare:
+        """Return the condition that somebody else administers: two cannot remove one another."""
+        for user in (await USERS.list(self._store)).items:
+            if user.value.role is Role.ADMIN and user.value.name != name:
+                return USERS.unchanged(user)
+        raise LastAdministrator(
+            f"{name} is the last administrator", attempt="nsml admin user add NAME --admin"
+        )
+
+    def _has_expired(self, item: Stored[TokenRecord]) -> bool:
+        return item.value.expires_at <= self._clock.time()

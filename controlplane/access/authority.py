@@ -1,0 +1,255 @@
+"""The platform's certificate authority: made at first start, signs nodes and our own listeners.
+
+ECDSA on P-256 throughout. The private key never leaves the authority's folder. Certificates that
+it signs live for 90 days and are renewed when a third of that is left. Nodes get certificates
+for clients and listeners ones for servers, so that neither can pose as the other.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+import hashlib
+import ipaddress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from controlplane.access.files import read_private, write_private
+from controlplane.domain.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+    from nsml.clock import Clock
+
+SERVER_NAME = "nsml-controlplane"
+"""A name that every certificate of a listener bears. Nobody but control planes gets a server's
+certificate from this authority, so clients that pin it may verify this name wherever they dial."""
+
+CERTIFICATE_LIFE = dt.timedelta(days=90)
+RENEW_WHEN_LEFT = dt.timedelta(days=30)
+_AUTHORITY_LIFE = dt.timedelta(days=3650)
+_CLOCK_SKEW = dt.timedelta(minutes=5)
+_LARGEST_REQUEST = 16 * 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeyPair:
+    """A certificate chain and its private key, PEM; the key never shows in a repr."""
+
+    chain: bytes
+    key: bytes = field(repr=False)
+    expires_at: dt.datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SignedNode:
+    """What a joining node gets: its certificate (PEM) and the fingerprint of its public key."""
+
+    certificate: bytes
+    key_fingerprint: str
+
+
+class Authority:
+    """Signs certificate requests with the platform's key."""
+
+    def __init__(
+        self, certificate: x509.Certificate, key: ec.EllipticCurvePrivateKey, clock: Clock
+    ) -> None:
+        self._certificate = certificate
+        self._key = key
+        self._clock = clock
+
+    @property
+    def pem(self) -> bytes:
+        """The authority's certificate."""
+        return self._certificate.public_bytes(serialization.Encoding.PEM)
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the certificate's DER form, hexadecimal: what join tokens carry."""
+        return hashlib.sha256(
+            self._certificate.public_bytes(serialization.Encoding.DER)
+        ).hexdigest()
+
+    def sign_node(self, node: str, signing_request: bytes) -> SignedNode:
+        """Sign a node's request; only its public key is taken from it, never its subject.
+
+        Raises:
+            InvalidRequest: it is not a request, or not signed with its own key.
+        """
+        public_key = _public_key_of(signing_request)
+        certificate = self._sign(node, public_key, [x509.DNSName(node)], server=False)
+        return SignedNode(
+            certificate=certificate.public_bytes(serialization.Encoding.PEM),
+            key_fingerprint=_fingerprint(public_key),
+        )
+
+    def issue_server(self, hosts: Iterable[str]) -> KeyPair:
+        """Make a key and a certificate for listeners that are reached under `hosts`."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = [_general_name(host) for host in dict.fromkeys([SERVER_NAME, *hosts])]
+        certificate = self._sign(SERVER_NAME, key.public_key(), names, server=True)
+        return KeyPair(
+            chain=certificate.public_bytes(serialization.Encoding.PEM) + self.pem,
+            key=_pem_of(key),
+            expires_at=certificate.not_valid_after_utc,
+        )
+
+    def needs_renewal(self, pair: KeyPair) -> bool:
+        """Whether it is time to replace a certificate."""
+        return pair.expires_at - self._now() < RENEW_WHEN_LEFT
+
+    def _sign(
+        self,
+        name: str,
+        public_key: ec.EllipticCurvePublicKey,
+        names: list[x509.GeneralName],
+        *,
+        server: bool,
+    ) -> x509.Certificate:
+        now = self._now()
+        purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
+        authority_key = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
+        return (
+            x509.CertificateBuilder()
+            .subject_name(_name(name))
+            .issuer_name(self._certificate.subject)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - _CLOCK_SKEW)
+            .not_valid_after(min(now + CERTIFICATE_LIFE, self._certificate.not_valid_after_utc))
+            .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+            .add_extension(_key_usage(signs_certificates=False), critical=True)
+            .add_extension(x509.ExtendedKeyUsage([purpose]), critical=True)
+            .add_extension(x509.SubjectAlternativeName(names), critical=False)
+            .add_extension(authority_key, critical=False)
+            .sign(self._key, hashes.SHA256())
+        )
+
+    def _now(self) -> dt.datetime:
+        return dt.datetime.fromtimestamp(self._clock.time(), dt.UTC)
+
+
+def open_authority(folder: Path, clock: Clock) -> Authority:
+    """Load the authority that lives in `folder`, making it at the first start.
+
+    Control planes that share a store share an authority: copy the folder to each of them.
+
+    Raises:
+        PermissionError: others may read its private key.
+        ValueError: what lies there is not an authority's key and certificate.
+    """
+    key_pem = read_private(folder / "ca.key")
+    if key_pem is None:
+        key = ec.generate_private_key(ec.SECP256R1())
+        certificate = _make_authority(key, clock)
+        # the key last: a crash in between makes both anew, and nobody has seen the first yet
+        write_private(folder / "ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
+        write_private(folder / "ca.key", _pem_of(key))
+        return Authority(certificate, key, clock)
+    loaded = serialization.load_pem_private_key(key_pem, password=None)
+    certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
+    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
+        raise ValueError(f"{folder / 'ca.key'} is not an ECDSA key")  # noqa: TRY004 - a file's content
+    if loaded.public_key() != certificate.public_key():
+        raise ValueError(f"ca.key and ca.pem in {folder} do not belong together")
+    return Authority(certificate, loaded, clock)
+
+
+def make_authority(clock: Clock) -> Authority:
+    """Make an authority that is written nowhere."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    return Authority(_make_authority(key, clock), key, clock)
+
+
+def key_fingerprint_of(certificate_pem: bytes) -> str:
+    """Return the fingerprint of the public key in a certificate.
+
+    Raises:
+        ValueError: it is not a certificate with an ECDSA key.
+    """
+    key = x509.load_pem_x509_certificate(certificate_pem).public_key()
+    if not isinstance(key, ec.EllipticCurvePublicKey):
+        raise ValueError("not an ECDSA certificate")  # noqa: TRY004 - a certificate's content
+    return _fingerprint(key)
+
+
+def _make_authority(key: ec.EllipticCurvePrivateKey, clock: Clock) -> x509.Certificate:
+    now = dt.datetime.fromtimestamp(clock.time(), dt.UTC)
+    subject = _name("nsml authority")
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(subject)
+        .public_key(key.public_key())
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - _CLOCK_SKEW)
+        .not_valid_after(now + _AUTHORITY_LIFE)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+
+
+def _public_key_of(signing_request: bytes) -> ec.EllipticCurvePublicKey:
+    if len(signing_request) > _LARGEST_REQUEST:
+        raise InvalidRequest("the certificate signing request is too large")
+    try:
+        request = x509.load_pem_x509_csr(signing_request)
+        valid = request.is_signature_valid
+        key = request.public_key()
+    except (ValueError, InvalidSignature) as error:
+        raise InvalidRequest("not a certificate signing request in PEM") from error
+    if not valid:
+        raise InvalidRequest("the certificate signing request is not signed with its own key")
+    if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP256R1):
+        raise InvalidRequest("the key must be ECDSA on P-256")
+    return key
+
+
+def _fingerprint(key: ec.EllipticCurvePublicKey) -> str:
+    der = key.public_bytes(
+        serialization.Encoding.DER, serialization.PublicFormat.SubjectPublicKeyInfo
+    )
+    return hashlib.sha256(der).hexdigest()
+
+
+def _pem_of(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+
+
+def _name(common_name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, common_name)])
+
+
+def _general_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )

@@ -1,0 +1,84 @@
+"""What a fresh platform needs before anybody can sign in: an administrator, a local agent's token.
+
+Secrets go into files that only the owner of the data folder can read. That owner is trusted
+anyway: when a file is lost or its token is no longer valid, the next start writes another.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import structlog
+
+from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, Accounts
+from controlplane.access.files import read_private, write_private
+from controlplane.access.secret import parse_secret
+from controlplane.domain.errors import AlreadyExists
+from controlplane.domain.identity import NodeCaller, Role, UserCaller
+
+if TYPE_CHECKING:
+    from controlplane.access.accounts import IssuedToken
+    from controlplane.access.identities import Identities
+    from controlplane.domain.identity import Caller, User
+
+ADMIN_TOKEN = "admin.token"  # noqa: S105 - a file name
+NODE_TOKEN = "node.token"  # noqa: S105
+
+_ADMIN_LIFE_S = LONGEST_TOKEN_LIFE_S - DAY_S
+
+_log = structlog.get_logger()
+
+
+async def ensure_first_admin(accounts: Accounts, name: str) -> User | None:
+    """Make the first administrator when there is no user at all; None otherwise."""
+    if await accounts.list_users():
+        return None
+    try:
+        return await accounts.create_user(name, Role.ADMIN, "")
+    except AlreadyExists:
+        return None
+
+
+async def ensure_admin_file(
+    folder: Path, accounts: Accounts, identities: Identities, name: str
+) -> Path:
+    """Make sure that `folder` holds a valid token of an administrator; returns the file.
+
+    On a fresh platform the administrator is made, under `name`. Later any administrator will do,
+    `name` first.
+    """
+    await ensure_first_admin(accounts, name)
+    path = folder / ADMIN_TOKEN
+    if isinstance(who := await _holder(path, identities), UserCaller) and who.is_admin:
+        return path
+    admins = [user.name for user in await accounts.list_users() if user.role is Role.ADMIN]
+    chosen = name if name in admins else admins[0]
+    _write(path, await accounts.create_token(chosen, _ADMIN_LIFE_S))
+    _log.info("access.admin_token_written", user=chosen)
+    return path
+
+
+async def ensure_node_file(
+    folder: Path, accounts: Accounts, identities: Identities, node: str
+) -> Path:
+    """Make sure that `folder` holds a valid token of the local agent; returns the file."""
+    path = folder / NODE_TOKEN
+    if await _holder(path, identities) != NodeCaller(node=node):
+        _write(path, await accounts.create_node_token(node))
+        _log.info("access.node_token_written", node=node)
+    return path
+
+
+async def _holder(path: Path, identities: Identities) -> Caller | None:
+    try:
+        content = read_private(path)
+    except PermissionError:
+        _log.warning("access.token_file_was_readable", path=str(path))
+        return None
+    secret = parse_secret((content or b"").decode(errors="replace").strip())
+    return None if secret is None else await identities.of_secret(secret, thorough=True)
+
+
+def _write(path: Path, token: IssuedToken) -> None:
+    write_private(path, token.secret.text.encode() + b"\n")

@@ -1,0 +1,68 @@
+"""Who makes the call that is being served: set by the interceptor, read by whoever serves it."""
+
+from __future__ import annotations
+
+from contextvars import ContextVar
+
+from controlplane.domain.errors import Denied, NotSignedIn
+from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, UserCaller
+
+_NOBODY = AnonymousCaller()
+
+current_caller: ContextVar[Caller] = ContextVar("current_caller")
+
+
+def set_caller(who: Caller) -> None:
+    """Say who makes the current call: for the interceptor, and for tests of single servicers."""
+    current_caller.set(who)
+
+
+def caller() -> Caller:
+    """Who makes the current call; nobody outside of one."""
+    return current_caller.get(_NOBODY)
+
+
+def require_user() -> UserCaller:
+    """Return the user who makes the current call.
+
+    Raises:
+        NotSignedIn: nobody known makes it.
+        Denied: a node makes it.
+    """
+    match caller():
+        case UserCaller() as user:
+            return user
+        case NodeCaller(node=node):
+            raise Denied("only users may do this", why=f"the caller is node {node}")
+        case AnonymousCaller():
+            raise NotSignedIn("you are not signed in", attempt="nsml login HOST")
+
+
+def require_admin() -> UserCaller:
+    """Return the administrator who makes the current call; like `require_user` otherwise."""
+    user = require_user()
+    if not user.is_admin:
+        raise Denied(
+            "only administrators may do this",
+            why=f"{user.user.name} is a member",
+            attempt="ask an administrator",
+        )
+    return user
+
+
+def require_node(who: Caller, node: str) -> NodeCaller:
+    """Return the caller if it is the agent of `node`: an agent speaks for its own node alone.
+
+    Raises:
+        NotSignedIn: nobody known calls.
+        Denied: a user, or another node.
+    """
+    match who:
+        case NodeCaller(node=own) if own == node:
+            return who
+        case NodeCaller(node=own):
+            raise Denied(f"node {own} may not speak for node {node}")
+        case UserCaller(user=user):
+            raise Denied("only agents may do this", why=f"the caller is user {user.name}")
+        case AnonymousCaller():
+            raise NotSignedIn("a node's certificate or token is needed", attempt="nsml join HOST")

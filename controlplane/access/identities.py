@@ -1,0 +1,110 @@
+"""Who stands behind a credential, answered from memory and kept true by a watch."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, TypeVar
+
+import structlog
+
+from controlplane.access.authority import key_fingerprint_of
+from controlplane.access.records import JOINED, TOKENS, USERS
+from controlplane.domain.errors import Unavailable
+from controlplane.domain.identity import Caller, NodeCaller, UserCaller
+from controlplane.store.cache import TableCache
+from controlplane.store.interface import KeyValueStore, StoreError
+
+if TYPE_CHECKING:
+    from controlplane.access.secret import Secret
+    from controlplane.store.tables import Table
+    from controlplane.stored.v1.records_pb2 import TokenRecord
+    from nsml.clock import Clock
+
+T = TypeVar("T")
+
+_MOST_CERTIFICATES = 20_000
+_CATCH_UP_S = 1.0
+
+
+class Identities:
+    """Users, tokens and joined nodes in memory; `run` follows the store.
+
+    A credential that memory does not know is looked up in the store, so that what was made a
+    moment ago at another control plane is good here at once. What was revoked elsewhere is
+    refused here as soon as the watch says so: well within a second.
+    """
+
+    def __init__(self, store: KeyValueStore, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._cache = TableCache(store, (USERS, TOKENS, JOINED), clock=clock)
+        self._fingerprints: dict[bytes, str] = {}
+        self._log = structlog.get_logger("access.identities")
+
+    async def run(self) -> None:
+        """Follow the store until cancelled; raises what `TableCache.run` raises."""
+        await self._cache.run()
+
+    async def of_secret(self, secret: Secret, *, thorough: bool) -> Caller | None:
+        """Return whose token this is; None if it is unknown, expired or revoked.
+
+        Without `thorough` only memory is consulted.
+
+        Raises:
+            Unavailable: the store would have to be asked and does not answer.
+        """
+        fingerprint = secret.fingerprint
+        token = await self._record(TOKENS, fingerprint, thorough=thorough)
+        if token is None or token.expires_at <= self._clock.time():
+            return None
+        if token.node:
+            return NodeCaller(node=token.node)
+        return await self._of_user(token, fingerprint, thorough=thorough)
+
+    async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
+        """Return the node whose verified certificate (PEM) this is; None if it was replaced.
+
+        Raises:
+            Unavailable: the store would have to be asked and does not answer.
+        """
+        expected = await self._record(JOINED, node, thorough=True)
+        if expected is None or expected != self._fingerprint(certificate):
+            return None
+        return NodeCaller(node=node)
+
+    async def caught_up(self, revision: int) -> None:
+        """Return once memory holds everything up to `revision`, or after a second without news.
+
+        The store has it in any case; it is memory that lags while the store cannot be reached.
+        """
+        try:
+            async with asyncio.timeout(_CATCH_UP_S):
+                await self._cache.wait_for(revision)
+        except TimeoutError:
+            self._log.warning("access.memory_lags", wanted=revision, known=self._cache.revision)
+
+    async def _of_user(
+        self, token: TokenRecord, fingerprint: str, *, thorough: bool
+    ) -> Caller | None:
+        user = await self._record(USERS, token.user, thorough=thorough)
+        # a token of a removed user must not come back to life with a new user of that name
+        if user is None or token.created_at < user.created_at:
+            return None
+        return UserCaller(user=user, token=fingerprint)
+
+    async def _record(self, table: Table[T], key: str, *, thorough: bool) -> T | None:
+        known = self._cache.get(table, key)
+        if known is None and thorough:
+            try:
+                known = await table.get(self._store, key)
+            except StoreError as error:
+                raise Unavailable("who you are cannot be checked now", why=str(error)) from error
+        return None if known is None else known.value
+
+    def _fingerprint(self, certificate: bytes) -> str:
+        known = self._fingerprints.get(certificate)
+        if known is None:
+            if len(self._fingerprints) >= _MOST_CERTIFICATES:
+                self._fingerprints.clear()
+            known = self._fingerprints[certificate] = key_fingerprint_of(certificate)
+        return known

@@ -1,0 +1,193 @@
+"""The one door: every call of every service passes here, and what is not allowed is refused.
+
+Identity comes from the bearer token or, on the agents' port, from the certificate of the peer;
+never from a request. A presented token that is not valid is refused even where strangers may
+call, so that a typing error never turns into somebody else's answer.
+"""
+
+from __future__ import annotations
+
+import inspect
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import grpc
+import structlog
+
+from controlplane.access.current import set_caller
+from controlplane.access.limiter import MOST_FAILURES, FailureLimiter, address_of
+from controlplane.access.secret import Secret, parse_secret, short
+from controlplane.access.table import refusal
+from controlplane.domain.errors import NotSignedIn, NsmlError
+from controlplane.domain.identity import AnonymousCaller, Caller
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from typing import Protocol
+
+    from controlplane.access.table import Row
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Handler = grpc.RpcMethodHandler[Any, Any]
+    Refuse = Callable[[Context, NsmlError], Awaitable[NoReturn]]
+
+    class Identities(Protocol):
+        """Who stands behind a credential."""
+
+        async def of_secret(self, secret: Secret, *, thorough: bool) -> Caller | None:
+            """Return whose token this is; None if it is unknown, expired or revoked.
+
+            Without `thorough` only what is in memory is consulted.
+            """
+            ...
+
+        async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
+            """Return the node whose verified certificate (PEM) this is; None if it was replaced."""
+            ...
+
+
+_log = structlog.get_logger()
+
+_BEARER = "Bearer "
+
+
+class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Finds out who calls, looks into the table, and sets `current_caller` for the method."""
+
+    def __init__(
+        self,
+        identities: Identities,
+        table: Mapping[str, Row],
+        *,
+        limiter: FailureLimiter,
+        refuse: Refuse,
+    ) -> None:
+        self._identities = identities
+        self._table = table
+        self._limiter = limiter
+        self._refuse = refuse
+
+    async def intercept_service(  # type: ignore[override] # the stubs forget None
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the method's handler behind the door; None for a method that nobody serves."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        return self.guard(handler, handler_call_details.method)
+
+    def guard(self, handler: Handler, method: str) -> Handler:
+        """Return `handler` so that it runs only for callers whom the table lets through."""
+
+        async def admit(context: Context) -> None:
+            try:
+                who = await self._identify(context)
+                error = refusal(self._table, method, who)
+            except NsmlError as failure:
+                error = failure
+            if error is not None:
+                await self._refuse(context, error)
+            set_caller(who)
+
+        return _behind(admit, handler)
+
+    async def _identify(self, context: Context) -> Caller:
+        authorization = _authorization(context)
+        if authorization is not None:
+            return await self._of_token(authorization, address_of(context.peer()))
+        certificate = _certificate(context)
+        if certificate is None:
+            return AnonymousCaller()
+        node, pem = certificate
+        who = await self._identities.of_certificate(node, pem)
+        if who is None:
+            raise NotSignedIn(
+                f"the certificate of node {node} is not valid any more",
+                why="the node was removed, or has joined anew with another key",
+                attempt="nsml join HOST --token TOKEN",
+            )
+        return who
+
+    async def _of_token(self, authorization: str, address: str) -> Caller:
+        is_limited = self._limiter.is_limited(address)
+        secret = None
+        if authorization.startswith(_BEARER):
+            secret = parse_secret(authorization.removeprefix(_BEARER).strip())
+        if secret is not None:
+            who = await self._identities.of_secret(secret, thorough=not is_limited)
+            if who is not None:
+                return who
+        failures = self._limiter.failed(address)
+        if failures <= MOST_FAILURES:
+            token = short(secret.fingerprint) if secret is not None else "malformed"
+            _log.warning("access.token_refused", address=address, token=token, failures=failures)
+        raise _not_valid(is_limited=is_limited)
+
+
+def _not_valid(*, is_limited: bool) -> NotSignedIn:
+    if is_limited:
+        return NotSignedIn(
+            "too many wrong tokens from this address", attempt="wait a minute, then nsml login HOST"
+        )
+    return NotSignedIn(
+        "the token is not valid",
+        why="it is unknown, expired or revoked",
+        attempt="nsml login HOST",
+    )
+
+
+def _authorization(context: Context) -> str | None:
+    for key, value in context.invocation_metadata() or ():
+        if key == "authorization":
+            return value if isinstance(value, str) else ""
+    return None
+
+
+def _certificate(context: Context) -> tuple[str, bytes] | None:
+    """Return common name and PEM of the certificate that the handshake verified, if there is one.
+
+    Only the agents' port asks for certificates, and it accepts none but our authority's.
+    """
+    facts = context.auth_context()
+    names, pems = facts.get("x509_common_name"), facts.get("x509_pem_cert")
+    if not names or not pems:
+        return None
+    return bytes(next(iter(names))).decode(), bytes(next(iter(pems)))
+
+
+def _behind(admit: Callable[[Context], Awaitable[None]], handler: Handler) -> Handler:
+    """Return a handler of the same shape that admits the caller first, in the call's own task."""
+    inner, make = _shape_of(handler)
+
+    async def answer(request: Any, context: Context) -> Any:
+        await admit(context)
+        try:
+            return await inner(request, context)
+        except NotImplementedError:
+            # what generated servicers raise for methods that nobody wrote
+            await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not there yet")
+
+    async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+        await admit(context)
+        async with aclosing(inner(request, context)) as responses:
+            async for response in responses:
+                yield response
+
+    guarded = stream if inspect.isasyncgenfunction(inner) else answer
+    return make(
+        guarded,
+        request_deserializer=handler.request_deserializer,
+        response_serializer=handler.response_serializer,
+    )
+
+
+def _shape_of(handler: Handler) -> tuple[Callable[..., Any], Callable[..., Handler]]:
+    shapes: dict[tuple[bool, bool], tuple[Any, Any]] = {
+        (False, False): (handler.unary_unary, grpc.unary_unary_rpc_method_handler),
+        (False, True): (handler.unary_stream, grpc.unary_stream_rpc_method_handler),
+        (True, False): (handler.stream_unary, grpc.stream_unary_rpc_method_handler),
+        (True, True): (handler.stream_stream, grpc.stream_stream_rpc_method_handler),
+    }
+    return shapes[bool(handler.request_streaming), bool(handler.response_streaming)]

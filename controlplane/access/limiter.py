@@ -1,0 +1,68 @@
+"""Failed attempts by address: who guesses is told to wait."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from nsml.clock import Clock
+
+MOST_FAILURES = 10
+WINDOW_S = 60.0
+MOST_ADDRESSES = 4096
+
+
+@dataclass(slots=True)
+class _Failures:
+    since: float
+    count: int
+
+
+class FailureLimiter:
+    """Counts failed attempts of each address in windows of a minute.
+
+    It limits the work and the log lines that guessing costs us: an address over the limit gets
+    its refusals without a look into the store. A valid secret is never refused for what others at
+    the same address do; with 256 random bits nobody gets lucky, and a neighbour behind the
+    same gateway must not be able to lock anybody out.
+
+    Bounded: the address that failed longest ago is forgotten first.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._failures: OrderedDict[str, _Failures] = OrderedDict()
+
+    def is_limited(self, address: str) -> bool:
+        """Whether this address has failed too often lately."""
+        failures = self._current(address)
+        return failures is not None and failures.count >= MOST_FAILURES
+
+    def failed(self, address: str) -> int:
+        """Count a failure; returns how many there are in this window."""
+        failures = self._current(address)
+        if failures is None:
+            failures = _Failures(self._clock.monotonic(), 0)
+            self._failures[address] = failures
+        failures.count += 1
+        self._failures.move_to_end(address)
+        if len(self._failures) > MOST_ADDRESSES:
+            self._failures.popitem(last=False)
+        return failures.count
+
+    def _current(self, address: str) -> _Failures | None:
+        failures = self._failures.get(address)
+        if failures is not None and self._clock.monotonic() - failures.since >= WINDOW_S:
+            del self._failures[address]
+            return None
+        return failures
+
+
+def address_of(peer: str) -> str:
+    """Return the address of a gRPC peer without its port: `ipv4:10.0.0.7`, `unix`."""
+    kind, _, rest = peer.partition(":")
+    if kind in {"ipv4", "ipv6"}:
+        return f"{kind}:{rest.rpartition(':')[0]}"
+    return kind

@@ -1,0 +1,189 @@
+"""Where a server listens: plaintext on loopback and Unix sockets, TLS everywhere else."""
+
+from __future__ import annotations
+
+import ipaddress
+import os
+import socket
+import stat
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from controlplane.access.authority import Authority, KeyPair
+
+
+class ListenRefused(Exception):
+    """We do not listen there; the message says where, why, and what to do instead."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Address:
+    """HOST:PORT (port 0: any free one), or the path of a Unix socket."""
+
+    host: str = ""
+    port: int = 0
+    path: str = ""
+
+    @property
+    def is_private(self) -> bool:
+        """Whether nobody outside of this machine can reach it."""
+        if self.path or self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host).is_loopback
+        except ValueError:
+            return False
+
+    def __str__(self) -> str:
+        if self.path:
+            return f"unix:{self.path}"
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """Read `HOST:PORT`, `[IPV6]:PORT` or `unix:PATH`.
+
+    Raises:
+        ListenRefused: it is neither.
+    """
+    if text.startswith("unix:"):
+        path = text.removeprefix("unix:")
+        if not path or not Path(path).is_absolute():
+            raise ListenRefused(f"refuse to listen on {text}: the path must be absolute")
+        return Address(path=path)
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not colon or not host or not port.isascii() or not port.isdigit() or int(port) > 65535:
+        raise ListenRefused(f"refuse to listen on {text}: write HOST:PORT or unix:/PATH")
+    return Address(host=host, port=int(port))
+
+
+class Identity:
+    """The certificate that our TLS listeners show, renewed while they run.
+
+    gRPC asks for it at every handshake, in threads of its own.
+
+    Args:
+        hosts: names and addresses under which clients reach us.
+    """
+
+    def __init__(self, authority: Authority, hosts: Sequence[str]) -> None:
+        self._authority = authority
+        self._hosts = tuple(hosts)
+        self._lock = threading.Lock()
+        self._pair = authority.issue_server(self._hosts)
+
+    def current(self) -> KeyPair:
+        """Return the certificate in use, a fresh one if it was about to expire."""
+        with self._lock:
+            if self._authority.needs_renewal(self._pair):
+                self._pair = self._authority.issue_server(self._hosts)
+            return self._pair
+
+    def credentials(self, *, require_node: bool) -> grpc.ServerCredentials:
+        """Return credentials for a listener; `require_node` demands a certificate of clients."""
+        roots = self._authority.pem if require_node else None
+        shown = self.current()
+
+        def configuration(pair: KeyPair) -> grpc.ServerCertificateConfiguration:
+            return grpc.ssl_server_certificate_configuration([(pair.key, pair.chain)], roots)
+
+        def renewed() -> grpc.ServerCertificateConfiguration | None:
+            nonlocal shown
+            newest = self.current()
+            if newest is shown:
+                return None
+            shown = newest
+            return configuration(newest)
+
+        return grpc.dynamic_ssl_server_credentials(
+            configuration(shown),
+            renewed,  # type: ignore[arg-type] # the stubs forget None: no change
+            require_client_authentication=require_node,
+        )
+
+
+def listen_plain(server: grpc.aio.Server, text: str) -> Address:
+    """Listen without TLS, on loopback or a Unix socket; returns the address with its port.
+
+    Raises:
+        ListenRefused: others could reach it, or it is taken.
+    """
+    address = parse_address(text)
+    if not address.is_private:
+        raise ListenRefused(
+            f"refuse to listen on {address} without TLS: tokens and data would cross the network "
+            "readable; listen on loopback, or set the names of this host so that TLS is used"
+        )
+    if address.path:
+        return _listen_unix(server, address)
+    return _bound(address, lambda: server.add_insecure_port(str(address)))
+
+
+def listen_tls(server: grpc.aio.Server, text: str, identity: Identity) -> Address:
+    """Listen with TLS for users, who bring tokens; returns the address with its port."""
+    address = parse_address(text)
+    credentials = identity.credentials(require_node=False)
+    return _bound(address, lambda: server.add_secure_port(str(address), credentials))
+
+
+def listen_agents(server: grpc.aio.Server, text: str, identity: Identity) -> Address:
+    """Listen with mutual TLS: only nodes that this authority signed get through the handshake.
+
+    Agents have a port of their own because gRPC can demand a client's certificate but not merely
+    accept one.
+    """
+    address = parse_address(text)
+    credentials = identity.credentials(require_node=True)
+    return _bound(address, lambda: server.add_secure_port(str(address), credentials))
+
+
+def names_of_this_host(extra: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names that a listener's certificate should bear: this host's and `extra`."""
+    found = [*extra, socket.gethostname(), socket.getfqdn(), "localhost", "127.0.0.1", "::1"]
+    return tuple(dict.fromkeys(name for name in found if name not in {"", "0.0.0.0", "::"}))  # noqa: S104
+
+
+def _listen_unix(server: grpc.aio.Server, address: Address) -> Address:
+    path = Path(address.path)
+    if len(os.fsencode(path)) > 100:
+        raise ListenRefused(f"refuse to listen on {address}: the path is longer than 100 bytes")
+    _remove_dead_socket(path)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    bound = _bound(address, lambda: server.add_insecure_port(str(address)))
+    path.chmod(0o600)
+    return bound
+
+
+def _remove_dead_socket(path: Path) -> None:
+    """Remove what a killed server left; whatever is alive or no socket stays and is refused."""
+    try:
+        if not stat.S_ISSOCK(path.lstat().st_mode):
+            raise ListenRefused(f"refuse to listen on unix:{path}: a file is in the way")
+    except FileNotFoundError:
+        return
+    with socket.socket(socket.AF_UNIX) as probe:
+        try:
+            probe.connect(str(path))
+        except ConnectionRefusedError:
+            path.unlink()
+            return
+    raise ListenRefused(f"refuse to listen on unix:{path}: somebody else listens there")
+
+
+def _bound(address: Address, bind: Callable[[], int]) -> Address:
+    try:
+        port = bind()
+    except RuntimeError as error:
+        raise ListenRefused(
+            f"cannot listen on {address}: it is taken or not an address of this machine; "
+            "choose another port"
+        ) from error
+    return address if address.path else Address(host=address.host, port=port)

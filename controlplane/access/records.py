@@ -1,0 +1,63 @@
+"""Users, tokens and nodes' keys as the store keeps them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from google.protobuf.message import DecodeError
+
+from controlplane.domain.identity import Role, User
+from controlplane.store.tables import Table
+from controlplane.stored.v1.records_pb2 import JoinTokenRecord, TokenRecord, UserRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RecordT = TypeVar("RecordT", UserRecord, TokenRecord, JoinTokenRecord)
+
+
+def _encode(record: UserRecord | TokenRecord | JoinTokenRecord) -> bytes:
+    return record.SerializeToString(deterministic=True)
+
+
+def _decoder(kind: type[RecordT]) -> Callable[[bytes], RecordT]:
+    def decode(value: bytes) -> RecordT:
+        try:
+            return kind.FromString(value)
+        except DecodeError as error:
+            raise ValueError(str(error)) from error
+
+    return decode
+
+
+_user_of = _decoder(UserRecord)
+
+
+def _encode_user(user: User) -> bytes:
+    role = user.role.value
+    return _encode(
+        UserRecord(name=user.name, role=role, team=user.team, created_at=user.created_at)
+    )
+
+
+def _decode_user(value: bytes) -> User:
+    record = _user_of(value)
+    return User(
+        name=record.name, role=Role(record.role), team=record.team, created_at=record.created_at
+    )
+
+
+USERS: Final = Table[User]("user/", encode=_encode_user, decode=_decode_user)
+"""By name."""
+
+TOKENS: Final = Table[TokenRecord]("token/", encode=_encode, decode=_decoder(TokenRecord))
+"""By fingerprint of the secret."""
+
+JOIN_TOKENS: Final = Table[JoinTokenRecord](
+    "join/", encode=_encode, decode=_decoder(JoinTokenRecord)
+)
+"""By fingerprint of the secret."""
+
+JOINED: Final = Table[str]("joined/", encode=str.encode, decode=bytes.decode)
+"""By name of the node: the fingerprint of its public key. A certificate for any other key of that
+node is not valid."""

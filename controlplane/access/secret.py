@@ -1,0 +1,52 @@
+"""Secrets: 256 random bits, kept and logged as fingerprints only."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+PREFIX = "nsml_"
+"""How every secret begins, so that scanners for leaked secrets can find them."""
+
+SECRET_BYTES = 32
+
+_LONGEST = 128
+
+RandomBytes = Callable[[int], bytes]
+"""Gives that many random bytes: `secrets.token_bytes` outside of tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """A token or the secret half of a join token; its text never shows in a repr."""
+
+    text: str = field(repr=False)
+
+    @property
+    def fingerprint(self) -> str:
+        """SHA-256 in hexadecimal: what is stored instead of the text.
+
+        A plain hash is enough, since the text has 256 random bits; a slow one would only help
+        those who flood the server.
+        """
+        return hashlib.sha256(self.text.encode()).hexdigest()
+
+
+def new_secret(random_bytes: RandomBytes) -> Secret:
+    """Make a secret."""
+    body = base64.urlsafe_b64encode(random_bytes(SECRET_BYTES)).rstrip(b"=")
+    return Secret(PREFIX + body.decode())
+
+
+def parse_secret(text: str) -> Secret | None:
+    """Read what a caller presents; None if it cannot be a secret of ours."""
+    if not text.startswith(PREFIX) or len(text) > _LONGEST or not text.isascii():
+        return None
+    return Secret(text)
+
+
+def short(fingerprint: str) -> str:
+    """Return the part of a fingerprint that logs show."""
+    return fingerprint[:8]

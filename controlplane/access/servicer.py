@@ -1,0 +1,229 @@
+"""AccountService: unpack, call, convert."""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from controlplane.access.current import caller, require_user
+from controlplane.access.limiter import FailureLimiter, address_of
+from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn, NsmlError, Unavailable
+from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
+from controlplane.store.interface import StoreError
+from nsml.v1 import accounts_pb2, accounts_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
+    import grpc
+
+    from controlplane.access.accounts import Accounts
+    from controlplane.access.authority import SignedNode
+    from controlplane.access.joining import Joining
+
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Refuse = Callable[[Context, NsmlError], Awaitable[NoReturn]]
+
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+_ROLES = {
+    accounts_pb2.ROLE_UNSPECIFIED: Role.MEMBER,
+    accounts_pb2.ROLE_MEMBER: Role.MEMBER,
+    accounts_pb2.ROLE_ADMIN: Role.ADMIN,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Platform:
+    """What answers say about this platform.
+
+    `agent_address` is where joined agents dial, HOST:PORT with mutual TLS; empty when no listener
+    for them is configured.
+    """
+
+    cluster_id: str
+    agent_address: str = ""
+
+
+def _answering(
+    method: Callable[[AccountServicer, RequestT, Context], Awaitable[ResponseT]],
+) -> Callable[[AccountServicer, RequestT, Context], Awaitable[ResponseT]]:
+    """Turn the refusals of `method` into the call's error."""
+
+    @functools.wraps(method)
+    async def answer(self: AccountServicer, request: RequestT, context: Context) -> ResponseT:
+        try:
+            return await method(self, request, context)
+        except NsmlError as error:
+            return await self.refuse(context, error)
+        except StoreError as error:
+            failure = Unavailable(
+                "the store did not answer, so the change may or may not have been made",
+                why=str(error),
+                attempt="look, and try again",
+            )
+            return await self.refuse(context, failure)
+
+    return answer
+
+
+class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
+    """Users, tokens and joining nodes. The access table has let the caller in already."""
+
+    def __init__(
+        self,
+        accounts: Accounts,
+        joining: Joining,
+        *,
+        platform: Platform,
+        limiter: FailureLimiter,
+        refuse: Refuse,
+    ) -> None:
+        self._accounts = accounts
+        self._joining = joining
+        self._platform = platform
+        self._limiter = limiter
+        self.refuse = refuse
+
+    @_answering
+    async def GetCaller(  # noqa: N802 - named by the contract, as all below
+        self, _: accounts_pb2.GetCallerRequest, __: Context
+    ) -> accounts_pb2.GetCallerResponse:
+        """Say who calls."""
+        response = accounts_pb2.GetCallerResponse(cluster_id=self._platform.cluster_id)
+        match caller():
+            case UserCaller(user=user):
+                response.user.CopyFrom(_user(user))
+            case NodeCaller(node=node):
+                response.node = node
+        return response
+
+    @_answering
+    async def CreateUser(  # noqa: N802
+        self, request: accounts_pb2.CreateUserRequest, _: Context
+    ) -> accounts_pb2.CreateUserResponse:
+        """Make a user."""
+        role = _ROLES.get(request.role)
+        if role is None:
+            raise InvalidRequest(f"unknown role {request.role}")
+        user = await self._accounts.create_user(request.name, role, request.team)
+        return accounts_pb2.CreateUserResponse(user=_user(user))
+
+    @_answering
+    async def ListUsers(  # noqa: N802
+        self, _: accounts_pb2.ListUsersRequest, __: Context
+    ) -> accounts_pb2.ListUsersResponse:
+        """List all users."""
+        users = await self._accounts.list_users()
+        return accounts_pb2.ListUsersResponse(users=[_user(user) for user in users])
+
+    @_answering
+    async def DeleteUser(  # noqa: N802
+        self, request: accounts_pb2.DeleteUserRequest, _: Context
+    ) -> accounts_pb2.DeleteUserResponse:
+        """Remove a user and their tokens."""
+        await self._accounts.delete_user(request.name)
+        return accounts_pb2.DeleteUserResponse()
+
+    @_answering
+    async def CreateToken(  # noqa: N802
+        self, request: accounts_pb2.CreateTokenRequest, _: Context
+    ) -> accounts_pb2.CreateTokenResponse:
+        """Make a token for the caller or, by an administrator, for anybody."""
+        asking = require_user()
+        user = request.user or asking.user.name
+        _check_own(asking, user)
+        issued = await self._accounts.create_token(user, _seconds(request))
+        return accounts_pb2.CreateTokenResponse(
+            token=issued.secret.text, expires_at=_timestamp(issued.expires_at)
+        )
+
+    @_answering
+    async def RevokeToken(  # noqa: N802
+        self, request: accounts_pb2.RevokeTokenRequest, _: Context
+    ) -> accounts_pb2.RevokeTokenResponse:
+        """Make the token of this call invalid, or all of a user's."""
+        asking = require_user()
+        if not request.user:
+            revoked = await self._accounts.revoke(asking.token)
+        elif asking.is_admin:
+            revoked = await self._accounts.revoke_all(
+                (await self._accounts.get_user(request.user)).name
+            )
+        else:
+            raise Denied("only administrators revoke all tokens of a user")
+        return accounts_pb2.RevokeTokenResponse(revoked=revoked)
+
+    @_answering
+    async def CreateJoinToken(  # noqa: N802
+        self, request: accounts_pb2.CreateJoinTokenRequest, _: Context
+    ) -> accounts_pb2.CreateJoinTokenResponse:
+        """Make a token with which machines become nodes."""
+        issued = await self._joining.create_token(require_user().user.name, _seconds(request))
+        return accounts_pb2.CreateJoinTokenResponse(
+            token=issued.text, expires_at=_timestamp(issued.expires_at)
+        )
+
+    @_answering
+    async def JoinNode(  # noqa: N802
+        self, request: accounts_pb2.JoinNodeRequest, context: Context
+    ) -> accounts_pb2.JoinNodeResponse:
+        """Sign a node's certificate request."""
+        signed = await self._join(request, address_of(context.peer()))
+        return accounts_pb2.JoinNodeResponse(
+            certificate=signed.certificate,
+            authority=self._joining.authority_pem,
+            agent_address=self._platform.agent_address,
+        )
+
+    async def _join(self, request: accounts_pb2.JoinNodeRequest, address: str) -> SignedNode:
+        if self._limiter.is_limited(address):
+            raise NotSignedIn("too many wrong secrets from this address", attempt="wait a minute")
+        try:
+            return await self._joining.join(
+                caller(),
+                secret=request.secret,
+                node=request.node,
+                signing_request=request.signing_request,
+            )
+        except NotSignedIn:
+            self._limiter.failed(address)
+            raise
+
+
+def _check_own(asking: UserCaller, user: str) -> None:
+    """Raise Denied unless the caller acts for themselves or is an administrator."""
+    if user != asking.user.name and not asking.is_admin:
+        raise Denied("only administrators make tokens for others")
+
+
+def _user(user: User) -> accounts_pb2.User:
+    is_admin = user.role is Role.ADMIN
+    return accounts_pb2.User(
+        name=user.name,
+        role=accounts_pb2.ROLE_ADMIN if is_admin else accounts_pb2.ROLE_MEMBER,
+        team=user.team,
+        created_at=_timestamp(user.created_at),
+    )
+
+
+def _timestamp(seconds: float) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromNanoseconds(int(seconds * 1e9))
+    return stamp
+
+
+def _seconds(
+    request: accounts_pb2.CreateTokenRequest | accounts_pb2.CreateJoinTokenRequest,
+) -> float:
+    """Return how long a token shall live; 0 when the request leaves it open."""
+    if not request.HasField("valid_for"):
+        return 0.0
+    seconds = request.valid_for.seconds + request.valid_for.nanos / 1e9
+    if seconds <= 0:
+        raise InvalidRequest("valid_for must be more than nothing")
+    return seconds

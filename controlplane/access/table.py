@@ -1,0 +1,162 @@
+"""The access table: one row for every method of every service; what has no row is refused."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
+from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, UserCaller
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+class Door(enum.Flag):
+    """Who may knock; several are joined by `|`."""
+
+    ANONYMOUS = enum.auto()
+    """Anybody at all."""
+    USER = enum.auto()
+    """Every signed-in user, administrators too."""
+    ADMIN = enum.auto()
+    """Administrators."""
+    NODE = enum.auto()
+    """Agents, by certificate or token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """Who may call a method, and what the method itself checks about the things it touches."""
+
+    doors: Door
+    rule: str
+
+
+_EVERYBODY = Door.ANONYMOUS | Door.USER | Door.NODE
+
+_SESSIONS = {
+    "CreateSession": Row(Door.USER, "The session belongs to the caller; datasets must be visible."),
+    "GetSession": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+    "ListSessions": Row(Door.USER, "Only visible sessions are listed."),
+    "WatchSessions": Row(Door.USER, "Only visible sessions are sent, as of each change."),
+    "StopSession": Row(Door.USER, "Own sessions; administrators all. Invisible ones: NOT_FOUND."),
+    "RemoveSession": Row(Door.USER, "Own sessions; administrators all. Invisible ones: NOT_FOUND."),
+    "UpdateSession": Row(Door.USER, "Own sessions; administrators all. Invisible ones: NOT_FOUND."),
+    "ReadLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+    "ReadMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+    "ListMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+}
+
+_AGENTS = {
+    "Control": Row(Door.NODE, "Register names the caller's own node; reports are of its replicas."),
+    "Ingest": Row(Door.NODE, "Chunks are of replicas that run or ran on the caller's node."),
+    "Tunnel": Row(Door.NODE, "The tunnel was asked of the caller's node."),
+}
+
+_CONTENT = {
+    "FindMissingBlobs": Row(
+        Door.USER | Door.NODE, "Says only whether content is there, never what it is."
+    ),
+    "PutBlobs": Row(Door.USER | Door.NODE, "Content is named by its digest, which is verified."),
+    "GetBlobs": Row(
+        Door.USER | Door.NODE,
+        "Read through a manifest that the caller may see; nodes: of sessions placed on them.",
+    ),
+}
+
+_CHECKPOINTS = {
+    "ListCheckpoints": Row(
+        Door.USER | Door.NODE, "Visible sessions; nodes: of sessions placed on them."
+    ),
+    "GetCheckpoint": Row(
+        Door.USER | Door.NODE, "Visible sessions; nodes: what a session placed on them may see."
+    ),
+    "CommitCheckpoint": Row(Door.NODE, "The session runs or ran on the caller's node."),
+}
+
+_DATASETS = {
+    "CreateDatasetVersion": Row(Door.USER, "The dataset is the caller's; administrators all."),
+    "ListDatasets": Row(Door.USER, "Only visible datasets are listed."),
+    "GetDataset": Row(Door.USER, "Invisible datasets are NOT_FOUND."),
+}
+
+_NODES = {
+    "ListNodes": Row(Door.USER, "Names of invisible sessions are left out."),
+    "GetCluster": Row(Door.USER, "Sums only."),
+}
+
+_ACCOUNTS = {
+    "GetCaller": Row(Door.USER | Door.NODE, "Tells callers who they are."),
+    "CreateUser": Row(Door.ADMIN, "No rule beyond the door."),
+    "ListUsers": Row(Door.ADMIN, "No rule beyond the door."),
+    "DeleteUser": Row(Door.ADMIN, "The last administrator stays."),
+    "CreateToken": Row(Door.USER, "For oneself; administrators for anybody."),
+    "RevokeToken": Row(Door.USER, "The caller's own token; administrators all of anybody's."),
+    "CreateJoinToken": Row(Door.ADMIN, "No rule beyond the door."),
+    "JoinNode": Row(
+        _EVERYBODY, "The secret of a join token decides; a node may renew its own certificate."
+    ),
+}
+
+_HEALTH = {
+    "Check": Row(_EVERYBODY, "Whether the server serves, nothing else."),
+    "List": Row(_EVERYBODY, "Whether the server serves, nothing else."),
+    "Watch": Row(_EVERYBODY, "Whether the server serves, nothing else."),
+}
+
+_REFLECTION = {
+    "ServerReflectionInfo": Row(Door.USER | Door.NODE, "The contract, which is public anyway."),
+}
+
+_SERVICES = {
+    "nsml.v1.SessionService": _SESSIONS,
+    "nsml.v1.AgentService": _AGENTS,
+    "nsml.v1.ContentService": _CONTENT,
+    "nsml.v1.CheckpointService": _CHECKPOINTS,
+    "nsml.v1.DatasetService": _DATASETS,
+    "nsml.v1.NodeService": _NODES,
+    "nsml.v1.AccountService": _ACCOUNTS,
+    "grpc.health.v1.Health": _HEALTH,
+    "grpc.reflection.v1alpha.ServerReflection": _REFLECTION,
+}
+
+AccessTable = MappingProxyType[str, Row]
+
+TABLE: AccessTable = MappingProxyType(
+    {
+        f"/{service}/{method}": row
+        for service, rows in _SERVICES.items()
+        for method, row in rows.items()
+    }
+)
+"""Full method name, as gRPC writes it, to its row."""
+
+
+def refusal(table: Mapping[str, Row], method: str, who: Caller) -> NsmlError | None:
+    """Return why `who` may not call `method`, or None if they may."""
+    row = table.get(method)
+    if row is None:
+        return Denied("nobody may call this", why=f"{method} has no row in the access table")
+    if row.doors & _doors_of(who):
+        return None
+    if isinstance(who, AnonymousCaller):
+        return NotSignedIn("you are not signed in", attempt="nsml login HOST")
+    if Door.ADMIN in row.doors:
+        return Denied("only administrators may do this", attempt="ask an administrator")
+    kind = "users" if isinstance(who, NodeCaller) else "agents"
+    return Denied(f"only {kind} may do this")
+
+
+def _doors_of(who: Caller) -> Door:
+    match who:
+        case UserCaller(is_admin=True):
+            return Door.USER | Door.ADMIN
+        case UserCaller():
+            return Door.USER
+        case NodeCaller():
+            return Door.NODE
+        case AnonymousCaller():
+            return Door.ANONYMOUS

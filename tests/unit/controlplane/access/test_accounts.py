@@ -1,0 +1,215 @@
+"""Users and tokens: what is kept, what is refused, what survives races."""
+
+from __future__ import annotations
+
+import asyncio
+import stat
+from pathlib import Path
+
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, MOST_TOKENS
+from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
+from controlplane.access.limiter import MOST_ADDRESSES, FailureLimiter, address_of
+from controlplane.access.secret import parse_secret
+from controlplane.domain.errors import (
+    AlreadyExists,
+    InvalidRequest,
+    LastAdministrator,
+    NotFound,
+    StateConflict,
+)
+from controlplane.domain.identity import NodeCaller, Role, UserCaller
+from controlplane.store.interface import DeletePrefix, Transaction
+
+from .conftest import Door, HandClock
+
+
+async def dump(door: Door) -> bytes:
+    listing = await door.store.list("")
+    return b"\n".join(item.key.encode() + b"=" + item.value for item in listing.items)
+
+
+async def test_a_copy_of_the_store_holds_no_usable_token(door: Door) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    user = await door.accounts.create_token("kim")
+    node = await door.accounts.create_node_token("gpu-1")
+    join = await door.joining.create_token("kim")
+    stolen = await dump(door)
+    for text in (user.secret.text, node.secret.text, join.text.partition(".")[0]):
+        assert text.encode() not in stolen
+        assert text.removeprefix("nsml_").encode() not in stolen
+    # what is kept is not accepted as a token either
+    for text in (user.secret.fingerprint, "nsml_" + user.secret.fingerprint):
+        secret = parse_secret(text)
+        assert secret is None or await door.identities.of_secret(secret, thorough=True) is None
+
+
+async def test_secrets_show_neither_in_logs_nor_in_a_repr(door: Door) -> None:
+    with structlog.testing.capture_logs() as lines:
+        await door.accounts.create_user("kim", Role.MEMBER, "")
+        token = await door.accounts.create_token("kim")
+        join = await door.joining.create_token("kim")
+        await door.accounts.revoke_all("kim")
+    said = repr(lines) + repr(token) + repr(token.secret)
+    assert token.secret.text not in said
+    assert join.text.partition(".")[0] not in said
+    assert token.secret.fingerprint[:8] in said
+    assert token.secret.fingerprint not in said
+
+
+async def test_secrets_are_long_and_never_the_same(door: Door) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    texts = {(await door.accounts.create_token("kim")).secret.text for _ in range(20)}
+    assert len(texts) == 20
+    assert all(text.startswith("nsml_") and len(text) == 48 for text in texts)
+
+
+@pytest.mark.parametrize("name", ["", "Kim", "1kim", "a" * 33, "kim/../root", "kim\n", "-x", "k m"])
+async def test_malformed_names_are_refused(door: Door, name: str) -> None:
+    with pytest.raises(InvalidRequest):
+        await door.accounts.create_user(name, Role.MEMBER, "")
+    assert await door.accounts.list_users() == []
+
+
+async def test_a_user_is_made_once(door: Door) -> None:
+    outcomes = await asyncio.gather(
+        *(door.accounts.create_user("kim", Role.MEMBER, f"team{i}") for i in range(5)),
+        return_exceptions=True,
+    )
+    assert sum(isinstance(outcome, AlreadyExists) for outcome in outcomes) == 4
+
+
+async def test_the_last_administrator_stays(door: Door) -> None:
+    await door.accounts.create_user("root", Role.ADMIN, "")
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    with pytest.raises(LastAdministrator):
+        await door.accounts.delete_user("root")
+    await door.accounts.create_user("boss", Role.ADMIN, "")
+    await door.accounts.delete_user("root")
+    with pytest.raises(LastAdministrator):
+        await door.accounts.delete_user("boss")
+
+
+async def test_two_administrators_cannot_remove_one_another(door: Door) -> None:
+    for _ in range(10):
+        await door.accounts.create_user("one", Role.ADMIN, "")
+        await door.accounts.create_user("two", Role.ADMIN, "")
+        outcomes = await asyncio.gather(
+            door.accounts.delete_user("one"),
+            door.accounts.delete_user("two"),
+            return_exceptions=True,
+        )
+        assert sum(isinstance(outcome, LastAdministrator) for outcome in outcomes) == 1
+        assert len(await door.accounts.list_users()) == 1
+        await door.store.commit(Transaction(success=(DeletePrefix(prefix="user/"),)))
+
+
+async def test_tokens_end_with_their_user(door: Door) -> None:
+    await door.accounts.create_user("root", Role.ADMIN, "")
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    token = await door.accounts.create_token("kim")
+    await door.accounts.delete_user("kim")
+    assert await door.identities.of_secret(token.secret, thorough=True) is None
+    assert b"token/" not in await dump(door)
+    with pytest.raises(NotFound):
+        await door.accounts.create_token("kim")
+
+
+async def test_lives_of_tokens_are_bounded(door: Door) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    for life_s in (-1.0, LONGEST_TOKEN_LIFE_S + 1, float("inf"), float("nan")):
+        with pytest.raises(InvalidRequest):
+            await door.accounts.create_token("kim", life_s)
+    token = await door.accounts.create_token("kim")
+    assert token.expires_at == door.clock.now + 30 * DAY_S
+
+
+async def test_tokens_of_a_user_are_bounded_and_expired_ones_make_room(door: Door) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    for _ in range(MOST_TOKENS):
+        await door.accounts.create_token("kim", DAY_S)
+    with pytest.raises(StateConflict):
+        await door.accounts.create_token("kim")
+    door.clock.advance(DAY_S)
+    await door.accounts.create_token("kim")
+    assert (await dump(door)).count(b"token/") == 1
+
+
+async def test_first_start_makes_an_administrator_once(door: Door, tmp_path: Path) -> None:
+    path = await ensure_admin_file(tmp_path, door.accounts, door.identities, "kim")
+    text = path.read_text().strip()
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    secret = parse_secret(text)
+    assert secret is not None
+    who = await door.identities.of_secret(secret, thorough=True)
+    assert isinstance(who, UserCaller)
+    assert (who.user.name, who.is_admin) == ("kim", True)
+    await ensure_admin_file(tmp_path, door.accounts, door.identities, "lee")
+    assert path.read_text().strip() == text
+    assert [user.name for user in await door.accounts.list_users()] == ["kim"]
+
+
+@pytest.mark.parametrize("harm", ["lost", "expired", "revoked", "readable", "garbage"])
+async def test_a_useless_token_file_is_written_anew(door: Door, tmp_path: Path, harm: str) -> None:
+    path = await ensure_admin_file(tmp_path, door.accounts, door.identities, "kim")
+    before = path.read_text()
+    match harm:
+        case "lost":
+            path.unlink()
+        case "expired":
+            door.clock.advance(400 * DAY_S)
+        case "revoked":
+            await door.accounts.revoke_all("kim")
+        case "readable":
+            path.chmod(0o644)
+        case "garbage":
+            path.write_bytes(b"\xff\xfe")
+    await ensure_admin_file(tmp_path, door.accounts, door.identities, "lee")
+    assert path.read_text() != before
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    secret = parse_secret(path.read_text().strip())
+    assert secret is not None
+    who = await door.identities.of_secret(secret, thorough=True)
+    assert isinstance(who, UserCaller)
+    assert who.user.name == "kim"
+
+
+async def test_the_local_agent_gets_a_token_for_its_node_alone(door: Door, tmp_path: Path) -> None:
+    path = await ensure_node_file(tmp_path, door.accounts, door.identities, "gpu-1")
+    first = path.read_text()
+    secret = parse_secret(first.strip())
+    assert secret is not None
+    assert await door.identities.of_secret(secret, thorough=True) == NodeCaller(node="gpu-1")
+    assert (await ensure_node_file(tmp_path, door.accounts, door.identities, "gpu-1")) == path
+    assert path.read_text() == first
+    await ensure_node_file(tmp_path, door.accounts, door.identities, "gpu-2")
+    assert path.read_text() != first
+
+
+@given(st.lists(st.integers(0, 3 * MOST_ADDRESSES), max_size=200))
+def test_the_limiter_is_bounded_and_forgets_nobody_early(failures: list[int]) -> None:
+    clock = HandClock()
+    limiter = FailureLimiter(clock)
+    for address in failures:
+        limiter.failed(f"ipv4:{address}")
+    for address in set(failures):
+        assert limiter.is_limited(f"ipv4:{address}") == (failures.count(address) >= 10)
+    clock.advance(61)
+    assert not any(limiter.is_limited(f"ipv4:{address}") for address in failures)
+
+
+def test_the_limiter_keeps_a_bounded_number_of_addresses() -> None:
+    limiter = FailureLimiter(HandClock())
+    for address in range(3 * MOST_ADDRESSES):
+        limiter.failed(f"ipv4:{address}")
+    assert len(limiter._failures) == MOST_ADDRESSES
+
+
+def test_the_address_of_a_peer_has_no_port() -> None:
+    assert address_of("ipv4:10.0.0.7:4711") == "ipv4:10.0.0.7"
+    assert address_of("ipv6:%5B::1%5D:4711") == "ipv6:%5B::1%5D"
+    assert address_of("unix:") == "unix"

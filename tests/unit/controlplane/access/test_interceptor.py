@@ -1,0 +1,270 @@
+"""Every method of every service, called by everybody, on a real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from controlplane.access.accounts import DAY_S
+from controlplane.access.current import caller
+from controlplane.access.interceptor import AccessInterceptor
+from controlplane.access.refusal import DETAILS, refuse
+from controlplane.access.table import TABLE, Row
+from controlplane.access.table import Door as Doors
+from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, UserCaller
+
+from .conftest import Door, HandClock, open_door
+from .test_table import contract_files
+
+OPEN, UNKNOWN, DENIED = "open", "NOT_SIGNED_IN", "DENIED"
+
+# Who may do what, for each kind of row: all cells are here, none is worked out from the code.
+#                        anonymous expired  revoked  removed  garbage  member   other    admin    node
+CELLS = {
+    Doors.USER: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, DENIED),
+    Doors.ADMIN: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, DENIED, DENIED, OPEN, DENIED),
+    Doors.NODE: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, DENIED, DENIED, DENIED, OPEN),
+    Doors.USER | Doors.NODE: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, OPEN),
+    Doors.ANONYMOUS | Doors.USER | Doors.NODE: (
+        *(OPEN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
+        *(OPEN, OPEN, OPEN, OPEN),
+    ),
+}
+WHO = ("anonymous", "expired", "revoked", "removed", "garbage", "member", "other", "admin", "node")
+
+
+def shapes() -> dict[str, tuple[bool, bool]]:
+    return {
+        f"/{service.full_name}/{method.name}": (method.client_streaming, method.server_streaming)
+        for file in contract_files()
+        for service in file.services_by_name.values()
+        for method in service.methods
+    }
+
+
+SHAPES = shapes()
+
+
+def name_of_caller() -> bytes:
+    match caller():
+        case UserCaller(user=user):
+            return f"user {user.name}".encode()
+        case NodeCaller(node=node):
+            return f"node {node}".encode()
+        case AnonymousCaller():
+            return b"nobody"
+
+
+class Everything(grpc.GenericRpcHandler):
+    """Serves every method that has a shape, and answers with the name of the caller."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler | None:
+        takes_many, gives_many = SHAPES.get(details.method, (None, None))
+        if takes_many is None:
+            return None
+
+        async def answer(_: Any, __: Any) -> bytes:
+            return name_of_caller()
+
+        async def stream(requests: Any, _: Any) -> AsyncIterator[bytes]:
+            yield name_of_caller()
+            if takes_many:
+                async for _request in requests:
+                    yield name_of_caller()
+
+        make = {
+            (False, False): grpc.unary_unary_rpc_method_handler,
+            (False, True): grpc.unary_stream_rpc_method_handler,
+            (True, False): grpc.stream_unary_rpc_method_handler,
+            (True, True): grpc.stream_stream_rpc_method_handler,
+        }[(takes_many, gives_many)]
+        return make(stream if gives_many else answer)
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    door: Door, *, table: Any = TABLE, generic: Any = None
+) -> AsyncIterator[grpc.aio.Channel]:
+    interceptor = AccessInterceptor(door.identities, table, limiter=door.limiter, refuse=refuse)
+    server = grpc.aio.server(interceptors=(interceptor,))
+    server.add_generic_rpc_handlers((generic or Everything(),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    try:
+        async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+            yield channel
+    finally:
+        await server.stop(None)
+
+
+async def tokens_of_everybody(door: Door) -> dict[str, str | None]:
+    for name in ("kim", "lee", "gone"):
+        await door.accounts.create_user(name, Role.MEMBER, "")
+    await door.accounts.create_user("root", Role.ADMIN, "")
+    expired = await door.accounts.create_token("kim", DAY_S)
+    door.clock.advance(2 * DAY_S)
+    revoked = await door.accounts.create_token("kim")
+    await door.accounts.revoke(revoked.secret.fingerprint)
+    removed = await door.accounts.create_token("gone")
+    await door.accounts.delete_user("gone")
+    await door.accounts.create_user("gone", Role.ADMIN, "")
+    issued = {
+        "expired": expired,
+        "revoked": revoked,
+        "removed": removed,
+        "member": await door.accounts.create_token("kim"),
+        "other": await door.accounts.create_token("lee"),
+        "admin": await door.accounts.create_token("root"),
+        "node": await door.accounts.create_node_token("gpu-1"),
+    }
+    texts: dict[str, str | None] = {name: token.secret.text for name, token in issued.items()}
+    return {**texts, "anonymous": None, "garbage": "nsml_" + "x" * 43}
+
+
+async def outcome(channel: grpc.aio.Channel, method: str, token: str | None) -> str:
+    """`open`, or the reason of the refusal."""
+    metadata = (("authorization", f"Bearer {token}"),) if token else ()
+    try:
+        return f"{OPEN}: {(await reply(channel, method, metadata)).decode()}"
+    except grpc.aio.AioRpcError as error:
+        return reason_of(error)
+
+
+async def reply(channel: grpc.aio.Channel, method: str, metadata: Any) -> bytes:
+    takes_many, gives_many = SHAPES[method]
+    name = f"{'stream' if takes_many else 'unary'}_{'stream' if gives_many else 'unary'}"
+    request = iter([b"x"]) if takes_many else b"x"
+    call = getattr(channel, name)(method)(request, metadata=metadata, timeout=10)
+    if gives_many:
+        return [piece async for piece in call][-1]
+    return await call
+
+
+def reason_of(error: grpc.aio.AioRpcError) -> str:
+    codes = {
+        UNKNOWN: grpc.StatusCode.UNAUTHENTICATED,
+        DENIED: grpc.StatusCode.PERMISSION_DENIED,
+    }
+    details = dict(error.trailing_metadata())[DETAILS]
+    status = status_pb2.Status.FromString(details)
+    fact = error_details_pb2.ErrorInfo()
+    assert status.details[0].Unpack(fact)
+    assert fact.domain == "nsml"
+    assert codes[fact.reason] == error.code()
+    return fact.reason
+
+
+async def test_every_method_by_every_identity(clock: HandClock) -> None:
+    names = {"member": "user kim", "other": "user lee", "admin": "user root", "node": "node gpu-1"}
+    wrong = []
+    async with open_door(clock) as door, serving(door) as channel:
+        tokens = await tokens_of_everybody(door)
+        assert set(tokens) == set(WHO)
+        for method, row in TABLE.items():
+            for who, expected in zip(WHO, CELLS[row.doors], strict=True):
+                found = await outcome(channel, method, tokens[who])
+                if expected == OPEN:
+                    expected = f"{OPEN}: {names.get(who, 'nobody')}"  # noqa: PLW2901
+                if found != expected:
+                    wrong.append((method, who, expected, found))
+    assert not wrong
+
+
+async def test_a_method_without_a_row_is_refused_to_all(door: Door) -> None:
+    method = "/nsml.v1.SessionService/GetSession"
+    table = {name: row for name, row in TABLE.items() if name != method}
+    async with serving(door, table=table) as channel:
+        tokens = await tokens_of_everybody(door)
+        for who in ("anonymous", "member", "admin", "node"):
+            assert await outcome(channel, method, tokens[who]) == DENIED
+
+
+async def test_a_method_that_nobody_serves_is_unimplemented(door: Door) -> None:
+    async with serving(door) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/nsml.v1.SessionService/Nonsense")(b"")
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+@pytest.mark.parametrize(
+    "header", ["Basic abc", "Bearer ", "bearer nsml_x", "x" * 200, "Bearer a b"]
+)
+async def test_a_malformed_token_is_refused_even_where_strangers_may_call(
+    door: Door, header: str
+) -> None:
+    async with serving(door) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await reply(channel, "/grpc.health.v1.Health/Check", (("authorization", header),))
+        assert reason_of(caught.value) == UNKNOWN
+
+
+async def test_concurrent_calls_do_not_mix_up_their_callers(door: Door) -> None:
+    async with serving(door) as channel:
+        tokens = await tokens_of_everybody(door)
+        method = "/nsml.v1.ContentService/GetBlobs"
+        asked = ["member", "other", "admin", "node"] * 25
+        found = await asyncio.gather(*(outcome(channel, method, tokens[who]) for who in asked))
+    names = {"member": "user kim", "other": "user lee", "admin": "user root", "node": "node gpu-1"}
+    assert found == [f"{OPEN}: {names[who]}" for who in asked]
+
+
+async def test_revocation_counts_at_once_and_expiry_to_the_second(door: Door) -> None:
+    method = "/nsml.v1.AccountService/GetCaller"
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    token = await door.accounts.create_token("kim", 60)
+    async with serving(door) as channel:
+        assert await outcome(channel, method, token.secret.text) == f"{OPEN}: user kim"
+        door.clock.advance(59)
+        assert await outcome(channel, method, token.secret.text) == f"{OPEN}: user kim"
+        door.clock.advance(1)
+        assert await outcome(channel, method, token.secret.text) == UNKNOWN
+        other = await door.accounts.create_token("kim")
+        assert await outcome(channel, method, other.secret.text) == f"{OPEN}: user kim"
+        await door.accounts.revoke(other.secret.fingerprint)
+        assert await outcome(channel, method, other.secret.text) == UNKNOWN
+
+
+async def test_who_guesses_is_told_to_wait_and_asks_the_store_no_more(door: Door) -> None:
+    method = "/nsml.v1.AccountService/GetCaller"
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    good = await door.accounts.create_token("kim")
+    async with serving(door) as channel:
+        for guess in range(30):
+            call = channel.unary_unary(method)
+            header = (("authorization", f"Bearer nsml_{guess:043}"),)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call(b"", metadata=header)
+            is_limited = "too many" in (caught.value.details() or "")
+            assert is_limited == (guess >= 10)
+        assert await outcome(channel, method, good.secret.text) == f"{OPEN}: user kim"
+
+
+class Unwritten(grpc.GenericRpcHandler):
+    """What a generated servicer does for methods that nobody wrote."""
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        def unwritten(_: Any, context: Any) -> None:
+            context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+            raise NotImplementedError("Method not implemented!")
+
+        return grpc.unary_unary_rpc_method_handler(unwritten)
+
+
+async def test_an_unwritten_method_is_unimplemented(door: Door) -> None:
+    async with serving(door, generic=Unwritten()) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_unary("/grpc.health.v1.Health/Check")(b"")
+    assert caught.value.code() == grpc.StatusCode.UNIMPLEMENTED
+
+
+def test_cells_cover_every_kind_of_row() -> None:
+    kinds = {row.doors for row in TABLE.values()}
+    assert kinds <= set(CELLS)
+    assert all(len(cells) == len(WHO) for cells in CELLS.values())
+    assert isinstance(next(iter(TABLE.values())), Row)
