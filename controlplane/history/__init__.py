@@ -1,0 +1,1 @@
+"""SQL: streams of records, telemetry, and the catalogue of what has ended."""

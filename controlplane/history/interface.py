@@ -1,0 +1,284 @@
+"""The history's contract: three parts over one database.
+
+Every method may raise HistoryUnavailable (nothing was changed, or it is not known: the same call may
+be repeated, all writes here are idempotent) and HistoryCorrupt. What a write changed is on disk when
+it returns, telemetry excepted. Cancelling a call leaves its write whole or absent.
+
+Implementations: `sqlite` (one process, file or ":memory:"). A suite in tests/contract holds for all.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from controlplane.history.changes import Change
+    from controlplane.history.values import (
+        AttemptCharge,
+        AuditRow,
+        Checkpoint,
+        Chunk,
+        Dataset,
+        DatasetListing,
+        DatasetVersion,
+        Gap,
+        LogPage,
+        MetricPage,
+        NodeSample,
+        PageKey,
+        Recorded,
+        SessionPage,
+        SessionQuery,
+        SessionRecord,
+        StreamKey,
+        Summary,
+        Viewer,
+    )
+
+
+class Streams(Protocol):
+    """Records and log bytes of replicas, once and in order whatever is resent.
+
+    A stream is a run of positions. `append` extends it; positions that are stored already are left
+    out, positions that are skipped become a gap, which readers see, and which data that comes after
+    all still fills.
+    """
+
+    async def append(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
+        """Store chunks, cursors, summaries and counts in one transaction; on disk when it returns.
+
+        Concurrent calls share a transaction. Gives, for each stream named, the first position that
+        is still wanted.
+        """
+        ...
+
+    async def cursors(self, session_id: str, attempt: int) -> dict[StreamKey, int]:
+        """The first wanted position of every stream of an attempt."""
+        ...
+
+    async def read(
+        self, stream: StreamKey, start: int, *, limit_bytes: int = 1 << 20
+    ) -> tuple[Recorded | Gap, ...]:
+        """What is stored from position `start` on, in order, first part trimmed to begin there.
+
+        Ends after about `limit_bytes` of content (at least one part), empty at the stream's end.
+        """
+        ...
+
+    async def read_log(
+        self,
+        session_id: str,
+        *,
+        attempt: int | None = None,
+        rank: int = 0,
+        offset: int = 0,
+        tail_lines: int | None = None,
+        limit_bytes: int = 64 << 10,
+    ) -> LogPage:
+        """Up to `limit_bytes` of a log from `offset`, or from `tail_lines` before its end.
+
+        Without `attempt`, the last one that has a log. A page never spans a gap. `tail_lines` looks
+        back over 8 MiB at most.
+        """
+        ...
+
+    async def read_metrics(
+        self,
+        session_id: str,
+        *,
+        names: Collection[str] = (),
+        after: int = 0,
+        limit_points: int = 5000,
+    ) -> MetricPage:
+        """Points of all attempts and ranks in commit order behind the mark `after` (0: all).
+
+        `names` are globs; empty means all. Whole chunks: a page may hold somewhat more points.
+        """
+        ...
+
+    async def summaries(self, session_ids: Collection[str]) -> Mapping[str, Summary]:
+        """The latest summary of each session that has one."""
+        ...
+
+    async def metric_counts(self, session_id: str) -> Mapping[str, int]:
+        """Metric name to number of points, by name; at most 10,000 names are counted."""
+        ...
+
+    def changed(self, session_id: str) -> AbstractContextManager[Change]:
+        """Notice of commits to this session's streams or record, from now on.
+
+        Enter it before the first read: then nothing is missed between a read and `Change.wait`.
+        """
+        ...
+
+
+class Telemetry(Protocol):
+    """Readings of nodes: lossy, bounded, newest at once."""
+
+    async def record(self, samples: Iterable[NodeSample]) -> int:
+        """Take readings; gives how many were newer than what was known of their node's boot.
+
+        Kept in memory and written in batches: the last seconds may be lost in a crash.
+        """
+        ...
+
+    def newest(self) -> Mapping[str, NodeSample]:
+        """The last reading of each node since this process started."""
+        ...
+
+    async def read(
+        self, node: str, *, since: float, until: float, limit: int = 10_000
+    ) -> tuple[NodeSample, ...]:
+        """Readings of a node within a span of time, oldest first, the newest `limit` of them."""
+        ...
+
+
+class Catalogue(Protocol):
+    """What has ended, and what outlives sessions."""
+
+    async def put_session(
+        self, session: SessionRecord, charges: Sequence[AttemptCharge] = ()
+    ) -> None:
+        """Store or replace an ended session by id, with what its attempts are charged for.
+
+        HistoryConflict: its name or (owner, request id) is another's, or an attempt is charged with
+        something else already.
+        """
+        ...
+
+    async def session(self, session_id: str) -> SessionRecord | None:
+        """By id."""
+        ...
+
+    async def session_by_name(self, name: str) -> SessionRecord | None:
+        """By USER/DATASET/N."""
+        ...
+
+    async def session_by_request(self, owner: str, request_id: str) -> SessionRecord | None:
+        """By the request that made it."""
+        ...
+
+    async def sessions(
+        self, query: SessionQuery, *, after: PageKey | None = None, limit: int = 100
+    ) -> SessionPage:
+        """A page of what the viewer may see, newest first by (created_at, id)."""
+        ...
+
+    async def delete_session(self, session_id: str) -> bool:
+        """Remove a session with its streams, summary and checkpoints; False when it was not there.
+
+        Charges and audit rows stay.
+        """
+        ...
+
+    async def put_dataset_version(
+        self,
+        dataset: Dataset,
+        *,
+        digest: str,
+        size_bytes: int,
+        file_count: int,
+        message: str = "",
+    ) -> tuple[DatasetVersion, bool]:
+        """Make content the newest version; the same digest as the newest gives that one and False.
+
+        Makes the dataset when it is new; of one that exists, team and visibility become `dataset`'s.
+        The version is created at `dataset.created_at`.
+        """
+        ...
+
+    async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
+        """One dataset with a version, 0 for the newest."""
+        ...
+
+    async def datasets(
+        self, viewer: Viewer, *, name_glob: str = "", name: str = ""
+    ) -> tuple[DatasetListing, ...]:
+        """What the viewer may see, with the newest versions, by name and then owner."""
+        ...
+
+    async def dataset_versions(self, owner: str, name: str) -> tuple[DatasetVersion, ...]:
+        """All versions, newest first."""
+        ...
+
+    async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
+        """The datasets that have a version of this digest: who sees one may read the content."""
+        ...
+
+    async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Store a checkpoint; of two of one name the later saved one stands, DURABLE over SAVED.
+
+        Making one durable keeps what was said of it when it was saved.
+        """
+        ...
+
+    async def checkpoints(self, session_id: str) -> tuple[Checkpoint, ...]:
+        """Of one session, oldest first."""
+        ...
+
+    async def checkpoint(self, session_id: str, name: str) -> Checkpoint | None:
+        """By name."""
+        ...
+
+    async def checkpoint_counts(self, session_ids: Collection[str]) -> Mapping[str, int]:
+        """Number of checkpoints of each session that has any."""
+        ...
+
+    async def delete_checkpoint(self, session_id: str, name: str) -> bool:
+        """Remove its row; False when it was not there."""
+        ...
+
+
+class Ledger(Protocol):
+    """What is only ever added to: charges and the audit trail."""
+
+    async def charge(self, charges: Sequence[AttemptCharge]) -> None:
+        """Store one row an ended attempt; repeating it is harmless, another value a conflict."""
+        ...
+
+    async def charged(
+        self, *, owner: str | None = None, project: str | None = None, since: float = 0.0
+    ) -> float:
+        """GPU-seconds of attempts that ended at `since` or later."""
+        ...
+
+    async def audit(self, rows: Sequence[AuditRow]) -> None:
+        """Append rows; they can be neither changed nor removed."""
+        ...
+
+    async def audited(
+        self, *, after: int = 0, limit: int = 100
+    ) -> tuple[tuple[int, AuditRow], ...]:
+        """Rows in order with their numbers, those behind `after`."""
+        ...
+
+
+class History(Protocol):
+    """The parts together; `close` ends them, after which nothing may be called."""
+
+    @property
+    def streams(self) -> Streams:
+        """Records of replicas."""
+        ...
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """Readings of nodes."""
+        ...
+
+    @property
+    def catalogue(self) -> Catalogue:
+        """Ended sessions, datasets, checkpoints."""
+        ...
+
+    @property
+    def ledger(self) -> Ledger:
+        """Charges and audit."""
+        ...
+
+    async def close(self) -> None:
+        """Write what is held back, and let go of the database."""
+        ...

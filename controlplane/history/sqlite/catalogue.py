@@ -1,0 +1,388 @@
+"""The catalogue on SQLite: ended sessions, datasets, checkpoints."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+import json
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from controlplane.domain.values import Visibility
+from controlplane.history.sqlite.ledger import insert_charges
+from controlplane.history.sqlite.streams import delete_streams
+from controlplane.history.values import (
+    Checkpoint,
+    CheckpointState,
+    Dataset,
+    DatasetListing,
+    DatasetVersion,
+    PageKey,
+    SessionPage,
+    SessionQuery,
+    SessionRecord,
+    Viewer,
+    later_of,
+)
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Collection, Mapping, Sequence
+
+    from _typeshed import DataclassInstance
+
+    from controlplane.history.sqlite.database import Database
+    from controlplane.history.values import AttemptCharge
+
+
+class SqliteCatalogue:
+    """See interface.Catalogue."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def put_session(
+        self, session: SessionRecord, charges: Sequence[AttemptCharge] = ()
+    ) -> None:
+        """See Catalogue."""
+        row = {**_row(session), "request_id": session.request_id or None}
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(_PUT_SESSION, row)
+            insert_charges(connection, charges)
+
+        await self._database.write(work, touches={session.id})
+
+    async def session(self, session_id: str) -> SessionRecord | None:
+        """See Catalogue."""
+        return await self._one_session("id = ?", session_id)
+
+    async def session_by_name(self, name: str) -> SessionRecord | None:
+        """See Catalogue."""
+        return await self._one_session("name = ?", name)
+
+    async def session_by_request(self, owner: str, request_id: str) -> SessionRecord | None:
+        """See Catalogue."""
+        return await self._one_session("owner = ? AND request_id = ?", owner, request_id)
+
+    async def sessions(
+        self, query: SessionQuery, *, after: PageKey | None = None, limit: int = 100
+    ) -> SessionPage:
+        """See Catalogue."""
+        parameters = {
+            **_viewer(query.viewer),
+            "owners": json.dumps(query.owners),
+            "states": json.dumps(query.states),
+            "dataset": query.dataset,
+            "glob": _glob(query.name_glob),
+            "text": _like(query.text),
+            "created_at": None if after is None else after.created_at,
+            "id": "" if after is None else after.id,
+            "limit": limit + 1,
+        }
+
+        def work(connection: sqlite3.Connection) -> SessionPage:
+            rows = connection.execute(_LIST_SESSIONS, parameters).fetchall()
+            found = tuple(_session(row) for row in rows[:limit])
+            more = len(rows) > limit and found
+            return SessionPage(
+                sessions=found,
+                next=PageKey(found[-1].created_at, found[-1].id) if more else None,
+            )
+
+        return await self._database.read(work)
+
+    async def delete_session(self, session_id: str) -> bool:
+        """See Catalogue."""
+
+        def work(connection: sqlite3.Connection) -> bool:
+            gone = connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,)).rowcount
+            connection.execute("DELETE FROM checkpoints WHERE session_id = ?", (session_id,))
+            delete_streams(connection, session_id)
+            return gone > 0
+
+        return await self._database.write(work, touches={session_id})
+
+    async def put_dataset_version(
+        self,
+        dataset: Dataset,
+        *,
+        digest: str,
+        size_bytes: int,
+        file_count: int,
+        message: str = "",
+    ) -> tuple[DatasetVersion, bool]:
+        """See Catalogue."""
+
+        def work(connection: sqlite3.Connection) -> tuple[DatasetVersion, bool]:
+            connection.execute(_PUT_DATASET, _row(dataset))
+            found = _listing(connection, dataset.owner, dataset.name, 0)
+            if found is not None and found.version.digest == digest:
+                return found.version, False
+            version = DatasetVersion(
+                owner=dataset.owner,
+                name=dataset.name,
+                number=1 if found is None else found.version.number + 1,
+                digest=digest,
+                size_bytes=size_bytes,
+                file_count=file_count,
+                created_at=dataset.created_at,
+                message=message,
+            )
+            connection.execute(_PUT_VERSION, _row(version))
+            return version, True
+
+        return await self._database.write(work)
+
+    async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
+        """See Catalogue."""
+        return await self._database.read(
+            lambda connection: _listing(connection, owner, name, number)
+        )
+
+    async def datasets(
+        self, viewer: Viewer, *, name_glob: str = "", name: str = ""
+    ) -> tuple[DatasetListing, ...]:
+        """See Catalogue."""
+        parameters = {**_viewer(viewer), "glob": _glob(name_glob), "name": name}
+
+        def work(connection: sqlite3.Connection) -> tuple[DatasetListing, ...]:
+            rows = connection.execute(_LIST_DATASETS, parameters)
+            return tuple(_dataset_listing(row) for row in rows)
+
+        return await self._database.read(work)
+
+    async def dataset_versions(self, owner: str, name: str) -> tuple[DatasetVersion, ...]:
+        """See Catalogue."""
+
+        def work(connection: sqlite3.Connection) -> tuple[DatasetVersion, ...]:
+            rows = connection.execute(
+                f"SELECT {_LISTING} WHERE d.owner = ? AND d.name = ? ORDER BY v.number DESC",
+                (owner, name),
+            )
+            return tuple(_dataset_listing(row).version for row in rows)
+
+        return await self._database.read(work)
+
+    async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
+        """See Catalogue."""
+
+        def work(connection: sqlite3.Connection) -> tuple[Dataset, ...]:
+            rows = connection.execute(
+                f"SELECT {_LISTING} WHERE v.digest = ? GROUP BY d.owner, d.name", (digest,)
+            )
+            return tuple(_dataset_listing(row).dataset for row in rows)
+
+        return await self._database.read(work)
+
+    async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """See Catalogue."""
+
+        def work(connection: sqlite3.Connection) -> None:
+            known = _find_checkpoint(connection, checkpoint.session_id, checkpoint.name)
+            stands = checkpoint if known is None else later_of(known, checkpoint)
+            if stands != known:
+                connection.execute(_PUT_CHECKPOINT, _row(stands))
+
+        await self._database.write(work, touches={checkpoint.session_id})
+
+    async def checkpoints(self, session_id: str) -> tuple[Checkpoint, ...]:
+        """See Catalogue."""
+
+        def work(connection: sqlite3.Connection) -> tuple[Checkpoint, ...]:
+            rows = connection.execute(
+                f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ?"
+                " ORDER BY saved_at, name",
+                (session_id,),
+            )
+            return tuple(_checkpoint(row) for row in rows)
+
+        return await self._database.read(work)
+
+    async def checkpoint(self, session_id: str, name: str) -> Checkpoint | None:
+        """See Catalogue."""
+        return await self._database.read(
+            lambda connection: _find_checkpoint(connection, session_id, name)
+        )
+
+    async def checkpoint_counts(self, session_ids: Collection[str]) -> Mapping[str, int]:
+        """See Catalogue."""
+
+        def work(connection: sqlite3.Connection) -> dict[str, int]:
+            return dict(
+                connection.execute(
+                    "SELECT session_id, count(*) FROM checkpoints"
+                    " WHERE session_id IN (SELECT value FROM json_each(?)) GROUP BY session_id",
+                    (json.dumps(sorted(session_ids)),),
+                ).fetchall()
+            )
+
+        return await self._database.read(work)
+
+    async def delete_checkpoint(self, session_id: str, name: str) -> bool:
+        """See Catalogue."""
+
+        def work(connection: sqlite3.Connection) -> bool:
+            return (
+                connection.execute(
+                    "DELETE FROM checkpoints WHERE session_id = ? AND name = ?", (session_id, name)
+                ).rowcount
+                > 0
+            )
+
+        return await self._database.write(work, touches={session_id})
+
+    async def _one_session(self, condition: str, *values: str) -> SessionRecord | None:
+        def work(connection: sqlite3.Connection) -> SessionRecord | None:
+            row = connection.execute(
+                f"SELECT {_SESSION} FROM sessions WHERE {condition}", values
+            ).fetchone()
+            return None if row is None else _session(row)
+
+        return await self._database.read(work)
+
+
+def _names(kind: type) -> str:
+    return ", ".join(field.name for field in fields(kind))
+
+
+def _placeholders(kind: type) -> str:
+    return ", ".join(f":{field.name}" for field in fields(kind))
+
+
+def _visible(table: str) -> str:
+    """The condition that a Viewer sees a row of `table`; see domain.identity.may_see."""
+    return (
+        f"(:is_admin OR {table}.owner = :user OR {table}.visibility = {int(Visibility.PUBLIC)}"
+        f" OR ({table}.visibility = {int(Visibility.TEAM)} AND {table}.team != ''"
+        f" AND {table}.team IN (SELECT value FROM json_each(:teams))))"
+    )
+
+
+_CHECKPOINT = _names(Checkpoint)
+_SESSION = _names(SessionRecord)
+_LISTING = (
+    "d.owner, d.name, d.created_at, d.team, d.visibility,"
+    " v.number, v.digest, v.size_bytes, v.file_count, v.created_at, v.message"
+    " FROM datasets d JOIN dataset_versions v ON v.owner = d.owner AND v.name = d.name"
+)
+_IS_NEWEST = (
+    "v.number = (SELECT max(n.number) FROM dataset_versions n"
+    " WHERE n.owner = d.owner AND n.name = d.name)"
+)
+_PUT_SESSION = (
+    f"INSERT INTO sessions ({_SESSION}) VALUES ({_placeholders(SessionRecord)})"
+    " ON CONFLICT (id) DO UPDATE SET "
+    + ", ".join(f"{field.name} = excluded.{field.name}" for field in fields(SessionRecord)[1:])
+)
+_PUT_DATASET = (
+    f"INSERT INTO datasets ({_names(Dataset)}) VALUES ({_placeholders(Dataset)})"
+    " ON CONFLICT (owner, name) DO UPDATE SET"
+    " team = excluded.team, visibility = excluded.visibility"
+)
+_PUT_VERSION = (
+    f"INSERT INTO dataset_versions ({_names(DatasetVersion)})"
+    f" VALUES ({_placeholders(DatasetVersion)})"
+)
+_PUT_CHECKPOINT = (
+    f"INSERT OR REPLACE INTO checkpoints ({_CHECKPOINT}) VALUES ({_placeholders(Checkpoint)})"
+)
+_LIST_SESSIONS = (
+    f"SELECT {_SESSION} FROM sessions WHERE {_visible('sessions')}"
+    " AND (:owners = '[]' OR owner IN (SELECT value FROM json_each(:owners)))"
+    " AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))"
+    " AND (:dataset = '' OR dataset = :dataset)"
+    " AND (:glob = '' OR name GLOB :glob)"
+    " AND (:text = '' OR name LIKE :text ESCAPE '\\' OR memo LIKE :text ESCAPE '\\'"
+    " OR arguments LIKE :text ESCAPE '\\')"
+    " AND (:created_at IS NULL OR (created_at, id) < (:created_at, :id))"
+    " ORDER BY created_at DESC, id DESC LIMIT :limit"
+)
+_LIST_DATASETS = (
+    f"SELECT {_LISTING} WHERE {_IS_NEWEST} AND {_visible('d')}"
+    " AND (:name = '' OR d.name = :name) AND (:glob = '' OR d.name GLOB :glob)"
+    " ORDER BY d.name, d.owner"
+)
+
+
+def _row(value: DataclassInstance) -> dict[str, Any]:
+    return {field.name: getattr(value, field.name) for field in fields(value)}
+
+
+def _viewer(viewer: Viewer) -> dict[str, Any]:
+    return {
+        "user": viewer.user,
+        "teams": json.dumps(sorted(viewer.teams)),
+        "is_admin": viewer.is_admin,
+    }
+
+
+def _glob(pattern: str) -> str:
+    """A pattern of `*` and `?` for GLOB, where `[` would begin a set of characters."""
+    return pattern.replace("[", "[[]")
+
+
+def _like(text: str) -> str:
+    """A pattern for LIKE ... ESCAPE that means "contains `text`"; "" stays ""."""
+    if not text:
+        return ""
+    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
+    return f"%{escaped}%"
+
+
+def _session(row: tuple[Any, ...]) -> SessionRecord:
+    values = dict(zip(_SESSION.split(", "), row, strict=True))
+    values["visibility"] = Visibility(values["visibility"])
+    values["request_id"] = values["request_id"] or ""
+    return SessionRecord(**values)
+
+
+def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
+    values = dict(zip(_CHECKPOINT.split(", "), row, strict=True))
+    values["state"] = CheckpointState(values["state"])
+    return Checkpoint(**values)
+
+
+def _find_checkpoint(
+    connection: sqlite3.Connection, session_id: str, name: str
+) -> Checkpoint | None:
+    row = connection.execute(
+        f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ? AND name = ?",
+        (session_id, name),
+    ).fetchone()
+    return None if row is None else _checkpoint(row)
+
+
+def _listing(
+    connection: sqlite3.Connection, owner: str, name: str, number: int
+) -> DatasetListing | None:
+    row = connection.execute(
+        f"SELECT {_LISTING} WHERE d.owner = ? AND d.name = ? AND (v.number = ? OR ? = 0)"
+        " ORDER BY v.number DESC LIMIT 1",
+        (owner, name, number, number),
+    ).fetchone()
+    return None if row is None else _dataset_listing(row)
+
+
+def _dataset_listing(row: tuple[Any, ...]) -> DatasetListing:
+    owner, name, created_at, team, visibility = row[:5]
+    number, digest, size_bytes, file_count, version_created_at, message = row[5:]
+    return DatasetListing(
+        Dataset(
+            owner=owner,
+            name=name,
+            created_at=created_at,
+            team=team,
+            visibility=Visibility(visibility),
+        ),
+        DatasetVersion(
+            owner=owner,
+            name=name,
+            number=number,
+            digest=digest,
+            size_bytes=size_bytes,
+            file_count=file_count,
+            created_at=version_created_at,
+            message=message,
+        ),
+    )

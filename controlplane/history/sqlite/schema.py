@@ -1,0 +1,246 @@
+"""Tables, and how older ones become these. Migrations go forward only, each in one transaction.
+
+`schema_versions` has a row for each step taken. A step is never edited once released: changes are
+further steps (sqlite-utils' `transform` alters what SQLite cannot).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.history.errors import HistoryTooNew
+
+if TYPE_CHECKING:
+    import sqlite3
+    from collections.abc import Callable
+
+    from sqlite_utils import Database
+    from sqlite_utils.db import Table
+
+
+def migrate(connection: sqlite3.Connection, path: str) -> None:
+    """Take every step that the database lacks; HistoryTooNew when it has more than there are."""
+    version = _version(connection)
+    if version > len(STEPS):
+        raise HistoryTooNew(
+            f"the history at {path} was written by a newer version (schema {version})",
+            why=f"this version knows schema {len(STEPS)}",
+            attempt="start the newer version again",
+        )
+    if version == len(STEPS):
+        return
+    # Its import costs more than a start: only a database that changes pays for it.
+    from sqlite_utils import Database  # noqa: PLC0415
+
+    tables = Database(connection, recursive_triggers=False, execute_plugins=False)
+    for number in range(version + 1, len(STEPS) + 1):
+        with tables.atomic():
+            STEPS[number - 1](tables)
+            connection.execute(
+                "INSERT INTO schema_versions (version, taken_at) VALUES (?, datetime('now'))",
+                (number,),
+            )
+
+
+def _version(connection: sqlite3.Connection) -> int:
+    there = connection.execute(
+        "SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = 'schema_versions'"
+    ).fetchone()
+    if there is None:
+        return 0
+    row = connection.execute("SELECT max(version) FROM schema_versions").fetchone()
+    return int(row[0] or 0)
+
+
+def _first(tables: Database) -> None:
+    _table(tables, "schema_versions", {"version": int, "taken_at": str}, "version")
+    _streams(tables)
+    _sessions(tables)
+    _datasets(tables)
+    _ledger(tables)
+
+
+def _streams(tables: Database) -> None:
+    # `wanted` is the first position that is not stored. channel: see values.Channel.
+    streams = _table(
+        tables,
+        "streams",
+        {
+            "id": int,
+            "session_id": str,
+            "attempt": int,
+            "rank": int,
+            "channel": int,
+            "writer": int,
+            "wanted": int,
+        },
+        "id",
+    )
+    streams.create_index(["session_id", "attempt", "rank", "channel", "writer"], unique=True)
+    # `body` is a frame (nsml.content.framing) of records or log bytes; NULL for a gap. Ids grow
+    # with each commit: followers resume by them.
+    chunks = _table(
+        tables,
+        "chunks",
+        {
+            "id": int,
+            "stream_id": int,
+            "first": int,
+            "last": int,
+            "received_at": float,
+            "body": bytes,
+        },
+        "id",
+        optional={"body"},
+    )
+    chunks.create_index(["stream_id", "last"], unique=True)
+    chunks.create_index(["stream_id"], index_name="idx_chunks_in_commit_order")
+    _table(
+        tables,
+        "summaries",
+        {"session_id": str, "attempt": int, "time": float, "step": float, "report": str},
+        "session_id",
+        optional={"step"},
+    )
+    _table(
+        tables,
+        "metric_counts",
+        {"session_id": str, "name": str, "points": int},
+        ("session_id", "name"),
+    )
+    telemetry = _table(
+        tables, "telemetry", {"id": int, "node": str, "at": float, "body": bytes}, "id"
+    )
+    telemetry.create_index(["node", "at"])
+    telemetry.create_index(["at"])
+
+
+def _sessions(tables: Database) -> None:
+    sessions = _table(
+        tables,
+        "sessions",
+        {
+            "id": str,
+            "name": str,
+            "owner": str,
+            "state": str,
+            "created_at": float,
+            "ended_at": float,
+            "record": bytes,
+            "project": str,
+            "team": str,
+            "visibility": int,
+            "dataset": str,
+            "memo": str,
+            "arguments": str,
+            "request_id": str,
+        },
+        "id",
+        optional={"request_id"},
+    )
+    sessions.create_index(["name"], unique=True)
+    sessions.create_index(["owner", "request_id"], unique=True)
+    sessions.create_index(["created_at", "id"])
+    _table(
+        tables,
+        "checkpoints",
+        {
+            "session_id": str,
+            "name": str,
+            "saved_at": float,
+            "size_bytes": int,
+            "file_count": int,
+            "state": str,
+            "digest": str,
+            "elapsed_s": float,
+            "summary": str,
+            "step": float,
+            "attempt": int,
+            "rank": int,
+            "node": str,
+            "folder": str,
+        },
+        ("session_id", "name"),
+        optional={"digest", "step"},
+    )
+
+
+def _datasets(tables: Database) -> None:
+    _table(
+        tables,
+        "datasets",
+        {"owner": str, "name": str, "created_at": float, "team": str, "visibility": int},
+        ("owner", "name"),
+    )
+    versions = _table(
+        tables,
+        "dataset_versions",
+        {
+            "owner": str,
+            "name": str,
+            "number": int,
+            "digest": str,
+            "size_bytes": int,
+            "file_count": int,
+            "created_at": float,
+            "message": str,
+        },
+        ("owner", "name", "number"),
+    )
+    versions.create_index(["digest"])
+
+
+def _ledger(tables: Database) -> None:
+    charges = _table(
+        tables,
+        "charges",
+        {
+            "session_id": str,
+            "attempt": int,
+            "owner": str,
+            "project": str,
+            "gpu_thousandths": int,
+            "seconds": float,
+            "ended_at": float,
+        },
+        ("session_id", "attempt"),
+    )
+    charges.create_index(["owner", "ended_at"])
+    charges.create_index(["project", "ended_at"])
+    _table(
+        tables,
+        "audit",
+        {
+            "id": int,
+            "at": float,
+            "actor": str,
+            "method": str,
+            "target": str,
+            "outcome": str,
+            "request_id": str,
+            "token": str,
+        },
+        "id",
+    )
+    for table in ("audit", "charges"):
+        for change in ("UPDATE", "DELETE"):
+            tables.execute(
+                f"CREATE TRIGGER {table}_never_{change.lower()}s BEFORE {change} ON {table} "
+                f"BEGIN SELECT RAISE(ABORT, '{table} rows are only added'); END"
+            )
+
+
+def _table(
+    tables: Database,
+    name: str,
+    columns: dict[str, type],
+    key: str | tuple[str, ...],
+    *,
+    optional: frozenset[str] | set[str] = frozenset(),
+) -> Table:
+    table = tables.table(name)
+    table.create(columns, pk=key, not_null=set(columns) - optional)
+    return table
+
+
+STEPS: tuple[Callable[[Database], None], ...] = (_first,)

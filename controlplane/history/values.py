@@ -1,0 +1,336 @@
+"""What goes into the history and comes out of it. All frozen; times in Unix seconds."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from controlplane.domain.values import Visibility
+
+
+class Channel(enum.IntEnum):
+    """The channels of a replica's streams; numbers are those of the contract."""
+
+    METRIC = 1
+    LOG = 2
+    STATE = 3
+
+    @property
+    def first_position(self) -> int:
+        """Records count from 1, bytes from 0."""
+        return 0 if self is Channel.LOG else 1
+
+
+class StreamKey(NamedTuple):
+    """Names a stream. `writer` is the writing process within the replica, 0 for logs."""
+
+    session_id: str
+    attempt: int
+    rank: int
+    channel: Channel
+    writer: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chunk:
+    """The positions [first, last] of one stream: records, or bytes of a log, or lost.
+
+    `records` (one JSON object each, as the SDK wrote it) for metric and state streams, `data` for
+    logs; neither with `is_gap`, which says that these positions are lost for ever on the node.
+    """
+
+    stream: StreamKey
+    first: int
+    last: int
+    records: tuple[bytes, ...] = ()
+    data: bytes = b""
+    is_gap: bool = False
+
+    def __post_init__(self) -> None:
+        """Refuse a chunk that does not hold what its positions say."""
+        count = self.last - self.first + 1
+        if self.first < self.stream.channel.first_position or count < 1:
+            raise ValueError(f"positions {self.first}..{self.last} are none of a stream")
+        if self.is_gap:
+            expected, held = 0, len(self.records) + len(self.data)
+        elif self.stream.channel is Channel.LOG:
+            expected, held = count, len(self.data) + len(self.records) * count
+        else:
+            expected, held = count, len(self.records) + len(self.data) * count
+        if held != expected:
+            raise ValueError(f"positions {self.first}..{self.last} hold {held} instead of {count}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recorded:
+    """A stored part of a stream; `records` or `data` as in Chunk."""
+
+    first: int
+    last: int
+    received_at: float
+    records: tuple[bytes, ...] = ()
+    data: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Gap:
+    """Positions [first, last] that are lost."""
+
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPage:
+    """Consecutive bytes of one log.
+
+    `data` begins at `offset`; `missing_bytes` before it are lost. The next page begins at `next`;
+    there is none yet when `next == end`. `attempt` is 0 when there is no log at all.
+    """
+
+    attempt: int
+    offset: int
+    data: bytes
+    missing_bytes: int
+    next: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Point:
+    """One reported value: any JSON value; NaN and infinities are floats."""
+
+    time: float
+    step: float | None
+    name: str
+    value: Any
+    attempt: int
+    rank: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetricPage:
+    """Points in the order in which they were committed.
+
+    `next` resumes behind them; `is_end` when nothing more is stored now. `missing` reports were
+    lost among them, `unreadable` ones were no JSON report.
+    """
+
+    points: tuple[Point, ...]
+    next: int
+    is_end: bool
+    missing: int = 0
+    unreadable: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """The latest report with summary=True of a session: its values in the order reported."""
+
+    time: float
+    step: float | None
+    attempt: int
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeviceSample:
+    """One reading of one device; 0 where it does not tell."""
+
+    uuid: str
+    utilization_percent: float = 0.0
+    memory_used_bytes: int = 0
+    power_watts: float = 0.0
+    temperature_celsius: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeSample:
+    """One reading of a node; `sequence` grows within one boot."""
+
+    node: str
+    boot_id: str
+    sequence: int
+    at: float
+    devices: tuple[DeviceSample, ...] = ()
+    cpu_percent: float = 0.0
+    memory_used_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Viewer:
+    """Who looks: sees his own things, public ones, those of his teams; everything as admin."""
+
+    user: str
+    teams: frozenset[str] = frozenset()
+    is_admin: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionRecord:
+    """An ended session: what is searched, and `record`, the whole of it, opaque here.
+
+    `arguments` is its command line as text, for searching. `request_id` "" means none.
+    """
+
+    id: str
+    name: str
+    owner: str
+    state: str
+    created_at: float
+    ended_at: float
+    record: bytes = field(repr=False)
+    project: str = ""
+    team: str = ""
+    visibility: Visibility = Visibility.PRIVATE
+    dataset: str = ""
+    memo: str = ""
+    arguments: str = ""
+    request_id: str = ""
+
+
+class PageKey(NamedTuple):
+    """Where a page ended: the listing goes on with what is older."""
+
+    created_at: float
+    id: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionQuery:
+    """Which sessions; an empty field does not restrict.
+
+    `name_glob` has `*` and `?` (which match `/` too); `text` occurs, letter case aside, in name,
+    memo or arguments.
+    """
+
+    viewer: Viewer
+    owners: tuple[str, ...] = ()
+    states: tuple[str, ...] = ()
+    dataset: str = ""
+    name_glob: str = ""
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionPage:
+    """Newest first; `next` is None on the last page."""
+
+    sessions: tuple[SessionRecord, ...]
+    next: PageKey | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Dataset:
+    """A name with an owner; unique with its owner."""
+
+    owner: str
+    name: str
+    created_at: float
+    team: str = ""
+    visibility: Visibility = Visibility.PRIVATE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetVersion:
+    """Immutable content; `number` counts from 1 within its dataset."""
+
+    owner: str
+    name: str
+    number: int
+    digest: str
+    size_bytes: int
+    file_count: int
+    created_at: float
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetListing:
+    """A dataset with its newest version, or the one asked for."""
+
+    dataset: Dataset
+    version: DatasetVersion
+
+
+class CheckpointState(enum.StrEnum):
+    """How safe a checkpoint is: on its node, or in the object store."""
+
+    SAVED = "SAVED"
+    DURABLE = "DURABLE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """Files that a session saved under a name.
+
+    `summary` is the last report before it, a JSON object in the order reported. `digest` is None
+    until it is DURABLE. `node` and `folder` say where it is on its node.
+    """
+
+    session_id: str
+    name: str
+    saved_at: float
+    size_bytes: int
+    file_count: int
+    state: CheckpointState = CheckpointState.SAVED
+    digest: str | None = None
+    elapsed_s: float = 0.0
+    summary: str = "{}"
+    step: float | None = None
+    attempt: int = 0
+    rank: int = 0
+    node: str = ""
+    folder: str = ""
+
+
+SAME_SAVE_S = 0.001
+"""Times of one save that came by different ways may differ by their rounding."""
+
+
+def later_of(known: Checkpoint, other: Checkpoint) -> Checkpoint:
+    """What stands of two checkpoints of one name.
+
+    The later saved one. Two accounts of the same save are put together: durable if either says so,
+    the summary from the one that has it.
+    """
+    if abs(known.saved_at - other.saved_at) > SAME_SAVE_S:
+        return other if other.saved_at > known.saved_at else known
+    told = other if other.summary != "{}" or other.folder else known
+    durable = other if other.state is CheckpointState.DURABLE else known
+    return replace(
+        told,
+        saved_at=known.saved_at,
+        state=durable.state,
+        digest=durable.digest,
+        size_bytes=durable.size_bytes,
+        file_count=durable.file_count,
+        node=told.node or known.node or other.node,
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AuditRow:
+    """Who did what; never a secret. `token` is a fingerprint."""
+
+    at: float
+    actor: str
+    method: str
+    target: str = ""
+    outcome: str = "OK"
+    request_id: str = ""
+    token: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AttemptCharge:
+    """What one ended attempt held: `seconds` of `gpu_thousandths`."""
+
+    session_id: str
+    attempt: int
+    owner: str
+    project: str
+    gpu_thousandths: int
+    seconds: float
+    ended_at: float

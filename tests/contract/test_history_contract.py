@@ -1,0 +1,737 @@
+"""One suite for every history: SQLite in memory and in a file, inline and in threads."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from controlplane.domain.values import Visibility
+from controlplane.history.errors import HistoryConflict
+from controlplane.history.sqlite import open_history
+from controlplane.history.values import (
+    AttemptCharge,
+    AuditRow,
+    Channel,
+    Checkpoint,
+    CheckpointState,
+    Chunk,
+    Dataset,
+    DeviceSample,
+    Gap,
+    NodeSample,
+    Recorded,
+    SessionQuery,
+    SessionRecord,
+    StreamKey,
+    Viewer,
+)
+from nsml.clock import SystemClock, in_thread, inline
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+    from pathlib import Path
+
+    from controlplane.history.interface import History
+
+ADMIN = Viewer(user="root", is_admin=True)
+
+
+@pytest.fixture(params=["memory", "memory in threads", "file", "file in threads"])
+async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[History]:
+    path = ":memory:" if request.param.startswith("memory") else tmp_path / "h/history.sqlite"
+    run = in_thread if "threads" in request.param else inline
+    opened: History = await open_history(path, clock=SystemClock(), run=run)
+    yield opened
+    await opened.close()
+
+
+def log(session: str = "s1", *, attempt: int = 1, rank: int = 0) -> StreamKey:
+    return StreamKey(session, attempt, rank, Channel.LOG)
+
+
+def metric(session: str = "s1", *, attempt: int = 1, rank: int = 0, writer: int = 0) -> StreamKey:
+    return StreamKey(session, attempt, rank, Channel.METRIC, writer)
+
+
+def text(key: StreamKey, first: int, data: bytes) -> Chunk:
+    return Chunk(stream=key, first=first, last=first + len(data) - 1, data=data)
+
+
+def reports(key: StreamKey, first: int, *values: dict[str, Any], **more: Any) -> Chunk:
+    records = tuple(
+        json.dumps(
+            {"kind": "metric", "time": first + i, "step": first + i, "values": value, **more}
+        ).encode()
+        for i, value in enumerate(values)
+    )
+    return Chunk(stream=key, first=first, last=first + len(records) - 1, records=records)
+
+
+def session(number: int, **changes: Any) -> SessionRecord:
+    made = SessionRecord(
+        id=f"s{number:04}",
+        name=f"kim/mnist/{number}",
+        owner="kim",
+        state="SUCCEEDED",
+        created_at=1000.0 + number,
+        ended_at=2000.0 + number,
+        record=f"record {number}".encode(),
+        dataset="mnist",
+        request_id=f"r{number}",
+    )
+    return replace(made, **changes)
+
+
+# Streams
+
+
+async def test_a_log_grows_and_is_read_by_range(history: History) -> None:
+    streams = history.streams
+    assert await streams.append([text(log(), 0, b"hello ")]) == {log(): 6}
+    assert await streams.append([text(log(), 6, b"world\n")]) == {log(): 12}
+    page = await streams.read_log("s1")
+    assert (page.attempt, page.offset, page.data, page.next, page.end) == (
+        1,
+        0,
+        b"hello world\n",
+        12,
+        12,
+    )
+    assert (await streams.read_log("s1", offset=4, limit_bytes=3)).data == b"o w"
+    assert (await streams.read_log("s1", offset=4, limit_bytes=3)).next == 7
+    assert (await streams.read_log("s1", offset=12)).data == b""
+    assert (await streams.read_log("s1", offset=99)).data == b""
+
+
+async def test_resending_changes_nothing_and_overlap_is_trimmed(history: History) -> None:
+    streams = history.streams
+    whole = b"0123456789"
+    await streams.append([text(log(), 0, whole[:6])])
+    for first, last in [(0, 6), (2, 4), (0, 1), (4, 9), (3, 10), (9, 10)]:
+        await streams.append([text(log(), first, whole[first:last])])
+    assert (await streams.read_log("s1")).data == whole
+    short = reports(metric(), 1, {"a": 1}, {"a": 2})
+    longer = reports(metric(), 1, {"a": 1}, {"a": 2}, {"a": 3})
+    assert await streams.append([short, short, longer, short]) == {metric(): 4}
+    assert [point.value for point in (await streams.read_metrics("s1")).points] == [1, 2, 3]
+    assert await streams.metric_counts("s1") == {"a": 3}
+
+
+async def test_a_gap_is_seen_and_late_data_fills_it(history: History) -> None:
+    streams = history.streams
+    whole = bytes(range(100))
+    await streams.append([text(log(), 0, whole[:10]), text(log(), 50, whole[50:])])
+    assert [
+        part if isinstance(part, Gap) else (part.first, part.last)
+        for part in await streams.read(log(), 0)
+    ] == [(0, 9), Gap(10, 49), (50, 99)]
+    page = await streams.read_log("s1", offset=5)
+    assert (page.data, page.missing_bytes, page.next) == (whole[5:10], 0, 10)
+    page = await streams.read_log("s1", offset=20)
+    assert (page.offset, page.data, page.missing_bytes) == (50, whole[50:], 30)
+    mark = (await streams.append([text(log(), 20, whole[20:30])]))[log()]
+    assert mark == 100
+    assert [
+        part if isinstance(part, Gap) else (part.first, part.last)
+        for part in await streams.read(log(), 0)
+    ] == [(0, 9), Gap(10, 19), (20, 29), Gap(30, 49), (50, 99)]
+    await streams.append([text(log(), 0, whole)])
+    parts = await streams.read(log(), 0)
+    assert b"".join(part.data for part in parts if isinstance(part, Recorded)) == whole
+
+
+async def test_a_node_may_say_that_positions_are_lost(history: History) -> None:
+    streams = history.streams
+    await streams.append([reports(metric(), 1, {"a": 1})])
+    lost = Chunk(stream=metric(), first=2, last=4, is_gap=True)
+    assert await streams.append([lost]) == {metric(): 5}
+    assert await streams.append([lost]) == {metric(): 5}
+    await streams.append([reports(metric(), 5, {"a": 5})])
+    page = await streams.read_metrics("s1")
+    assert ([point.value for point in page.points], page.missing) == ([1, 5], 3)
+    await streams.append([Chunk(stream=metric(), first=1, last=5, is_gap=True)])
+    assert len((await streams.read_metrics("s1")).points) == 2
+
+
+async def test_a_follower_hears_of_late_data_once(history: History) -> None:
+    streams = history.streams
+    await streams.append([reports(metric(), 3, {"a": 3})])
+    seen = await streams.read_metrics("s1")
+    assert ([point.value for point in seen.points], seen.missing) == ([3], 2)
+    await streams.append([reports(metric(), 1, {"a": 1}, {"a": 2}, {"a": 3})])
+    late = await streams.read_metrics("s1", after=seen.next)
+    assert [point.value for point in late.points] == [1, 2]
+    assert (await streams.read_metrics("s1", after=late.next)).points == ()
+
+
+async def test_reading_starts_inside_a_chunk_and_stops_at_the_limit(history: History) -> None:
+    streams = history.streams
+    await streams.append([reports(metric(), 1, *[{"a": i} for i in range(1, 9)])])
+    await streams.append([reports(metric(), 9, *[{"a": i} for i in range(9, 12)])])
+    (part,) = await streams.read(metric(), 4, limit_bytes=1)
+    assert isinstance(part, Recorded)
+    assert (part.first, part.last, len(part.records)) == (4, 8, 5)
+    assert json.loads(part.records[0])["values"] == {"a": 4}
+    assert len(await streams.read(metric(), 4)) == 2
+    assert await streams.read(metric(), 12) == ()
+    assert await streams.read(metric("nobody"), 1) == ()
+
+
+async def test_streams_do_not_mix(history: History) -> None:
+    streams = history.streams
+    keys = [
+        log(),
+        log(rank=1),
+        log(attempt=2),
+        log("s2"),
+        metric(),
+        metric(writer=7),
+        StreamKey("s1", 1, 0, Channel.STATE),
+    ]
+    chunks = [
+        text(key, 0, str(key).encode()) if key.channel is Channel.LOG else reports(key, 1, {"a": 1})
+        for key in keys
+    ]
+    marks = await streams.append(chunks)
+    assert set(marks) == set(keys)
+    assert await streams.cursors("s1", 1) == {
+        key: mark for key, mark in marks.items() if (key.session_id, key.attempt) == ("s1", 1)
+    }
+    assert (await streams.read_log("s1", rank=1)).data == str(log(rank=1)).encode()
+    assert (await streams.read_log("s1")).data == str(log(attempt=2)).encode()
+    assert (await streams.read_log("s1", attempt=1)).data == str(log()).encode()
+    assert len((await streams.read_metrics("s1")).points) == 2
+    assert (await streams.read_log("nobody")).attempt == 0
+
+
+@pytest.mark.parametrize(
+    ("lines", "expected"),
+    [(0, b""), (1, b"d"), (2, b"c\nd"), (3, b"\nc\nd"), (4, b"a\n\nc\nd"), (99, b"a\n\nc\nd")],
+)
+@pytest.mark.parametrize("end", [b"", b"\n"])
+async def test_the_last_lines(history: History, lines: int, expected: bytes, end: bytes) -> None:
+    data = b"a\n\nc\nd" + end
+    for at in range(len(data)):
+        await history.streams.append([text(log(), at, data[at : at + 1])])
+    page = await history.streams.read_log("s1", tail_lines=lines)
+    assert page.data == (expected + end if lines else b"")
+
+
+async def test_a_huge_line_is_kept_byte_for_byte_in_bounded_pages(history: History) -> None:
+    data = (bytes(range(256)) * 4096).replace(b"\n", b"\0")
+    at = 0
+    for size in (300_000, 500_000, len(data) - 800_000):
+        await history.streams.append([text(log(), at, data[at : at + size])])
+        at += size
+    read = bytearray()
+    while len(read) < len(data):
+        page = await history.streams.read_log("s1", offset=len(read), limit_bytes=65_536)
+        assert 0 < len(page.data) <= 65_536
+        read += page.data
+    assert bytes(read) == data
+    tail = await history.streams.read_log("s1", tail_lines=3, limit_bytes=10)
+    assert tail.offset == 0
+
+
+async def test_metrics_page_by_page_with_names(history: History) -> None:
+    streams = history.streams
+    for number in range(1, 201):
+        await streams.append(
+            [
+                reports(
+                    metric(writer=number % 3), (number - 1) // 3 + 1, {"train/loss": number, "x": 0}
+                )
+            ]
+        )
+    seen: list[Any] = []
+    mark, pages = 0, 0
+    while True:
+        page = await streams.read_metrics("s1", names=["train/*"], after=mark, limit_points=7)
+        seen += [point.value for point in page.points]
+        mark, pages = page.next, pages + 1
+        if page.is_end:
+            break
+    assert sorted(seen) == list(range(1, 201))
+    assert 28 < pages <= 201
+    assert (await streams.read_metrics("s1", names=["nothing"])).points == ()
+    assert await streams.metric_counts("s1") == {"train/loss": 200, "x": 200}
+
+
+async def test_values_come_back_as_they_were_reported(history: History) -> None:
+    values = {
+        "z": 1,
+        "a": "NaN",
+        "b": "-Infinity",
+        "text": "x",
+        "list": [1, {"k": None}],
+        "t": True,
+    }
+    await history.streams.append([reports(metric(rank=2, attempt=3), 1, values, summary=True)])
+    points = (await history.streams.read_metrics("s1")).points
+    assert [point.name for point in points] == list(values)
+    by_name = {point.name: point.value for point in points}
+    assert by_name["a"] != by_name["a"]
+    assert by_name["b"] == float("-inf")
+    assert (by_name["list"], by_name["t"]) == ([1, {"k": None}], True)
+    assert {(point.attempt, point.rank, point.step) for point in points} == {(3, 2, 1.0)}
+    summary = (await history.streams.summaries(["s1", "s2"]))["s1"]
+    assert list(summary.values) == list(values)
+
+
+async def test_the_latest_summary_stands(history: History) -> None:
+    streams = history.streams
+    await streams.append([reports(metric(), 5, {"v": "first"}, summary=True)])
+    await streams.append([reports(metric(writer=1), 1, {"v": "older"}, summary=True)])
+    assert (await streams.summaries(["s1"]))["s1"].values == {"v": "first"}
+    await streams.append([reports(metric(), 6, {"v": "no summary"})])
+    await streams.append([reports(metric(), 7, {"v": "x"}, {"v": "newer"}, summary=True)])
+    assert (await streams.summaries(["s1"]))["s1"].values == {"v": "newer"}
+    await streams.append([reports(metric(attempt=2), 1, {"v": "second attempt"}, summary=True)])
+    assert (await streams.summaries(["s1"]))["s1"].values == {"v": "second attempt"}
+    assert await streams.summaries(["other"]) == {}
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"{}",
+        b"[" * 100_000,
+        b'{"kind":"metric","values":3}',
+        b'{"kind":"metric","values":{"a":1},"time":"x"}',
+        b'{"kind":"metric","values":{"\\ud800":1},"time":1}',
+    ],
+)
+async def test_a_record_that_is_no_report_is_kept_and_hurts_nothing(
+    history: History, record: bytes
+) -> None:
+    streams = history.streams
+    bad = Chunk(stream=metric(), first=1, last=1, records=(record,))
+    await streams.append([bad, reports(metric(), 2, {"a": 1})])
+    page = await streams.read_metrics("s1")
+    assert ([point.value for point in page.points], page.unreadable) == ([1], 1)
+    (first, _) = await streams.read(metric(), 1)
+    assert isinstance(first, Recorded)
+    assert first.records == (record,)
+
+
+async def test_odd_but_valid_reports_hurt_nothing(history: History) -> None:
+    values = {"\0": 1, "big": 10**40, "n" * 513: 1, "": 2, "deep": [[[[]]]]}
+    await history.streams.append([reports(metric(), 1, values, summary=True, extra=[1])])
+    names = [point.name for point in (await history.streams.read_metrics("s1")).points]
+    assert names == ["\0", "big", "", "deep"]
+    checkpoint = Chunk(stream=metric(), first=2, last=2, records=(b'{"kind":"checkpoint"}',))
+    await history.streams.append([checkpoint])
+    page = await history.streams.read_metrics("s1")
+    assert (len(page.points), page.unreadable) == (4, 0)
+
+
+async def test_counted_names_are_bounded(history: History) -> None:
+    many = {f"m{i:05}": 1 for i in range(10_500)}
+    await history.streams.append([reports(metric(), 1, many)])
+    await history.streams.append([reports(metric(), 2, many)])
+    counts = await history.streams.metric_counts("s1")
+    assert len(counts) == 10_000
+    assert set(counts.values()) == {2}
+    assert len((await history.streams.read_metrics("s1")).points) >= 10_500
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"first": 0},
+        {"first": 3},
+        {"last": 3},
+        {"records": ()},
+        {"data": b"x"},
+        {"is_gap": True},
+        {"stream": log()},
+    ],
+)
+def test_a_chunk_that_contradicts_itself_cannot_be_made(change: dict[str, Any]) -> None:
+    good = reports(metric(), 1, {"a": 1}, {"a": 2})
+    with pytest.raises(ValueError):
+        replace(good, **change)
+
+
+async def test_concurrent_appends_all_arrive(history: History) -> None:
+    keys = [metric(writer=writer) for writer in range(8)]
+
+    async def feed(key: StreamKey) -> None:
+        for number in range(1, 26):
+            marks = await history.streams.append([reports(key, number, {"n": number})])
+            assert marks == {key: number + 1}
+
+    await asyncio.gather(*[feed(key) for key in keys])
+    assert await history.streams.metric_counts("s1") == {"n": 200}
+    assert await history.streams.cursors("s1", 1) == dict.fromkeys(keys, 26)
+
+
+async def test_a_follower_is_told_after_each_commit(history: History) -> None:
+    streams = history.streams
+    received: list[bytes] = []
+
+    async def follow() -> None:
+        offset = 0
+        with streams.changed("s1") as change:
+            while offset < 300:
+                page = await streams.read_log("s1", offset=offset)
+                if page.data:
+                    received.append(page.data)
+                    offset = page.next
+                else:
+                    await change.wait()
+
+    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        group.create_task(follow())
+        for at in range(0, 300, 10):
+            await streams.append([text(log("other"), at, b"-" * 10)])
+            await streams.append([text(log(), at, b"x" * 10)])
+    assert b"".join(received) == b"x" * 300
+
+
+async def test_a_cancelled_append_is_whole_or_absent_and_harms_nobody(history: History) -> None:
+    streams = history.streams
+    for number in range(20):
+        tasks = [
+            asyncio.ensure_future(
+                streams.append([text(log(f"s{i}"), number * 4, f"{number:04}".encode())])
+            )
+            for i in range(4)
+        ]
+        for _ in range(number % 5):
+            await asyncio.sleep(0)
+        tasks[number % 4].cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        for i, result in enumerate(results):
+            if isinstance(result, BaseException):
+                assert isinstance(result, asyncio.CancelledError)
+                await streams.append([text(log(f"s{i}"), number * 4, f"{number:04}".encode())])
+    expected = b"".join(f"{number:04}".encode() for number in range(20))
+    for i in range(4):
+        assert (await streams.read_log(f"s{i}")).data == expected
+
+
+async def test_one_callers_mistake_does_not_undo_the_others(history: History) -> None:
+    catalogue = history.catalogue
+    await catalogue.put_session(session(1))
+    results = await asyncio.gather(
+        catalogue.put_session(session(2)),
+        catalogue.put_session(session(3, name=session(1).name)),
+        history.streams.append([text(log(), 0, b"kept")]),
+        catalogue.put_session(session(4)),
+        return_exceptions=True,
+    )
+    assert [type(result) for result in results] == [type(None), HistoryConflict, dict, type(None)]
+    page = await catalogue.sessions(SessionQuery(viewer=ADMIN))
+    assert [found.id for found in page.sessions] == ["s0004", "s0002", "s0001"]
+    assert (await history.streams.read_log("s1")).data == b"kept"
+
+
+# Catalogue
+
+
+async def test_a_session_is_found_by_id_name_and_request(history: History) -> None:
+    catalogue = history.catalogue
+    await catalogue.put_session(session(1))
+    await catalogue.put_session(session(1))
+    await catalogue.put_session(session(2, request_id=""))
+    await catalogue.put_session(session(3, request_id=""))
+    assert await catalogue.session("s0001") == session(1)
+    assert await catalogue.session_by_name("kim/mnist/1") == session(1)
+    assert await catalogue.session_by_request("kim", "r1") == session(1)
+    assert await catalogue.session("s9") is None
+    assert await catalogue.session_by_name("kim/mnist/9") is None
+    assert await catalogue.session_by_request("lee", "r1") is None
+    await catalogue.put_session(session(1, memo="changed"))
+    found = await catalogue.session("s0001")
+    assert found is not None
+    assert found.memo == "changed"
+    with pytest.raises(HistoryConflict):
+        await catalogue.put_session(session(4, request_id="r1"))
+
+
+async def test_pages_join_without_repeats_or_holes(history: History) -> None:
+    for number in range(25):
+        await history.catalogue.put_session(session(number, created_at=float(number // 10)))
+    query = SessionQuery(viewer=ADMIN)
+    seen: list[SessionRecord] = []
+    key = None
+    while True:
+        page = await history.catalogue.sessions(query, after=key, limit=4)
+        seen += page.sessions
+        key = page.next
+        if key is None:
+            break
+    assert [(found.created_at, found.id) for found in seen] == sorted(
+        ((number // 10, f"s{number:04}") for number in range(25)), reverse=True
+    )
+
+
+async def test_each_sees_what_he_may(history: History) -> None:
+    put = history.catalogue.put_session
+    await put(session(1))
+    await put(session(2, owner="lee", team="vision", visibility=Visibility.TEAM))
+    await put(session(3, owner="lee", team="", visibility=Visibility.TEAM))
+    await put(session(4, owner="lee", team="vision", visibility=Visibility.PRIVATE))
+    await put(session(5, owner="lee", visibility=Visibility.PUBLIC))
+
+    async def seen_by(viewer: Viewer) -> list[str]:
+        page = await history.catalogue.sessions(SessionQuery(viewer=viewer))
+        return [found.id[-1] for found in page.sessions]
+
+    assert await seen_by(Viewer(user="kim")) == ["5", "1"]
+    assert await seen_by(Viewer(user="lee")) == ["5", "4", "3", "2"]
+    assert await seen_by(Viewer(user="park", teams=frozenset({"vision", "x"}))) == ["5", "2"]
+    assert await seen_by(Viewer(user="park", teams=frozenset({""}))) == ["5"]
+    assert await seen_by(ADMIN) == ["5", "4", "3", "2", "1"]
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ({}, "54321"),
+        ({"owners": ("lee",)}, "3"),
+        ({"owners": ("lee", "kim")}, "54321"),
+        ({"states": ("FAILED",)}, "2"),
+        ({"dataset": "cifar"}, "4"),
+        ({"name_glob": "kim/mnist/1*"}, "51"),
+        ({"name_glob": "kim/*/1?"}, "5"),
+        ({"name_glob": "KIM/*"}, ""),
+        ({"name_glob": "[kl]*"}, ""),
+        ({"name_glob": "*/m[nist/4"}, "4"),
+        ({"text": "FIRST"}, "1"),
+        ({"text": "100%"}, "2"),
+        ({"text": "%"}, "2"),
+        ({"text": "_"}, "3"),
+        ({"text": "\\"}, "3"),
+        ({"text": "--lr"}, "5"),
+        ({"text": "' OR 1=1 --"}, ""),
+        ({"owners": ("kim' OR '1'='1",)}, ""),
+    ],
+)
+async def test_filters(history: History, query: dict[str, Any], expected: str) -> None:
+    for found in (
+        session(1, memo="first try"),
+        session(2, state="FAILED", memo="100% sure"),
+        session(3, owner="lee", name="lee/mnist/3", memo="a_b\\c"),
+        session(4, dataset="cifar", name="kim/m[nist/4"),
+        session(5, name="kim/mnist/15", arguments="main.py --lr 0.1"),
+    ):
+        await history.catalogue.put_session(found)
+    page = await history.catalogue.sessions(SessionQuery(viewer=ADMIN, **query))
+    assert "".join(found.id[-1] for found in page.sessions) == expected
+
+
+async def test_removing_a_session_removes_all_of_it_but_its_charges(history: History) -> None:
+    charge = AttemptCharge(
+        session_id="s0001",
+        attempt=1,
+        owner="kim",
+        project="p",
+        gpu_thousandths=500,
+        seconds=10.0,
+        ended_at=5.0,
+    )
+    await history.catalogue.put_session(session(1), [charge])
+    await history.catalogue.put_checkpoint(
+        Checkpoint(session_id="s0001", name="best", saved_at=1.0, size_bytes=1, file_count=1)
+    )
+    await history.streams.append(
+        [text(log("s0001"), 0, b"x"), reports(metric("s0001"), 1, {"a": 1}, summary=True)]
+    )
+    await history.streams.append([text(log("s0002"), 0, b"other")])
+    assert await history.catalogue.delete_session("s0001") is True
+    assert await history.catalogue.delete_session("s0001") is False
+    assert await history.catalogue.session("s0001") is None
+    assert await history.catalogue.checkpoints("s0001") == ()
+    assert (await history.streams.read_log("s0001")).data == b""
+    assert await history.streams.cursors("s0001", 1) == {}
+    assert await history.streams.summaries(["s0001"]) == {}
+    assert await history.streams.metric_counts("s0001") == {}
+    assert (await history.streams.read_log("s0002")).data == b"other"
+    assert await history.ledger.charged(owner="kim") == 5.0
+
+
+async def test_dataset_versions_count_up_and_repeat_harmlessly(history: History) -> None:
+    put = history.catalogue.put_dataset_version
+    mnist = Dataset(owner="kim", name="mnist", created_at=1.0)
+    first, created = await put(mnist, digest="d1", size_bytes=10, file_count=2, message="one")
+    assert (first.number, created) == (1, True)
+    assert await put(mnist, digest="d1", size_bytes=10, file_count=2) == (first, False)
+    later = replace(mnist, created_at=2.0, visibility=Visibility.PUBLIC)
+    second, _ = await put(later, digest="d2", size_bytes=20, file_count=3)
+    third, _ = await put(later, digest="d1", size_bytes=10, file_count=2)
+    assert (second.number, third.number) == (2, 3)
+    newest = await history.catalogue.dataset("kim", "mnist")
+    assert newest is not None
+    assert newest.version == third
+    assert (newest.dataset.created_at, newest.dataset.visibility) == (1.0, Visibility.PUBLIC)
+    old = await history.catalogue.dataset("kim", "mnist", 2)
+    assert old is not None
+    assert old.version == second
+    assert await history.catalogue.dataset("kim", "mnist", 9) is None
+    assert await history.catalogue.dataset("lee", "mnist") is None
+    versions = await history.catalogue.dataset_versions("kim", "mnist")
+    assert [version.number for version in versions] == [3, 2, 1]
+    assert [found.name for found in await history.catalogue.readers_of("d1")] == ["mnist"]
+    assert await history.catalogue.readers_of("d9") == ()
+
+
+async def test_concurrent_pushes_get_numbers_of_their_own(history: History) -> None:
+    mnist = Dataset(owner="kim", name="mnist", created_at=1.0)
+    results = await asyncio.gather(
+        *[
+            history.catalogue.put_dataset_version(mnist, digest=f"d{i}", size_bytes=1, file_count=1)
+            for i in range(10)
+        ]
+    )
+    assert sorted(version.number for version, _ in results) == list(range(1, 11))
+
+
+async def test_datasets_are_listed_to_who_may_see_them(history: History) -> None:
+    for owner, name, team, visibility in [
+        ("lee", "mnist", "", Visibility.PUBLIC),
+        ("kim", "mnist", "", Visibility.PRIVATE),
+        ("lee", "kin_1", "vision", Visibility.TEAM),
+        ("lee", "secret", "", Visibility.PRIVATE),
+    ]:
+        dataset = Dataset(owner=owner, name=name, created_at=1.0, team=team, visibility=visibility)
+        for digest in ("d1", "d2"):
+            await history.catalogue.put_dataset_version(
+                dataset, digest=digest, size_bytes=1, file_count=1
+            )
+
+    async def seen_by(viewer: Viewer, **query: str) -> list[tuple[str, str, int]]:
+        found = await history.catalogue.datasets(viewer, **query)
+        return [(item.dataset.name, item.dataset.owner, item.version.number) for item in found]
+
+    assert await seen_by(Viewer(user="kim")) == [("mnist", "kim", 2), ("mnist", "lee", 2)]
+    park = Viewer(user="park", teams=frozenset({"vision"}))
+    assert await seen_by(park) == [("kin_1", "lee", 2), ("mnist", "lee", 2)]
+    assert len(await seen_by(ADMIN)) == 4
+    assert await seen_by(ADMIN, name_glob="kin_*") == [("kin_1", "lee", 2)]
+    assert await seen_by(ADMIN, name="secret") == [("secret", "lee", 2)]
+
+
+async def test_of_two_checkpoints_of_a_name_the_later_stands(history: History) -> None:
+    put, get = history.catalogue.put_checkpoint, history.catalogue.checkpoint
+    saved = Checkpoint(
+        session_id="s1",
+        name="best",
+        saved_at=10.0,
+        size_bytes=5,
+        file_count=1,
+        elapsed_s=2.5,
+        summary='{"loss":1}',
+        step=3.0,
+        attempt=1,
+        node="n1",
+        folder="1-best",
+    )
+    durable = Checkpoint(
+        session_id="s1",
+        name="best",
+        saved_at=10.0000001,
+        size_bytes=5,
+        file_count=1,
+        state=CheckpointState.DURABLE,
+        digest="d1",
+        attempt=1,
+    )
+    both = replace(saved, state=CheckpointState.DURABLE, digest="d1")
+    await put(saved)
+    assert await get("s1", "best") == saved
+    await put(durable)
+    assert await get("s1", "best") == both
+    await put(saved)
+    assert await get("s1", "best") == both
+    later = replace(saved, saved_at=20.0, summary='{"loss":0}')
+    await put(later)
+    await put(durable)
+    assert await get("s1", "best") == later
+    await put(replace(durable, name="other", saved_at=5.0))
+    await put(replace(saved, name="other", saved_at=5.0))
+    found = await get("s1", "other")
+    assert found is not None
+    assert (found.state, found.digest, found.summary) == (
+        CheckpointState.DURABLE,
+        "d1",
+        '{"loss":1}',
+    )
+    assert [item.name for item in await history.catalogue.checkpoints("s1")] == ["other", "best"]
+    assert await history.catalogue.checkpoint_counts(["s1", "s2"]) == {"s1": 2}
+    assert await history.catalogue.delete_checkpoint("s1", "best") is True
+    assert await history.catalogue.delete_checkpoint("s1", "best") is False
+    assert await get("s1", "best") is None
+
+
+# Ledger
+
+
+async def test_an_attempt_is_charged_once(history: History) -> None:
+    def charge(attempt: int, **changes: Any) -> AttemptCharge:
+        made = AttemptCharge(
+            session_id="s1",
+            attempt=attempt,
+            owner="kim",
+            project="p",
+            gpu_thousandths=1000,
+            seconds=0.1,
+            ended_at=float(attempt),
+        )
+        return replace(made, **changes)
+
+    await history.ledger.charge([charge(number) for number in range(1, 11)])
+    await history.ledger.charge([charge(number) for number in range(1, 11)])
+    await history.catalogue.put_session(session(1), [charge(3)])
+    assert await history.ledger.charged(owner="kim") == pytest.approx(1.0, abs=1e-12)
+    assert await history.ledger.charged(project="q") == 0
+    assert await history.ledger.charged(since=6.0) == pytest.approx(0.5, abs=1e-12)
+    with pytest.raises(HistoryConflict):
+        await history.ledger.charge([charge(11), charge(3, seconds=0.2)])
+    with pytest.raises(HistoryConflict):
+        await history.catalogue.put_session(session(2), [charge(3, gpu_thousandths=1)])
+    assert await history.catalogue.session("s0002") is None
+    assert await history.ledger.charged() == pytest.approx(1.0, abs=1e-12)
+
+
+async def test_the_audit_trail_is_in_order(history: History) -> None:
+    rows = [AuditRow(at=float(i), actor="kim", method=f"m{i}", token="ab12") for i in range(5)]
+    await history.ledger.audit(rows[:3])
+    await history.ledger.audit(rows[3:])
+    first = await history.ledger.audited(limit=2)
+    rest = await history.ledger.audited(after=first[-1][0])
+    assert [row for _, row in (*first, *rest)] == rows
+
+
+# Telemetry
+
+
+async def test_telemetry_keeps_the_newest_and_a_past(history: History) -> None:
+    now = SystemClock().time()
+
+    def sample(node: str, sequence: int, boot: str = "b1") -> NodeSample:
+        device = DeviceSample(uuid="GPU-1", utilization_percent=float(sequence), power_watts=70.5)
+        return NodeSample(
+            node=node, boot_id=boot, sequence=sequence, at=now + sequence, devices=(device,)
+        )
+
+    telemetry = history.telemetry
+    assert await telemetry.record([sample("n1", 1), sample("n2", 1), sample("n1", 2)]) == 3
+    assert await telemetry.record([sample("n1", 2), sample("n1", 1)]) == 0
+    assert telemetry.newest() == {"n1": sample("n1", 2), "n2": sample("n2", 1)}
+    assert await telemetry.record([sample("n1", 1, "b2")]) == 1
+    assert telemetry.newest()["n1"].boot_id == "b2"
+    past = await telemetry.read("n2", since=now, until=now + 10)
+    assert past == (sample("n2", 1),)
+    assert await telemetry.record([sample("n2", i) for i in range(2, 600)]) == 598
+    recent = await telemetry.read("n2", since=now, until=now + 1000, limit=3)
+    assert recent == tuple(sample("n2", i) for i in (597, 598, 599))
+    assert await telemetry.read("n3", since=0, until=now * 2) == ()

@@ -1,0 +1,334 @@
+"""What only the SQLite history can suffer: kills, damage, other processes, other versions."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import random
+import signal
+import sqlite3
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from controlplane.domain.errors import Unavailable
+from controlplane.history.errors import HistoryCorrupt, HistoryTooNew, HistoryUnavailable
+from controlplane.history.sqlite import open_history, telemetry
+from controlplane.history.values import (
+    AuditRow,
+    Channel,
+    Chunk,
+    NodeSample,
+    Recorded,
+    SessionQuery,
+    SessionRecord,
+    StreamKey,
+    Viewer,
+)
+from nsml.clock import SystemClock, in_thread, inline
+
+if TYPE_CHECKING:
+    from controlplane.history.interface import History
+    from controlplane.history.sqlite import SqliteHistory
+
+LOG = StreamKey("s1", 1, 0, Channel.LOG)
+
+
+def conforms(history: SqliteHistory) -> History:
+    """Checked by mypy: every method has the contract's signature."""
+    return history
+
+
+async def reopen(path: Path) -> SqliteHistory:
+    return await open_history(path, clock=SystemClock(), run=inline)
+
+
+def text(first: int, data: bytes, key: StreamKey = LOG) -> Chunk:
+    return Chunk(stream=key, first=first, last=first + len(data) - 1, data=data)
+
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from controlplane.history.sqlite import open_history
+from controlplane.history.values import Channel, Chunk, StreamKey
+from nsml.clock import SystemClock, in_thread
+
+async def feed(history, rank):
+    key = StreamKey("s1", 1, rank, Channel.LOG)
+    at = (await history.streams.cursors("s1", 1)).get(key, 0)
+    while True:
+        data = b"".join(b"%08d" % n for n in range(at // 8, at // 8 + 50))
+        chunk = Chunk(stream=key, first=at, last=at + len(data) - 1, data=data)
+        at = (await history.streams.append([chunk]))[key]
+        print(rank, at, flush=True)
+
+async def main():
+    history = await open_history(Path(sys.argv[1]), clock=SystemClock(), run=in_thread)
+    async with asyncio.TaskGroup() as group:
+        for rank in range(3):
+            group.create_task(feed(history, rank))
+
+asyncio.run(main())
+"""
+
+
+def write_and_kill(path: Path, *, after: int) -> dict[int, int]:
+    """Run a writer until it has so many acknowledgements, kill it; the last of each rank."""
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE, cwd=Path.cwd()
+    )
+    assert writer.stdout is not None
+    try:
+        lines = [writer.stdout.readline() for _ in range(after)]
+    finally:
+        os.kill(writer.pid, signal.SIGKILL)
+        rest = writer.communicate()[0]
+    lines += [line for line in rest.splitlines(keepends=True) if line.endswith(b"\n")]
+    return {int(rank): int(at) for rank, at in map(bytes.split, lines)}
+
+
+async def test_kill_9_in_the_middle_loses_nothing_that_was_acknowledged(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    chance = random.Random(7)
+    acknowledged = dict.fromkeys(range(3), 0)
+    for _ in range(4):
+        acknowledged |= write_and_kill(path, after=chance.randrange(3, 60))
+        history = await reopen(path)
+        for rank, at in acknowledged.items():
+            key = StreamKey("s1", 1, rank, Channel.LOG)
+            parts = await history.streams.read(key, 0, limit_bytes=1 << 30)
+            assert all(isinstance(part, Recorded) for part in parts)
+            data = b"".join(part.data for part in parts if isinstance(part, Recorded))
+            assert len(data) >= at
+            assert data == b"".join(b"%08d" % n for n in range(len(data) // 8))
+        await history.close()
+    assert all(acknowledged.values())
+
+
+async def fill(path: Path) -> None:
+    history = await reopen(path)
+    for number in range(200):
+        noise = random.Random(number).randbytes(4000)
+        await history.streams.append([text(number * 4000, noise)])
+    await history.close()
+
+
+async def test_a_damaged_page_is_found_at_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    await fill(path)
+    data = bytearray(path.read_bytes())
+    page = len(data) // 4096 // 2
+    data[page * 4096 : page * 4096 + 2048] = b"garbage!" * 256
+    for wrong in (bytes(data), b"not a database" * 1000, bytes(data[:100_000])):
+        path.write_bytes(wrong)
+        with pytest.raises(HistoryCorrupt, match="is damaged") as caught:
+            await reopen(path)
+        assert caught.value.why
+        assert path.read_bytes() == wrong, "nothing is written to a damaged database"
+
+
+async def test_damage_while_running_is_a_clear_error_too(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    await fill(path)
+    history = await reopen(path)
+    with path.open("r+b") as file:
+        for page in range(2, path.stat().st_size // 4096):
+            file.seek(page * 4096)
+            file.write(b"garbage!" * 512)
+    with pytest.raises(HistoryCorrupt, match="is damaged"):
+        await history.streams.read(LOG, 0, limit_bytes=1 << 30)
+    with pytest.raises(HistoryCorrupt, match="is damaged"):
+        await history.catalogue.sessions(SessionQuery(viewer=Viewer(user="kim", is_admin=True)))
+    await history.close()
+
+
+async def test_a_truncated_log_leaves_whole_commits(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = await reopen(path)
+    for number in range(50):
+        await history.streams.append([text(number * 4, b"%04d" % number)])
+    log = path.with_name(path.name + "-wal")
+    copy = tmp_path / "copy.sqlite"
+    copy.write_bytes(path.read_bytes())
+    whole = log.read_bytes()
+    await history.close()
+    copy.with_name(copy.name + "-wal").write_bytes(whole[: len(whole) * 2 // 3 + 7])
+    history = await reopen(copy)
+    data = (await history.streams.read_log("s1")).data
+    assert 0 < len(data) < 200
+    assert data == b"".join(b"%04d" % number for number in range(len(data) // 4))
+    await history.close()
+
+
+async def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = await reopen(path)
+    await history.streams.append([text(0, b"before")])
+    database = history._database
+    pages = database._writer.execute("PRAGMA page_count").fetchone()[0]
+    database._writer.execute(f"PRAGMA max_page_count = {pages}")
+    noise = random.Random(1).randbytes(200_000)
+    with pytest.raises(HistoryUnavailable) as caught:
+        await history.streams.append([text(6, noise)])
+    assert isinstance(caught.value, Unavailable)
+    database._writer.execute("PRAGMA max_page_count = 1000000")
+    assert await history.streams.append([text(6, noise)]) == {LOG: 200_006}
+    page = await history.streams.read_log("s1", limit_bytes=1 << 20)
+    assert page.data == b"before" + noise
+    await history.close()
+
+
+async def test_a_full_disk_fails_everybody_in_the_transaction(tmp_path: Path) -> None:
+    history = await reopen(tmp_path / "history.sqlite")
+    database = history._database
+    pages = database._writer.execute("PRAGMA page_count").fetchone()[0]
+    database._writer.execute(f"PRAGMA max_page_count = {pages}")
+    noise = random.Random(1).randbytes(200_000)
+    results = await asyncio.gather(
+        *[history.streams.append([text(0, noise)]) for _ in range(3)], return_exceptions=True
+    )
+    assert {type(result) for result in results} == {HistoryUnavailable}
+    assert await history.streams.cursors("s1", 1) == {}
+    await history.close()
+
+
+async def test_a_second_process_is_kept_out(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = await reopen(path)
+    with pytest.raises(HistoryUnavailable, match="another control plane"):
+        await reopen(path)
+    await history.close()
+    await (await reopen(path)).close()
+
+
+async def test_a_newer_schema_is_refused_and_an_old_one_is_kept(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = await reopen(path)
+    await history.streams.append([text(0, b"kept")])
+    await history.close()
+    history = await reopen(path)
+    assert (await history.streams.read_log("s1")).data == b"kept"
+    await history.close()
+    with sqlite3.connect(path) as other:
+        other.execute("INSERT INTO schema_versions VALUES (99, 'later')")
+    other.close()
+    with pytest.raises(HistoryTooNew, match="newer"):
+        await reopen(path)
+
+
+async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
+    path = tmp_path / "made/history.sqlite"
+    history = await reopen(path)
+    await history.streams.append([text(0, b"x")])
+    for file in path.parent.iterdir():
+        assert stat.S_IMODE(file.stat().st_mode) & 0o077 == 0, file
+    await history.close()
+
+
+async def test_each_commit_is_flushed_to_the_disk(tmp_path: Path) -> None:
+    history = await reopen(tmp_path / "history.sqlite")
+    writer = history._database._writer
+    assert writer.execute("PRAGMA synchronous").fetchone() == (2,)
+    assert writer.execute("PRAGMA journal_mode").fetchone() == ("wal",)
+    await history.close()
+
+
+async def test_waiting_appends_share_a_transaction(tmp_path: Path) -> None:
+    history = await open_history(tmp_path / "h.sqlite", clock=SystemClock(), run=in_thread)
+    statements: list[str] = []
+    history._database._writer.set_trace_callback(statements.append)
+    keys = [StreamKey("s1", 1, rank, Channel.LOG) for rank in range(100)]
+    await asyncio.gather(*[history.streams.append([text(0, b"x", key)]) for key in keys])
+    history._database._writer.set_trace_callback(None)
+    assert statements.count("COMMIT") <= 3
+    assert len(await history.streams.cursors("s1", 1)) == 100
+    await history.close()
+
+
+async def test_ledger_rows_cannot_be_changed_or_removed(tmp_path: Path) -> None:
+    history = await reopen(tmp_path / "history.sqlite")
+    await history.ledger.audit([AuditRow(at=1.0, actor="kim", method="m")])
+    writer = history._database._writer
+    for statement in ("DELETE FROM audit", "UPDATE audit SET actor = 'lee'"):
+        with pytest.raises(sqlite3.IntegrityError, match="only added"):
+            writer.execute(statement)
+    await history.close()
+
+
+async def test_paging_metrics_uses_the_index(tmp_path: Path) -> None:
+    """Otherwise each page of a long session would sort all that is left of it."""
+    history = await reopen(tmp_path / "history.sqlite")
+    writer = history._database._writer
+    plans = {
+        "commit order": "SELECT id FROM chunks INDEXED BY idx_chunks_in_commit_order"
+        " WHERE stream_id = 1 AND id > 5 ORDER BY id LIMIT 9",
+        "position": "SELECT body FROM chunks WHERE stream_id = 1 AND last >= 5 ORDER BY last",
+    }
+    for statement in plans.values():
+        plan = str(writer.execute(f"EXPLAIN QUERY PLAN {statement}").fetchall())
+        assert "SEARCH chunks USING" in plan
+        assert ">" in plan
+        assert "TEMP B-TREE" not in plan
+    await history.close()
+
+
+async def test_old_telemetry_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    history = await reopen(Path(":memory:"))
+    now = SystemClock().time()
+    numbers = itertools.count()
+
+    def sample(at: float) -> NodeSample:
+        return NodeSample(node="n", boot_id="b", sequence=next(numbers), at=at)
+
+    await history.telemetry.record([sample(now - telemetry.RETENTION_S - 60), sample(now)])
+    assert len(await history.telemetry.read("n", since=0, until=now + 1)) == 1
+    monkeypatch.setattr(telemetry, "MAX_ROWS", 10)
+    await history.telemetry.record([sample(now + i) for i in range(30)])
+    kept = await history.telemetry.read("n", since=0, until=now + 100)
+    assert [round(found.at - now) for found in kept] == list(range(20, 30))
+    await history.close()
+
+
+async def test_telemetry_held_back_is_written_at_the_end(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = await reopen(path)
+    now = SystemClock().time()
+    await history.telemetry.record([NodeSample(node="n", boot_id="b", sequence=1, at=now)])
+    await history.close()
+    history = await reopen(path)
+    assert len(await history.telemetry.read("n", since=0, until=now + 1)) == 1
+    assert history.telemetry.newest() == {}
+    await history.close()
+
+
+async def test_listing_many_sessions_reads_in_order_of_time(tmp_path: Path) -> None:
+    history = await reopen(tmp_path / "history.sqlite")
+    await asyncio.gather(
+        *[
+            history.catalogue.put_session(
+                SessionRecord(
+                    id=f"s{number}",
+                    name=f"kim/None/{number}",
+                    owner="kim",
+                    state="FAILED",
+                    created_at=float(number % 97),
+                    ended_at=1.0,
+                    record=b"",
+                )
+            )
+            for number in range(1000)
+        ]
+    )
+    page = await history.catalogue.sessions(
+        SessionQuery(viewer=Viewer(user="kim"), owners=("kim",)), limit=1000
+    )
+    keys = [(found.created_at, found.id) for found in page.sessions]
+    assert len(keys) == 1000
+    assert keys == sorted(keys, reverse=True)
+    await history.close()
