@@ -1,0 +1,6 @@
+"""Fixtures of the contract suites: the engines of the store."""
+
+from tests.contract.store_engines import engine
+from tests.etcd import etcd_server
+
+__all__ = ["engine", "etcd_server"]

@@ -1,0 +1,256 @@
+"""One leader at a time, fenced, on every engine of the store."""
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from controlplane.store.election import (
+    Candidate,
+    Leader,
+    Leadership,
+    LeadershipLost,
+    current_leader,
+    depose,
+    watch_leader,
+)
+from controlplane.store.interface import (
+    Delete,
+    Get,
+    KeyValueStore,
+    Lease,
+    Put,
+    Transaction,
+    absent,
+    holds,
+)
+from tests.contract.store_engines import CLOCK, Engine, put, until
+
+LONG_S = 30.0
+"""A lease that does not end during a test: what happens then does not come from its end."""
+
+
+def stand(store: KeyValueStore, member: str, ttl_s: float = LONG_S) -> Leadership:
+    return Leadership(
+        store, Candidate(member=member, address=f"{member}:1"), clock=CLOCK, ttl_s=ttl_s
+    )
+
+
+def write(key: str, value: bytes = b"") -> Transaction:
+    return Transaction(success=(Put(key=key, value=value),))
+
+
+async def test_others_see_who_leads_and_which_term(engine: Engine) -> None:
+    async with engine.open() as store:
+        assert await current_leader(store) is None
+        async with stand(store, "one") as leadership:
+            leader = await current_leader(store)
+            assert leader == Leader(member="one", address="one:1", term=leadership.term)
+            assert leadership.is_valid
+        assert await current_leader(store) is None
+        assert not leadership.is_valid
+
+
+async def test_only_one_leads_at_a_time_and_terms_grow(engine: Engine) -> None:
+    terms: list[int] = []
+    leading = 0
+
+    async def lead(store: KeyValueStore, member: str) -> None:
+        nonlocal leading
+        async with stand(store, member) as leadership:
+            leading += 1
+            assert leading == 1
+            terms.append(leadership.term)
+            for n in range(5):
+                await leadership.commit(write(f"by/{member}/{n}"))
+            assert leading == 1
+            leading -= 1
+
+    async with engine.open() as store, asyncio.TaskGroup() as group:
+        tasks = [group.create_task(lead(store, f"m{n}")) for n in range(6)]
+        await asyncio.wait(tasks)
+        assert len((await store.list("by/")).items) == 30
+    assert len(terms) == 6
+    assert terms == sorted(set(terms))
+
+
+async def test_an_orderly_exit_hands_over_at_once(engine: Engine) -> None:
+    # The lease is far longer than the time-out: only revoking it can let the second one in.
+    async with engine.open() as store, asyncio.timeout(LONG_S / 3):
+        first = stand(store, "first")
+        async with first:
+            second = stand(store, "second")
+            entering = asyncio.create_task(second.__aenter__())
+            await asyncio.sleep(0.05)
+            assert not entering.done()
+        await entering
+        assert second.term > first.term
+        await second.__aexit__(None, None, None)
+
+
+async def test_the_commit_of_a_former_leader_changes_nothing(engine: Engine) -> None:
+    async with engine.open() as store:
+        async with stand(store, "old") as old:
+            pass
+        async with stand(store, "new") as new:
+            with pytest.raises(LeadershipLost):
+                await old.commit(write("a", b"by old"))
+            plain = await store.commit(
+                Transaction(compares=(old.fence,), success=(Put(key="a", value=b"by old"),))
+            )
+            assert not plain.succeeded
+            assert await store.get("a") is None
+            await new.commit(write("a", b"by new"))
+        item = await store.get("a")
+        assert item is not None
+        assert item.value == b"by new"
+
+
+async def test_a_leader_that_was_deposed_is_cancelled_and_fenced(engine: Engine) -> None:
+    async with engine.open() as store:
+        old = stand(store, "old")
+        leads = asyncio.Event()
+        was_cancelled = False
+
+        async def lead() -> None:
+            nonlocal was_cancelled
+            async with old:
+                leads.set()
+                try:
+                    await asyncio.Event().wait()
+                except asyncio.CancelledError:
+                    was_cancelled = True
+                    raise
+
+        leading = asyncio.create_task(lead())
+        async with asyncio.timeout(LONG_S / 3):
+            await leads.wait()
+            leader = await current_leader(store)
+            assert leader is not None
+            assert await depose(store, leader)
+            assert not await depose(store, leader)
+            with pytest.raises(LeadershipLost):
+                await leading
+        assert was_cancelled
+        assert leading.cancelling() == 0
+        with pytest.raises(LeadershipLost):
+            await old.commit(write("a"))
+
+
+class Unrenewable:
+    """A store that is reachable for all but keep-alives, which hang: a partition, one way."""
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self._store = store
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+    async def keep_alive(self, lease: Lease) -> Lease:
+        await asyncio.Event().wait()
+        return lease
+
+
+async def test_a_leader_that_cannot_renew_stops_before_its_lease_ends(engine: Engine) -> None:
+    async with engine.open() as store:
+        leadership = stand(Unrenewable(store), "cut off", ttl_s=4.0)
+        leader = None
+
+        async def lead() -> None:
+            nonlocal leader
+            async with leadership:
+                try:
+                    await asyncio.Event().wait()
+                finally:
+                    assert not leadership.is_valid
+                    leader = await current_leader(store)
+
+        with pytest.raises(LeadershipLost):
+            await lead()
+        # When the body was told to stop, nobody else could have been elected.
+        assert leader is not None
+        assert leader.term == leadership.term
+
+
+async def test_a_leader_that_was_cut_off_is_refused_when_it_comes_back(engine: Engine) -> None:
+    async with engine.open() as store:
+        lost = stand(Unrenewable(store), "cut off", ttl_s=engine.ttl_s)
+        with pytest.raises(LeadershipLost):
+            async with lost:
+                await asyncio.Event().wait()
+        # Its revocation is part of the exit; a new leader of the same lease length gets in.
+        async with stand(store, "next") as following:
+            assert following.term > lost.term
+            with pytest.raises(LeadershipLost):
+                await lost.commit(write("a"))
+
+
+async def test_other_conditions_fail_without_ending_the_leadership(engine: Engine) -> None:
+    async with engine.open() as store:
+        await put(store, "a", b"1")
+        async with stand(store, "one") as leadership:
+            result = await leadership.commit(
+                Transaction(
+                    compares=(holds("a", b"2"),),
+                    success=(Delete(key="a"),),
+                    failure=(Get(key="a"),),
+                )
+            )
+            assert not result.succeeded
+            (answer,) = result.responses
+            assert answer.item is not None
+            assert answer.item.value == b"1"
+            result = await leadership.commit(
+                Transaction(compares=(absent("b"),), success=(Put(key="b", value=b""),))
+            )
+            assert result.succeeded
+
+
+async def test_an_error_of_the_body_passes_through_and_the_key_is_given_back(
+    engine: Engine,
+) -> None:
+    async with engine.open() as store:
+        with pytest.raises(ZeroDivisionError):
+            async with stand(store, "one"):
+                raise ZeroDivisionError
+        assert await current_leader(store) is None
+
+
+async def test_a_cancelled_candidate_and_a_cancelled_leader_leave_nothing(engine: Engine) -> None:
+    async with engine.open() as store:
+        async with stand(store, "one") as one:
+            waiting = asyncio.create_task(stand(store, "two").__aenter__())
+            await asyncio.sleep(0.05)
+            waiting.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
+            leader = await current_leader(store)
+            assert leader is not None
+            assert leader.term == one.term
+
+        async def lead() -> None:
+            async with stand(store, "three"):
+                await asyncio.Event().wait()
+
+        leading = asyncio.create_task(lead())
+
+        async def is_led() -> bool:
+            return await current_leader(store) is not None
+
+        await until(is_led)
+        leading.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await leading
+        assert await current_leader(store) is None
+
+
+async def test_changes_of_leadership_can_be_watched(engine: Engine) -> None:
+    async with (
+        engine.open() as store,
+        asyncio.timeout(20),
+        aclosing(watch_leader(store, clock=CLOCK)) as leaders,
+    ):
+        assert await anext(leaders) is None
+        async with stand(store, "one") as one:
+            assert await anext(leaders) == Leader(member="one", address="one:1", term=one.term)
+        assert await anext(leaders) is None
