@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
+import psutil
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -146,8 +147,15 @@ def listen_agents(server: grpc.aio.Server, text: str, identity: Identity) -> Add
 
 
 def names_of_this_host(extra: Sequence[str] = ()) -> tuple[str, ...]:
-    """Return the names that a listener's certificate should bear: this host's and `extra`."""
-    found = [*extra, socket.gethostname(), socket.getfqdn(), "localhost", "127.0.0.1", "::1"]
+    """Return what a listener's certificate should bear: `extra`, this host's names, its addresses."""
+    interfaces = psutil.net_if_addrs().values()
+    addresses = [
+        address.address
+        for interface in interfaces
+        for address in interface
+        if address.family in {socket.AF_INET, socket.AF_INET6} and "%" not in address.address
+    ]
+    found = [*extra, socket.gethostname(), socket.getfqdn(), "localhost", *addresses]
     return tuple(dict.fromkeys(name for name in found if name not in {"", "0.0.0.0", "::"}))  # noqa: S104
 
 

@@ -1,0 +1,239 @@
+"""How a machine comes to trust a platform, and a platform a machine.
+
+A platform has a certificate authority of its own. Its listeners send it along, so a client can
+fetch it over a connection that it does not trust yet and hold its digest against one that came
+another way: in a join token, or read to the user by an administrator. From then on only that
+authority counts.
+
+    SECRET.DIGEST    a join token: SHA-256 of the authority's certificate (DER), hexadecimal
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import socket
+import ssl
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from nsml.client.contexts import write_private
+from nsml.client.errors import ClientError, Unavailable
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsml.client.rpc import Channel
+
+SERVER_NAME = "nsml-controlplane"
+"""Every listener's certificate bears it, whatever name the machine is reached under."""
+
+_TOKEN = re.compile(r"(?P<secret>nsml_[A-Za-z0-9_-]{20,100})\.(?P<digest>[0-9a-f]{64})")
+_RENEW_BELOW = 1 / 3
+_HANDSHAKE_S = 10.0
+_DER = 2  # _ssl.ENCODING_DER, which ssl does not export before Python 3.13
+
+
+class TrustError(ClientError):
+    """The other side is not whom it should be, or what proves it is malformed."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchedAuthority:
+    """What a listener sent along: nothing is proved until somebody compares the digest."""
+
+    pem: bytes
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class JoinToken:
+    """A join token taken apart; the secret never shows in a repr."""
+
+    secret: str = field(repr=False)
+    authority_digest: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFiles:
+    """Where a joined node keeps what it needs; the key is readable by its owner alone."""
+
+    key: Path
+    certificate: Path
+    authority: Path
+
+    @classmethod
+    def within(cls, folder: Path) -> NodeFiles:
+        """The files of the node whose folder this is."""
+        return cls(
+            key=folder / "node.key",
+            certificate=folder / "node.pem",
+            authority=folder / "authority.pem",
+        )
+
+
+def parse_join_token(text: str) -> JoinToken:
+    """Take SECRET.DIGEST apart; TrustError when it is not of that form."""
+    match = _TOKEN.fullmatch(text.strip())
+    if match is None:
+        raise TrustError(
+            "this is not a join token",
+            why="a join token is SECRET.DIGEST, as nsml admin join-token prints it",
+            advice="nsml admin join-token",
+        )
+    return JoinToken(match["secret"], match["digest"])
+
+
+def fetch_authority(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S) -> FetchedAuthority:
+    """Ask a listener for its authority's certificate, over a connection that proves nothing.
+
+    Raises:
+        Unavailable: nobody answers there.
+        TrustError: there is no TLS, or the listener does not send its authority.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_mode = ssl.CERT_NONE  # the digest decides, not this connection
+    context.set_alpn_protocols(["h2"])
+    where = f"{host}:{port}"
+    try:
+        with (
+            socket.create_connection((host, port), timeout=timeout_s) as plain,
+            context.wrap_socket(plain, server_hostname=SERVER_NAME) as secured,
+        ):
+            chain = _chain_of(secured)
+    except ssl.SSLError as error:
+        raise TrustError(
+            f"{where} does not speak TLS as nsml does", why=str(error), advice="check the port"
+        ) from error
+    except OSError as error:
+        raise Unavailable(
+            f"nobody answers at {where}",
+            why=error.strerror or str(error),
+            advice="check the address, and that its firewall lets you in",
+        ) from error
+    if len(chain) < 2:
+        raise TrustError(
+            f"{where} does not send its authority along",
+            why="it may be another server, or a proxy with a certificate of its own",
+        )
+    return FetchedAuthority(
+        pem=ssl.DER_cert_to_PEM_cert(chain[-1]).encode(),
+        digest=hashlib.sha256(chain[-1]).hexdigest(),
+    )
+
+
+def fetch_trusted_authority(host: str, port: int, digest: str) -> FetchedAuthority:
+    """Like `fetch_authority`, but TrustError unless the authority has this digest."""
+    fetched = fetch_authority(host, port)
+    if fetched.digest != digest:
+        raise TrustError(
+            f"{host}:{port} is not the platform that you were told about",
+            why=f"its authority is {fetched.digest[:16]}..., not {digest[:16]}...",
+            advice="check the address; if it is right, somebody may be listening in between",
+        )
+    return fetched
+
+
+def make_key(file: Path) -> None:
+    """Make a node's private key (ECDSA on P-256) unless it is there already."""
+    if file.exists():
+        return
+    from cryptography.hazmat.primitives import serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    pem = ec.generate_private_key(ec.SECP256R1()).private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.PKCS8,
+        serialization.NoEncryption(),
+    )
+    write_private(file, pem.decode())
+
+
+def signing_request(key_file: Path, node: str) -> bytes:
+    """A certificate signing request (PEM) for the key in `key_file`.
+
+    Raises:
+        TrustError: the file holds no usable key.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives import hashes, serialization
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import NameOID
+
+    try:
+        key = serialization.load_pem_private_key(key_file.read_bytes(), password=None)
+    except (OSError, ValueError) as error:
+        raise TrustError(f"cannot read the node's key {key_file}", why=str(error)) from error
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise TrustError(f"the node's key {key_file} is not an ECDSA key")
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, node)])
+    request = x509.CertificateSigningRequestBuilder().subject_name(name)
+    return request.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+
+
+async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Path) -> str:
+    """Make this machine a node: fetch and check the authority, make a key, have it signed.
+
+    Leaves the files of `NodeFiles.within(folder)`; the key of an earlier attempt is used again, so
+    that an attempt whose answer was lost can be repeated.
+
+    Returns:
+        HOST:PORT at which agents are served; empty when the platform serves none.
+
+    Raises:
+        ClientError: by name, what went wrong.
+    """
+    import grpc.aio
+
+    fetched = fetch_trusted_authority(host, port, token.authority_digest)
+    files = NodeFiles.within(folder)
+    make_key(files.key)
+    credentials = grpc.ssl_channel_credentials(fetched.pem)
+    options = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
+    target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    async with grpc.aio.secure_channel(target, credentials, options) as channel:
+        answer = await _ask(channel, node, token.secret, files)
+    write_private(files.authority, fetched.pem.decode())
+    write_private(files.certificate, answer.certificate.decode())
+    return str(answer.agent_address)
+
+
+async def renew_certificate(channel: Channel, node: str, files: NodeFiles) -> None:
+    """Replace the node's certificate; `channel` is one that the node opened with the old one.
+
+    The key stays, so the new certificate counts as soon as it is written; connections that are
+    open go on. Raises ClientError.
+    """
+    answer = await _ask(channel, node, "", files)
+    write_private(files.certificate, answer.certificate.decode())
+
+
+def needs_renewal(certificate_file: Path, *, now: float) -> bool:
+    """Whether less than a third of a certificate's life is left at `now` (Unix seconds)."""
+    from cryptography import x509
+
+    certificate = x509.load_pem_x509_certificate(certificate_file.read_bytes())
+    ends = certificate.not_valid_after_utc.timestamp()
+    life = ends - certificate.not_valid_before_utc.timestamp()
+    return ends - now < life * _RENEW_BELOW
+
+
+async def _ask(channel: Channel, node: str, secret: str, files: NodeFiles) -> Any:
+    from nsml.client.calls import Accounts
+    from nsml.client.rpc import Rpc
+    from nsml.v1 import accounts_pb2
+
+    request = accounts_pb2.JoinNodeRequest(
+        secret=secret, node=node, signing_request=signing_request(files.key, node)
+    )
+    return await Accounts(Rpc(channel)).join_node(request)
+
+
+def _chain_of(secured: ssl.SSLSocket) -> list[bytes]:
+    """What the other side sent, DER, its own certificate first."""
+    public = getattr(secured, "get_unverified_chain", None)  # from Python 3.13 on
+    if public is not None:
+        return [bytes(certificate) for certificate in public()]
+    inner: Any = secured._sslobj  # type: ignore[attr-defined] # noqa: SLF001
+    return [certificate.public_bytes(_DER) for certificate in inner.get_unverified_chain()]

@@ -1,0 +1,139 @@
+"""The client's half of trust, against the door's real listeners."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import stat
+from pathlib import Path
+
+import grpc
+import pytest
+
+from controlplane.access.authority import SERVER_NAME, make_authority
+from controlplane.access.listeners import names_of_this_host
+from nsml.client import trust
+from nsml.client.errors import AlreadyExists, NotSignedIn, Unavailable
+from nsml.client.trust import NodeFiles, TrustError
+from nsml.clock import SystemClock
+from nsml.v1 import accounts_pb2, accounts_pb2_grpc
+
+from .test_tls import Live, live
+
+__all__ = ["live"]
+
+ASK = accounts_pb2.GetCallerRequest()
+
+
+def port_of(target: str) -> int:
+    return int(target.rpartition(":")[2])
+
+
+async def token_of(live: Live) -> trust.JoinToken:
+    return trust.parse_join_token((await live.door.joining.create_token("root")).text)
+
+
+async def join(live: Live, folder: Path, token: trust.JoinToken, node: str = "gpu-1") -> str:
+    return await trust.join("127.0.0.1", port_of(live.tls), token, node=node, folder=folder)
+
+
+def agent_channel(live: Live, files: NodeFiles) -> grpc.aio.Channel:
+    credentials = grpc.ssl_channel_credentials(
+        files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
+    )
+    options = (("grpc.ssl_target_name_override", SERVER_NAME),)
+    return grpc.aio.secure_channel(f"127.0.0.1:{port_of(live.agents)}", credentials, options)
+
+
+def test_both_sides_agree_on_the_name_of_listeners() -> None:
+    assert trust.SERVER_NAME == SERVER_NAME
+
+
+async def test_the_authority_is_fetched_over_a_connection_that_proves_nothing(live: Live) -> None:
+    fetched = await asyncio.to_thread(trust.fetch_authority, "127.0.0.1", port_of(live.tls))
+    assert fetched.digest == live.door.authority.digest
+    assert fetched.pem.split() == live.door.authority.pem.split()
+
+
+async def test_a_machine_joins_and_is_then_known(live: Live, tmp_path: Path) -> None:
+    address = await join(live, tmp_path, await token_of(live))
+    assert address == "here:1"
+    files = NodeFiles.within(tmp_path)
+    assert stat.S_IMODE(files.key.stat().st_mode) == 0o600
+    async with agent_channel(live, files) as channel:
+        stub = accounts_pb2_grpc.AccountServiceStub(channel)
+        assert (await stub.GetCaller(ASK, timeout=10)).node == "gpu-1"
+
+
+async def test_joining_can_be_repeated_but_a_name_is_taken_once(live: Live, tmp_path: Path) -> None:
+    token = await token_of(live)
+    await join(live, tmp_path / "a", token)
+    await join(live, tmp_path / "a", token)
+    with pytest.raises(AlreadyExists):
+        await join(live, tmp_path / "b", token)
+
+
+async def test_a_certificate_is_renewed_with_the_same_key(live: Live, tmp_path: Path) -> None:
+    await join(live, tmp_path, await token_of(live))
+    files = NodeFiles.within(tmp_path)
+    before, key = files.certificate.read_bytes(), files.key.read_bytes()
+    async with agent_channel(live, files) as channel:
+        await trust.renew_certificate(channel, "gpu-1", files)
+    assert files.key.read_bytes() == key
+    assert files.certificate.read_bytes() != before
+    async with agent_channel(live, files) as channel:
+        stub = accounts_pb2_grpc.AccountServiceStub(channel)
+        assert (await stub.GetCaller(ASK, timeout=10)).node == "gpu-1"
+    now = SystemClock().time()
+    assert not trust.needs_renewal(files.certificate, now=now)
+    assert trust.needs_renewal(files.certificate, now=now + 61 * 86_400)
+
+
+async def test_a_server_with_another_authority_gets_no_secret(live: Live, tmp_path: Path) -> None:
+    real = await token_of(live)
+    token = trust.JoinToken(real.secret, make_authority(SystemClock()).digest)
+    with pytest.raises(TrustError, match="not the platform"):
+        await join(live, tmp_path, token)
+    assert not NodeFiles.within(tmp_path).key.exists()
+
+
+async def test_a_wrong_secret_is_refused_and_leaves_no_certificate(
+    live: Live, tmp_path: Path
+) -> None:
+    token = trust.JoinToken("nsml_" + "x" * 43, live.door.authority.digest)
+    with pytest.raises(NotSignedIn):
+        await join(live, tmp_path, token)
+    assert not NodeFiles.within(tmp_path).certificate.exists()
+
+
+async def test_plaintext_and_silence_are_told_apart(live: Live) -> None:
+    with pytest.raises(TrustError, match="does not speak TLS"):
+        await asyncio.to_thread(trust.fetch_authority, "127.0.0.1", port_of(live.plain))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    with pytest.raises(Unavailable):
+        trust.fetch_authority("127.0.0.1", port)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "x", "nsml_" + "a" * 43, "nsml_" + "a" * 43 + ".xyz", "a." + "0" * 64, "é." + "0" * 64],
+)
+def test_malformed_join_tokens_are_refused(text: str) -> None:
+    with pytest.raises(TrustError, match="not a join token"):
+        trust.parse_join_token(text)
+
+
+def test_the_secret_of_a_join_token_never_shows() -> None:
+    text = "nsml_" + "a" * 43
+    token = trust.parse_join_token(f" {text}.{'0' * 64}\n")
+    assert token.secret == text
+    assert text not in repr(token)
+
+
+def test_names_of_this_host_include_its_addresses() -> None:
+    names = names_of_this_host(["example.org", "0.0.0.0"])
+    assert names[0] == "example.org"
+    assert {"localhost", "127.0.0.1", socket.gethostname()} <= set(names)
+    assert "0.0.0.0" not in names
