@@ -28,6 +28,17 @@ _FETCHED_AT_ONCE = 4_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Uploaded:
+    """What an upload made, and what of it really travelled."""
+
+    digest: str
+    """Of the manifest: names the content from now on."""
+    files_sent: int
+    """Files of which the platform lacked a part."""
+    bytes_sent: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Transfer:
     """How far a transfer has come."""
 
@@ -56,8 +67,8 @@ async def upload(
     *,
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
-) -> str:
-    """Send what the platform lacks of a packed folder; the manifest's digest.
+) -> Uploaded:
+    """Send what the platform lacks of a packed folder.
 
     The manifest goes last, so a broken upload leaves nothing that looks whole. Raises ClientError,
     and PackRefused when a file changed since it was packed.
@@ -76,7 +87,13 @@ async def upload(
         await client.rpc.upload(
             "ContentService/PutBlobs", _in_messages([(root, encoded)]), pb.PutBlobsResponse
         )
-    return root
+    return Uploaded(
+        digest=root,
+        files_sent=sum(
+            any(ref.digest in missing for ref in entry.chunks) for entry in packed.manifest.entries
+        ),
+        bytes_sent=sum(sizes[digest] for digest in wanted),
+    )
 
 
 class _Sending:

@@ -114,6 +114,12 @@ def config_folder(environ: Mapping[str, str]) -> Path:
     return user_config_path("nsml", appauthor=False)
 
 
+def cache_folder(environ: Mapping[str, str]) -> Path:
+    """Where this user's caches live; it need not exist."""
+    base = environ.get("XDG_CACHE_HOME") or environ.get("LOCALAPPDATA")
+    return Path(base or Path(environ.get("HOME") or "~").expanduser() / ".cache") / "nsml"
+
+
 def load(environ: Mapping[str, str]) -> Config:
     """Read config.toml; an empty configuration when there is none.
 

@@ -176,7 +176,12 @@ COLUMNS: tuple[Column[Session], ...] = (
     Column(key="name", title="Name", cell=lambda s, _: s.name),
     Column(key="created", title="Created", cell=_created),
     Column(key="args", title="Args", cell=lambda s, _: shlex.join(command_words(s)), shrinks_to=12),
-    Column(key="state", title="Status", cell=lambda s, _: state_text(s)),
+    Column(
+        key="state",
+        title="Status",
+        cell=lambda s, _: state_text(s),
+        colour=lambda s: STATE_WORDS.get(s.state, STATE_WORDS[0]).colour,
+    ),
     Column(key="gpus", title="GPUs", cell=_gpus),
     Column(key="summary", title="Summary", cell=_summary, shrinks_to=16),
     Column(key="memo", title="Description", cell=lambda s, _: s.memo, shrinks_to=11),
@@ -200,6 +205,16 @@ COLUMNS: tuple[Column[Session], ...] = (
 def visibility_word(visibility: int) -> str:
     """`private`, `team` or `public`."""
     return enum_word(resources_pb2.Visibility, visibility, "VISIBILITY_")
+
+
+def visibility_named(word: str) -> resources_pb2.Visibility:
+    """The visibility that `private`, `team` or `public` names."""
+    values: dict[str, resources_pb2.Visibility] = {
+        "private": resources_pb2.VISIBILITY_PRIVATE,
+        "team": resources_pb2.VISIBILITY_TEAM,
+        "public": resources_pb2.VISIBILITY_PUBLIC,
+    }
+    return values[word]
 
 
 def record(session: Session) -> dict[str, Any]:

@@ -24,6 +24,8 @@ class Column(Generic[T]):
     cell: Callable[[T, float], str]
     is_wide: bool = False
     """Shown by `-o wide` and --fields only."""
+    colour: Callable[[T], str] | None = None
+    """Name of the terminal colour of a resource's cell; colour never says anything alone."""
     shrinks_to: int | None = None
     """May be cut down to so many cells when the terminal is narrow; None: never."""
 
@@ -48,8 +50,12 @@ def render(
     now: float,
     room: int | None = None,
     header: bool = True,
+    paint: Callable[[str, str], str] | None = None,
 ) -> list[str]:
-    """The lines of a table. `room` is the terminal's width in cells; None: nothing is cut."""
+    """The lines of a table. `room` is the terminal's width in cells; None: nothing is cut.
+
+    `paint` colours a text (text, colour name); None: no colours.
+    """
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
     titles = [column.title for column in columns]
     widths = [
@@ -62,13 +68,25 @@ def render(
     if header:
         lines.append(_line(titles, widths))
         lines.append(_line(["-" * cells for cells in widths], widths))
-    lines.extend(_line(row, widths) for row in rows)
+    for item, row in zip(items, rows, strict=True):
+        colours = [column.colour(item) if column.colour else "" for column in columns]
+        lines.append(_line(row, widths, colours, paint))
     return lines
 
 
-def _line(cells: Sequence[str], widths: Sequence[int]) -> str:
-    padded = (pad(fit(cell, room), room) for cell, room in zip(cells, widths, strict=True))
-    return _GAP.join(padded).rstrip()
+def _line(
+    cells: Sequence[str],
+    widths: Sequence[int],
+    colours: Sequence[str] = (),
+    paint: Callable[[str, str], str] | None = None,
+) -> str:
+    out = [pad(fit(cell, room), room) for cell, room in zip(cells, widths, strict=True)]
+    out[-1] = out[-1].rstrip()
+    if paint is not None:
+        for index, colour in enumerate(colours):
+            if colour:
+                out[index] = paint(out[index], colour)
+    return _GAP.join(out).rstrip()
 
 
 def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int) -> None:

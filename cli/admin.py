@@ -1,0 +1,156 @@
+"""admin: users, tokens, joining nodes."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App, pass_app
+from cli.exits import CommandError, ExitCode
+from cli.group import DURATION, Group, command
+from cli.output import write_list, write_one
+from nsml.view.tables import Column
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.v1.accounts_pb2 import User
+
+
+@click.group("admin", cls=Group)
+def admin() -> None:
+    """For administrators: users, their tokens, machines that may join."""
+
+
+@click.group("user", cls=Group)
+def user() -> None:
+    """Users."""
+
+
+def _role(found: User) -> str:
+    from nsml.v1.accounts_pb2 import Role
+    from nsml.view.enums import enum_word
+
+    return enum_word(Role, found.role, "ROLE_")
+
+
+def _since(found: User, now: float) -> str:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import ago
+
+    return ago(now - seconds_of(found.created_at))
+
+
+_COLUMNS: tuple[Column[User], ...] = (
+    Column(key="name", title="Name", cell=lambda u, _: u.name),
+    Column(key="role", title="Role", cell=lambda u, _: _role(u)),
+    Column(key="team", title="Team", cell=lambda u, _: u.team or "-"),
+    Column(key="created", title="Created", cell=_since),
+)
+
+
+def _record(found: User) -> dict[str, Any]:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
+    return {
+        "name": found.name,
+        "role": _role(found).upper(),
+        "team": found.team or None,
+        "created_at": moment(seconds_of(found.created_at)),
+    }
+
+
+@command(
+    "add",
+    reads=True,
+    examples=["nsml admin user add kim", "nsml admin user add lee --team vision --admin"],
+)
+@click.argument("name")
+@click.option("--admin", "is_admin", is_flag=True, help="May do everything.")
+@click.option("--team", default="", metavar="TEAM", help="Shares sessions and datasets with it.")
+@pass_app
+def add(app: App, *, name: str, is_admin: bool, team: str) -> None:
+    """Make a new user; `nsml admin user token NAME` then gives them a token."""
+    made = app.call(lambda client: client.accounts.create_user(name, is_admin=is_admin, team=team))
+    write_one(app, _record(made), [f"user {made.name} ({_role(made)})"])
+    if app.is_for_people:
+        app.say(f"  next: nsml admin user token {made.name}")
+
+
+@command("ls", reads=True, examples=["nsml admin user ls", "nsml admin user ls -o name"])
+@pass_app
+def ls(app: App) -> None:
+    """List all users."""
+    found = app.call(lambda client: client.accounts.users())
+    write_list(app, found, columns=_COLUMNS, record=_record)
+
+
+@command("rm", examples=["nsml admin user rm kim", "nsml admin user rm kim -y"])
+@click.argument("name")
+@pass_app
+def rm(app: App, *, name: str) -> None:
+    """Remove a user and all their tokens. Their sessions stay."""
+    if not app.flags.says_yes:
+        answer = app.ask(f"remove the user {name} and all their tokens? [y/N] ", flag="-y")
+        if answer.lower() not in {"y", "yes"}:
+            raise CommandError("nothing is removed", code=ExitCode.USAGE)
+    app.call(lambda client: client.accounts.delete_user(name))
+    app.say(f"user {name} removed")
+
+
+@command(
+    "token",
+    reads=True,
+    examples=[
+        "nsml admin user token kim",
+        "nsml admin user token kim --valid-for 90d",
+        "nsml admin user token kim --revoke",
+    ],
+)
+@click.argument("name")
+@click.option("--valid-for", type=DURATION, metavar="TIME", help="Default 30d, at most a year.")
+@click.option("--revoke", is_flag=True, help="Make all tokens of the user invalid instead.")
+@pass_app
+def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None:
+    """Make a token for a user. It is shown this once, alone on stdout."""
+    if revoke:
+        count = app.call(lambda client: client.accounts.revoke_token(name))
+        app.say(f"{count} tokens of {name} are invalid now")
+        return
+    made = app.call(lambda client: client.accounts.create_token(name, valid_for_s=valid_for))
+    _show_secret(app, made.token, made.expires_at, f"for {name}")
+
+
+@command(
+    "join-token",
+    reads=True,
+    examples=["nsml admin join-token", "nsml admin join-token --valid-for 1d"],
+)
+@click.option("--valid-for", type=DURATION, metavar="TIME", help="Default 1h, at most a week.")
+@pass_app
+def join_token(app: App, *, valid_for: float | None) -> None:
+    """Make a secret with which machines become nodes: nsml join HOST --token TOKEN."""
+
+    async def make(client: Client) -> Any:
+        return await client.accounts.create_join_token(valid_for_s=valid_for)
+
+    made = app.call(make)
+    _show_secret(app, made.token, made.expires_at, "to join nodes")
+
+
+def _show_secret(app: App, secret: str, expires_at: Any, purpose: str) -> None:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
+    until = moment(seconds_of(expires_at))
+    app.say(f"a token {purpose}, valid until {until}; it is not shown again")
+    write_one(app, {"token": secret, "expires_at": until}, [secret], name="token")
+
+
+user.add_command(add)
+user.add_command(ls)
+user.add_command(rm)
+user.add_command(token)
+admin.add_command(user)
+admin.add_command(join_token)

@@ -1,0 +1,258 @@
+"""One run of the command line: what the global flags say, the streams, and the way to a client."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import sys
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import IO, TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.exits import CommandError, ExitCode
+from nsml.client import contexts
+from nsml.client.errors import NotSignedIn, Unavailable
+from nsml.clock import SystemClock
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+
+    from nsml.client.calls import Client
+    from nsml.client.streams import Link
+    from nsml.clock import Clock
+
+T = TypeVar("T")
+
+
+class Format(StrEnum):
+    """How a reading command writes its result."""
+
+    TABLE = "table"
+    WIDE = "wide"
+    JSON = "json"
+    JSONL = "jsonl"
+    YAML = "yaml"
+    CSV = "csv"
+    NAME = "name"
+
+
+@dataclass(slots=True)
+class Flags:
+    """The global flags as given; None where they were not."""
+
+    context: str | None = None
+    output: Format | None = None
+    fields: tuple[str, ...] = ()
+    has_header: bool = True
+    is_colourless: bool = False
+    is_quiet: bool = False
+    is_debug: bool = False
+    says_yes: bool = False
+    takes_no_input: bool = False
+    timeout_s: float | None = None
+
+
+@dataclass(slots=True)
+class App:
+    """What every command is given: environment, streams, flags, clock."""
+
+    environ: Mapping[str, str]
+    stdout: IO[str] = field(default_factory=lambda: sys.stdout)
+    stderr: IO[str] = field(default_factory=lambda: sys.stderr)
+    stdin: IO[str] = field(default_factory=lambda: sys.stdin)
+    clock: Clock = field(default_factory=SystemClock)
+    flags: Flags = field(default_factory=Flags)
+    _config: contexts.Config | None = None
+
+    @property
+    def config(self) -> contexts.Config:
+        """config.toml, read once."""
+        if self._config is None:
+            self._config = contexts.load(self.environ)
+        return self._config
+
+    def use(self, config: contexts.Config) -> None:
+        """Take a configuration as it is, without reading or writing a file."""
+        self._config = config
+
+    def save(self, config: contexts.Config) -> None:
+        """Write a changed configuration."""
+        contexts.save(config)
+        self._config = config
+
+    @property
+    def context(self) -> contexts.Context:
+        """The platform that this command talks to."""
+        return contexts.choose(self.config, self.environ, self.flags.context)
+
+    @property
+    def format(self) -> Format:
+        """The output format: the flag, else NSML_OUTPUT, else the configuration, else a table."""
+        if self.flags.output is not None:
+            return self.flags.output
+        chosen = self.environ.get("NSML_OUTPUT") or self.config.settings.get("output")
+        try:
+            return Format(chosen) if chosen else Format.TABLE
+        except ValueError as error:
+            raise CommandError(
+                f"{chosen!r} is not an output format (NSML_OUTPUT, settings.output)",
+                code=ExitCode.USAGE,
+                advice=f"one of {', '.join(Format)}",
+            ) from error
+
+    @property
+    def is_for_people(self) -> bool:
+        """Whether the result is a table, not data for programs."""
+        return self.format in {Format.TABLE, Format.WIDE}
+
+    # Terminals
+
+    @property
+    def room(self) -> int | None:
+        """Width of the terminal that reads the result; None when it is no terminal."""
+        if not self.stdout.isatty():
+            return None
+        return shutil.get_terminal_size().columns
+
+    def has_colour(self, stream: IO[str]) -> bool:
+        """Whether colours may be written to a stream."""
+        chosen = self.environ.get("NSML_COLOR", "").lower()
+        if self.flags.is_colourless or chosen == "never" or self.environ.get("NO_COLOR"):
+            return False
+        if chosen == "always" or self.environ.get("FORCE_COLOR", "0") not in {"", "0"}:
+            return True
+        return stream.isatty() and self.environ.get("TERM") != "dumb"
+
+    @property
+    def has_live_progress(self) -> bool:
+        """Whether a line on stderr may be redrawn in place."""
+        plain = self.environ.get("NSML_ACCESSIBLE") or self.environ.get("ACCESSIBLE")
+        return self.stderr.isatty() and self.environ.get("TERM") != "dumb" and not plain
+
+    @property
+    def can_ask(self) -> bool:
+        """Whether there is somebody to ask."""
+        return self.stdin.isatty() and self.stderr.isatty() and not self.flags.takes_no_input
+
+    # Words
+
+    def write(self, text: str) -> None:
+        """One line of the result."""
+        self.stdout.write(text + "\n")
+
+    def say(self, text: str) -> None:
+        """One line beside the result: on stderr, not with --quiet."""
+        if not self.flags.is_quiet:
+            self.stderr.write(text + "\n")
+            self.stderr.flush()
+
+    def paint(self, text: str, colour: str) -> str:
+        """`text` in a terminal's colour."""
+        return click.style(text, fg=colour)
+
+    @property
+    def painter(self) -> Callable[[str, str], str] | None:
+        """`paint` where the result may have colours."""
+        return self.paint if self.has_colour(self.stdout) else None
+
+    def ask(self, question: str, *, flag: str) -> str:
+        """The answer to a question. Without anybody to ask: exit 2, naming the flag to add."""
+        if not self.can_ask:
+            raise CommandError(
+                "this needs a confirmation, and nobody is there to ask",
+                code=ExitCode.USAGE,
+                advice=f"add {flag}",
+            )
+        self.stderr.write(question)
+        self.stderr.flush()
+        return self.stdin.readline().strip()
+
+    # The platform
+
+    @asynccontextmanager
+    async def connect(self) -> AsyncIterator[Client]:
+        """A client of the context's platform, for use inside `call`."""
+        # gRPC costs more than everything else together: only commands that call pay.
+        from nsml.client.connect import connect
+        from nsml.client.rpc import DEADLINE_S
+
+        async with connect(self.context, deadline_s=DEADLINE_S) as client:
+            yield client
+
+    def call(self, body: Callable[[Client], Awaitable[T]]) -> T:
+        """Run a coroutine with a client, within --timeout, and give its result."""
+
+        async def bounded() -> T:
+            async with asyncio.timeout(self.flags.timeout_s), self.connect() as client:
+                return await body(client)
+
+        try:
+            return asyncio.run(bounded())
+        except TimeoutError as error:
+            raise CommandError(
+                f"gave up after {self.flags.timeout_s:g} s (--timeout)", code=ExitCode.TIMED_OUT
+            ) from error
+        except Unavailable as error:
+            raise self.explain(error) from error
+        except NotSignedIn as error:
+            raise self._explain_sign_in(error) from error
+
+    def explain(self, error: Unavailable) -> Unavailable:
+        """The same error in words about this context."""
+        context = self.context
+        if contexts.is_local(context.server):
+            advice = f"{'nsml up':<16}start the platform on this machine"
+        else:
+            advice = f"{'nsml context ls':<16}which platforms are known"
+        return Unavailable(
+            f"the control plane at {context.server} does not answer",
+            reason=error.reason,
+            why=error.why or error.message,
+            advice=error.advice or advice,
+        )
+
+    def _explain_sign_in(self, error: NotSignedIn) -> NotSignedIn:
+        context = self.context
+        has_token = context.token() is not None
+        what = "the token is not valid" if has_token else "not logged in"
+        return NotSignedIn(
+            f"{what} at {context.server}",
+            reason=error.reason,
+            why=error.why or error.message,
+            advice=error.advice or f"nsml login {context.server}",
+        )
+
+    def link_words(self) -> Callable[[Link], None]:
+        """Tells on stderr when a stream lost its connection and when it is back."""
+        lost = False
+
+        def tell(link: Link) -> None:
+            nonlocal lost
+            if link.is_live and lost:
+                self.say("reconnected")
+            elif not link.is_live and not lost:
+                self.say(f"connection lost, reconnecting ({link.reason})")
+            lost = not link.is_live
+
+        return tell
+
+
+def new_request_id() -> str:
+    """An id that makes a submission safe to repeat."""
+    import secrets
+
+    return secrets.token_hex(16)
+
+
+def the_app(context: click.Context) -> App:
+    """The App of a click context."""
+    found: Any = context.find_object(App)
+    if not isinstance(found, App):
+        raise TypeError("commands run inside cli.main")
+    return found
+
+
+pass_app = click.make_pass_decorator(App)

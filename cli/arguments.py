@@ -1,0 +1,142 @@
+"""Kinds of arguments: sessions, datasets, sizes, GPUs, variables; with completion."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.app import App
+from cli.exits import CommandError, ExitCode
+from nsml.view.units import parse_size
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from click.shell_completion import CompletionItem
+
+    from nsml.client.calls import Client
+
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+_GLOB = re.compile(r"[*?\[]")
+
+
+class _Completed(click.ParamType[str]):
+    """A name of something on the platform."""
+
+    def __init__(self, kind: str) -> None:
+        self.name = kind
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> list[CompletionItem]:
+        """Names that begin like this."""
+        del param
+        from cli.completion import names
+
+        app = ctx.find_object(App)
+        return names(app, self.name, incomplete) if isinstance(app, App) else []
+
+
+class _Size(click.ParamType[int]):
+    name = "size"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        try:
+            return value if isinstance(value, int) else parse_size(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+class _Thousandths(click.ParamType[int]):
+    """A number of devices or cores, as thousandths."""
+
+    def __init__(self, what: str, *, shares_one: bool) -> None:
+        self.name = what
+        self._shares_one = shares_one
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", str(value)):
+            self.fail(f"{value!r} is not a number such as 2 or 0.5", param, ctx)
+        whole, _, part = str(value).partition(".")
+        count = int(whole) * 1000 + int(part.ljust(3, "0") or 0)
+        if self._shares_one and count > 1000 and count % 1000:
+            self.fail(f"{value}: above one, only whole GPUs", param, ctx)
+        return count
+
+
+class _Variable(click.ParamType[tuple[str, str]]):
+    name = "k=v"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, found, text = str(value).partition("=")
+        if not found or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
+            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
+        return name, text
+
+
+SESSION = _Completed("session")
+DATASET = _Completed("dataset")
+SIZE = _Size()
+GPUS = _Thousandths("gpus", shares_one=True)
+CPUS = _Thousandths("cpus", shares_one=False)
+VARIABLE = _Variable()
+
+
+def session_argument(name: str = "session", **settings: Any) -> Callable[[F], F]:
+    """One session reference."""
+    return click.argument(
+        name, type=SESSION, metavar=settings.pop("metavar", "SESSION"), **settings
+    )
+
+
+def sessions_argument() -> Callable[[F], F]:
+    """Several session references, globs, or `-` for names on stdin."""
+    return click.argument("references", type=SESSION, metavar="SESSION...", nargs=-1, required=True)
+
+
+def is_glob(reference: str) -> bool:
+    """Whether a reference is a pattern over names."""
+    return _GLOB.search(reference) is not None
+
+
+def given_references(app: App, references: Sequence[str]) -> list[str]:
+    """The references with `-` replaced by the first words of stdin's lines; each once."""
+    found: list[str] = []
+    for reference in references:
+        if reference == "-":
+            found += [line.split()[0] for line in app.stdin if line.strip()]
+        else:
+            found.append(reference)
+    if not found:
+        raise CommandError("no sessions on stdin", code=ExitCode.USAGE)
+    return list(dict.fromkeys(found))
+
+
+async def expand(client: Client, references: Sequence[str], *, include_ended: bool) -> list[str]:
+    """The references with every glob replaced by the full names that it fits; each once.
+
+    Raises CommandError (NOT_FOUND) for a glob that fits nothing.
+    """
+    from nsml.v1.sessions_pb2 import SessionFilter
+
+    names: list[str] = []
+    for reference in references:
+        if not is_glob(reference):
+            names.append(reference)
+            continue
+        chosen = SessionFilter(name_glob=reference, include_ended=include_ended)
+        fitting = [session.name async for session in client.sessions.every(chosen)]
+        if not fitting:
+            raise CommandError(
+                f"no session fits {reference!r}",
+                code=ExitCode.NOT_FOUND,
+                advice="nsml ps -a",
+            )
+        names += fitting
+    return list(dict.fromkeys(names))

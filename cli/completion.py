@@ -1,0 +1,83 @@
+"""completion: scripts for shells, and names from the platform by way of a short-lived cache."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import click
+from click.shell_completion import CompletionItem, get_completion_class
+
+from cli.app import App, pass_app
+from cli.exits import CommandError
+from cli.group import command
+from nsml.client import contexts
+from nsml.client.errors import ClientError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from nsml.client.calls import Client
+
+_FRESH_S = 5.0
+_PATIENCE_S = 1.5
+_SESSIONS = 50
+
+
+@command(
+    "completion",
+    examples=[
+        'eval "$(nsml completion bash)"',
+        "nsml completion fish > ~/.config/fish/completions/nsml.fish",
+    ],
+)
+@click.argument("shell", type=click.Choice(["bash", "zsh", "fish"]))
+@click.pass_context
+@pass_app
+def completion(app: App, context: click.Context, *, shell: str) -> None:
+    """Print the completion script of a shell."""
+    kind = get_completion_class(shell)
+    if kind is None:
+        raise CommandError(f"no completion for {shell}")
+    script = kind(context.find_root().command, {}, "nsml", "_NSML_COMPLETE")
+    # Not .source(): that of bash starts a bash to ask for its version.
+    app.write((script.source_template % script.source_vars()).strip())
+
+
+def names(app: App, kind: str, incomplete: str) -> list[CompletionItem]:
+    """Names of sessions or datasets that begin like this; none where nobody answers."""
+    try:
+        known = _known(app)
+    except (ClientError, contexts.ContextError, CommandError, OSError):
+        return []
+    return [CompletionItem(name) for name in known.get(kind, []) if name.startswith(incomplete)]
+
+
+def _known(app: App) -> dict[str, list[str]]:
+    """Names by kind: from the cache when it is seconds old, else from the platform."""
+    file = contexts.cache_folder(app.environ) / f"completion-{app.context.name}.json"
+    found = _cached(app, file)
+    if found is None:
+        app.flags.timeout_s = _PATIENCE_S
+        found = app.call(_fetch)
+        contexts.write_private(file, json.dumps(found))
+    return found
+
+
+def _cached(app: App, file: Path) -> dict[str, list[str]] | None:
+    try:
+        if not 0 <= app.clock.time() - file.stat().st_mtime < _FRESH_S:
+            return None
+        found: dict[str, list[str]] = json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found
+
+
+async def _fetch(client: Client) -> dict[str, list[str]]:
+    from nsml.v1.sessions_pb2 import SessionFilter
+
+    chosen = SessionFilter(include_ended=True)
+    sessions = [s.name async for s in client.sessions.every(chosen, limit=_SESSIONS)]
+    datasets = [dataset.name for dataset in await client.datasets.every()]
+    return {"session": ["@last", *sessions], "dataset": datasets}

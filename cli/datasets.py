@@ -1,0 +1,164 @@
+"""dataset: push, list, describe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App, pass_app
+from cli.arguments import DATASET, SIZE
+from cli.exits import CommandError
+from cli.group import Group, command, not_there_yet
+from cli.output import write_list, write_one
+from cli.progress import Progress
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.client.content import Uploaded
+    from nsml.content.packing import Packed
+    from nsml.v1.datasets_pb2 import CreateDatasetVersionResponse
+
+
+@click.group("dataset", cls=Group)
+def dataset() -> None:
+    """Datasets: names for immutable, numbered versions of files."""
+
+
+@command(
+    "push",
+    reads=True,
+    examples=[
+        "nsml dataset push mnist ./mnist",
+        "nsml dataset push mnist ./mnist --team --message 'with test split'",
+    ],
+)
+@click.argument("name")
+@click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.option("--private", "visibility", flag_value="private", help="Only you see it (default).")
+@click.option("--team", "visibility", flag_value="team", help="Your team sees it.")
+@click.option("--public", "visibility", flag_value="public", help="Everybody sees it.")
+@click.option("-m", "--message", default="", metavar="TEXT", help="What this version is.")
+@click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out, as in .nsmlignore.")
+@click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
+@not_there_yet("-l", "--leaderboard", is_flag=True)
+@not_there_yet("-e", "--evaluation")
+@not_there_yet("-f", "--force", is_flag=True)
+@not_there_yet("--dry-run", is_flag=True)
+@not_there_yet("--jobs")
+@pass_app
+def push(
+    app: App,
+    *,
+    name: str,
+    path: Path,
+    visibility: str | None,
+    message: str,
+    exclude: tuple[str, ...],
+    max_size: int | None,
+) -> None:
+    """Make the files of PATH the newest version of your dataset NAME; only what is new travels."""
+    from nsml.view.datasets import record
+    from nsml.view.units import size_text
+
+    packed = _pack(app, path, exclude, max_size)
+
+    async def send(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
+        return await _send(app, client, packed, name=name, visibility=visibility, message=message)
+
+    sent, answer = app.call(send)
+    made = answer.dataset
+    files = len(packed.manifest.entries)
+    app.say(
+        f"packing   {files:,} files {size_text(packed.manifest.size)}"
+        f" · sent {sent.files_sent:,} files {size_text(sent.bytes_sent)}"
+    )
+    words = "is" if answer.created else "already is"
+    text = f"Dataset {made.owner}/{made.name} {words} at version {made.version}"
+    write_one(app, {**record(made), "created": answer.created}, [text])
+
+
+def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) -> Packed:
+    from nsml.content.errors import TooLarge
+    from nsml.content.ignore import DEFAULT_DATASET_IGNORES, rules_for
+    from nsml.content.manifest import DEFAULT_LIMITS
+    from nsml.content.packing import pack
+
+    progress = Progress(app, "packing")
+    try:
+        return pack(
+            path,
+            ignore=rules_for(path, defaults=DEFAULT_DATASET_IGNORES, exclude=exclude),
+            max_bytes=max_size or DEFAULT_LIMITS.bytes,
+            progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
+        )
+    except TooLarge as error:
+        raise CommandError(str(error), reason="FOLDER_TOO_LARGE") from error
+    finally:
+        progress.close()
+
+
+async def _send(
+    app: App,
+    client: Client,
+    packed: Packed,
+    *,
+    name: str,
+    visibility: str | None,
+    message: str,
+) -> tuple[Uploaded, CreateDatasetVersionResponse]:
+    from nsml.client.content import upload
+    from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
+    from nsml.view.sessions import visibility_named
+
+    progress = Progress(app, "sending")
+    try:
+        sent = await upload(
+            client, packed, progress=lambda seen: progress.update(seen.bytes, seen.bytes_total)
+        )
+    finally:
+        progress.close()
+    request = CreateDatasetVersionRequest(name=name, digest=sent.digest, message=message)
+    if visibility:
+        request.visibility = visibility_named(visibility)
+    return sent, await client.datasets.create_version(request)
+
+
+@command(
+    "ls", reads=True, examples=["nsml dataset ls", "nsml dataset ls 'kin_*'", "nsml dataset ls -j"]
+)
+@click.argument("glob", required=False, default="")
+@pass_app
+def ls(app: App, *, glob: str) -> None:
+    """List the datasets that you may use. GLOB narrows by name."""
+    from nsml.view import datasets as view
+
+    found = app.call(lambda client: client.datasets.every(glob))
+    if not found and app.is_for_people:
+        app.say("no datasets yet · nsml dataset push NAME PATH")
+        return
+    write_list(app, found, columns=view.COLUMNS, record=view.record)
+
+
+@command(
+    "info", reads=True, examples=["nsml dataset info mnist", "nsml dataset info kim/mnist@2 -j"]
+)
+@click.argument("name", type=DATASET)
+@pass_app
+def info(app: App, *, name: str) -> None:
+    """Describe one dataset: NAME or OWNER/NAME, with @N one version of it."""
+    from cli.run import split_dataset
+    from nsml.view.datasets import record
+
+    plain, version = split_dataset(name)
+    found = record(app.call(lambda client: client.datasets.get(plain, version)))
+    from nsml.view.text import visible
+
+    lines = [f"{key:<12}{visible(str(value))}" for key, value in found.items() if value is not None]
+    write_one(app, found, lines)
+
+
+dataset.add_command(push)
+dataset.add_command(ls)
+dataset.add_command(info)

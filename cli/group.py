@@ -1,0 +1,255 @@
+"""Commands that are imported when used, know the global flags, and suggest what was meant."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App, Format, the_app
+from nsml.view.units import parse_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
+    """A callback that notes a flag; one given nearer to the command wins."""
+
+    def note(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value is not None and value is not False and value != ():
+            setattr(the_app(context).flags, name, value)
+
+    return note
+
+
+class _Duration(click.ParamType[float]):
+    name = "duration"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        try:
+            return float(value) if isinstance(value, (int, float)) else parse_duration(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
+DURATION = _Duration()
+
+
+def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    fields = tuple(filter(None, (part.strip() for part in (value or "").split(","))))
+    _set("fields")(context, parameter, fields)
+
+
+def _json(context: click.Context, parameter: click.Parameter, value: bool) -> None:
+    _set("output")(context, parameter, Format.JSON if value else None)
+
+
+def _format(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
+    _set("output")(context, parameter, Format(value) if value else None)
+
+
+def _no_header(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        the_app(context).flags.has_header = False
+
+
+def _option(*names: str, to: Any, **settings: Any) -> click.Option:
+    callback = _set(to) if isinstance(to, str) else to
+    return click.Option(list(names), expose_value=False, callback=callback, **settings)
+
+
+def global_options() -> list[click.Parameter]:
+    """The flags that every command takes, in front of it or after it."""
+    return [
+        _option("--context", to="context", metavar="NAME", help="Which platform."),
+        _option("--no-color", to="is_colourless", is_flag=True, help="No colours."),
+        _option("-q", "--quiet", to="is_quiet", is_flag=True, help="Only results and errors."),
+        _option("--debug", to="is_debug", is_flag=True, help="A traceback with an error."),
+        _option("-y", "--yes", to="says_yes", is_flag=True, help="Do not ask."),
+        _option("--no-input", to="takes_no_input", is_flag=True, help="Never ask: fail instead."),
+        _option(
+            "--timeout",
+            to="timeout_s",
+            type=DURATION,
+            metavar="TIME",
+            help="Give up after this time in all (exit code 8).",
+        ),
+    ]
+
+
+def output_options() -> list[click.Parameter]:
+    """The flags of commands that read."""
+    return [
+        _option(
+            "-o",
+            "--output",
+            to=_format,
+            type=click.Choice([item.value for item in Format]),
+            help="How to write the result.",
+        ),
+        _option("-j", "--json", "--json-return", to=_json, is_flag=True, help="Same as -o json."),
+        _option("--fields", to=_split, metavar="A,B", help="Only these fields, in this order."),
+        _option("--no-header", to=_no_header, is_flag=True, help="No header line."),
+    ]
+
+
+class Command(click.Command):
+    """A command with examples, the global flags, and, when it reads, the output flags."""
+
+    def __init__(self, *args: Any, examples: Sequence[str], reads: bool = False, **kw: Any) -> None:
+        kw.setdefault("context_settings", HELP_NAMES)
+        super().__init__(*args, **kw)
+        self.examples = examples
+        self._hidden = global_options()
+        taken = {name for option in self.params for name in option.opts}
+        # A command's own short flag (rm -f, model ls -n) wins over a global one of that name.
+        self._hidden = [item for item in self._hidden if not taken & set(item.opts)]
+        if reads:
+            self.params = [*self.params, *output_options()]
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Its own options, the global ones, and --help."""
+        *own, help_option = super().get_params(ctx)
+        return [*own, *self._hidden, help_option]
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Examples first, then its own options; the global ones are a topic of their own."""
+        with formatter.section("Examples"):
+            formatter.write_text("\b\n" + "\n".join(self.examples))
+        shown = [item for item in self.get_params(ctx) if item not in self._hidden]
+        options = [item for item in shown if isinstance(item, click.Option)]
+        rows = [row for item in options if (row := item.get_help_record(ctx)) is not None]
+        with formatter.section("Options"):
+            formatter.write_dl(rows)
+        formatter.write_paragraph()
+        formatter.write_text("Global flags: nsml help flags.")
+
+
+class SplitCommand(Command):
+    """A command that passes on every word after `--` untouched, as `ctx.meta["words"]`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Take the words after `--` away before options are looked for."""
+        ctx.meta["given"] = list(args)
+        ctx.meta["words"] = None
+        if "--" in args:
+            cut = args.index("--")
+            ctx.meta["words"] = args[cut + 1 :]
+            args = args[:cut]
+        return super().parse_args(ctx, args)
+
+
+def command(
+    name: str,
+    *,
+    examples: Sequence[str],
+    reads: bool = False,
+    cls: type[Command] = Command,
+    **settings: Any,
+) -> Callable[[Callable[..., Any]], click.Command]:
+    """Make a function a command; its docstring is the help text."""
+    return click.command(name, cls=cls, examples=examples, reads=reads, **settings)
+
+
+class Group(click.Group):
+    """A group that suggests the command that was meant."""
+
+    def __init__(self, *args: Any, **kw: Any) -> None:
+        kw.setdefault("context_settings", HELP_NAMES)
+        super().__init__(*args, **kw)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """The command; a usage error with the nearest names when there is none."""
+        name = args[0]
+        found = self.get_command(ctx, name)
+        if found is None and not ctx.resilient_parsing:
+            if name.startswith("-"):
+                ctx.fail(f"no such option: {name}")
+            raise NoSuchCommand(name, near(name, self.list_commands(ctx)), ctx)
+        return name, found, args[1:]
+
+
+class NoSuchCommand(click.UsageError):
+    """A misspelt command."""
+
+    def __init__(self, name: str, nearest: Sequence[str], ctx: click.Context) -> None:
+        meant = f"; did you mean {' or '.join(repr(item) for item in nearest)}?" if nearest else ""
+        super().__init__(f"no such command: {name!r}{meant}", ctx)
+
+
+def near(word: str, known: Sequence[str]) -> list[str]:
+    """The known words that are most like `word`, the nearest first."""
+    import difflib
+
+    return difflib.get_close_matches(word, known, n=2, cutoff=0.6)
+
+
+class LazyGroup(Group):
+    """A group whose commands are `module:attribute` names until they are used."""
+
+    def __init__(
+        self, *args: Any, sections: Mapping[str, Mapping[str, tuple[str, str]]], **kw: Any
+    ) -> None:
+        """`sections`: title to {command: (target, one line of help)}."""
+        super().__init__(*args, **kw)
+        self._sections = sections
+        self._lazy = {name: entry for part in sections.values() for name, entry in part.items()}
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """All names, in the order of the help text."""
+        return [*self._lazy, *super().list_commands(ctx)]
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import the command's module and give the command."""
+        entry = self._lazy.get(cmd_name)
+        if entry is None:
+            return super().get_command(ctx, cmd_name)
+        module, _, attribute = entry[0].partition(":")
+        found: click.Command = getattr(importlib.import_module(module), attribute)
+        return found
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The table of commands, from one-line texts: nothing is imported."""
+        del ctx
+        for title, commands in self._sections.items():
+            with formatter.section(title):
+                formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
+
+
+def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
+    """Flags that NSML has and this version has not: refused, never ignored."""
+
+    def refuse(context: click.Context, _parameter: click.Parameter, value: Any) -> None:
+        if value not in {None, False}:
+            raise click.UsageError(f"{flags[0]} is not there yet", context)
+
+    return click.option(
+        *flags,
+        f"_{flags[0].strip('-').replace('-', '_')}",
+        is_flag=is_flag,
+        default=None,
+        hidden=True,
+        expose_value=False,
+        callback=refuse,
+    )
+
+
+__all__ = [
+    "DURATION",
+    "App",
+    "Command",
+    "Group",
+    "LazyGroup",
+    "SplitCommand",
+    "command",
+    "near",
+    "not_there_yet",
+]

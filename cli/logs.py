@@ -1,0 +1,234 @@
+"""logs: what sessions printed; also the follower that `run` uses."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App, pass_app
+from cli.arguments import expand, given_references, sessions_argument
+from cli.exits import CommandError, ExitCode
+from cli.group import command, not_there_yet
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.client.streams import LogPiece
+    from nsml.v1.sessions_pb2 import Session
+
+_PREFIX_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
+_PATIENCE_S = 30.0
+
+
+@command(
+    "logs",
+    examples=[
+        "nsml logs @last",
+        "nsml logs -f @last",
+        "nsml logs --tail 100 kim/mnist/3",
+        "nsml logs mnist/3 mnist/4 --rank 1",
+    ],
+)
+@sessions_argument()
+@click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
+@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--rank", type=click.IntRange(0), default=0, metavar="N", help="Which replica.")
+@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.")
+@click.option("--raw", is_flag=True, help="The very bytes, on a terminal too.")
+@not_there_yet("--since")
+@not_there_yet("--until")
+@not_there_yet("--grep")
+@not_there_yet("-t", "--timestamps", is_flag=True)
+@not_there_yet("--hide-client-log", is_flag=True)
+@pass_app
+def logs(
+    app: App,
+    *,
+    references: tuple[str, ...],
+    follow: bool,
+    tail: int | None,
+    rank: int,
+    attempt: int | None,
+    raw: bool,
+) -> None:
+    """Show what sessions printed, byte for byte; on a terminal only what is safe to show.
+
+    Ctrl-C leaves; the session goes on.
+    """
+    given = given_references(app, references)
+
+    async def show(client: Client) -> None:
+        names = await expand(client, given, include_ended=True)
+        found = [await client.sessions.get(name) for name in names]
+        width = max(len(session.name) for session in found)
+        readers = [
+            LogReader(
+                app,
+                session,
+                prefix=prefix(app, session.name, width, number) if len(found) > 1 else "",
+                tail=tail,
+                rank=rank,
+                attempt=attempt or 0,
+                raw=raw,
+            )
+            for number, session in enumerate(found)
+        ]
+        await _show_all(client, readers, follow=follow)
+
+    app.call(show)
+
+
+async def _show_all(client: Client, readers: Sequence[LogReader], *, follow: bool) -> None:
+    if not follow:
+        for reader in readers:
+            await reader.show(client, follow=False)
+        return
+    async with asyncio.TaskGroup() as group:
+        for reader in readers:
+            group.create_task(reader.show(client, follow=True))
+
+
+def prefix(app: App, name: str, width: int, number: int) -> str:
+    """What stands before each line when several sessions are shown."""
+    text = f"{name:<{width}} | "
+    if app.painter is None:
+        return text
+    return app.painter(text, _PREFIX_COLOURS[number % len(_PREFIX_COLOURS)])
+
+
+class LogReader:
+    """Shows one session's output. `show` again goes on where it was left."""
+
+    def __init__(
+        self,
+        app: App,
+        session: Session,
+        *,
+        prefix: str = "",
+        tail: int | None = None,
+        rank: int = 0,
+        attempt: int = 0,
+        raw: bool = False,
+    ) -> None:
+        from nsml.view.text import LogText
+
+        self._app = app
+        self._session = session
+        self._rank = rank
+        self._attempt = attempt
+        self._tail = tail
+        self._offset = 0
+        self._prefix = prefix
+        self._rest = b""
+        is_plain = raw or not (app.stdout.isatty() or prefix)
+        self._text = None if is_plain else LogText(keeps_colour=app.has_colour(app.stdout))
+
+    async def show(self, client: Client, *, follow: bool) -> None:
+        """Write what there is, and with `follow` what comes, until the session has ended."""
+        from nsml.client.streams import read_logs
+
+        pieces = read_logs(
+            client,
+            self._session.id,
+            attempt=self._attempt,
+            rank=self._rank,
+            offset=self._offset,
+            tail_lines=self._tail,
+            follow=follow,
+            patience_s=None if follow else _PATIENCE_S,
+            on_link=self._app.link_words(),
+        )
+        async with aclosing(pieces):
+            async for piece in pieces:
+                self._write(piece)
+        self._finish()
+
+    def _write(self, piece: LogPiece) -> None:
+        if piece.missing_bytes:
+            self._app.say(f"({piece.missing_bytes:,} bytes of the output are lost)")
+        self._attempt, self._tail = piece.attempt, None
+        self._offset = piece.offset + len(piece.data)
+        if self._prefix:
+            whole, newline, self._rest = (self._rest + piece.data).rpartition(b"\n")
+            self._lines(whole + newline)
+        elif self._text is None:
+            self._app.stdout.flush()
+            _write_bytes(self._app, piece.data)
+        else:
+            self._app.stdout.write(self._text.feed(piece.data))
+        self._app.stdout.flush()
+
+    def _lines(self, data: bytes) -> None:
+        text = self._text.feed(data) if self._text else data.decode(errors="replace")
+        for line in text.splitlines():
+            self._app.write(self._prefix + line)
+
+    def _finish(self) -> None:
+        if self._rest:
+            self._lines(self._rest + b"\n")
+            self._rest = b""
+        if self._text is not None:
+            self._app.stdout.write(self._text.close())
+        self._app.stdout.flush()
+
+
+def _write_bytes(app: App, data: bytes) -> None:
+    """The very bytes, whatever the stream's encoding."""
+    binary = getattr(app.stdout, "buffer", None)
+    if binary is None:
+        app.stdout.write(data.decode(errors="replace"))
+    else:
+        binary.write(data)
+
+
+async def follow_to_end(
+    client: Client, app: App, session: Session, *, shows: LogReader | None
+) -> Session:
+    """Follow a session to its end, showing its output where asked to; the ended session."""
+    from nsml.client.streams import wait_until
+    from nsml.v1 import sessions_pb2 as pb
+    from nsml.view.text import visible
+
+    told = ""
+
+    def has_started(seen: Session) -> bool:
+        nonlocal told
+        if seen.waiting and seen.waiting != told:
+            told = seen.waiting
+            app.say(f"queued: {visible(told)}")
+        return seen.state not in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}
+
+    link = app.link_words()
+    if shows is not None:
+        started = await wait_until(client, session.id, has_started, on_link=link)
+        if started.attempt:
+            await shows.show(client, follow=True)
+    return await wait_until(
+        client, session.id, lambda seen: seen.state == pb.SESSION_STATE_HELD, on_link=link
+    )
+
+
+def code_of_end(session: Session) -> int:
+    """The exit code of a session as this program's own: never 0 for a bad end."""
+    from nsml.v1 import sessions_pb2 as pb
+
+    if session.state == pb.SESSION_STATE_SUCCEEDED:
+        return ExitCode.OK
+    code = session.end.exit_code
+    return code if 0 < code < 256 else ExitCode.FAILED
+
+
+def end_words(session: Session) -> str:
+    """How a session ended, in one line."""
+    from nsml.view.sessions import state_text
+    from nsml.view.text import visible
+
+    message = f": {session.end.message}" if session.end.message else ""
+    return visible(f"session {session.name} {state_text(session)}{message}")
+
+
+__all__ = ["CommandError", "LogReader", "code_of_end", "end_words", "follow_to_end", "logs"]

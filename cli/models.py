@@ -1,0 +1,131 @@
+"""model: checkpoints of sessions."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App, pass_app
+from cli.arguments import session_argument
+from cli.exits import CommandError, ExitCode
+from cli.group import Group, command, near
+from cli.output import write_list, write_one
+from cli.progress import Progress
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+
+
+@click.group("model", cls=Group)
+def model() -> None:
+    """Checkpoints: what sessions saved with nsml.save."""
+
+
+@command("ls", reads=True, examples=["nsml model ls @last", "nsml model ls kim/mnist/3 -j"])
+@session_argument()
+@pass_app
+def ls(app: App, *, session: str) -> None:
+    """List the checkpoints of a session, in the order in which they were saved."""
+    from nsml.view import checkpoints as view
+
+    found = app.call(lambda client: client.checkpoints.every(session))
+    if not found and app.is_for_people:
+        app.say("no checkpoints yet")
+        return
+    write_list(app, found, columns=view.COLUMNS, record=view.record)
+
+
+@command(
+    "pull",
+    reads=True,
+    examples=["nsml model pull @last best .", "nsml model pull kim/mnist/3 @last ./models"],
+)
+@session_argument()
+@click.argument("checkpoint", metavar="CHECKPOINT")
+@click.argument("path", type=click.Path(file_okay=False, path_type=Path), default=".")
+@pass_app
+def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
+    """Fetch a checkpoint to PATH/USER_DATASET_N/CHECKPOINT/model; @last is the newest.
+
+    Every file is held against its digest. A folder that is there is left alone.
+    """
+    from nsml.client.content import download
+    from nsml.content.errors import TargetExists
+    from nsml.view.units import size_text
+
+    progress = Progress(app, "fetching")
+
+    async def fetch(client: Client) -> tuple[Checkpoint, Path]:
+        found = await _find(client, session, checkpoint)
+        target = path / found.session.replace("/", "_") / folder_name(found.name) / "model"
+        try:
+            await download(
+                client,
+                found.digest,
+                target,
+                progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
+            )
+        except TargetExists as error:
+            raise CommandError(
+                str(error),
+                code=ExitCode.CONFLICT,
+                reason="TARGET_EXISTS",
+                advice="remove it, or give another PATH",
+            ) from error
+        return found, target
+
+    try:
+        found, target = app.call(fetch)
+    finally:
+        progress.close()
+    app.say(f"checkpoint {found.name} of {found.session}: {size_text(found.size_bytes)}")
+    record = {"name": found.name, "session": found.session, "path": str(target)}
+    write_one(app, record, [str(target)], name="path")
+
+
+async def _find(client: Client, session: str, name: str) -> Checkpoint:
+    from nsml.client.errors import NotFound
+    from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
+
+    if name == "@last":
+        every = await client.checkpoints.every(session)
+        if not every:
+            raise NotFound(f"session {session} has no checkpoints", reason="NOT_FOUND")
+        found = max(every, key=lambda item: item.saved_at.ToNanoseconds())
+    else:
+        try:
+            found = await client.checkpoints.get(session, name)
+        except NotFound as error:
+            if error.advice:
+                raise
+            names = [item.name for item in await client.checkpoints.every(session)]
+            raise NotFound(
+                error.message,
+                reason=error.reason,
+                why=f"there are {', '.join(names[-10:])}" if names else "it has none",
+                advice="\n".join(f"nsml model pull {session} {item}" for item in near(name, names)),
+            ) from error
+    if found.state != CHECKPOINT_STATE_DURABLE:
+        raise CommandError(
+            f"checkpoint {found.name} is not in the object store yet",
+            code=ExitCode.UNAVAILABLE,
+            reason="NOT_DURABLE",
+            why="it is safe on its node, and on its way",
+            advice="run it again soon",
+        )
+    return found
+
+
+def folder_name(checkpoint: str) -> str:
+    """A checkpoint's name, which may be any text, as the name of one folder."""
+    from urllib.parse import quote
+
+    name = quote(checkpoint, safe=" !#$&'()+,;=@[]^`{}~")
+    return name.replace(".", "%2E") if set(name) <= {"."} else name
+
+
+model.add_command(ls)
+model.add_command(pull)

@@ -1,0 +1,173 @@
+"""Results in every format: tables for people, raw values for programs. Only this goes to stdout."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from cli.app import App, Format
+from cli.exits import CommandError, ExitCode
+from nsml.view.tables import Column, pick, render
+from nsml.view.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+T = TypeVar("T")
+SCHEMA_VERSION = 1
+
+
+def write_list(
+    app: App,
+    items: Sequence[T],
+    *,
+    columns: Sequence[Column[T]],
+    record: Callable[[T], dict[str, Any]],
+    name: str = "name",
+) -> None:
+    """Write resources in the chosen format. `name` is the field that `-o name` shows."""
+    if app.is_for_people:
+        for line in table_lines(app, items, columns):
+            app.write(line)
+    else:
+        _write_records(app, [record(item) for item in items], name)
+
+
+def _write_records(app: App, records: Sequence[Mapping[str, Any]], name: str) -> None:
+    if app.format is Format.NAME:
+        for record in records:
+            app.write(str(record[name]))
+        return
+    narrowed = [_narrow(app, record) for record in records]
+    match app.format:
+        case Format.JSON:
+            app.write(to_json({"schema_version": SCHEMA_VERSION, "items": narrowed}))
+        case Format.YAML:
+            for line in to_yaml({"schema_version": SCHEMA_VERSION, "items": narrowed}):
+                app.write(line)
+        case Format.CSV:
+            _write_csv(app, narrowed)
+        case _:
+            for item in narrowed:
+                app.write(to_json({"schema_version": SCHEMA_VERSION, **item}))
+
+
+def write_one(
+    app: App, record: Mapping[str, Any], lines: Iterable[str], *, name: str = "name"
+) -> None:
+    """Write one resource: `lines` for people, the record for programs."""
+    match app.format:
+        case Format.TABLE | Format.WIDE:
+            for line in lines:
+                app.write(line)
+        case Format.JSON:
+            app.write(to_json({"schema_version": SCHEMA_VERSION, **_narrow(app, record)}))
+        case Format.JSONL:
+            write_line(app, record)
+        case Format.YAML:
+            for line in to_yaml({"schema_version": SCHEMA_VERSION, **_narrow(app, record)}):
+                app.write(line)
+        case Format.CSV:
+            _write_csv(app, [_narrow(app, record)])
+        case Format.NAME:
+            app.write(str(record[name]))
+
+
+def write_line(app: App, record: Mapping[str, Any]) -> None:
+    """One record as one line of JSON."""
+    app.write(to_json({"schema_version": SCHEMA_VERSION, **_narrow(app, record)}))
+
+
+def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> list[str]:
+    """The lines of a table as the flags want it."""
+    try:
+        chosen = pick(columns, app.flags.fields, wide=app.format is Format.WIDE)
+    except KeyError as error:
+        raise _unknown_field(str(error.args[0]), [column.key for column in columns]) from error
+    return render(
+        chosen,
+        items,
+        now=app.clock.time(),
+        room=None if app.format is Format.WIDE else app.room,
+        header=app.flags.has_header,
+        paint=app.painter,
+    )
+
+
+def to_json(value: Any) -> str:
+    """Strict JSON on one line: NaN and infinities, which JSON has not, as strings."""
+    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and (value != value or value in {float("inf"), -float("inf")}):  # noqa: PLR0124 - NaN
+        return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
+    if isinstance(value, dict):
+        return {key: _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def to_yaml(value: Any, indent: int = 0) -> list[str]:
+    """Block YAML whose scalars are JSON, which every YAML reader takes."""
+    space = " " * indent
+    if isinstance(value, dict) and value:
+        lines = []
+        for key, item in value.items():
+            if isinstance(item, (dict, list)) and item:
+                lines.append(f"{space}{_scalar(key)}:")
+                lines += to_yaml(item, indent + 2)
+            else:
+                lines.append(f"{space}{_scalar(key)}: {to_json(item)}")
+        return lines
+    if isinstance(value, list) and value:
+        lines = []
+        for item in value:
+            inner = to_yaml(item, indent + 2)
+            lines.append(f"{space}- {inner[0].lstrip()}")
+            lines += inner[1:]
+        return lines
+    return [space + to_json(value)]
+
+
+def _scalar(key: str) -> str:
+    return key if key.isidentifier() else json.dumps(key, ensure_ascii=False)
+
+
+def _write_csv(app: App, records: Sequence[Mapping[str, Any]]) -> None:
+    if not records:
+        return
+    import csv
+
+    writer = csv.writer(app.stdout, lineterminator="\n")
+    if app.flags.has_header:
+        writer.writerow(records[0])
+    for record in records:
+        writer.writerow([_csv_cell(value) for value in record.values()])
+
+
+def _csv_cell(value: Any) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if isinstance(value, (dict, list)):
+        return to_json(value)
+    return visible(value) if isinstance(value, str) else str(value)
+
+
+def _narrow(app: App, record: Mapping[str, Any]) -> dict[str, Any]:
+    """The record with only the fields that were asked for."""
+    if not app.flags.fields:
+        return dict(record)
+    for field in app.flags.fields:
+        if field not in record:
+            raise _unknown_field(field, list(record))
+    return {field: record[field] for field in app.flags.fields}
+
+
+def _unknown_field(field: str, known: Sequence[str]) -> CommandError:
+    return CommandError(
+        f"no such field: {field!r}", code=ExitCode.USAGE, why=f"there are {', '.join(known)}"
+    )

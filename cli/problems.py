@@ -1,0 +1,141 @@
+"""Errors as users see them: what, why, and what to try; or one JSON object."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.exits import CommandError, ExitCode, code_of
+from nsml.client.contexts import ContextError
+from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
+from nsml.content.errors import ContentError
+from nsml.view.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+EXPECTED = (ClientError, ContentError, ContextError, CommandError, click.ClickException, OSError)
+"""What a command may end with; anything else is a defect."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Problem:
+    """One failure, ready to be shown."""
+
+    code: ExitCode
+    reason: str
+    message: str
+    why: str = ""
+    advice: Sequence[str] = ()
+    candidates: Sequence[str] = ()
+
+
+def problem_of(error: BaseException) -> Problem:
+    """How an expected error is told; see EXPECTED."""
+    match error:
+        case ClientError():
+            return _platform_problem(error)
+        case CommandError():
+            return Problem(
+                code=error.code,
+                reason=error.reason,
+                message=error.message,
+                why=error.why,
+                advice=error.advice.splitlines(),
+            )
+        case ContextError():
+            return Problem(
+                code=ExitCode.DENIED if "no platform" in error.message else ExitCode.USAGE,
+                reason="CONTEXT",
+                message=error.message,
+                advice=error.advice.splitlines(),
+            )
+        case click.ClickException():
+            return _usage_problem(error)
+        case OSError():
+            where = f"{error.filename}: " if error.filename else ""
+            return Problem(
+                code=ExitCode.FAILED,
+                reason="SYSTEM",
+                message=f"{where}{error.strerror or error}",
+            )
+    return Problem(code=ExitCode.FAILED, reason=_reason(error), message=str(error))
+
+
+def _platform_problem(error: ClientError) -> Problem:
+    advice = error.advice.splitlines()
+    candidates: Sequence[str] = ()
+    if isinstance(error, AmbiguousReference):
+        candidates = error.candidates
+    if isinstance(error, NotSignedIn) and not advice:
+        advice = ["nsml login HOST"]
+    if isinstance(error, Unavailable) and not advice:
+        advice = ["nsml status", "nsml context ls"]
+    return Problem(
+        code=code_of(error),
+        reason=error.reason or _reason(error),
+        message=error.message,
+        why="" if candidates else error.why,
+        advice=advice,
+        candidates=candidates,
+    )
+
+
+def _usage_problem(error: click.ClickException) -> Problem:
+    advice: list[str] = []
+    message = error.format_message()
+    if isinstance(error, click.UsageError) and error.ctx is not None:
+        path = error.ctx.command_path
+        if isinstance(error, click.NoSuchOption) and error.possibilities:
+            message = f"no such option: {error.option_name}"
+            advice += [f"{path} {near}" for near in sorted(error.possibilities)[:3]]
+        advice.append(f"{path} --help")
+    code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
+    return Problem(code=code, reason="USAGE", message=message.rstrip("."), advice=advice)
+
+
+def _reason(error: BaseException) -> str:
+    """TARGET_EXISTS of TargetExists."""
+    name = type(error).__name__
+    return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
+
+
+def lines(problem: Problem) -> list[str]:
+    """The problem for people."""
+    first, *rest = problem.message.splitlines() or [problem.reason]
+    out = [f"error: {visible(first)}"]
+    out += [f"  {visible(line)}" for line in rest]
+    for number, line in enumerate(problem.why.splitlines()):
+        out.append(f"  {'why:' if not number else '    '} {visible(line)}")
+    for number, name in enumerate(problem.candidates):
+        out.append(f"  {'one of:' if not number else '       '} {visible(name)}")
+    for number, line in enumerate(problem.advice):
+        out.append(f"  {'try:' if not number else '    '} {visible(line)}")
+    return out
+
+
+def as_json(problem: Problem) -> str:
+    """The problem for programs: one line."""
+    error: dict[str, Any] = {
+        "code": int(problem.code),
+        "reason": problem.reason,
+        "message": problem.message,
+        "why": problem.why or None,
+        "try": list(problem.advice),
+    }
+    if problem.candidates:
+        error["candidates"] = list(problem.candidates)
+    return json.dumps({"schema_version": 1, "error": error}, ensure_ascii=False)
+
+
+def defect(error: BaseException) -> Problem:
+    """How an error that nobody expected is told."""
+    return Problem(
+        code=ExitCode.FAILED,
+        reason="DEFECT",
+        message=f"a defect of nsml itself: {type(error).__name__}: {error}",
+        advice=["run it again with --debug and report what it shows"],
+    )

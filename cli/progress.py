@@ -1,0 +1,57 @@
+"""Progress on stderr: one line redrawn in place on a terminal, else a line for every tenth."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsml.view.units import size_text
+
+if TYPE_CHECKING:
+    from cli.app import App
+
+_BAR = 24
+_REDRAW_S = 0.1
+
+
+class Progress:
+    """One transfer's progress. `update` may be called from another thread."""
+
+    def __init__(self, app: App, label: str) -> None:
+        self._app = app
+        self._label = label
+        self._tenth = 0
+        self._drawn_at = 0.0
+        self._is_drawn = False
+
+    def update(self, done: int, total: int) -> None:
+        """So many bytes of so many."""
+        if self._app.flags.is_quiet or not total:
+            return
+        if self._app.has_live_progress:
+            self._draw(done, total)
+            return
+        tenth = done * 10 // total
+        # A transfer that is done at once needs no line of its own.
+        if tenth > self._tenth and (self._tenth or tenth < 10):
+            self._app.say(f"{self._label} {tenth * 10}% of {size_text(total)}")
+        self._tenth = max(tenth, self._tenth)
+
+    def _draw(self, done: int, total: int) -> None:
+        now = self._app.clock.monotonic()
+        if now - self._drawn_at < _REDRAW_S and done < total:
+            return
+        self._drawn_at = now
+        filled = min(done * _BAR // total, _BAR)
+        bar = "█" * filled + "░" * (_BAR - filled)
+        self._app.stderr.write(
+            f"\r\x1b[K{self._label} {bar} {done * 100 // total:3}% of {size_text(total)}"
+        )
+        self._app.stderr.flush()
+        self._is_drawn = True
+
+    def close(self) -> None:
+        """Take the line away."""
+        if self._is_drawn:
+            self._app.stderr.write("\r\x1b[K")
+            self._app.stderr.flush()
+            self._is_drawn = False

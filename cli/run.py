@@ -1,0 +1,461 @@
+"""run: check, pack, send what is missing, submit, and follow where asked to.
+
+Everything that can be known here is checked before anything is sent, so that a mistake leaves
+nothing behind.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App, new_request_id, the_app
+from cli.arguments import CPUS, DATASET, GPUS, SIZE, VARIABLE
+from cli.exits import CommandError, ExitCode
+from cli.group import DURATION, SplitCommand, command, near, not_there_yet
+from cli.output import write_one
+from cli.progress import Progress
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.logs import LogReader
+    from nsml.client.calls import Client
+    from nsml.client.content import Uploaded
+    from nsml.content.packing import Packed
+    from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
+
+DEFAULT_ENTRY = "main.py"
+_IMAGE_LINE = re.compile(r"#\s*nsml:\s*(\S+)")
+_FOLLOW_FLAGS = {"-f", "--follow", "--wait"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """What the command line asks for, before anything was looked at."""
+
+    entry: str
+    args: tuple[str, ...]
+    argv: tuple[str, ...]
+    datasets: tuple[str, ...]
+    gpu_thousandths: int
+    cpu_thousandths: int
+    memory_bytes: int
+    memo: str
+    replica_count: int
+    environment: tuple[tuple[str, str], ...]
+    time_limit_s: float | None
+    grace_s: float | None
+    retry_count: int
+    no_queue: bool
+    visibility: str
+    sends_code: bool
+    max_bytes: int | None
+    command: tuple[str, ...]
+
+
+def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
+    if value:
+        from nsml.content.ignore import DEFAULT_CODE_IGNORES
+
+        click.echo(DEFAULT_CODE_IGNORES, nl=False)
+        context.exit()
+
+
+@command(
+    "run",
+    reads=True,
+    cls=SplitCommand,
+    examples=[
+        'nsml run -d mnist -g 2 -m "second try" -a "--lr 0.02 --bs 128"',
+        "nsml run -d mnist -e train.py -f -- --lr 0.02",
+        "nsml run -g 0.5 --time-limit 2h --retry 3",
+        "nsml run -g 8 --nodes 2 --no-queue",
+        "nsml run --argv -- ./train.sh --fast",
+    ],
+)
+@click.argument("positional", metavar="[ENTRY]", required=False)
+@click.option(
+    "-d",
+    "--dataset",
+    "datasets",
+    multiple=True,
+    type=DATASET,
+    metavar="DATASET",
+    help="Mount it at /data/NAME; NAME@3 is version 3; repeatable.",
+)
+@click.option(
+    "-g",
+    "--gpus",
+    type=GPUS,
+    default="1",
+    show_default=True,
+    metavar="N",
+    help="GPUs of each replica; 0 for none, 0.5 for half of one.",
+)
+@click.option("-c", "--cpus", type=CPUS, metavar="N", help="Cores; default: the GPUs' share.")
+@click.option("--memory", type=SIZE, metavar="SIZE", help="Such as 24G; default: the GPUs' share.")
+@click.option("-e", "--entry", metavar="FILE", help=f"The program; default {DEFAULT_ENTRY}.")
+@click.option("-a", "--args", "arguments", default="", metavar="ARGS", help="Its arguments.")
+@click.option("-m", "--memo", default="", metavar="TEXT", help="A note for yourself.")
+@click.option(
+    "-n",
+    "--nodes",
+    "--replicas",
+    "nodes",
+    type=click.IntRange(1),
+    default=1,
+    metavar="N",
+    help="Replicas of a gang: all start together or none.",
+)
+@click.option(
+    "--env",
+    "environment",
+    multiple=True,
+    type=VARIABLE,
+    metavar="K=V",
+    help="A variable of the program; not for secrets.",
+)
+@click.option("--time-limit", type=DURATION, metavar="TIME", help="End it after this long.")
+@click.option("--grace", type=DURATION, metavar="TIME", help="Between SIGTERM and SIGKILL.")
+@click.option(
+    "--retry",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Place it anew after a lost node.",
+)
+@click.option("--no-queue", is_flag=True, help="Refuse when nothing is free now.")
+@click.option(
+    "--visibility",
+    type=click.Choice(["private", "team", "public"]),
+    default="private",
+    show_default=True,
+    help="Who else sees it.",
+)
+@click.option("--argv", "is_argv", is_flag=True, help="The words after -- are a whole command.")
+@click.option(
+    "--code/--no-code",
+    "sends_code",
+    default=True,
+    help="Send this folder (--no-code: only with --argv).",
+)
+@click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
+@click.option("--wait", is_flag=True, help="Stay until it ends, and end with its exit code.")
+@click.option("-f", "--follow", is_flag=True, help="The same, showing what it prints.")
+@click.option("-i", "--interactive", is_flag=True, help="Follow, then remove the session.")
+@click.option(
+    "--show-default-nsmlignore",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_show_ignores,
+    help="Show what is never sent.",
+)
+@not_there_yet("--image")
+@not_there_yet("--shm-size")
+@not_there_yet("--gpu-model")
+@not_there_yet("--gpu-driver-version")
+@not_there_yet("--priority")
+@not_there_yet("--name")
+@not_there_yet("--tag")
+@not_there_yet("--args-file")
+@not_there_yet("--sync", is_flag=True)
+@not_there_yet("--dry-run", is_flag=True)
+@not_there_yet("--nfs-output", is_flag=True)
+@not_there_yet("--no-verify", is_flag=True)
+@not_there_yet("--hide-client-log", is_flag=True)
+@not_there_yet("--show-limits", is_flag=True)
+@click.pass_context
+def run(context: click.Context, /, **given: Any) -> int:
+    """Submit this folder as a session: `python -u ENTRY ARGS` on some GPUs, with a dataset.
+
+    Words after -- are arguments of the program; with --argv they are the whole command.
+    .nsmlignore names files that are not sent.
+    """
+    app = the_app(context)
+    wish = _wish(given, context.meta["words"], context.meta["given"])
+    follows = given["follow"] or given["interactive"]
+    if not wish.argv:
+        _check_entry(Path.cwd(), wish.entry)
+    packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
+    session = app.call(lambda client: _submit(app, client, wish, packed))
+    _announce(app, session, follows=follows or given["wait"])
+    if not (follows or given["wait"]):
+        return ExitCode.OK
+    return _stay(app, session, shows=follows, removes=given["interactive"])
+
+
+def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -> Wish:
+    """The flags and words put together; a usage error where they contradict each other."""
+    if given["positional"] and given["entry"]:
+        raise click.UsageError("the entry is named twice: ENTRY and -e")
+    try:
+        arguments = shlex.split(given["arguments"])
+    except ValueError as error:
+        raise click.UsageError(f"-a: {error} in {given['arguments']!r}") from error
+    argv: tuple[str, ...] = ()
+    if given["is_argv"]:
+        if not words:
+            raise click.UsageError("--argv needs a command after --, such as: --argv -- ./train.sh")
+        if given["positional"] or given["entry"] or arguments:
+            raise click.UsageError("--argv goes without ENTRY, -e and -a")
+        argv = tuple(words)
+    elif not given["sends_code"]:
+        raise click.UsageError("--no-code goes with --argv only: an entry is a file of the folder")
+    entry = given["positional"] or given["entry"] or DEFAULT_ENTRY
+    repeat = [word for word in line if word not in _FOLLOW_FLAGS] if "--" not in line else line
+    return Wish(
+        entry="" if argv else PurePosixPath(Path(entry).as_posix()).as_posix(),
+        args=() if argv else (*arguments, *(words or ())),
+        argv=argv,
+        datasets=given["datasets"],
+        gpu_thousandths=given["gpus"],
+        cpu_thousandths=given["cpus"] or 0,
+        memory_bytes=given["memory"] or 0,
+        memo=given["memo"],
+        replica_count=given["nodes"],
+        environment=given["environment"],
+        time_limit_s=given["time_limit"],
+        grace_s=given["grace"],
+        retry_count=given["retry"],
+        no_queue=given["no_queue"],
+        visibility=given["visibility"],
+        sends_code=given["sends_code"],
+        max_bytes=given["max_size"],
+        command=("nsml", "run", *repeat),
+    )
+
+
+def _check_entry(folder: Path, entry: str) -> None:
+    path = folder / entry
+    inside = Path(entry).parts
+    if Path(entry).is_absolute() or ".." in inside:
+        raise CommandError(
+            f"the entry {entry} is outside this folder",
+            code=ExitCode.USAGE,
+            advice="run it from the folder that holds the program",
+        )
+    if path.is_file():
+        return
+    programs = sorted(item.name for item in folder.glob("*.py"))
+    nearest = near(entry, programs) or programs[:3]
+    raise CommandError(
+        f"no such entry file: {entry}" + (" (it is a folder)" if path.is_dir() else ""),
+        code=ExitCode.USAGE,
+        reason="NO_ENTRY",
+        why=f"looked in {folder}",
+        advice="\n".join(f"nsml run -e {name}" for name in nearest)
+        or "nsml run --argv -- COMMAND    for a program that is not Python",
+    )
+
+
+def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
+    """The folder described; None for an empty one that a plain command does not need."""
+    from nsml.content.errors import EmptyFolder, TooLarge
+    from nsml.content.ignore import rules_for
+    from nsml.content.packing import CODE_LIMIT_BYTES, pack
+
+    progress = Progress(app, "packing")
+    try:
+        packed = pack(
+            folder,
+            ignore=rules_for(folder),
+            max_bytes=wish.max_bytes or CODE_LIMIT_BYTES,
+            progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
+        )
+    except EmptyFolder:
+        if wish.argv:
+            return None
+        raise
+    except TooLarge as error:
+        raise CommandError(
+            str(error),
+            reason="FOLDER_TOO_LARGE",
+            advice="name what is not needed in .nsmlignore\n"
+            "nsml dataset push NAME PATH    for data\n"
+            "nsml run --max-size SIZE       to send it all the same",
+        ) from error
+    finally:
+        progress.close()
+    _check_packed(packed, wish)
+    for warning in packed.warnings():
+        app.say(warning)
+    _note_image(app, folder)
+    return packed
+
+
+def _check_packed(packed: Packed, wish: Wish) -> None:
+    if wish.argv or any(item.path == wish.entry for item in packed.manifest.entries):
+        return
+    raise CommandError(
+        f"the entry {wish.entry} is not among the files that are sent",
+        code=ExitCode.USAGE,
+        reason="NO_ENTRY",
+        why="an ignore rule leaves it out",
+        advice=f"add a line !{wish.entry} to .nsmlignore",
+    )
+
+
+def _note_image(app: App, folder: Path) -> None:
+    """Say that an image line is not used, rather than seem to follow it."""
+    for name in ("setup.py", "requirements.txt"):
+        path = folder / name
+        if not path.is_file():
+            continue
+        with path.open(encoding="utf-8", errors="replace") as file:
+            found = _IMAGE_LINE.match(file.readline(500))
+        if found:
+            app.say(f"note: the image {found[1]} that {name} names is not there yet, and not used")
+
+
+async def _submit(app: App, client: Client, wish: Wish, packed: Packed | None) -> Session:
+    """Check what only the platform knows, send what it lacks, and create the session."""
+    for reference in wish.datasets:
+        await _check_dataset(client, reference)
+    digest = ""
+    if packed is not None:
+        sent = await _send(app, client, packed)
+        digest = sent.digest
+    return await client.sessions.create(_request(wish, digest))
+
+
+async def _check_dataset(client: Client, reference: str) -> None:
+    from nsml.client.errors import NotFound
+
+    name, version = split_dataset(reference)
+    try:
+        await client.datasets.get(name, version)
+    except NotFound as error:
+        if error.advice:
+            raise
+        known = [item.name for item in await client.datasets.every()]
+        nearest = near(name.rpartition("/")[2], known)
+        raise NotFound(
+            error.message,
+            reason=error.reason,
+            why=error.why,
+            advice="\n".join(f"nsml run -d {item}" for item in nearest)
+            or f"nsml dataset push {name} PATH",
+        ) from error
+
+
+def split_dataset(reference: str) -> tuple[str, int]:
+    """Name and version of NAME or NAME@VERSION; version 0 is the newest."""
+    name, at, version = reference.partition("@")
+    if at and not (version.isdigit() and int(version)):
+        raise click.UsageError(f"-d {reference}: after @ comes a version from 1 on")
+    return name, int(version) if at else 0
+
+
+async def _send(app: App, client: Client, packed: Packed) -> Uploaded:
+    from nsml.client.content import upload
+    from nsml.view.units import duration_text, size_text
+
+    began = app.clock.monotonic()
+    progress = Progress(app, "sending")
+    try:
+        sent = await upload(
+            client, packed, progress=lambda seen: progress.update(seen.bytes, seen.bytes_total)
+        )
+    finally:
+        progress.close()
+    files = len(packed.manifest.entries)
+    skipped = packed.skipped
+    ignored = (
+        f" (ignored {skipped.files:,} files, {size_text(skipped.bytes)})" if skipped.files else ""
+    )
+    took_s = app.clock.monotonic() - began
+    took = f"{took_s:.1f}s" if took_s < 60 else duration_text(took_s)
+    app.say(
+        f"packing   {_files(files)} {size_text(packed.manifest.size)}{ignored}"
+        f" · {files - sent.files_sent:,} unchanged, sending {_files(sent.files_sent)}"
+        f" {size_text(sent.bytes_sent)}   done {took}"
+    )
+    return sent
+
+
+def _files(count: int) -> str:
+    return "1 file" if count == 1 else f"{count:,} files"
+
+
+def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
+    from nsml.v1 import resources_pb2, sessions_pb2
+    from nsml.view.sessions import visibility_named
+
+    spec = sessions_pb2.SessionSpec(
+        entry=wish.entry,
+        args=wish.args,
+        argv=wish.argv,
+        bundle_digest=bundle_digest,
+        resources=resources_pb2.Resources(
+            gpu_thousandths=wish.gpu_thousandths,
+            cpu_thousandths=wish.cpu_thousandths,
+            memory_bytes=wish.memory_bytes,
+        ),
+        replica_count=wish.replica_count,
+        environment=dict(wish.environment),
+        retry_count=wish.retry_count,
+        no_queue=wish.no_queue,
+    )
+    for reference in wish.datasets:
+        name, version = split_dataset(reference)
+        spec.datasets.add(name=name, version=version)
+    for target, seconds in ((spec.time_limit, wish.time_limit_s), (spec.grace, wish.grace_s)):
+        if seconds is not None:
+            target.FromNanoseconds(round(seconds * 1e9))
+    return sessions_pb2.CreateSessionRequest(
+        request_id=new_request_id(),
+        spec=spec,
+        memo=wish.memo,
+        visibility=visibility_named(wish.visibility),
+        command=wish.command,
+    )
+
+
+def _announce(app: App, session: Session, *, follows: bool) -> None:
+    from nsml.view.sessions import record
+
+    # With -f the result is what the program prints; its session is told beside it.
+    if follows:
+        app.say(f"Session {session.name} started")
+        return
+    write_one(app, record(session), [f"Session {session.name} started"])
+    if app.is_for_people:
+        app.say("  follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last")
+
+
+def _stay(app: App, session: Session, *, shows: bool, removes: bool) -> int:
+    """Stay with the session to its end; its exit code. Ctrl-C asks: leave it, or stop it."""
+    from cli.logs import LogReader, code_of_end, end_words, follow_to_end
+
+    reader: LogReader | None = LogReader(app, session) if shows else None
+    while True:
+        try:
+            ended = app.call(lambda client: follow_to_end(client, app, session, shows=reader))
+            break
+        except KeyboardInterrupt:
+            if not _stops(app, session):
+                app.say(f"session {session.name} goes on: nsml logs -f {session.name}")
+                return ExitCode.INTERRUPTED
+            app.call(lambda client: client.sessions.stop(session.id, reason="ctrl-C"))
+    app.say(end_words(ended))
+    if removes:
+        app.call(lambda client: client.sessions.remove(session.id))
+    return code_of_end(ended)
+
+
+def _stops(app: App, session: Session) -> bool:
+    """Whether the user wants the session to stop; a second Ctrl-C, or nobody to ask: no."""
+    if not app.can_ask:
+        return False
+    try:
+        answer = app.ask(f"\n{session.name}: detach (d) / stop session (s)? ", flag="-y")
+    except KeyboardInterrupt:
+        return False
+    return answer.lower().startswith("s")

@@ -1,0 +1,423 @@
+"""ps, stop, rm, memo, getid, command: sessions as things in a list."""
+
+from __future__ import annotations
+
+import shlex
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, cast
+
+import click
+
+from cli.app import App, Format, pass_app
+from cli.arguments import (
+    DATASET,
+    expand,
+    given_references,
+    is_glob,
+    session_argument,
+    sessions_argument,
+)
+from cli.exits import CommandError, ExitCode
+from cli.group import DURATION, command, near, not_there_yet
+from cli.output import table_lines, write_line, write_list, write_one
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import Session, SessionFilter, SessionState
+
+_MANY = 10
+"""Removing more than this is asked for by number."""
+_FILTER_KEYS = {"state": "state", "user": "user", "ds": "ds", "dataset": "ds", "name": "name"}
+
+
+@command(
+    "ps",
+    reads=True,
+    examples=[
+        "nsml ps",
+        "nsml ps -a -d mnist",
+        "nsml ps -n 3 -o wide",
+        "nsml ps --filter 'state:run user:kim lstm'",
+        "nsml ps -w",
+        "nsml ps -a -o name",
+    ],
+)
+@click.option("-a", "--all", "include_ended", is_flag=True, help="Ended ones as well.")
+@click.option("-n", "--last", type=click.IntRange(1), metavar="N", help="The last N, ended or not.")
+@click.option("-d", "--data", "--dataset", "dataset", type=DATASET, help="With this dataset.")
+@click.option("-s", "--search", metavar="TEXT", help="In name, memo or arguments; or a glob.")
+@click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Of these users.")
+@click.option("--mine", is_flag=True, help="Your own only.")
+@click.option("--state", "states", multiple=True, metavar="STATE", help="In these states.")
+@click.option("--filter", "filters", multiple=True, metavar="FILTER", help="See below.")
+@click.option("-w", "--watch", is_flag=True, help="Stay, and show every change.")
+@not_there_yet("--sort")
+@pass_app
+def ps(
+    app: App,
+    *,
+    include_ended: bool,
+    last: int | None,
+    dataset: str | None,
+    search: str | None,
+    users: tuple[str, ...],
+    mine: bool,
+    states: tuple[str, ...],
+    filters: tuple[str, ...],
+    watch: bool,
+) -> None:
+    """List sessions: those that live, or with -a all.
+
+    --filter takes words such as state:run,queued user:kim ds:mnist name:'kim/*/1*'; other words
+    are looked for in name, memo and arguments. All of them must fit.
+    """
+    words = [word for text in filters for word in shlex.split(text)]
+    words += [f"user:{user}" for user in users] + (["user:@me"] if mine else [])
+    words += [f"state:{state}" for state in states] + ([f"ds:{dataset}"] if dataset else [])
+    if search:
+        words.append(f"name:{search}" if is_glob(search) else search)
+    chosen = parse_filter(words, include_ended=include_ended or last is not None)
+    if watch:
+        if last is not None or include_ended:
+            raise CommandError("-w shows live sessions: without -a and -n", code=ExitCode.USAGE)
+        _watch(app, chosen)
+        return
+    _list(app, chosen, last)
+
+
+def _list(app: App, chosen: SessionFilter, last: int | None) -> None:
+    from nsml.view import sessions as view
+
+    async def fetch(client: Client) -> list[Session]:
+        return [session async for session in client.sessions.every(chosen, limit=last)]
+
+    found = app.call(fetch)
+    if found or not app.is_for_people:
+        write_list(app, found, columns=view.COLUMNS, record=view.record)
+    elif chosen.include_ended:
+        app.say("no sessions")
+    else:
+        app.say("no live sessions · ended ones: nsml ps -a")
+
+
+def parse_filter(words: Sequence[str], *, include_ended: bool) -> SessionFilter:
+    """The filter of `key:value` words; a usage error for a key or state that is not known."""
+    from nsml.v1 import sessions_pb2 as pb
+
+    chosen = pb.SessionFilter(include_ended=include_ended)
+    texts = []
+    for word in words:
+        key, colon, value = word.partition(":")
+        if not colon:
+            texts.append(word)
+            continue
+        match _FILTER_KEYS.get(key):
+            case "state":
+                chosen.states.extend(_state(part) for part in value.split(","))
+            case "user":
+                chosen.owners.extend(value.split(","))
+            case "ds":
+                chosen.dataset = value
+            case "name":
+                chosen.name_glob = value
+            case _:
+                raise CommandError(
+                    f"cannot filter by {key!r}",
+                    code=ExitCode.USAGE,
+                    why=f"in {word!r}; keys are {', '.join(_FILTER_KEYS)}",
+                )
+    chosen.text = " ".join(texts)
+    ended = {pb.SESSION_STATE_SUCCEEDED, pb.SESSION_STATE_FAILED, pb.SESSION_STATE_STOPPED}
+    if ended & set(chosen.states):
+        chosen.include_ended = True
+    return chosen
+
+
+def _state(text: str) -> SessionState:
+    from nsml.v1.sessions_pb2 import SessionState
+    from nsml.view.sessions import STATE_WORDS
+
+    by_word: dict[str, int] = {}
+    for state, word in STATE_WORDS.items():
+        if state:
+            by_word[word.word.lower()] = by_word[word.code.lower()] = state
+    by_word |= {
+        name.removeprefix("SESSION_STATE_").lower(): number
+        for name, number in SessionState.items()
+        if number
+    }
+    found = by_word.get(text.lower())
+    if found is None:
+        nearest = near(text.lower(), list(by_word))
+        raise CommandError(
+            f"no such state: {text!r}",
+            code=ExitCode.USAGE,
+            advice=f"state:{nearest[0]}" if nearest else ", ".join(sorted(by_word)),
+        )
+    return cast("SessionState", found)
+
+
+class _Watched:
+    """The live sessions of a watch stream, newest first, and how they are shown."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._known: dict[str, Session] = {}
+        self._draws = app.room is not None and app.is_for_people and app.has_live_progress
+        self._height = 0
+
+    def take(self, changed: Sequence[Session], removed: Sequence[str], *, reset: bool) -> None:
+        """Take one answer of the stream and show it."""
+        news = [item for item in changed if self._known.get(item.id) != item]
+        if reset:
+            self._known.clear()
+        self._known.update({session.id: session for session in changed})
+        for session_id in removed:
+            self._known.pop(session_id, None)
+        if self._draws:
+            self._draw()
+        else:
+            self._lines(news)
+
+    def _lines(self, news: Sequence[Session]) -> None:
+        from nsml.view import sessions as view
+
+        for session in news:
+            if self._app.is_for_people:
+                for line in table_lines(self._app, [session], view.COLUMNS):
+                    self._app.write(line)
+                self._app.flags.has_header = False
+            else:
+                write_line(self._app, view.record(session))
+        self._app.stdout.flush()
+
+    def _draw(self) -> None:
+        import shutil
+
+        from nsml.view import sessions as view
+
+        newest = sorted(self._known.values(), key=lambda s: -view.seconds_of(s.created_at))
+        rows = shutil.get_terminal_size().lines - 2
+        lines = table_lines(self._app, newest, view.COLUMNS)
+        left_out = len(lines) - rows
+        if left_out > 0:
+            lines = [*lines[: rows - 1], f"... {left_out + 1} more"]
+        up = f"\x1b[{self._height}A" if self._height else ""
+        self._app.stdout.write(up + "\x1b[J" + "".join(f"{line}\n" for line in lines))
+        self._app.stdout.flush()
+        self._height = len(lines)
+
+
+def _watch(app: App, chosen: SessionFilter) -> None:
+    from nsml.client.streams import watch_sessions
+
+    if app.format not in {Format.TABLE, Format.WIDE, Format.JSONL}:
+        raise CommandError(
+            f"-w writes line by line, not as {app.format.value}",
+            code=ExitCode.USAGE,
+            advice="nsml ps -w -o jsonl",
+        )
+    watched = _Watched(app)
+
+    async def follow(client: Client) -> None:
+        await client.accounts.caller()  # a dead platform is told at once, a lost one waited for
+        stream = watch_sessions(client, chosen, on_link=app.link_words())
+        async with aclosing(stream):
+            async for answer in stream:
+                watched.take(answer.changed, answer.removed, reset=answer.reset)
+
+    app.call(follow)
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    name: str
+    error: Exception | None
+
+
+async def _each(names: Sequence[str], act: Callable[[str], Awaitable[str]]) -> list[_Outcome]:
+    """Act on every name, one after the other; what failed is noted, not raised."""
+    from nsml.client.errors import ClientError, NotSignedIn, Unavailable
+
+    outcomes = []
+    for name in names:
+        try:
+            outcomes.append(_Outcome(await act(name), None))
+        except (Unavailable, NotSignedIn):
+            raise
+        except ClientError as error:
+            outcomes.append(_Outcome(name, error))
+    return outcomes
+
+
+@command(
+    "stop",
+    examples=[
+        "nsml stop @last",
+        "nsml stop mnist/3 mnist/4 --grace 60s",
+        "nsml stop 'kim/mnist/1*' --reason 'wrong data'",
+        "nsml ps -o name | nsml stop -",
+    ],
+)
+@sessions_argument()
+@click.option("--grace", type=DURATION, metavar="TIME", help="Between SIGTERM and SIGKILL.")
+@click.option("--reason", default="", metavar="TEXT", help="Shown in the session's end.")
+@click.option("--kill", is_flag=True, help="At once: no grace.")
+@not_there_yet("--dry-run", is_flag=True)
+@pass_app
+def stop(
+    app: App, *, references: tuple[str, ...], grace: float | None, reason: str, kill: bool
+) -> int:
+    """Ask sessions to end: SIGTERM, their grace, SIGKILL.
+
+    SESSION may be a glob in quotes, or - for names on stdin.
+    """
+    if kill and grace is not None:
+        raise CommandError("--kill and --grace contradict each other", code=ExitCode.USAGE)
+    given = given_references(app, references)
+
+    async def act(client: Client) -> list[_Outcome]:
+        async def one(name: str) -> str:
+            stopped = await client.sessions.stop(
+                name, grace_s=0.0 if kill else grace, reason=reason
+            )
+            return stopped.name
+
+        return await _each(await expand(client, given, include_ended=False), one)
+
+    return _report(app, app.call(act), done="stopped", conflict="already ended")
+
+
+@command(
+    "rm",
+    examples=[
+        "nsml rm mnist/3",
+        "nsml rm 'kim/mnist/1*'",
+        "nsml rm 'kim/mnist/*' --confirm 412",
+        "nsml ps -a -s lstm -o name | nsml rm - -y",
+    ],
+)
+@sessions_argument()
+@click.option("-f", "--force", is_flag=True, help="Do not ask (same as -y).")
+@click.option("--confirm", type=int, metavar="N", help="Remove if it is exactly N sessions.")
+@not_there_yet("--dry-run", is_flag=True)
+@not_there_yet("--older-than")
+@not_there_yet("--keep-models", is_flag=True)
+@pass_app
+def rm(app: App, *, references: tuple[str, ...], force: bool, confirm: int | None) -> int:
+    """Remove ended sessions with their logs, metrics and checkpoints.
+
+    SESSION may be a glob in quotes, or - for names on stdin.
+    """
+    given = given_references(app, references)
+    names = app.call(lambda client: expand(client, given, include_ended=True))
+    named_one_by_one = not any(is_glob(item) or item == "-" for item in references)
+    if not (force or app.flags.says_yes):
+        _confirm(app, names, confirm, is_mild=named_one_by_one)
+    outcomes = app.call(lambda client: _each(names, client.sessions.remove))
+    return _report(app, outcomes, done="removed", conflict="still live")
+
+
+def _confirm(app: App, names: Sequence[str], confirm: int | None, *, is_mild: bool) -> None:
+    count = len(names)
+    if confirm is not None:
+        if confirm != count:
+            raise CommandError(
+                f"it is {count} sessions, not {confirm}: nothing is removed", code=ExitCode.USAGE
+            )
+        return
+    if count > _MANY:
+        app.say(f"will remove {count} sessions: {', '.join(names[:3])} ... {names[-1]}")
+        answer = app.ask(f"type {count} to confirm: ", flag=f"--confirm {count} or -y")
+        if answer != str(count):
+            raise CommandError("nothing is removed", code=ExitCode.USAGE)
+    elif not is_mild:
+        app.say(f"will remove {', '.join(names)}")
+        if app.ask("remove? [y/N] ", flag="-y").lower() not in {"y", "yes"}:
+            raise CommandError("nothing is removed", code=ExitCode.USAGE)
+
+
+def _report(app: App, outcomes: Sequence[_Outcome], *, done: str, conflict: str) -> int:
+    """Say what came of each; 9 when only some were done, else the code of what went wrong."""
+    from cli.problems import lines, problem_of
+    from nsml.client.errors import StateConflict
+
+    succeeded = [item for item in outcomes if item.error is None]
+    failures = [item for item in outcomes if item.error is not None]
+    if len(outcomes) == 1 and failures and failures[0].error is not None:
+        raise failures[0].error
+    for item in succeeded:
+        app.write(item.name)
+    conflicts = [item for item in failures if isinstance(item.error, StateConflict)]
+    codes = set()
+    for item in failures:
+        if item.error is not None:
+            problem = problem_of(item.error)
+            codes.add(problem.code)
+            for line in lines(problem):
+                app.stderr.write(line + "\n")
+    failed = len(failures) - len(conflicts)
+    app.say(f"{done} {len(succeeded)} · {conflict} {len(conflicts)} · failed {failed}")
+    if not failures:
+        return ExitCode.OK
+    return ExitCode.PARTLY if succeeded or len(codes) > 1 else codes.pop()
+
+
+@command(
+    "memo",
+    examples=[
+        "nsml memo @last 'baseline'",
+        "nsml memo mnist/3 --append 'with dropout'",
+        "nsml memo mnist/3 --clear",
+    ],
+)
+@session_argument()
+@click.argument("text", required=False)
+@click.option("--append", is_flag=True, help="After what is there.")
+@click.option("--clear", is_flag=True, help="Take the note away.")
+@pass_app
+def memo(app: App, *, session: str, text: str | None, append: bool, clear: bool) -> None:
+    """Write a session's note; without TEXT show it."""
+    if clear and text is not None:
+        raise CommandError("--clear takes no text", code=ExitCode.USAGE)
+
+    async def act(client: Client) -> str:
+        if text is None and not clear:
+            return (await client.sessions.get(session)).memo
+        note = "" if clear else text or ""
+        if append:
+            before = (await client.sessions.get(session)).memo
+            note = f"{before} {note}" if before else note
+        return (await client.sessions.update(session, memo=note)).memo
+
+    from nsml.view.text import visible
+
+    note = app.call(act)
+    if text is None and not clear:
+        app.write(visible(note))
+    else:
+        app.say(f"memo: {visible(note)}" if note else "memo cleared")
+
+
+@command("getid", reads=True, examples=["nsml getid @last", "nsml getid kim/mnist/3"])
+@session_argument()
+@pass_app
+def getid(app: App, *, session: str) -> None:
+    """Show a session's id: opaque, and never used again."""
+    found = app.call(lambda client: client.sessions.get(session))
+    write_one(app, {"name": found.name, "id": found.id}, [found.id], name="id")
+
+
+@command("command", examples=["nsml command @last", "nsml command kim/mnist/3"])
+@session_argument()
+@pass_app
+def repeat(app: App, *, session: str) -> None:
+    """Show the command line that repeats a session, ready for a shell."""
+    from nsml.view.sessions import repeat_words
+    from nsml.view.text import visible
+
+    found = app.call(lambda client: client.sessions.get(session))
+    app.write(visible(shlex.join(repeat_words(found))))

@@ -1,0 +1,125 @@
+"""config: what is kept in config.toml."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App, Format, pass_app
+from cli.exits import CommandError, ExitCode
+from cli.group import Group, command, near
+from nsml.client import contexts
+
+if TYPE_CHECKING:
+    from nsml.client.contexts import Config
+
+_CONTEXT_KEYS = ("server", "ca", "token_file")
+
+
+@click.group("config", cls=Group)
+def config() -> None:
+    """Settings: `output` (default format), `current` (context), `contexts.NAME.server|ca|token_file`."""
+
+
+@command("path", examples=["nsml config path", 'cat "$(nsml config path)"'])
+@pass_app
+def path(app: App) -> None:
+    """Show where the configuration file is."""
+    app.write(str(app.config.file))
+
+
+@command("get", examples=["nsml config get", "nsml config get output"])
+@click.argument("key", required=False)
+@pass_app
+def get(app: App, *, key: str | None) -> None:
+    """Show one setting, or all that are set."""
+    known = _flat(app.config)
+    if key is None:
+        for name, value in known.items():
+            app.write(f"{name} = {value}")
+    elif key in known:
+        app.write(known[key])
+    elif key in {"output", "current"}:
+        raise CommandError(f"{key} is not set", code=ExitCode.NOT_FOUND)
+    else:
+        raise _unknown(key, app.config)
+
+
+@command(
+    "set",
+    examples=["nsml config set output wide", "nsml config set contexts.lab.server gpu.lab:18553"],
+)
+@click.argument("key")
+@click.argument("value")
+@pass_app
+def set_(app: App, *, key: str, value: str) -> None:
+    """Change one setting; an empty VALUE of `output` takes it back."""
+    app.save(_changed(app.config, key, value))
+
+
+def _flat(config: Config) -> dict[str, str]:
+    flat = {"current": config.current} if config.current else {}
+    for name, context in sorted(config.contexts.items()):
+        for part in _CONTEXT_KEYS:
+            value = getattr(context, part)
+            if value is not None:
+                flat[f"contexts.{name}.{part}"] = str(value)
+    return {**flat, **config.settings}
+
+
+def _changed(config: Config, key: str, value: str) -> Config:
+    if key == "current":
+        if value not in config.contexts:
+            raise CommandError(f"no such context: {value}", code=ExitCode.NOT_FOUND)
+        return replace(config, current=value)
+    if key == "output":
+        if value and value not in set(Format):
+            raise CommandError(
+                f"{value!r} is not an output format",
+                code=ExitCode.USAGE,
+                advice=f"one of {', '.join(Format)}",
+            )
+        rest = {name: item for name, item in config.settings.items() if name != "output"}
+        return replace(config, settings={**rest, "output": value} if value else rest)
+    prefix, _, part = key.rpartition(".")
+    name = prefix.removeprefix("contexts.")
+    if prefix == f"contexts.{name}" and part in _CONTEXT_KEYS:
+        return _changed_context(config, name, part, value)
+    raise _unknown(key, config)
+
+
+def _changed_context(config: Config, name: str, part: str, value: str) -> Config:
+    found = config.contexts.get(name)
+    if part == "server":
+        server = contexts.parse_server(value)
+        fresh = contexts.Context(name=name, server=server)
+        return config.with_context(
+            replace(found, server=server) if found else fresh, current=not config.current
+        )
+    if found is None:
+        raise CommandError(
+            f"no such context: {name}",
+            code=ExitCode.NOT_FOUND,
+            advice=f"nsml config set contexts.{name}.server HOST:PORT",
+        )
+    file = Path(value).expanduser().absolute() if value else None
+    changed = replace(found, ca=file) if part == "ca" else replace(found, token_file=file)
+    return config.with_context(changed, current=False)
+
+
+def _unknown(key: str, config: Config) -> CommandError:
+    known = ["current", "output", *_flat(config)]
+    return CommandError(
+        f"no such setting: {key}",
+        code=ExitCode.USAGE,
+        advice="\n".join(f"nsml config get {name}" for name in near(key, known))
+        or "nsml config get",
+    )
+
+
+config.add_command(path)
+config.add_command(get)
+config.add_command(set_)

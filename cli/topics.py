@@ -1,0 +1,146 @@
+"""help, version: what the commands share, in words."""
+
+from __future__ import annotations
+
+import itertools
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App, pass_app
+from cli.exits import CommandError, ExitCode
+from cli.group import command, near
+from cli.output import write_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+REFERENCES = """\
+How to name a session
+
+  kim/mnist/3     its full name: USER/DATASET/N; USER/None/N without a dataset
+  mnist/3, 3      short forms, of your own sessions
+  @last, @2, @3   your last one, the one before, and so on
+  s4k...          its id (nsml getid)
+  'kim/mnist/1*'  every session that fits, in quotes: stop, rm, logs, plot
+  -               names from stdin: nsml ps -o name | nsml stop -
+
+A short form that fits several sessions is refused, with the list of them.
+"""
+
+ENVIRONMENT = """\
+Environment variables
+
+  NSML_CONTEXT     which context to use, like --context
+  NSML_SERVER      HOST:PORT instead of the context's server
+  NSML_TOKEN_FILE  a file with the token instead of the context's
+  NSML_CONFIG_DIR  the folder of config.toml (default: $XDG_CONFIG_HOME/nsml)
+  NSML_OUTPUT      default of -o
+  NSML_COLOR       auto, always or never; NO_COLOR and FORCE_COLOR are heard too
+  NSML_ACCESSIBLE  nothing is redrawn; plots in words
+  NSML_DEBUG       a traceback with every error, like --debug
+"""
+
+
+def _exit_codes() -> str:
+    import ast
+    import inspect
+
+    from cli import exits
+
+    # The docstring under each member, which Python does not keep.
+    tree = ast.parse(inspect.getsource(exits))
+    body = next(n for n in tree.body if isinstance(n, ast.ClassDef) and n.name == "ExitCode").body
+    texts: dict[str, str] = {}
+    for item, below in itertools.pairwise(body):
+        if isinstance(item, ast.Assign) and isinstance(below, ast.Expr):
+            names = [target.id for target in item.targets if isinstance(target, ast.Name)]
+            texts[names[0]] = str(ast.literal_eval(below.value))
+    rows = [f"  {int(code):>3}  {texts[code.name]}" for code in ExitCode]
+    return (
+        "Exit codes\n\n"
+        + "\n".join(rows)
+        + ("\n\nrun --wait and run -f end with the session's own exit code.\n")
+    )
+
+
+def _flags() -> str:
+    from cli.group import global_options, output_options
+
+    def table(title: str, options: list[click.Parameter]) -> str:
+        formatter = click.HelpFormatter(width=90)
+        context = click.Context(click.Command("nsml"))
+        rows = [row for option in options if (row := option.get_help_record(context))]
+        with formatter.section(title):
+            formatter.write_dl(rows)
+        return formatter.getvalue()
+
+    return (
+        table("Flags of every command", global_options())
+        + "\n"
+        + table("Flags of commands that read", output_options())
+    )
+
+
+TOPICS: dict[str, Callable[[], str]] = {
+    "exit-codes": _exit_codes,
+    "references": lambda: REFERENCES,
+    "environment": lambda: ENVIRONMENT,
+    "flags": _flags,
+}
+
+
+@command("help", examples=["nsml help run", "nsml help exit-codes", "nsml help model pull"])
+@click.argument("words", nargs=-1, metavar="[COMMAND|TOPIC]")
+@pass_app
+@click.pass_context
+def show_help(context: click.Context, app: App, *, words: tuple[str, ...]) -> None:
+    """Help on a command, or on a topic: exit-codes, references, environment, flags."""
+    root = context.find_root()
+    if len(words) == 1 and words[0] in TOPICS:
+        app.write(TOPICS[words[0]]().rstrip("\n"))
+        return
+    found: click.Command = root.command
+    path = root
+    for word in words:
+        inner = found.get_command(path, word) if isinstance(found, click.Group) else None
+        if inner is None:
+            raise _unknown(word, found, path)
+        found = inner
+        path = click.Context(found, parent=path, info_name=word)
+    app.write(found.get_help(path))
+    if not words:
+        app.write(f"\nTopics: {', '.join(f'nsml help {topic}' for topic in TOPICS)}")
+
+
+def _unknown(word: str, inside: click.Command, context: click.Context) -> CommandError:
+    known = inside.list_commands(context) if isinstance(inside, click.Group) else []
+    nearest = near(word, [*known, *TOPICS])
+    return CommandError(
+        f"no help on {word!r}",
+        code=ExitCode.USAGE,
+        advice="\n".join(f"nsml help {name}" for name in nearest) or "nsml help",
+    )
+
+
+def client_version() -> str:
+    """The version of the installed package; "unknown" for a tree that was never installed."""
+    from importlib.metadata import PackageNotFoundError
+    from importlib.metadata import version as installed
+
+    try:
+        return installed("nsml")
+    except PackageNotFoundError:
+        return "unknown"
+
+
+@command("version", reads=True, examples=["nsml version", "nsml version --server"])
+@click.option("--server", is_flag=True, help="Ask the platform for its version too.")
+@pass_app
+def version(app: App, *, server: bool) -> None:
+    """Show the version of this program, and with --server the platform's."""
+    found = {"client": client_version()}
+    if server:
+        found["server"] = app.call(lambda client: client.nodes.cluster()).version
+    lines = [f"{where:<8}{number}" for where, number in found.items()]
+    write_one(app, found, lines, name="client")
