@@ -118,6 +118,9 @@ class EtcdProcess:
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folder.chmod(0o700)
         end_leftover(self._folder)
+        for name in (CLIENT_SOCKET, PEER_SOCKET):
+            # etcd does not listen where a killed one has left its socket behind.
+            (self._sockets / name).unlink(missing_ok=True)
         environment = {"PATH": os.environ.get("PATH", os.defpath)}
         if platform.machine() in ("aarch64", "arm64"):
             environment["ETCD_UNSUPPORTED_ARCH"] = "arm64"
