@@ -14,10 +14,10 @@ from google.rpc import error_details_pb2, status_pb2
 from controlplane.access.accounts import DAY_S
 from controlplane.access.current import caller
 from controlplane.access.interceptor import AccessInterceptor
-from controlplane.access.refusal import DETAILS, refuse
 from controlplane.access.table import TABLE, Row
 from controlplane.access.table import Door as Doors
 from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, UserCaller
+from controlplane.services.errors import DETAILS, refuse
 
 from .conftest import Door, HandClock, open_door
 from .test_table import contract_files

@@ -34,11 +34,11 @@ from controlplane.access.listeners import (
     listen_tls,
     parse_address,
 )
-from controlplane.access.refusal import refuse
-from controlplane.access.servicer import AccountServicer, Platform
 from controlplane.access.table import TABLE
 from controlplane.domain.errors import AlreadyExists, Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, User, UserCaller
+from controlplane.services.accounts import AccountServicer, Platform
+from controlplane.services.errors import refuse
 from nsml.clock import SystemClock
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 
@@ -94,7 +94,6 @@ async def live() -> AsyncIterator[Live]:
             door.joining,
             platform=Platform(cluster_id="c1", agent_address="here:1"),
             limiter=door.limiter,
-            refuse=refuse,
         )
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(servicer, server)
         identity = Identity(door.authority, ["localhost"])

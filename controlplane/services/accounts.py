@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+from typing import TYPE_CHECKING
 
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from controlplane.access.current import caller, require_user
 from controlplane.access.limiter import FailureLimiter, address_of
-from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn, NsmlError, Unavailable
+from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
-from controlplane.store.interface import StoreError
+from controlplane.services.errors import Context, answering
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
-
-    import grpc
-
     from controlplane.access.accounts import Accounts
     from controlplane.access.authority import SignedNode
     from controlplane.access.joining import Joining
-
-    Context = grpc.aio.ServicerContext[Any, Any]
-    Refuse = Callable[[Context, NsmlError], Awaitable[NoReturn]]
-
-RequestT = TypeVar("RequestT")
-ResponseT = TypeVar("ResponseT")
 
 _ROLES = {
     accounts_pb2.ROLE_UNSPECIFIED: Role.MEMBER,
@@ -49,28 +38,6 @@ class Platform:
     agent_address: str = ""
 
 
-def _answering(
-    method: Callable[[AccountServicer, RequestT, Context], Awaitable[ResponseT]],
-) -> Callable[[AccountServicer, RequestT, Context], Awaitable[ResponseT]]:
-    """Turn the refusals of `method` into the call's error."""
-
-    @functools.wraps(method)
-    async def answer(self: AccountServicer, request: RequestT, context: Context) -> ResponseT:
-        try:
-            return await method(self, request, context)
-        except NsmlError as error:
-            return await self.refuse(context, error)
-        except StoreError as error:
-            failure = Unavailable(
-                "the store did not answer, so the change may or may not have been made",
-                why=str(error),
-                attempt="look, and try again",
-            )
-            return await self.refuse(context, failure)
-
-    return answer
-
-
 class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     """Users, tokens and joining nodes. The access table has let the caller in already."""
 
@@ -81,15 +48,13 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         *,
         platform: Platform,
         limiter: FailureLimiter,
-        refuse: Refuse,
     ) -> None:
         self._accounts = accounts
         self._joining = joining
         self._platform = platform
         self._limiter = limiter
-        self.refuse = refuse
 
-    @_answering
+    @answering
     async def GetCaller(  # noqa: N802 - named by the contract, as all below
         self, _: accounts_pb2.GetCallerRequest, __: Context
     ) -> accounts_pb2.GetCallerResponse:
@@ -102,7 +67,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
                 response.node = node
         return response
 
-    @_answering
+    @answering
     async def CreateUser(  # noqa: N802
         self, request: accounts_pb2.CreateUserRequest, _: Context
     ) -> accounts_pb2.CreateUserResponse:
@@ -113,7 +78,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         user = await self._accounts.create_user(request.name, role, request.team)
         return accounts_pb2.CreateUserResponse(user=_user(user))
 
-    @_answering
+    @answering
     async def ListUsers(  # noqa: N802
         self, _: accounts_pb2.ListUsersRequest, __: Context
     ) -> accounts_pb2.ListUsersResponse:
@@ -121,7 +86,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         users = await self._accounts.list_users()
         return accounts_pb2.ListUsersResponse(users=[_user(user) for user in users])
 
-    @_answering
+    @answering
     async def DeleteUser(  # noqa: N802
         self, request: accounts_pb2.DeleteUserRequest, _: Context
     ) -> accounts_pb2.DeleteUserResponse:
@@ -129,7 +94,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         await self._accounts.delete_user(request.name)
         return accounts_pb2.DeleteUserResponse()
 
-    @_answering
+    @answering
     async def CreateToken(  # noqa: N802
         self, request: accounts_pb2.CreateTokenRequest, _: Context
     ) -> accounts_pb2.CreateTokenResponse:
@@ -142,7 +107,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
             token=issued.secret.text, expires_at=_timestamp(issued.expires_at)
         )
 
-    @_answering
+    @answering
     async def RevokeToken(  # noqa: N802
         self, request: accounts_pb2.RevokeTokenRequest, _: Context
     ) -> accounts_pb2.RevokeTokenResponse:
@@ -158,7 +123,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
             raise Denied("only administrators revoke all tokens of a user")
         return accounts_pb2.RevokeTokenResponse(revoked=revoked)
 
-    @_answering
+    @answering
     async def CreateJoinToken(  # noqa: N802
         self, request: accounts_pb2.CreateJoinTokenRequest, _: Context
     ) -> accounts_pb2.CreateJoinTokenResponse:
@@ -168,7 +133,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
             token=issued.text, expires_at=_timestamp(issued.expires_at)
         )
 
-    @_answering
+    @answering
     async def JoinNode(  # noqa: N802
         self, request: accounts_pb2.JoinNodeRequest, context: Context
     ) -> accounts_pb2.JoinNodeResponse:
