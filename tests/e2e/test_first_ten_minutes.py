@@ -1,6 +1,8 @@
 """The README's commands, as whole processes, on real data."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -41,8 +43,7 @@ def test_logs_are_there_after_the_end(platform, trained):
 def test_metrics_are_there_one_a_report(platform, trained):
     lines = platform.nsml("eventlen", trained, "-o", "csv").stdout.splitlines()
     counts = dict(line.rsplit(",", 1) for line in lines[1:])
-    assert set(counts.values()) == {"20"}, counts
-    assert "simulated" in platform.nsml("plot", trained, "--table").stdout or counts
+    assert counts["train/loss"] == counts["val/accuracy"] == "20", counts
 
 
 def test_a_checkpoint_can_be_pulled(platform, trained, tmp_path):
@@ -78,9 +79,6 @@ def test_the_command_line_can_be_repeated(platform, trained):
 
 
 def test_a_script_needs_only_the_contract(platform):
-    import subprocess
-    import sys
-
     ready = json.loads((platform.folder / "data/controlplane/ready.json").read_text())
     token = next(Path(platform.folder / "config").rglob("*token*local*"), None) or next(
         path

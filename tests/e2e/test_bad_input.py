@@ -1,0 +1,174 @@
+"""What bad input gets: a clear error, an exit code, and nothing left over."""
+
+import os
+import shutil
+import subprocess
+
+import pytest
+
+from bench.platform import PROGRAMS, Platform
+from tests.e2e.programs import wait_for, write_program
+
+
+def refused(platform: Platform, *arguments: str, code: int, cwd=None, says: str) -> str:
+    """The command ends with `code`, says so in words on stderr, and leaves no session behind."""
+    before = platform.json("ps", "-a")["items"]
+    done = platform.nsml(*arguments, check=False, cwd=cwd)
+    assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
+    assert done.stderr.startswith("error: "), done.stderr
+    assert says in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+    assert platform.json("ps", "-a")["items"] == before
+    return done.stderr
+
+
+@pytest.fixture
+def code(tmp_path):
+    return write_program(tmp_path / "code", "print('hello')\n")
+
+
+def ended(platform: Platform, name: str) -> dict | None:
+    for item in platform.json("ps", "-a")["items"]:
+        if item["name"] == name and item["state"] in {"SUCCEEDED", "FAILED", "STOPPED"}:
+            return item
+    return None
+
+
+def run(platform: Platform, folder, *options: str) -> str:
+    """Submit and give the session's name."""
+    return platform.nsml("run", "-o", "name", *options, cwd=folder).stdout.strip()
+
+
+def test_no_such_entry(platform, code):
+    refused(platform, "run", "-e", "nothere.py", cwd=code, code=2, says="nothere.py")
+
+
+def test_folder_over_the_limit(platform, code):
+    (code / "big.bin").write_bytes(os.urandom(3_000_000))
+    refused(platform, "run", "--max-size", "1M", cwd=code, code=2, says="big.bin")
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may read every file")
+def test_unreadable_file(platform, code):
+    (code / "secret.txt").write_text("x")
+    (code / "secret.txt").chmod(0)
+    refused(platform, "run", cwd=code, code=2, says="secret.txt")
+
+
+def test_symlink_that_leaves_the_folder(platform, code):
+    (code / "out").symlink_to("/etc")
+    refused(platform, "run", cwd=code, code=2, says="out")
+
+
+def test_more_gpus_than_any_node_has(platform, code):
+    refused(platform, "run", "-g", "64", cwd=code, code=1, says="64")
+
+
+def test_dataset_that_is_not_there(platform, code):
+    refused(platform, "run", "-d", "nosuchdata", cwd=code, code=5, says="nosuchdata")
+
+
+def test_unknown_flag_with_the_nearest_one(platform, code):
+    refused(platform, "run", "--gpu", "1", cwd=code, code=2, says="--gpus")
+
+
+def test_misspelt_command_with_the_nearest_one(platform):
+    refused(platform, "losg", code=2, says="logs")
+
+
+def test_session_that_is_not_there(platform):
+    refused(platform, "logs", "admin/none/999", code=5, says="999")
+
+
+def test_wrong_token(platform, tmp_path):
+    token = tmp_path / "token"
+    token.write_text("nsml_wrong")
+    token.chmod(0o600)
+    done = platform.nsml("ps", check=False, environment={"NSML_TOKEN_FILE": str(token)})
+    assert done.returncode == 4, done.stderr
+    assert "nsml login" in done.stderr
+
+
+def test_dead_control_plane(platform):
+    done = platform.nsml("ps", check=False, environment={"NSML_SERVER": "127.0.0.1:1"})
+    assert done.returncode == 3, done.stderr
+    assert "127.0.0.1:1" in done.stderr
+
+
+def test_ambiguous_reference(platform, code):
+    data = write_program(code.parent / "data", "x", "train")
+    platform.nsml("dataset", "push", "ambiguous", str(data))
+    names = {run(platform, code, "-g", "0"), run(platform, code, "-g", "0", "-d", "ambiguous")}
+    numbers = {}
+    for item in platform.json("ps", "-a")["items"]:
+        numbers.setdefault(item["name"].rsplit("/", 1)[1], set()).add(item["name"])
+    number, candidates = next((n, c) for n, c in numbers.items() if len(c) > 1)
+    done = platform.nsml("logs", number, check=False)
+    assert done.returncode == 2, done.stderr
+    assert all(candidate in done.stderr for candidate in candidates)
+    for name in names:
+        wait_for(lambda name=name: ended(platform, name), what=f"{name} ended")
+
+
+def test_message_over_its_limit(platform, code):
+    names = [f"--env=V{number}={'x' * 60_000}" for number in range(80)]
+    done = platform.nsml("run", *names, cwd=code, check=False)
+    assert done.returncode == 2, (done.returncode, done.stderr)
+    assert "Traceback" not in done.stderr
+
+
+def test_program_that_exits_3(platform, tmp_path):
+    folder = write_program(tmp_path / "three", "import sys\nprint('so long')\nsys.exit(3)\n")
+    done = platform.nsml("run", "-g", "0", "--wait", cwd=folder, check=False)
+    assert done.returncode == 3, done.stderr
+    item = platform.json("ps", "-a")["items"][0]
+    assert item["state"] == "FAILED"
+
+
+def test_program_that_never_ends_is_stopped(platform, tmp_path):
+    text = "import signal, time\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\nprint('up', flush=True)\n"
+    folder = write_program(tmp_path / "deaf", text + "while True: time.sleep(1)\n")
+    name = run(platform, folder, "-g", "0", "--grace", "1s")
+    wait_for(lambda: "up" in platform.nsml("logs", name).stdout, what="it runs")
+    platform.nsml("stop", name, "-y")
+    assert wait_for(lambda: ended(platform, name), what="it is gone")["state"] == "STOPPED"
+
+
+def test_program_that_prints_100_megabytes(platform, tmp_path):
+    text = "import os\nfor n in range(1600): os.write(1, (b'%08d' % n) * 8191 + b'\\n' * 8)\n"
+    folder = write_program(tmp_path / "loud", text)
+    name = run(platform, folder, "-g", "0")
+    wait_for(lambda: ended(platform, name), timeout_s=120, what="it ended")
+    target = tmp_path / "log"
+    with target.open("wb") as out:
+        command = [str(PROGRAMS / "nsml"), "logs", name]
+        subprocess.run(command, env=platform.environment, stdout=out, check=True, timeout=120)
+    expected = b"".join((b"%08d" % n) * 8191 + b"\n" * 8 for n in range(1600))
+    assert target.stat().st_size == len(expected) == 1600 * 65536
+    assert target.read_bytes() == expected
+
+
+def test_escape_sequences_and_invalid_utf8_stay_bytes(platform, tmp_path):
+    raw = b"\x1b[2J\x1b]0;title\x07\x9b31m\xff\xfe\x00bad\r\xe2\x80\xae\n"
+    folder = write_program(tmp_path / "rude", f"import os\nos.write(1, {raw!r})\n")
+    name = run(platform, folder, "-g", "0", "-m", "\x1b[31mred")
+    wait_for(lambda: ended(platform, name), what="it ended")
+    command = [str(PROGRAMS / "nsml"), "logs", name]
+    done = subprocess.run(command, env=platform.environment, capture_output=True, check=True)
+    assert done.stdout == raw
+    assert "\x1b" not in platform.nsml("ps", "-a").stdout
+
+
+def test_data_folder_of_another_backend(platform, tmp_path):
+    if shutil.which("etcd") is None:
+        pytest.skip("etcd is not installed: there is only one backend")
+    with Platform(simulate_gpus=1, options=["--embedded"]) as other:
+        other.nsml("down", "-y")
+        etcd = "http://127.0.0.1:1"
+        done = other.nsml("up", "--etcd", etcd, check=False, timeout_s=120)
+        assert done.returncode != 0
+        assert "embedded" in done.stderr, done.stderr
+        left = subprocess.run(
+            ["pgrep", "-f", str(other.folder)], capture_output=True, text=True, check=False
+        )
+        assert left.stdout == ""

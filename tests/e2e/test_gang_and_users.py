@@ -1,0 +1,58 @@
+"""Two agents on one platform: a gang over both, and users who do not see one another's things."""
+
+import re
+
+import pytest
+
+from bench.platform import Platform
+from tests.e2e.programs import wait_for, write_program
+
+GANG = """\
+import os, nsml
+print("rank", nsml.MY_RANK, "of", len(nsml.PARALLEL_WORLD), "on", os.environ["NODE_RANK"])
+nsml.report(step=0, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SIZE"]))
+"""
+
+
+@pytest.fixture(scope="module")
+def platform():
+    with Platform(simulate_gpus=1, options=["--listen", "127.0.0.1:0"]) as running:
+        yield running
+
+
+def join(platform: Platform) -> None:
+    made = platform.nsml("admin", "join-token").stdout
+    command = re.search(r"nsml join (\S+) --token (\S+)", made)
+    assert command, made
+    platform.nsml(
+        *("join", command[1], "--token", command[2], "--name", "second", "--simulate-gpus", "1"),
+        *("--data", str(platform.folder / "second")),
+        timeout_s=120,
+    )
+
+
+def test_a_gang_runs_over_two_agents(platform, tmp_path):
+    join(platform)
+    wait_for(lambda: len(platform.json("node", "ls")["items"]) == 2, what="two nodes")
+    write_program(tmp_path / "code", GANG)
+    platform.nsml("run", "-g", "1", "--nodes", "2", "--wait", cwd=tmp_path / "code", timeout_s=120)
+    item = platform.json("ps", "-a")["items"][0]
+    assert item["state"] == "SUCCEEDED", item
+    assert len({replica["node"] for replica in item["replicas"]}) == 2
+
+
+def test_somebody_elses_private_session_does_not_exist(platform, tmp_path):
+    write_program(tmp_path / "code", "print('private')\n")
+    name = platform.nsml("run", "-g", "0", "-o", "name", cwd=tmp_path / "code").stdout.strip()
+    platform.nsml("admin", "user", "add", "lee")
+    token = platform.nsml("admin", "user", "token", "lee").stdout.strip().splitlines()[-1]
+    file = tmp_path / "lee.token"
+    file.write_text(token)
+    file.chmod(0o600)
+    lee = {"NSML_TOKEN_FILE": str(file)}
+    for command in (["logs"], ["stop", "-y"], ["rm", "-y"], ["getid"], ["events"], ["model", "ls"]):
+        done = platform.nsml(*command, name, check=False, environment=lee)
+        assert done.returncode == 5, (command, done.returncode, done.stderr)
+    assert name not in platform.nsml("ps", "-a", environment=lee).stdout
+    denied = platform.nsml("admin", "user", "ls", check=False, environment=lee)
+    assert denied.returncode == 4, denied.stderr
