@@ -1,0 +1,419 @@
+"""Reads what a replica wrote: record files and the log, from acknowledged cursors on.
+
+The format of record files is in `docs/sdk-protocol.md`. Files below `run/` belong to the program,
+which may replace them while they are read: they are opened by descriptor from the replica folder
+down, never through a link, and no length in them is trusted.
+
+What is damaged is reported as a `Gap`, never skipped in silence. A frame that is not whole yet is
+waited for; when its writer is dead (`final`), it never was: the call that wrote it did not return.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import stat
+from bisect import bisect_right
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+import structlog
+
+from nodeagent.streams import Batch, Channel, Cursor, Gap, StreamId
+from nsml._frames import HEADER, MAGIC, MAX_PAYLOAD
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Mapping
+
+    from nodeagent.folders import ReplicaFolder, ReplicaId
+    from nodeagent.streams import Item
+    from nsml.clock import Offload
+
+_RECORD_FILE = re.compile(r"([1-9][0-9]{0,8})\.records")
+_SEARCH_WINDOW = 1 << 18
+_SEARCH_BUDGET = 1 << 24
+"""Bytes that one look for the next valid frame may checksum: a program could feign many."""
+_LONGEST_GAP = 1 << 32
+"""Numbers further ahead than this are taken for noise."""
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpoolLimits:
+    """Bounds of one `ReplicaSpool.read`, for each stream, and of how many streams there are."""
+
+    bytes: int = 256 * 1024
+    records: int = 2000
+    files: int = 4096
+
+
+class ReplicaSpool:
+    """One replica's files, read once each from where `cursors` say. Blocking; for one reader."""
+
+    def __init__(
+        self,
+        replica_id: ReplicaId,
+        folder: ReplicaFolder,
+        cursors: Mapping[StreamId, Cursor],
+        limits: SpoolLimits | None = None,
+    ) -> None:
+        self._replica_id = replica_id
+        self._folder = folder
+        self._limits = limits or SpoolLimits()
+        self._cursors = dict(cursors)
+        self._files: dict[int, RecordFile] = {}
+        self._last_writer = 0
+        self._log = StreamId(replica_id=replica_id, channel=Channel.LOG, writer=0)
+
+    def rewind(self, cursors: Mapping[StreamId, Cursor]) -> None:
+        """Read again from `cursors` on: what was sent and not acknowledged is sent again."""
+        self._cursors = dict(cursors)
+        self._files.clear()
+
+    def read(self, *, final: bool = False) -> list[Item]:
+        """The next elements of every stream, bounded by the limits; empty when there are none.
+
+        `final` says that no process of the replica is left. Then an empty answer means: that was all.
+        """
+        items = self._read_log()
+        with _open_below(self._folder.path, ("run", "spool")) as spool:
+            if spool is not None:
+                items += self._read_files(spool, final=final)
+        return items
+
+    def _read_files(self, spool: int, *, final: bool) -> list[Item]:
+        """From each record file in turn, beginning behind the last one of the pass before."""
+        items: list[Item] = []
+        writers = self._writers(spool)
+        turn = bisect_right(writers, self._last_writer)
+        for writer in [*writers[turn:], *writers[:turn]]:
+            file = self._files.get(writer) or self._new_file(writer)
+            descriptor = _open_regular(f"{writer}.records", spool, longer_than=file.cursor.offset)
+            if descriptor is None:
+                continue
+            try:
+                items += file.read(descriptor, self._limits, final=final)
+            finally:
+                os.close(descriptor)
+            self._last_writer = writer
+            if sum(_weight(item) for item in items) >= self._limits.bytes:
+                break
+        return items
+
+    def _writers(self, spool: int) -> list[int]:
+        found = (_RECORD_FILE.fullmatch(name) for name in os.listdir(spool))
+        writers = sorted(int(match[1]) for match in found if match is not None)
+        if len(writers) > self._limits.files:
+            log.warning("spool.too_many_files", replica=str(self._replica_id), files=len(writers))
+        return writers[: self._limits.files]
+
+    def _new_file(self, writer: int) -> RecordFile:
+        stream = StreamId(replica_id=self._replica_id, channel=Channel.METRIC, writer=writer)
+        file = RecordFile(stream, self._cursors.get(stream, Cursor.start(Channel.METRIC)))
+        self._files[writer] = file
+        return file
+
+    def _read_log(self) -> list[Item]:
+        cursor = self._cursors.get(self._log, Cursor.start(Channel.LOG))
+        try:
+            descriptor = os.open(self._folder.output, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except FileNotFoundError:
+            return []
+        try:
+            item = _next_text(self._log, descriptor, cursor, self._limits.bytes)
+        finally:
+            os.close(descriptor)
+        if item is None:
+            return []
+        self._cursors[self._log] = item.cursor
+        return [item]
+
+
+class RecordFile:
+    """One record file, read frame by frame; `cursor` is behind the last whole frame that was read."""
+
+    def __init__(self, stream: StreamId, cursor: Cursor) -> None:
+        self.stream = stream
+        self.cursor = cursor
+        self._suspect = -1
+        self._searched_to = 0
+
+    def read(self, descriptor: int, limits: SpoolLimits, *, final: bool) -> list[Item]:
+        """The next batch, and gaps before it; empty when nothing whole is there yet."""
+        while True:
+            before = self.cursor
+            items = self._read_on(descriptor, limits, final=final)
+            if items or self.cursor == before:
+                return items
+
+    def _read_on(self, descriptor: int, limits: SpoolLimits, *, final: bool) -> list[Item]:
+        size = os.fstat(descriptor).st_size
+        if self.cursor.offset == 0:
+            magic = os.pread(descriptor, len(MAGIC), 0)
+            if magic == MAGIC:
+                self.cursor = Cursor(last=self.cursor.last, offset=len(MAGIC))
+            elif MAGIC.startswith(magic):
+                return []
+            else:
+                return self._step_over(descriptor, size, final=final)
+        data = os.pread(descriptor, max(limits.bytes, HEADER.size), self.cursor.offset)
+        if len(data) >= HEADER.size:
+            whole = HEADER.size + HEADER.unpack_from(data)[0]
+            if len(data) < whole <= HEADER.size + MAX_PAYLOAD:
+                data = os.pread(descriptor, whole, self.cursor.offset)
+        items, damaged = self._parse(data, limits)
+        if not items and (damaged or (final and self.cursor.offset < size)):
+            return self._step_over(descriptor, size, final=final)
+        return items
+
+    def _parse(self, data: bytes, limits: SpoolLimits) -> tuple[list[Item], bool]:
+        """Items of the whole frames at the front of `data`, and whether a bad one stopped it."""
+        items: list[Item] = []
+        records: list[bytes] = []
+        base, position, damaged = self.cursor.offset, 0, False
+        while position + HEADER.size <= len(data) and len(records) < limits.records:
+            length, checksum, seq = HEADER.unpack_from(data, position)
+            end = position + HEADER.size + length
+            if length > MAX_PAYLOAD:
+                damaged = True
+                break
+            if end > len(data):
+                break
+            payload = data[position + HEADER.size : end]
+            if not _is_valid(payload, checksum, seq):
+                damaged = True
+                break
+            if records and seq != self.cursor.last + len(records) + 1:
+                break  # the next pass begins with it
+            if seq > self.cursor.last:
+                items += self._gap_before(seq) if not records else []
+                records.append(payload)
+            position = end
+        first, last = self.cursor.last + 1, self.cursor.last + len(records)
+        if position:
+            self.cursor = Cursor(last=last, offset=base + position)
+        if records:
+            items.append(
+                Batch(
+                    stream=self.stream,
+                    first=first,
+                    last=last,
+                    records=tuple(records),
+                    cursor=self.cursor,
+                )
+            )
+        return items, damaged
+
+    def _gap_before(self, seq: int) -> list[Item]:
+        """The gap up to record `seq`, none when there is none; the offset stays before its frame."""
+        first = self.cursor.last + 1
+        if seq <= first:
+            return []
+        self.cursor = Cursor(last=seq - 1, offset=self.cursor.offset)
+        return [self._gap(first, "records are missing from their file")]
+
+    def _gap(self, first: int, reason: str) -> Gap:
+        last = self.cursor.last
+        return Gap(stream=self.stream, first=first, last=last, reason=reason, cursor=self.cursor)
+
+    def _step_over(self, descriptor: int, size: int, *, final: bool) -> list[Item]:
+        """What to do where no valid frame is: look once more, then for the next valid one.
+
+        At the end of a dead writer's file a frame that is not whole is cut off; one that is whole
+        and wrong was a record.
+        """
+        offset = self.cursor.offset
+        if self._suspect != offset:
+            self._suspect, self._searched_to = offset, max(offset, 1)
+            if not final:
+                return []
+        found = self._search(descriptor, size, final=final)
+        if found is not None:
+            position, seq = found
+            self.cursor = Cursor(last=self.cursor.last, offset=position)
+            return self._gap_before(seq)
+        if not final:
+            return []
+        lost = self.cursor.last + (1 if _is_whole(descriptor, offset, size) else 0)
+        was_a_record = lost > self.cursor.last
+        self.cursor = Cursor(last=lost, offset=size)
+        return [self._gap(lost, "the end of a record file is damaged")] if was_a_record else []
+
+    def _search(self, descriptor: int, size: int, *, final: bool) -> tuple[int, int] | None:
+        """(offset, number) of the next valid frame with a number that is still to come.
+
+        Goes on where the last search ended. One search is bounded, except for the final one.
+        """
+        budget = _SEARCH_BUDGET
+        unfinished = size
+        while self._searched_to + HEADER.size <= size:
+            window = os.pread(descriptor, _SEARCH_WINDOW, self._searched_to)
+            for position in range(len(window) - HEADER.size + 1):
+                length, checksum, seq = HEADER.unpack_from(window, position)
+                if length > MAX_PAYLOAD or not self._may_come(seq):
+                    continue
+                offset = self._searched_to + position
+                if offset + HEADER.size + length > size:
+                    unfinished = min(unfinished, offset)
+                    continue
+                if _is_valid(os.pread(descriptor, length, offset + HEADER.size), checksum, seq):
+                    return offset, seq
+                budget -= length
+                if budget < 0 and not final:
+                    self._searched_to = min(unfinished, offset + 1)
+                    return None
+            self._searched_to += max(len(window) - HEADER.size + 1, 1)
+        self._searched_to = min(unfinished, self._searched_to)
+        return None
+
+    def _may_come(self, seq: int) -> bool:
+        last = self.cursor.last
+        return last < seq <= last + _LONGEST_GAP
+
+
+class SpoolFollower:
+    """Follows a spool until its replica has ended: fast while things come, at rest when not."""
+
+    def __init__(
+        self,
+        spool: ReplicaSpool,
+        run: Offload,
+        *,
+        shortest_s: float = 0.02,
+        longest_s: float = 1.0,
+    ) -> None:
+        self._spool = spool
+        self._run = run
+        self._shortest_s = shortest_s
+        self._longest_s = longest_s
+        self._poked = asyncio.Event()
+        self._ended = False
+
+    def poke(self) -> None:
+        """Look at once."""
+        self._poked.set()
+
+    def end(self) -> None:
+        """The replica is gone: read what is left, then finish."""
+        self._ended = True
+        self._poked.set()
+
+    async def __aiter__(self) -> AsyncIterator[list[Item]]:
+        """What comes, in bounded pieces; the next is read only when asked for."""
+        pause_s = self._shortest_s
+        while True:
+            final = self._ended
+            items = await self._run(partial(self._spool.read, final=final))
+            if items:
+                pause_s = self._shortest_s
+                yield items
+                continue
+            if final:
+                return
+            if not self._ended:
+                await self._rest(pause_s)
+            pause_s = min(pause_s * 2, self._longest_s)
+
+    async def _rest(self, seconds: float) -> None:
+        try:
+            async with asyncio.timeout(seconds):
+                await self._poked.wait()
+        except TimeoutError:
+            return
+        self._poked.clear()
+
+
+def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) -> Item | None:
+    """The next piece of a log.
+
+    A program can shorten its own log (`> /dev/stdout` does). How much was lost then is not known:
+    the gap counts as one byte, and positions go on behind it.
+    """
+    if os.fstat(descriptor).st_size < cursor.offset:
+        lost = cursor.last + 1
+        return Gap(
+            stream=stream,
+            first=lost,
+            last=lost,
+            reason="the program shortened its log",
+            cursor=Cursor(last=lost, offset=0),
+        )
+    text = os.pread(descriptor, limit, cursor.offset)
+    if not text:
+        return None
+    last = cursor.last + len(text)
+    return Batch(
+        stream=stream,
+        first=cursor.last + 1,
+        last=last,
+        text=text,
+        cursor=Cursor(last=last, offset=cursor.offset + len(text)),
+    )
+
+
+def _is_valid(payload: bytes, checksum: int, seq: int) -> bool:
+    return crc32(payload, crc32(seq.to_bytes(8, "little"))) == checksum
+
+
+def _weight(item: Item) -> int:
+    """Bytes that an item holds in memory."""
+    match item:
+        case Batch():
+            return len(item.text) + sum(map(len, item.records))
+        case Gap():
+            return 0
+
+
+def _is_whole(descriptor: int, offset: int, size: int) -> bool:
+    """Whether the bytes at `offset` look like a frame that fits the file."""
+    header = os.pread(descriptor, HEADER.size, offset)
+    if len(header) < HEADER.size:
+        return False
+    length: int = HEADER.unpack(header)[0]
+    return length > MAX_PAYLOAD or offset + HEADER.size + length <= size
+
+
+@contextmanager
+def _open_below(root: os.PathLike[str], names: tuple[str, ...]) -> Iterator[int | None]:
+    """A descriptor of the folder `names` below `root`, following no link; None if it is not one."""
+    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        descriptor = os.open(root, flags)
+    except OSError:
+        yield None
+        return
+    for name in names:
+        try:
+            below = os.open(name, flags, dir_fd=descriptor)
+        except OSError:
+            os.close(descriptor)
+            yield None
+            return
+        os.close(descriptor)
+        descriptor = below
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
+    """A descriptor of a regular file in `folder`; None for a shorter one or anything else."""
+    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+    try:
+        facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
+        if not stat.S_ISREG(facts.st_mode) or facts.st_size <= longer_than:
+            return None
+        descriptor = os.open(name, flags, dir_fd=folder)
+    except OSError:
+        return None
+    # what the name stands for may have changed in between
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    return None

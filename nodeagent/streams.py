@@ -1,0 +1,78 @@
+"""Streams as the agent sees them: who they are, how far they are acknowledged, what is sent."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from nodeagent.folders import ReplicaId
+
+
+class Channel(enum.StrEnum):
+    """What a stream carries. `STATE` is for records that the agent itself makes."""
+
+    METRIC = "metric"
+    LOG = "log"
+    STATE = "state"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StreamId:
+    """One ordered series of one replica. `writer` is the record file's number, 0 for the log.
+
+    A record file is one stream of channel METRIC, whatever kinds of records are in it: they share
+    its sequence numbers.
+    """
+
+    replica_id: ReplicaId
+    channel: Channel
+    writer: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cursor:
+    """How far a stream has come.
+
+    `last` is the position of the last element: a record's sequence number from 1, or a byte of the
+    log from 0; one less than the first where nothing was read. `offset` is where reading goes on in
+    the file.
+    """
+
+    last: int
+    offset: int
+
+    @classmethod
+    def start(cls, channel: Channel) -> Cursor:
+        """Before the first element."""
+        return cls(last=-1 if channel is Channel.LOG else 0, offset=0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Consecutive elements `first`..`last`; `cursor` is to be kept once they are acknowledged.
+
+    Records have their JSON payloads in `records`; logs their bytes in `text`.
+    """
+
+    stream: StreamId
+    first: int
+    last: int
+    records: tuple[bytes, ...] = ()
+    text: bytes = b""
+    cursor: Cursor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gap:
+    """Elements `first`..`last` that are lost, and why, in words for the session's user."""
+
+    stream: StreamId
+    first: int
+    last: int
+    reason: str
+    cursor: Cursor
+
+
+Item: TypeAlias = Batch | Gap

@@ -1,0 +1,352 @@
+"""The spool reader against whole, torn, damaged and hostile files."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.spool import ReplicaSpool, SpoolFollower, SpoolLimits
+from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
+from nsml._frames import MAGIC, MAX_PAYLOAD, frame
+from nsml.clock import inline
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
+LOG = StreamId(replica_id=REPLICA, channel=Channel.LOG, writer=0)
+
+
+def metric(writer: int) -> StreamId:
+    return StreamId(replica_id=REPLICA, channel=Channel.METRIC, writer=writer)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> ReplicaFolder:
+    return new_folder(tmp_path)
+
+
+def new_folder(tmp_path: Path) -> ReplicaFolder:
+    made = ReplicaFolder(tmp_path / str(REPLICA))
+    made.create()
+    return made
+
+
+def spool_of(folder: ReplicaFolder, limits: SpoolLimits | None = None) -> ReplicaSpool:
+    return ReplicaSpool(REPLICA, folder, {}, limits)
+
+
+def payload(number: int) -> bytes:
+    return b'{"kind":"metric","n":%d}' % number
+
+
+def whole(count: int) -> bytes:
+    return MAGIC + b"".join(frame(n, payload(n)) for n in range(1, count + 1))
+
+
+def put(folder: ReplicaFolder, content: bytes, writer: int = 1) -> None:
+    (folder.spool / f"{writer}.records").write_bytes(content)
+
+
+def drain(spool: ReplicaSpool, *, final: bool = True) -> list[Item]:
+    """Everything there is, with the second look that damage gets."""
+    items: list[Item] = []
+    quiet = 0
+    while quiet < 2:
+        more = spool.read(final=final)
+        quiet = 0 if more else quiet + 1
+        items += more
+    return items
+
+
+def records_in(items: Sequence[Item], writer: int = 1) -> dict[int, bytes]:
+    """Records by number; fails when one comes twice or out of order."""
+    found: dict[int, bytes] = {}
+    for item in items:
+        if item.stream == metric(writer):
+            assert item.first == max(found, default=0) + 1, "not in order"
+            assert item.last >= item.first
+            numbers = range(item.first, item.last + 1)
+            if isinstance(item, Batch):
+                assert len(item.records) == len(numbers)
+                found.update(zip(numbers, item.records, strict=True))
+            else:
+                found.update(dict.fromkeys(numbers, b"GAP"))
+    return found
+
+
+def text_in(items: Sequence[Item]) -> bytes:
+    return b"".join(i.text for i in items if isinstance(i, Batch) and i.stream == LOG)
+
+
+def test_records_come_once_in_order_and_in_bounded_batches(folder: ReplicaFolder) -> None:
+    put(folder, whole(1000))
+    limits = SpoolLimits(bytes=1000, records=7)
+    items = drain(spool_of(folder, limits))
+    assert records_in(items) == {n: payload(n) for n in range(1, 1001)}
+    for item in items:
+        assert isinstance(item, Batch)
+        assert len(item.records) <= 7
+        assert sum(map(len, item.records)) <= 1000
+
+
+def test_a_record_over_the_batch_limit_still_comes(folder: ReplicaFolder) -> None:
+    big = b'"' + b"x" * (MAX_PAYLOAD - 2) + b'"'
+    put(folder, MAGIC + frame(1, b"{}") + frame(2, big) + frame(3, b"{}"))
+    items = drain(spool_of(folder, SpoolLimits(bytes=100)))
+    assert records_in(items) == {1: b"{}", 2: big, 3: b"{}"}
+
+
+def test_a_torn_tail_waits_and_comes_when_it_is_whole(folder: ReplicaFolder) -> None:
+    content = whole(3)
+    spool = spool_of(folder)
+    for length in range(len(content) + 1):
+        put(folder, content[:length])
+        items = spool.read()
+        assert all(isinstance(item, Batch) for item in items)
+    assert spool.read() == []
+    spool.rewind({})
+    assert list(records_in(drain(spool))) == [1, 2, 3]
+
+
+def test_a_torn_tail_of_a_dead_writer_is_no_gap(folder: ReplicaFolder) -> None:
+    put(folder, whole(3)[:-4])
+    items = drain(spool_of(folder))
+    assert records_in(items) == {1: payload(1), 2: payload(2)}
+
+
+def test_a_flipped_bit_is_a_gap_of_one(folder: ReplicaFolder) -> None:
+    content = bytearray(whole(5))
+    content[content.index(payload(3))] ^= 1
+    put(folder, bytes(content))
+    items = drain(spool_of(folder), final=False)
+    assert records_in(items) == {
+        1: payload(1), 2: payload(2), 3: b"GAP", 4: payload(4), 5: payload(5),
+    }  # fmt: skip
+
+
+def test_damage_is_looked_at_twice(folder: ReplicaFolder) -> None:
+    content = bytearray(whole(3))
+    place = content.index(payload(2))
+    content[place] ^= 1
+    put(folder, bytes(content))
+    spool = spool_of(folder)
+    assert list(records_in(spool.read())) == [1]
+    assert spool.read() == []
+    content[place] ^= 1  # it was being cut and written anew
+    put(folder, bytes(content))
+    (batch,) = spool.read()
+    assert isinstance(batch, Batch)
+    assert (batch.first, batch.last) == (2, 3)
+
+
+def test_a_damaged_last_record_is_a_gap_when_its_writer_is_dead(folder: ReplicaFolder) -> None:
+    content = bytearray(whole(2))
+    content[-1] ^= 1
+    put(folder, bytes(content))
+    spool = spool_of(folder)
+    assert list(records_in(drain(spool, final=False))) == [1]
+    (gap,) = drain(spool)
+    assert isinstance(gap, Gap)
+    assert (gap.first, gap.last) == (2, 2)
+
+
+def test_missing_numbers_are_a_gap(folder: ReplicaFolder) -> None:
+    put(folder, MAGIC + frame(1, payload(1)) + frame(5, payload(5)))
+    items = drain(spool_of(folder))
+    assert records_in(items) == {1: payload(1), 2: b"GAP", 3: b"GAP", 4: b"GAP", 5: payload(5)}
+
+
+def test_repeated_numbers_are_left_out(folder: ReplicaFolder) -> None:
+    again = b"".join(frame(n, payload(n)) for n in (1, 2, 2, 1, 2, 3))
+    put(folder, MAGIC + again)
+    assert records_in(drain(spool_of(folder))) == {n: payload(n) for n in (1, 2, 3)}
+
+
+def test_a_wrong_magic_costs_nothing_behind_it(folder: ReplicaFolder) -> None:
+    put(folder, b"X" + whole(3)[1:])
+    assert list(records_in(drain(spool_of(folder)))) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("content", [b"", b"NSML", b"noise" * 1000, b"\0" * 100_000])
+def test_files_without_records(folder: ReplicaFolder, content: bytes) -> None:
+    put(folder, content)
+    assert records_in(drain(spool_of(folder), final=False)) == {}
+    assert drain(spool_of(folder))[1:] == []
+
+
+def test_reading_goes_on_from_acknowledged_cursors(folder: ReplicaFolder) -> None:
+    folder.output.write_bytes(b"0123456789")
+    put(folder, whole(100))
+    limits = SpoolLimits(bytes=200, records=10)
+    spool = spool_of(folder, limits)
+    cursors = {item.stream: item.cursor for item in spool.read()}
+    spool.read()  # sent, and never acknowledged
+    rest = drain(ReplicaSpool(REPLICA, folder, cursors, limits))
+    first = next(item.first for item in rest if item.stream == metric(1))
+    assert first == cursors[metric(1)].last + 1
+    assert max(item.last for item in rest if item.stream == metric(1)) == 100
+    assert text_in(rest) == b""
+
+
+def test_many_writers_share_a_pass(folder: ReplicaFolder) -> None:
+    for writer in range(1, 21):
+        put(folder, whole(50), writer)
+    spool = spool_of(folder, SpoolLimits(bytes=1000))
+    first = spool.read()
+    assert sum(len(r) for item in first if isinstance(item, Batch) for r in item.records) < 3000
+    items = first + drain(spool)
+    for writer in range(1, 21):
+        assert list(records_in(items, writer)) == list(range(1, 51))
+
+
+def test_the_log_is_byte_exact_and_bounded(folder: ReplicaFolder) -> None:
+    text = random.Random(1).randbytes(3_000_000)
+    folder.output.write_bytes(text)
+    items = drain(spool_of(folder))
+    assert text_in(items) == text
+    assert max(len(i.text) for i in items if isinstance(i, Batch)) <= SpoolLimits().bytes
+    assert items[0].first == 0
+    assert items[-1].last == len(text) - 1
+
+
+def test_a_shortened_log_is_a_gap_and_goes_on(folder: ReplicaFolder) -> None:
+    folder.output.write_bytes(b"long before")
+    spool = spool_of(folder)
+    before = spool.read()
+    folder.output.write_bytes(b"new")
+    after = drain(spool)
+    assert isinstance(after[0], Gap)
+    assert text_in(after) == b"new"
+    positions = [(item.first, item.last) for item in [*before, *after]]
+    assert positions == [(0, 10), (11, 11), (12, 14)]
+
+
+@pytest.mark.parametrize("what", ["link", "folder link", "pipe", "device link", "folder"])
+def test_nothing_but_regular_files_is_opened(
+    folder: ReplicaFolder, tmp_path: Path, what: str
+) -> None:
+    secret = tmp_path / "secret"
+    secret.mkdir()
+    (secret / "1.records").write_bytes(whole(3))
+    target = folder.spool / "1.records"
+    match what:
+        case "link":
+            target.symlink_to(secret / "1.records")
+        case "folder link":
+            folder.spool.rmdir()
+            folder.spool.symlink_to(secret)
+        case "pipe":
+            os.mkfifo(target)
+        case "device link":
+            target.symlink_to("/dev/zero")
+        case _:
+            target.mkdir()
+    assert drain(spool_of(folder)) == []
+
+
+def test_a_missing_folder_is_an_empty_one(tmp_path: Path) -> None:
+    assert spool_of(ReplicaFolder(tmp_path / "nothing")).read() == []
+
+
+def test_feigned_frames_cost_a_bounded_search(folder: ReplicaFolder) -> None:
+    # every position looks like a long frame with a number that may come
+    feigned = (b"\0\0\x08\0" + b"\x02\0\0\0") * 40_000
+    put(folder, MAGIC + frame(1, b"{}") + b"\xff" * 16 + feigned)
+    spool = spool_of(folder)
+    assert list(records_in(spool.read())) == [1]
+    spool.read()
+    assert spool.read() == []
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_any_damage_loses_only_what_it_touches(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = new_folder(tmp_path_factory.mktemp("spool"))
+    count = data.draw(st.integers(1, 12))
+    sizes = data.draw(st.lists(st.integers(0, 60), min_size=count, max_size=count))
+    bodies = {n: bytes([n]) * size for n, size in enumerate(sizes, 1)}
+    frames = {n: frame(n, body) for n, body in bodies.items()}
+    content = bytearray(MAGIC + b"".join(frames.values()))
+    damage = data.draw(st.integers(8, len(content) - 1))
+    length = data.draw(st.integers(1, 30))
+    noise = data.draw(st.binary(min_size=length, max_size=length))
+    content[damage : damage + length] = noise[: len(content) - damage]
+    put(folder, bytes(content))
+
+    position, touched = len(MAGIC), set()
+    for n, whole_frame in frames.items():
+        end = position + len(whole_frame)
+        if content[position:end] != whole_frame:
+            touched.add(n)
+        position = end
+    found = records_in(drain(spool_of(folder)))
+    for n, body in bodies.items():
+        if n not in touched:
+            assert found[n] == body
+    assert all(body in (bodies.get(n), b"GAP") for n, body in found.items())
+    if touched and max(touched) < count:
+        assert {n for n, body in found.items() if body == b"GAP"} == touched
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_any_pace_of_writing_and_restarting_gives_each_once(
+    data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    folder = new_folder(tmp_path_factory.mktemp("spool"))
+    content = whole(data.draw(st.integers(0, 30)))
+    text = bytes(range(256)) * 3
+    limits = SpoolLimits(bytes=data.draw(st.integers(1, 400)), records=data.draw(st.integers(1, 9)))
+    acknowledged: dict[StreamId, Cursor] = {}
+    items: list[Item] = []
+    spool = spool_of(folder, limits)
+    written = 0
+    while written < len(content):
+        written += data.draw(st.integers(1, max(len(content) // 3, 1)))
+        put(folder, content[:written])
+        folder.output.write_bytes(text[:written])
+        read = spool.read()
+        if data.draw(st.booleans()):
+            items += read
+            acknowledged.update({item.stream: item.cursor for item in read})
+        else:
+            spool = ReplicaSpool(REPLICA, folder, acknowledged, limits)
+    spool = ReplicaSpool(REPLICA, folder, acknowledged, limits)
+    items += drain(spool)
+    assert all(isinstance(item, Batch) for item in items)
+    assert records_in(items) == {n: payload(n) for n in range(1, len(records_in(items)) + 1)}
+    assert len(records_in(items)) == content.count(b'"kind"')
+    assert text_in(items) == text[:written]
+
+
+async def test_following_ends_with_the_replica(folder: ReplicaFolder) -> None:
+    follower = SpoolFollower(spool_of(folder), inline, longest_s=1000, shortest_s=1000)
+    got: list[Item] = []
+
+    async def follow() -> None:
+        async for items in follower:
+            got.extend(items)
+
+    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+        group.create_task(follow())
+        await asyncio.sleep(0)
+        put(folder, whole(2))
+        follower.poke()
+        while not got:  # noqa: ASYNC110 - each turn of the loop lets the follower read
+            await asyncio.sleep(0)
+        folder.output.write_bytes(b"last words")
+        put(folder, whole(3) + b"torn")
+        follower.end()
+    assert list(records_in(got)) == [1, 2, 3]
+    assert text_in(got) == b"last words"
