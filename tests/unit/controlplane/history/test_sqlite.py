@@ -12,7 +12,7 @@ import stat
 import subprocess
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
@@ -33,9 +33,12 @@ from controlplane.history.values import (
 from nsml.clock import SystemClock, in_thread, inline
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from controlplane.history.interface import History
     from controlplane.history.sqlite import SqliteHistory
 
+T = TypeVar("T")
 LOG = StreamKey("s1", 1, 0, Channel.LOG)
 
 
@@ -331,4 +334,78 @@ async def test_listing_many_sessions_reads_in_order_of_time(tmp_path: Path) -> N
     keys = [(found.created_at, found.id) for found in page.sessions]
     assert len(keys) == 1000
     assert keys == sorted(keys, reverse=True)
+    await history.close()
+
+
+class Gate:
+    """An Offload whose work waits until the gate is open; counts what came to it."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.open.set()
+        self.came = 0
+
+    async def __call__(self, work: Callable[[], T], /) -> T:
+        self.came += 1
+        await self.open.wait()
+        return work()
+
+
+async def turns(count: int = 5) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+async def test_a_transaction_under_way_is_not_left_alone_however_often_cancelled() -> None:
+    gate = Gate()
+    history = await open_history(":memory:", clock=SystemClock(), run=gate)
+    gate.open.clear()
+    before = gate.came
+    first = asyncio.ensure_future(history.streams.append([text(0, b"first")]))
+    await turns()
+    for _ in range(3):
+        first.cancel()
+        await turns()
+    second = asyncio.ensure_future(history.streams.append([text(5, b"second")]))
+    await turns()
+    assert gate.came - before == 1, "the next transaction waits for the one under way"
+    gate.open.set()
+    assert await second == {LOG: 11}
+    with pytest.raises(asyncio.CancelledError):
+        await first
+    assert (await history.streams.read_log("s1")).data == b"firstsecond"
+    await history.close()
+
+
+async def test_a_write_cancelled_while_it_waits_is_not_made_later() -> None:
+    gate = Gate()
+    history = await open_history(":memory:", clock=SystemClock(), run=gate)
+    gate.open.clear()
+    first = asyncio.ensure_future(history.ledger.audit([AuditRow(at=1.0, actor="a", method="m")]))
+    await turns()
+    waiting = asyncio.ensure_future(history.ledger.audit([AuditRow(at=2.0, actor="b", method="m")]))
+    await turns()
+    waiting.cancel()
+    await turns()
+    gate.open.set()
+    await first
+    await history.ledger.audit([AuditRow(at=3.0, actor="c", method="m")])
+    assert [row.actor for _, row in await history.ledger.audited()] == ["a", "c"]
+    assert waiting.cancelled()
+    await history.close()
+
+
+async def test_a_follower_hears_even_when_the_writer_was_cancelled() -> None:
+    gate = Gate()
+    history = await open_history(":memory:", clock=SystemClock(), run=gate)
+    with history.streams.changed("s1") as change:
+        gate.open.clear()
+        writing = asyncio.ensure_future(history.streams.append([text(0, b"x")]))
+        await turns()
+        writing.cancel()
+        await turns()
+        gate.open.set()
+        async with asyncio.timeout(30):
+            await change.wait()
+    assert (await history.streams.read_log("s1")).data == b"x"
     await history.close()
