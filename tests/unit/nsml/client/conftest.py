@@ -1,0 +1,24 @@
+import pytest
+
+from nsml.client.connect import connect
+from nsml.client.contexts import Context
+from tests.unit.nsml.client.contract_server import TOKEN, ContractServer
+
+
+@pytest.fixture
+def server():
+    with ContractServer() as running:
+        yield running
+
+
+@pytest.fixture
+def context(server, tmp_path):
+    token = tmp_path / "token"
+    token.write_text(TOKEN + "\n")
+    return Context(name="test", server=server.address, token_file=token)
+
+
+@pytest.fixture
+async def client(context):
+    async with connect(context) as connected:
+        yield connected

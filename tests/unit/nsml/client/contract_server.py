@@ -1,0 +1,599 @@
+"""A small platform that keeps the contract: real gRPC on loopback, everything in memory.
+
+It places nothing: tests say what sessions do. Its servicers follow the comments of proto/nsml/v1.
+"""
+
+from __future__ import annotations
+
+# ruff: noqa: N802 - gRPC names methods as the contract does
+import fnmatch
+import itertools
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Self
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.rpc import error_details_pb2, status_pb2
+from grpc_status import rpc_status
+
+from nsml.content.digests import digest_of
+from nsml.content.manifest import decode
+from nsml.v1 import (
+    accounts_pb2,
+    accounts_pb2_grpc,
+    checkpoints_pb2,
+    checkpoints_pb2_grpc,
+    content_pb2,
+    content_pb2_grpc,
+    datasets_pb2,
+    datasets_pb2_grpc,
+    nodes_pb2,
+    nodes_pb2_grpc,
+    resources_pb2,
+    sessions_pb2_grpc,
+)
+from nsml.v1 import sessions_pb2 as pb
+
+TOKEN = "secret-of-kim"
+ENDED = {pb.SESSION_STATE_SUCCEEDED, pb.SESSION_STATE_FAILED, pb.SESSION_STATE_STOPPED}
+EPOCH = 1_700_000_000
+
+
+def refuse(context, code, message, reason="", **metadata):
+    """Abort as the control plane does: a status with ErrorInfo."""
+    info = error_details_pb2.ErrorInfo(reason=reason, domain="nsml", metadata=metadata)
+    detail = AnyMessage()
+    detail.Pack(info)
+    status = status_pb2.Status(code=code.value[0], message=message, details=[detail])
+    context.abort_with_status(rpc_status.to_status(status))
+
+
+class State:
+    """What the platform knows; a condition tells of every change."""
+
+    def __init__(self) -> None:
+        self.changed = threading.Condition()
+        self.sessions: dict[str, pb.Session] = {}
+        self.removed: dict[int, str] = {}
+        self.requests: dict[str, str] = {}
+        self.logs: dict[tuple[str, int], bytearray] = {}
+        self.lost: dict[tuple[str, int], int] = {}
+        self.points: dict[str, list[pb.MetricPoint]] = {}
+        self.blobs: dict[str, bytes] = {}
+        self.datasets: list[datasets_pb2.Dataset] = []
+        self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
+        self.nodes: list[nodes_pb2.Node] = []
+        self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
+        self.tokens = {TOKEN: "kim"}
+        self.revision = 0
+        self.simulated = False
+        self.calls: list[str] = []
+        self.piece = 7
+        self.largest_message = 0
+        self.fail_next: dict[str, grpc.StatusCode] = {}
+
+    def add(self, name, state=pb.SESSION_STATE_RUNNING, **fields):
+        """A session, newer than all before."""
+        number = len(self.sessions) + 1
+        session = pb.Session(
+            id=f"s{number:016d}",
+            name=name,
+            owner=name.split("/")[0],
+            project="kim",
+            state=state,
+            attempt=1,
+            visibility=resources_pb2.VISIBILITY_PRIVATE,
+            simulated=self.simulated,
+            **fields,
+        )
+        session.created_at.seconds = EPOCH + number
+        self.put(session)
+        return session
+
+    def put(self, session):
+        with self.changed:
+            self.revision += 1
+            session.revision = self.revision
+            self.sessions[session.id] = session
+            self.changed.notify_all()
+
+    def change(self, session, **fields):
+        """The session with other fields, told to watchers."""
+        fresh = pb.Session()
+        fresh.CopyFrom(self.sessions[session.id])
+        for key, value in fields.items():
+            if key == "end":
+                fresh.end.CopyFrom(value)
+            else:
+                setattr(fresh, key, value)
+        self.put(fresh)
+        return fresh
+
+    def log(self, session, data, attempt=1):
+        with self.changed:
+            self.logs.setdefault((session.id, attempt), bytearray()).extend(data)
+            self.changed.notify_all()
+
+    def report(self, session, name, number=None, *, step=None, json="", rank=0):
+        point = pb.MetricPoint(name=name, number=number, step=step, json=json, attempt=1, rank=rank)
+        with self.changed:
+            points = self.points.setdefault(session.id, [])
+            point.time.seconds = EPOCH + len(points)
+            points.append(point)
+            self.changed.notify_all()
+
+    def mine(self):
+        return sorted(self.sessions.values(), key=lambda s: -s.created_at.seconds)
+
+    def find(self, reference, context):
+        """A session reference, resolved as the contract says."""
+        newest = self.mine()
+        if reference.startswith("@"):
+            place = 1 if reference == "@last" else int(reference[1:])
+            fitting = newest[place - 1 : place]
+        else:
+            fitting = [
+                s for s in newest if reference in {s.id, s.name} or s.name.endswith(f"/{reference}")
+            ]
+        if len(fitting) > 1:
+            names = ",".join(sorted(s.name for s in fitting))
+            refuse(
+                context,
+                grpc.StatusCode.INVALID_ARGUMENT,
+                f"{reference!r} fits {len(fitting)} sessions",
+                "AMBIGUOUS_REFERENCE",
+                candidates=names,
+            )
+        if not fitting:
+            refuse(context, grpc.StatusCode.NOT_FOUND, f"no session {reference!r}", "NOT_FOUND")
+        return fitting[0]
+
+
+def fits(session, chosen):
+    """Whether a session passes a SessionFilter."""
+    owners = ["kim" if owner == "@me" else owner for owner in chosen.owners]
+    text = " ".join([session.name, session.memo, *session.spec.args])
+    return all(
+        (
+            not owners or session.owner in owners,
+            not chosen.states or session.state in chosen.states,
+            chosen.states or chosen.include_ended or session.state not in ENDED,
+            not chosen.dataset or any(d.name == chosen.dataset for d in session.spec.datasets),
+            not chosen.name_glob or fnmatch.fnmatchcase(session.name, chosen.name_glob),
+            chosen.text in text,
+        )
+    )
+
+
+class Sessions(sessions_pb2_grpc.SessionServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def CreateSession(self, request, context):
+        state = self.state
+        known = state.requests.get(request.request_id)
+        if known:
+            return pb.CreateSessionResponse(session=state.sessions[known])
+        if request.spec.resources.gpu_thousandths > 8000:
+            refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "no node has 9 GPUs",
+                "CANNOT_EVER_FIT",
+                why="the largest has 8",
+                **{"try": "nsml run -g 8"},
+            )
+        digest = request.spec.bundle_digest
+        if digest and digest not in state.blobs:
+            refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "missing", "MISSING_BLOBS")
+        dataset = request.spec.datasets[0].name if request.spec.datasets else "None"
+        prefix = f"kim/{dataset}/"
+        number = 1 + sum(s.name.startswith(prefix) for s in state.sessions.values())
+        session = state.add(
+            f"{prefix}{number}",
+            pb.SESSION_STATE_QUEUED,
+            spec=request.spec,
+            memo=request.memo,
+            command=request.command,
+        )
+        state.requests[request.request_id] = session.id
+        failure = state.fail_next.pop("CreateSession", None)
+        if failure:
+            context.abort(failure, "lost after it was done")
+        return pb.CreateSessionResponse(session=session)
+
+    def GetSession(self, request, context):
+        return pb.GetSessionResponse(session=self.state.find(request.session, context))
+
+    def ListSessions(self, request, context):
+        found = [s for s in self.state.mine() if fits(s, request.filter)]
+        start = int(request.cursor or 0)
+        size = min(request.page_size or 100, 2)
+        page = found[start : start + size]
+        more = str(start + size) if start + size < len(found) else ""
+        return pb.ListSessionsResponse(
+            sessions=page, next_cursor=more, revision=self.state.revision
+        )
+
+    def WatchSessions(self, request, context):
+        state = self.state
+        seen = request.from_revision
+        is_first = seen == 0
+        while context.is_active():
+            with state.changed:
+                if not is_first and state.revision <= seen:
+                    state.changed.wait(0.05)
+                    continue
+                news = [s for s in state.sessions.values() if s.revision > seen]
+                gone = [name for at, name in state.removed.items() if at > seen]
+                if is_first:
+                    news, gone = [s for s in news if s.state not in ENDED], []
+                seen = state.revision
+            yield pb.WatchSessionsResponse(
+                revision=seen,
+                changed=[s for s in news if fits(s, request.filter) or s.state in ENDED],
+                removed=gone,
+                reset=is_first,
+            )
+            is_first = False
+
+    def StopSession(self, request, context):
+        session = self.state.find(request.session, context)
+        if session.state in ENDED:
+            refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{session.name} has ended",
+                "ALREADY_ENDED",
+            )
+        end = pb.SessionEnd(cause=pb.CAUSE_STOP_REQUESTED, exit_code=143, message=request.reason)
+        return pb.StopSessionResponse(
+            session=self.state.change(session, state=pb.SESSION_STATE_STOPPED, end=end)
+        )
+
+    def RemoveSession(self, request, context):
+        session = self.state.find(request.session, context)
+        if session.state not in ENDED:
+            refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{session.name} has not ended",
+                "STILL_LIVE",
+                **{"try": f"nsml stop {session.name}"},
+            )
+        with self.state.changed:
+            del self.state.sessions[session.id]
+            self.state.revision += 1
+            self.state.removed[self.state.revision] = session.id
+            self.state.changed.notify_all()
+        return pb.RemoveSessionResponse(name=session.name)
+
+    def UpdateSession(self, request, context):
+        session = self.state.find(request.session, context)
+        fields = {"memo": request.memo} if request.HasField("memo") else {}
+        return pb.UpdateSessionResponse(session=self.state.change(session, **fields))
+
+    def ReadLogs(self, request, context):
+        state = self.state
+        session = state.find(request.session, context)
+        attempt, offset = request.attempt or session.attempt, request.offset
+        if request.HasField("tail_lines"):
+            text = bytes(state.logs.get((session.id, attempt), b""))
+            lines = text.splitlines(keepends=True)
+            offset = sum(map(len, lines[: max(len(lines) - request.tail_lines, 0)]))
+        while context.is_active():
+            with state.changed:
+                data = bytes(state.logs.get((session.id, attempt), b""))[offset:][: state.piece]
+                current = state.sessions[session.id]
+                if not data:
+                    if not request.attempt and current.attempt > attempt:
+                        attempt, offset = attempt + 1, 0
+                        continue
+                    is_over = current.state in ENDED or current.attempt > attempt
+                    if not request.follow or is_over:
+                        return
+                    state.changed.wait(0.05)
+                    continue
+                missing = state.lost.pop((session.id, attempt), 0)
+            yield pb.ReadLogsResponse(
+                offset=offset, data=data, attempt=attempt, missing_bytes=missing
+            )
+            offset += len(data)
+
+    def ReadMetrics(self, request, context):
+        state = self.state
+        session = state.find(request.session, context)
+        place = int(getattr(request, "from") or 0)
+        while context.is_active():
+            with state.changed:
+                points = state.points.get(session.id, [])[place : place + 3]
+                if not points:
+                    if not request.follow or state.sessions[session.id].state in ENDED:
+                        return
+                    state.changed.wait(0.05)
+                    continue
+            place += len(points)
+            wanted = [
+                p
+                for p in points
+                if not request.names
+                or any(fnmatch.fnmatchcase(p.name, glob) for glob in request.names)
+            ]
+            yield pb.ReadMetricsResponse(points=wanted, next=str(place))
+
+    def ListMetrics(self, request, context):
+        session = self.state.find(request.session, context)
+        names = sorted(p.name for p in self.state.points.get(session.id, []))
+        metrics = [
+            pb.Metric(name=name, count=len(list(group))) for name, group in itertools.groupby(names)
+        ]
+        return pb.ListMetricsResponse(metrics=metrics)
+
+
+class Content(content_pb2_grpc.ContentServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def FindMissingBlobs(self, request, context):
+        missing = [digest for digest in request.digests if digest not in self.state.blobs]
+        return content_pb2.FindMissingBlobsResponse(missing=missing)
+
+    def PutBlobs(self, requests, context):
+        stored, parts = 0, []
+        for request in requests:
+            self.state.largest_message = max(self.state.largest_message, request.ByteSize())
+            for blob in request.blobs:
+                parts.append(blob.data)
+                if not blob.last:
+                    continue
+                data, parts = b"".join(parts), []
+                if digest_of(data) != blob.digest:
+                    refuse(context, grpc.StatusCode.INVALID_ARGUMENT, "wrong bytes")
+                stored += blob.digest not in self.state.blobs
+                self.state.blobs[blob.digest] = data
+        return content_pb2.PutBlobsResponse(stored=stored)
+
+    def GetBlobs(self, request, context):
+        root = self.state.blobs.get(request.root)
+        if root is None:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "no such content", "NOT_FOUND")
+        known = {*decode(root).blobs(), request.root}
+        for digest in request.digests or [request.root]:
+            if digest not in known:
+                refuse(context, grpc.StatusCode.NOT_FOUND, "not part of it", "NOT_FOUND")
+            data = self.state.blobs[digest]
+            for start in range(0, len(data), 1 << 20):
+                part = data[start : start + (1 << 20)]
+                last = start + len(part) == len(data)
+                yield content_pb2.GetBlobsResponse(
+                    blobs=[content_pb2.Blob(digest=digest, data=part, last=last)]
+                )
+
+
+class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def CreateDatasetVersion(self, request, context):
+        known = [d for d in self.state.datasets if d.name == request.name]
+        if known and known[-1].digest == request.digest:
+            return datasets_pb2.CreateDatasetVersionResponse(dataset=known[-1], created=False)
+        manifest = decode(self.state.blobs[request.digest])
+        made = datasets_pb2.Dataset(
+            name=request.name,
+            owner="kim",
+            visibility=request.visibility or resources_pb2.VISIBILITY_PRIVATE,
+            version=len(known) + 1,
+            digest=request.digest,
+            size_bytes=manifest.size,
+            file_count=len(manifest.entries),
+            message=request.message,
+        )
+        made.updated_at.seconds = EPOCH
+        self.state.datasets.append(made)
+        return datasets_pb2.CreateDatasetVersionResponse(dataset=made, created=True)
+
+    def ListDatasets(self, request, context):
+        newest = {d.name: d for d in self.state.datasets}
+        glob = request.name_glob or "*"
+        found = [d for name, d in sorted(newest.items()) if fnmatch.fnmatchcase(name, glob)]
+        return datasets_pb2.ListDatasetsResponse(datasets=found)
+
+    def GetDataset(self, request, context):
+        for dataset in reversed(self.state.datasets):
+            if request.name in {dataset.name, f"{dataset.owner}/{dataset.name}"} and (
+                request.version in {0, dataset.version}
+            ):
+                return datasets_pb2.GetDatasetResponse(dataset=dataset)
+        return refuse(
+            context, grpc.StatusCode.NOT_FOUND, f"no dataset {request.name!r}", "NOT_FOUND"
+        )
+
+
+class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def ListCheckpoints(self, request, context):
+        session = self.state.find(request.session, context)
+        return checkpoints_pb2.ListCheckpointsResponse(
+            checkpoints=self.state.checkpoints.get(session.id, [])
+        )
+
+    def GetCheckpoint(self, request, context):
+        session = self.state.find(request.session, context)
+        for found in self.state.checkpoints.get(session.id, []):
+            if found.name == request.name:
+                return checkpoints_pb2.GetCheckpointResponse(checkpoint=found)
+        return refuse(
+            context, grpc.StatusCode.NOT_FOUND, f"no checkpoint {request.name!r}", "NOT_FOUND"
+        )
+
+
+class Nodes(nodes_pb2_grpc.NodeServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def ListNodes(self, request, context):
+        return nodes_pb2.ListNodesResponse(nodes=self.state.nodes)
+
+    def GetCluster(self, request, context):
+        return nodes_pb2.GetClusterResponse(
+            version="0.1.0",
+            leader="cp-1",
+            term=3,
+            coordination="embedded",
+            capacity=resources_pb2.Resources(gpu_thousandths=2000, cpu_thousandths=4000),
+            allocated=resources_pb2.Resources(gpu_thousandths=500, cpu_thousandths=1000),
+            nodes_ready=1,
+            nodes_total=2,
+            sessions_running=1,
+            simulated=self.state.simulated,
+            cluster_id="c1",
+        )
+
+
+class Accounts(accounts_pb2_grpc.AccountServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def caller(self, context):
+        metadata = dict(context.invocation_metadata())
+        return metadata["authorization"].removeprefix("Bearer ")
+
+    def GetCaller(self, request, context):
+        name = self.state.tokens[self.caller(context)]
+        return accounts_pb2.GetCallerResponse(user=self.state.users[name], cluster_id="c1")
+
+    def CreateUser(self, request, context):
+        if request.name in self.state.users:
+            refuse(context, grpc.StatusCode.ALREADY_EXISTS, "the name is taken", "ALREADY_EXISTS")
+        made = accounts_pb2.User(name=request.name, role=request.role, team=request.team)
+        made.created_at.seconds = EPOCH
+        self.state.users[request.name] = made
+        return accounts_pb2.CreateUserResponse(user=made)
+
+    def ListUsers(self, request, context):
+        users = [self.state.users[name] for name in sorted(self.state.users)]
+        return accounts_pb2.ListUsersResponse(users=users)
+
+    def DeleteUser(self, request, context):
+        if request.name == "kim":
+            refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "the last administrator",
+                "LAST_ADMINISTRATOR",
+            )
+        del self.state.users[request.name]
+        return accounts_pb2.DeleteUserResponse()
+
+    def CreateToken(self, request, context):
+        token = f"token-of-{request.user or 'kim'}"
+        self.state.tokens[token] = request.user or "kim"
+        answer = accounts_pb2.CreateTokenResponse(token=token)
+        answer.expires_at.seconds = EPOCH + (request.valid_for.seconds or 30 * 86400)
+        return answer
+
+    def RevokeToken(self, request, context):
+        user = request.user
+        gone = [
+            t
+            for t, u in self.state.tokens.items()
+            if (u == user if user else t == self.caller(context))
+        ]
+        for token in gone:
+            del self.state.tokens[token]
+        return accounts_pb2.RevokeTokenResponse(revoked=len(gone))
+
+    def CreateJoinToken(self, request, context):
+        answer = accounts_pb2.CreateJoinTokenResponse(token="SECRET.DIGEST")
+        answer.expires_at.seconds = EPOCH + 3600
+        return answer
+
+
+class Gate(grpc.ServerInterceptor):
+    """Notes calls; refuses those without a valid token."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def intercept_service(self, continuation, details):
+        method = details.method.rpartition("/")[2]
+        self.state.calls.append(method)
+        token = dict(details.invocation_metadata).get("authorization", "").removeprefix("Bearer ")
+        found = continuation(details)
+        if token in self.state.tokens:
+            return found
+
+        def unary(_request, context):
+            refuse(context, grpc.StatusCode.UNAUTHENTICATED, "no valid token", "NOT_SIGNED_IN")
+
+        if found.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                unary, found.request_deserializer, found.response_serializer
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            unary, found.request_deserializer, found.response_serializer
+        )
+
+
+class ContractServer:
+    """The platform listening on a loopback port; `cut` and `restore` break connections."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self.state = state or State()
+        self.port = 0
+        self.server: grpc.Server | None = None
+        self.pool: ThreadPoolExecutor | None = None
+
+    @property
+    def address(self) -> str:
+        return f"127.0.0.1:{self.port}"
+
+    def __enter__(self) -> Self:
+        self.restore()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.cut()
+
+    def restore(self) -> None:
+        self.pool = ThreadPoolExecutor(max_workers=16)
+        self.server = grpc.server(
+            self.pool, interceptors=[Gate(self.state)], options=(("grpc.so_reuseport", 0),)
+        )
+        sessions_pb2_grpc.add_SessionServiceServicer_to_server(Sessions(self.state), self.server)
+        content_pb2_grpc.add_ContentServiceServicer_to_server(Content(self.state), self.server)
+        datasets_pb2_grpc.add_DatasetServiceServicer_to_server(Datasets(self.state), self.server)
+        checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server(
+            Checkpoints(self.state), self.server
+        )
+        nodes_pb2_grpc.add_NodeServiceServicer_to_server(Nodes(self.state), self.server)
+        accounts_pb2_grpc.add_AccountServiceServicer_to_server(Accounts(self.state), self.server)
+        deadline = time.monotonic() + 10
+        while True:  # the port of a server that was just cut may be held for a moment
+            try:
+                self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+                break
+            except RuntimeError:
+                if time.monotonic() > deadline:
+                    raise
+                time.sleep(0.02)
+        self.server.start()
+
+    def cut(self) -> None:
+        if self.server is not None and self.pool is not None:
+            self.server.stop(grace=None).wait(10)
+            with self.state.changed:
+                self.state.changed.notify_all()
+            self.pool.shutdown(wait=True)
+            self.server = None

@@ -1,0 +1,115 @@
+import grpc
+import pytest
+
+from nsml.client import errors
+from nsml.client.connect import connect
+from nsml.client.contexts import Context
+from nsml.v1 import sessions_pb2 as pb
+
+
+async def test_every_call_carries_the_token(client, server):
+    assert (await client.accounts.caller()).user.name == "kim"
+    server.state.tokens.clear()
+    with pytest.raises(errors.NotSignedIn) as caught:
+        await client.accounts.caller()
+    assert caught.value.reason == "NOT_SIGNED_IN"
+
+
+async def test_listing_joins_the_pages(client, server):
+    for number in range(5):
+        server.state.add(f"kim/mnist/{number + 1}")
+    names = [session.name async for session in client.sessions.every(pb.SessionFilter())]
+    assert names == [f"kim/mnist/{number}" for number in (5, 4, 3, 2, 1)]
+    limited = [s.name async for s in client.sessions.every(pb.SessionFilter(), limit=3)]
+    assert limited == names[:3]
+
+
+async def test_a_lost_answer_does_not_submit_twice(client, server):
+    server.state.fail_next["CreateSession"] = grpc.StatusCode.UNAVAILABLE
+    request = pb.CreateSessionRequest(request_id="r1", spec=pb.SessionSpec(argv=["true"]))
+    session = await client.sessions.create(request)
+    assert [session.name] == [s.name for s in server.state.sessions.values()]
+    assert server.state.calls.count("CreateSession") == 2
+
+
+async def test_errors_come_back_by_name_with_why_and_try(client):
+    spec = pb.SessionSpec(argv=["true"])
+    spec.resources.gpu_thousandths = 9000
+    with pytest.raises(errors.CannotEverFit) as caught:
+        await client.sessions.create(pb.CreateSessionRequest(request_id="r", spec=spec))
+    error = caught.value
+    assert (error.message, error.why, error.advice) == (
+        "no node has 9 GPUs",
+        "the largest has 8",
+        "nsml run -g 8",
+    )
+
+
+async def test_an_ambiguous_reference_lists_its_candidates(client, server):
+    server.state.add("kim/mnist/1")
+    server.state.add("kim/cifar/1")
+    with pytest.raises(errors.AmbiguousReference) as caught:
+        await client.sessions.get("1")
+    assert caught.value.candidates == ("kim/cifar/1", "kim/mnist/1")
+
+
+async def test_ends_and_removals_conflict_by_name(client, server):
+    live = server.state.add("kim/mnist/1")
+    with pytest.raises(errors.StillLive):
+        await client.sessions.remove(live.id)
+    await client.sessions.stop(live.id)
+    with pytest.raises(errors.AlreadyEnded):
+        await client.sessions.stop(live.id)
+    assert await client.sessions.remove(live.id) == "kim/mnist/1"
+    with pytest.raises(errors.NotFound):
+        await client.sessions.get(live.id)
+
+
+async def test_a_request_over_the_limit_is_refused_before_it_is_sent(client, server):
+    spec = pb.SessionSpec(argv=["x" * (5 << 20)])
+    with pytest.raises(errors.TooLarge):
+        await client.sessions.create(pb.CreateSessionRequest(request_id="r", spec=spec))
+    assert "CreateSession" not in server.state.calls
+
+
+async def test_nobody_there_is_unavailable():
+    async with connect(Context(name="x", server="127.0.0.1:1")) as client:
+        with pytest.raises(errors.Unavailable):
+            await client.accounts.caller()
+
+
+async def test_no_plaintext_beyond_loopback(server, tmp_path):
+    """The same server under a name that is not loopback's: only TLS is tried."""
+    async with connect(Context(name="x", server=f"0.0.0.0:{server.port}")) as client:
+        with pytest.raises(errors.Unavailable):
+            await client.accounts.caller()
+    assert server.state.calls == []
+
+
+@pytest.mark.parametrize("status", list(grpc.StatusCode))
+def test_every_status_has_a_name(status):
+    class Failed:
+        def code(self):
+            return status
+
+        def details(self):
+            return "said"
+
+        def trailing_metadata(self):
+            return ()
+
+    assert isinstance(errors.translate(Failed()), errors.ClientError)
+
+
+def test_broken_details_are_no_further_trouble():
+    class Failed:
+        def code(self):
+            return grpc.StatusCode.RESOURCE_EXHAUSTED
+
+        def details(self):
+            return "Received message larger than max (5 vs. 4)"
+
+        def trailing_metadata(self):
+            return (("grpc-status-details-bin", b"\xff\xff\xff"),)
+
+    assert isinstance(errors.translate(Failed()), errors.TooLarge)

@@ -1,0 +1,72 @@
+import os
+
+import pytest
+
+from nsml.client import errors
+from nsml.client.content import download, upload
+from nsml.clock import inline
+from nsml.content.errors import BlobCorrupt, ManifestRefused
+from nsml.content.packing import pack
+
+
+@pytest.fixture
+def folder(tmp_path):
+    root = tmp_path / "code"
+    (root / "deep").mkdir(parents=True)
+    (root / "main.py").write_text("print('hello')\n")
+    (root / "empty").touch()
+    (root / "deep" / "twin.py").write_text("print('hello')\n")
+    (root / "large.bin").write_bytes(os.urandom(5 << 20))
+    (root / "run.sh").write_text("#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    return root
+
+
+async def test_there_and_back(client, server, folder, tmp_path):
+    seen = []
+    sent = await upload(client, pack(folder), progress=seen.append, run=inline)
+    assert seen[-1].bytes == seen[-1].bytes_total == sent.bytes_sent
+    assert server.state.largest_message <= 1 << 20
+    target = tmp_path / "back"
+    await download(client, sent.digest, target)
+    files = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    assert files == {path.relative_to(target) for path in target.rglob("*") if path.is_file()}
+    for name in files:
+        assert (target / name).read_bytes() == (folder / name).read_bytes()
+        assert (target / name).stat().st_mode & 0o100 == (folder / name).stat().st_mode & 0o100
+
+
+async def test_only_what_is_missing_travels(client, server, folder):
+    first = await upload(client, pack(folder), run=inline)
+    assert first.files_sent == 4  # the empty one has nothing to send
+    again = await upload(client, pack(folder), run=inline)
+    assert (again.digest, again.files_sent, again.bytes_sent) == (first.digest, 0, 0)
+    assert server.state.calls.count("PutBlobs") == 2
+    (folder / "main.py").write_text("print('changed')\n")
+    changed = await upload(client, pack(folder), run=inline)
+    assert changed.digest != first.digest
+    assert (changed.files_sent, changed.bytes_sent) == (1, 17)
+
+
+async def test_changed_bytes_are_refused_and_nothing_is_left(client, server, folder, tmp_path):
+    sent = await upload(client, pack(folder), run=inline)
+    victim = next(d for d, data in server.state.blobs.items() if data == b"#!/bin/sh\n")
+    server.state.blobs[victim] = b"#!/bin/ed\n"
+    with pytest.raises(BlobCorrupt):
+        await download(client, sent.digest, tmp_path / "back")
+    assert [path.name for path in tmp_path.iterdir()] == ["token", "code"] or {
+        path.name for path in tmp_path.iterdir()
+    } == {"token", "code"}
+
+
+async def test_a_changed_manifest_is_refused(client, server, folder, tmp_path):
+    sent = await upload(client, pack(folder), run=inline)
+    other = b'{"entries":[],"version":1}'
+    server.state.blobs[sent.digest] = other
+    with pytest.raises(ManifestRefused):
+        await download(client, sent.digest, tmp_path / "back")
+
+
+async def test_what_is_not_there(client, tmp_path):
+    with pytest.raises(errors.NotFound):
+        await download(client, "0" * 64, tmp_path / "back")

@@ -1,0 +1,108 @@
+import stat
+import tomllib
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml.client import contexts
+from nsml.client.contexts import Config, Context, ContextError
+
+
+@pytest.fixture
+def environ(tmp_path):
+    return {"NSML_CONFIG_DIR": str(tmp_path / "config")}
+
+
+def test_what_is_saved_is_loaded(environ):
+    config = Config(folder=contexts.config_folder(environ), settings={"output": "wide"})
+    lab = Context(name="lab", server="gpu.lab:1", ca=Path('/a "b"\\c'), token_file=Path("/t"))
+    config = config.with_context(Context(name="default", server="127.0.0.1:2")).with_context(lab)
+    contexts.save(config)
+    assert contexts.load(environ) == config
+    assert stat.S_IMODE(config.file.stat().st_mode) == 0o600
+    assert [item.name for item in config.folder.iterdir()] == ["config.toml"]
+
+
+@given(text=st.text(st.characters(codec="utf-8"), max_size=40))
+def test_any_text_survives_as_toml(text):
+    assert tomllib.loads(f"a = {contexts._quoted(text)}") == {"a": text}
+
+
+def test_nothing_chosen_says_what_to_do(environ):
+    with pytest.raises(ContextError) as caught:
+        contexts.choose(contexts.load(environ), environ)
+    assert "nsml up" in caught.value.advice
+
+
+def test_the_flag_wins_over_the_environment_over_the_file(environ):
+    config = Config(folder=Path("/x"))
+    for name in ("a", "b", "c"):
+        config = config.with_context(Context(name=name, server=f"{name}:1"))
+    environ["NSML_CONTEXT"] = "b"
+    assert contexts.choose(config, {}).name == "c"
+    assert contexts.choose(config, environ).name == "b"
+    assert contexts.choose(config, environ, "a").name == "a"
+    with pytest.raises(ContextError, match="known: a, b, c"):
+        contexts.choose(config, {}, "d")
+
+
+def test_a_token_never_goes_to_another_server():
+    kept = Context(name="a", server="a:1", token_file=Path("/token"))
+    config = Config(folder=Path("/x")).with_context(kept)
+    assert contexts.choose(config, {"NSML_SERVER": "evil:1"}).token_file is None
+    assert contexts.choose(config, {"NSML_SERVER": "a:1"}).token_file == Path("/token")
+    both = {"NSML_SERVER": "b:1", "NSML_TOKEN_FILE": "/other"}
+    assert contexts.choose(config, both).token_file == Path("/other")
+
+
+@pytest.mark.parametrize("text", ["current = ", "[contexts.a]\nserver = 3\n", "contexts = {a = 1}"])
+def test_a_broken_file_is_told(environ, text):
+    folder = contexts.config_folder(environ)
+    folder.mkdir()
+    (folder / "config.toml").write_text(text)
+    with pytest.raises(ContextError, match=r"config\.toml"):
+        contexts.load(environ)
+
+
+@pytest.mark.parametrize(
+    ("text", "server"),
+    [
+        ("gpu.lab", "gpu.lab:18553"),
+        ("gpu.lab:99", "gpu.lab:99"),
+        ("https://gpu.lab/", "gpu.lab:18553"),
+        ("[::1]:7", "[::1]:7"),
+        ("unix:/run/nsml", "unix:/run/nsml"),
+    ],
+)
+def test_servers(text, server):
+    assert contexts.parse_server(text) == server
+
+
+@pytest.mark.parametrize("text", ["", "a b", "host:99999", "host:port", "-h/x"])
+def test_no_servers(text):
+    with pytest.raises(ContextError):
+        contexts.parse_server(text)
+
+
+@pytest.mark.parametrize(
+    ("server", "is_local"),
+    [
+        ("127.0.0.1:1", True),
+        ("localhost:1", True),
+        ("[::1]:1", True),
+        ("unix:/x", True),
+        ("127.0.0.1.evil.org:1", False),
+        ("0.0.0.0:1", False),
+        ("10.0.0.1:1", False),
+    ],
+)
+def test_only_loopback_is_local(server, is_local):
+    assert contexts.is_local(server) is is_local
+
+
+@pytest.mark.parametrize("name", ["../x", "", ".hidden", "a/b"])
+def test_names_that_would_be_paths_are_refused(name):
+    with pytest.raises(ContextError):
+        contexts.check_name(name)

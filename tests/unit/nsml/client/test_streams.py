@@ -1,0 +1,153 @@
+"""Streams over connections that break: nothing lost, nothing doubled."""
+
+import asyncio
+import threading
+from contextlib import aclosing
+
+import pytest
+
+from nsml.client import errors
+from nsml.client.streams import read_logs, read_metrics, wait_until, watch_sessions
+from nsml.v1 import sessions_pb2 as pb
+
+
+async def restart(server):
+    await asyncio.to_thread(server.cut)
+    await asyncio.to_thread(server.restore)
+
+
+async def test_logs_survive_a_restart_of_the_server(client, server):
+    session = server.state.add("kim/mnist/1")
+    text = b"".join(b"line %d\n" % number for number in range(200))
+    server.state.log(session, text[:700])
+    links = []
+    got = bytearray()
+    pieces = read_logs(client, session.id, follow=True, on_link=links.append)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            assert piece.offset == len(got)
+            got += piece.data
+            if len(got) == 700:
+                await restart(server)
+                server.state.log(session, text[700:])
+                server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+    assert bytes(got) == text
+    assert not links[0].is_live
+    assert links[-1].is_live
+
+
+async def test_logs_go_on_with_the_next_attempt(client, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"first attempt\n")
+    got = []
+    pieces = read_logs(client, session.id, follow=True)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            got.append((piece.attempt, piece.data))
+            if b"".join(data for _, data in got) == b"first attempt\n":
+                await restart(server)
+                server.state.change(session, attempt=2)
+                server.state.log(session, b"second\n", attempt=2)
+                server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+    assert b"".join(data for attempt, data in got if attempt == 1) == b"first attempt\n"
+    assert b"".join(data for attempt, data in got if attempt == 2) == b"second\n"
+
+
+async def test_a_tail_is_asked_for_once(client, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"a\nb\nc\nd\n")
+    got = bytearray()
+    pieces = read_logs(client, session.id, tail_lines=2, follow=True)
+    async with aclosing(pieces):
+        async for piece in pieces:
+            got += piece.data
+            if got == b"c\nd\n":
+                await restart(server)
+                server.state.log(session, b"e\n")
+                server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+    assert got == b"c\nd\ne\n"
+
+
+async def test_metrics_survive_a_restart_of_the_server(client, server):
+    session = server.state.add("kim/mnist/1")
+    for step in range(7):
+        server.state.report(session, "loss", 1 / (step + 1), step=step)
+    steps = []
+    stream = read_metrics(client, session.id, follow=True)
+    async with aclosing(stream):
+        async for answer in stream:
+            steps += [point.step for point in answer.points]
+            if len(steps) == 7:
+                await restart(server)
+                server.state.report(session, "loss", 0.1, step=7)
+                server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+    assert steps == list(range(8))
+
+
+async def test_a_watch_survives_a_restart_and_misses_nothing(client, server):
+    first = server.state.add("kim/mnist/1")
+    seen = []
+    stream = watch_sessions(client, pb.SessionFilter())
+    async with aclosing(stream):
+        async for answer in stream:
+            seen += [(s.name, s.state, s.memo) for s in answer.changed]
+            if len(seen) == 1:
+                assert answer.reset
+                await asyncio.to_thread(server.cut)
+                server.state.change(first, memo="while away")
+                await asyncio.to_thread(server.restore)
+            elif seen[-1][2] == "while away":
+                assert not answer.reset
+                await restart(server)
+                server.state.change(first, state=pb.SESSION_STATE_STOPPED, memo="end")
+            elif seen[-1][2] == "end":
+                break
+    assert [memo for _, _, memo in seen] == ["", "while away", "end"]
+
+
+async def test_patience_ends(client, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"x")
+    pieces = read_logs(client, session.id, follow=True, patience_s=0.3)
+
+    async def read():
+        async for _ in pieces:
+            await asyncio.to_thread(server.cut)
+
+    with pytest.raises(errors.Unavailable):
+        await read()
+
+
+async def test_what_is_not_there_is_not_waited_for(client):
+    pieces = read_logs(client, "kim/mnist/1", follow=True)
+    with pytest.raises(errors.NotFound):
+        await anext(pieces)
+
+
+async def test_waiting_for_an_end(client, server):
+    session = server.state.add("kim/mnist/1")
+    states = []
+
+    def reached(seen):
+        states.append(seen.state)
+        if len(states) == 2:  # the watch runs: only now may it end
+            threading.Thread(
+                target=server.state.change,
+                args=(session,),
+                kwargs={"state": pb.SESSION_STATE_FAILED},
+            ).start()
+        return False
+
+    ended = await wait_until(client, session.id, reached)
+    assert ended.state == pb.SESSION_STATE_FAILED
+
+
+async def test_an_end_before_the_watch_began_is_found(client, server):
+    session = server.state.add("kim/mnist/1")
+
+    def reached(seen):
+        server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+        return False
+
+    ended = await asyncio.wait_for(wait_until(client, session.id, reached), 10)
+    assert ended.state == pb.SESSION_STATE_SUCCEEDED
