@@ -106,6 +106,10 @@ class Control:
                 await self._clock.sleep(_REFUSED_PAUSE_S)
             except ClientError as error:
                 await self._failed(error)
+            except Exception:
+                # A defect must not end the agent: its sessions need somebody who reports their end.
+                log.exception("control.broken")
+                await self._backoff.pause()
 
     async def _failed(self, error: ClientError) -> None:
         log.warning(
@@ -167,15 +171,22 @@ class Control:
                     stream.accepted = pb.OrdersAccepted(term=orders.term, revision=orders.revision)
                     self._outbox.wake.set()
             case "acknowledged":
-                for report in message.acknowledged.reports:
-                    replica_id = replica_of(report.replica)
-                    self._outbox.acknowledge(replica_id, report.phase)
-                    if report.phase == pb.REPLICA_PHASE_FINALIZED:
-                        self._node.finalized(replica_id)
+                self._acknowledged(message.acknowledged)
             case "open_tunnel":
                 self._node.open_tunnel(message.open_tunnel)
             case kind:
                 log.warning("control.unknown_message", kind=kind)
+
+    def _acknowledged(self, message: pb.ReportsAcknowledged) -> None:
+        for report in message.reports:
+            try:
+                replica_id = replica_of(report.replica)
+            except ValueError as error:
+                log.warning("control.unknown_replica", error=str(error))
+                continue
+            self._outbox.acknowledge(replica_id, report.phase)
+            if report.phase == pb.REPLICA_PHASE_FINALIZED:
+                self._node.finalized(replica_id)
 
     async def _write(self, stream: _Stream) -> None:
         """Say what is new at once, and something at least every heartbeat."""

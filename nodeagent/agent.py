@@ -1,0 +1,345 @@
+"""The node agent: registers, makes what runs what should run, and passes on what it writes.
+
+`Agent` is put together from parts that can be replaced, so that it also runs in one thread on a
+virtual clock and network; `nodeagent/production.py` has the real parts, `main` runs them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import NoReturn, Protocol
+
+import structlog
+
+from nodeagent.checkpoints import Uploads
+from nodeagent.config import Settings, SettingsError, read_settings
+from nodeagent.control import Control, WrongPlatform
+from nodeagent.datasets import Trees
+from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
+from nodeagent.hooks import CodeHook, DataHook, Hook
+from nodeagent.ingest import Collection, Ingest
+from nodeagent.link import ChannelFactory, Link
+from nodeagent.outbox import Outbox
+from nodeagent.reconcile import Memory, Replicas
+from nodeagent.requests import Loads, RequestServer
+from nodeagent.runner import Place
+from nodeagent.runtimes.interface import DeviceGrant, Isolation, RuntimeDriver
+from nodeagent.streams import Cursor, StreamId
+from nsml.clock import Clock, Offload
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import resources_pb2 as resources
+
+VERSION = "0.1.0"
+SPOOL_VERSION = 1
+_ALREADY_RUNS = 3
+_CONTACT_EVERY_S = 1.0
+_RETRY_S = (0.2, 1.0)
+
+_ISOLATION = {
+    Isolation.NONE: resources.ISOLATION_NONE,
+    Isolation.USER: resources.ISOLATION_USER,
+    Isolation.NAMESPACE: resources.ISOLATION_NAMESPACE,
+    Isolation.CONTAINER: resources.ISOLATION_CONTAINER,
+}
+
+log = structlog.get_logger()
+
+
+class Journal(Memory, Protocol):
+    """What an agent leaves to its successor; blocking, one caller at a time."""
+
+    def cluster_id(self) -> str:
+        """The platform that was obeyed; empty at first."""
+        ...
+
+    def join(self, cluster_id: str) -> None:
+        """Obey this platform and no other."""
+        ...
+
+    def cursors(self, replica_id: ReplicaId) -> Mapping[StreamId, Cursor]:
+        """How far a replica's streams are acknowledged."""
+        ...
+
+    def acknowledge(self, cursors: Mapping[StreamId, Cursor]) -> None:
+        """They are acknowledged so far now."""
+        ...
+
+
+class Meter(Protocol):
+    """Reads the node; blocking."""
+
+    def sample(self) -> pb.NodeSample:
+        """One reading; sequence, boot and time are filled in by the caller."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """What the agent's machine is; found out once, at its start."""
+
+    boot_id: str
+    host: str
+    isolation: Isolation
+    devices: Sequence[resources.Device]
+    grants: Mapping[str, DeviceGrant]
+    device_note: str
+    capacity: resources.Resources
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parts:
+    """What an agent is made of.
+
+    `touch` notes a contact with the control plane for one replica. `hooks` come after those for
+    data and code. Without `has_sockets` user code cannot make requests (the simulation).
+    """
+
+    clock: Clock
+    rng: random.Random
+    run: Offload
+    channel_factory: ChannelFactory
+    runtime: RuntimeDriver
+    journal: Journal
+    machine: Machine
+    meter: Meter
+    token: str | None = None
+    hooks: Sequence[Hook] = ()
+    sdk_folder: Path | None = None
+    has_sockets: bool = True
+    touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()
+
+
+class Agent:
+    """One agent; `run` is its life. The runtime must be open."""
+
+    def __init__(self, settings: Settings, parts: Parts) -> None:
+        self._settings = settings
+        self._parts = parts
+        self._machine = parts.machine
+        self._link = Link(settings.server, channel_factory=parts.channel_factory, token=parts.token)
+        self._outbox = Outbox()
+        self._cluster_id = ""
+        self._contact_at = float("-inf")
+        shared = {"rpc": self._link.rpc, "run": parts.run, "pause": self._pause}
+        self._folders = ReplicaFolders(settings.data / "replicas")
+        self._datasets = Trees(settings.data / "datasets", **shared)  # type: ignore[arg-type]
+        self._bundles = Trees(settings.data / "bundles", **shared)  # type: ignore[arg-type]
+        self._loads = Loads(self._datasets, settings.data / "staging", **shared)  # type: ignore[arg-type]
+        pauses = settings.longest_backoff_s
+        self._ingest = Ingest(
+            self._link,
+            remember=self._remember,
+            clock=parts.clock,
+            rng=parts.rng,
+            longest_backoff_s=pauses,
+        )
+        self._control = Control(
+            self,
+            self._link,
+            self._outbox,
+            clock=parts.clock,
+            rng=parts.rng,
+            longest_backoff_s=pauses,
+        )
+        self._replicas = Replicas(self._place(), self._folders, parts.journal)
+
+    async def run(self) -> NoReturn:
+        """Work until cancelled; replicas run on when it ends."""
+        await self._parts.run(self._make_folders)
+        self._cluster_id = await self._parts.run(self._parts.journal.cluster_id)
+        ready = self._settings.data / "ready.json"
+        try:
+            async with self._replicas, asyncio.TaskGroup() as group:
+                group.create_task(self._ingest.run())
+                group.create_task(self._measure())
+                await self._control.run()
+        finally:
+            ready.unlink(missing_ok=True)
+            await self._link.close()
+
+    # What the Control stream speaks for.
+
+    def describe(self) -> pb.Register:
+        """See control.Node."""
+        machine = self._machine
+        return pb.Register(
+            node=self._settings.node,
+            boot_id=machine.boot_id,
+            agent_version=VERSION,
+            spool_version=SPOOL_VERSION,
+            isolation=_ISOLATION[machine.isolation],
+            devices=machine.devices,
+            capacity=machine.capacity,
+            pod=self._settings.pod,
+            host=machine.host,
+            owner=self._settings.owner,
+            device_note=machine.device_note,
+            highest_term=self._replicas.highest_term,
+            replicas=self._replicas.reports(),
+            cluster_id=self._cluster_id,
+        )
+
+    async def registered(self, answer: pb.Registered) -> None:
+        """See control.Node."""
+        if self._cluster_id not in {"", answer.cluster_id}:
+            raise WrongPlatform(f"obeyed {self._cluster_id}, this is {answer.cluster_id}")
+        if not self._cluster_id:
+            await self._parts.run(partial(self._parts.journal.join, answer.cluster_id))
+            self._cluster_id = answer.cluster_id
+        self.contact()
+        await self._parts.run(self._write_ready)
+
+    async def obey(self, orders: pb.Orders) -> bool:
+        """See control.Node."""
+        return await self._replicas.obey(orders)
+
+    def finalized(self, replica_id: ReplicaId) -> None:
+        """See control.Node."""
+        self._replicas.finalized(replica_id)
+
+    def contact(self) -> None:
+        """See control.Node; noted for every replica, at most once a second."""
+        now = self._parts.clock.monotonic()
+        if now < self._contact_at + _CONTACT_EVERY_S:
+            return
+        self._contact_at = now
+        for runner in self._replicas.running():
+            with suppress(FileNotFoundError):  # not begun yet
+                self._parts.touch(runner.folder, runner.replica_id)
+
+    def open_tunnel(self, order: pb.OpenTunnel) -> None:
+        """See control.Node."""
+        log.warning("tunnel.unsupported", replica=str(order.replica))
+
+    # Its inside.
+
+    def _place(self) -> Place:
+        parts = self._parts
+        hooks: list[Hook] = [DataHook(self._datasets), CodeHook(self._bundles, parts.run)]
+        return Place(
+            runtime=parts.runtime,
+            hooks=[*hooks, *parts.hooks],
+            outbox=self._outbox,
+            isolation=self._machine.isolation,
+            sdk_folder=parts.sdk_folder,
+            grants=self._grants,
+            uploads=self._uploads,
+            collect=self._collect,
+            listen=self._listen,
+            folder=self._folders.of,
+            clock=parts.clock,
+            run=parts.run,
+        )
+
+    def _grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
+        missing = [uuid for uuid in uuids if uuid not in self._machine.grants]
+        if missing:
+            raise ValueError(f"node {self._settings.node} has no device {', '.join(missing)}")
+        return [self._machine.grants[uuid] for uuid in uuids]
+
+    def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
+        return Uploads(
+            replica_id, folder, rpc=self._link.rpc, run=self._parts.run, pause=self._pause
+        )
+
+    @asynccontextmanager
+    async def _collect(
+        self,
+        replica_id: ReplicaId,
+        folder: ReplicaFolder,
+        uploads: Uploads,
+        paused: Callable[[bool], None],
+    ) -> AsyncIterator[Collection]:
+        cursors = await self._parts.run(partial(self._parts.journal.cursors, replica_id))
+        collection = Collection(
+            replica_id, folder, cursors, uploads=uploads, paused=paused, run=self._parts.run
+        )
+        async with self._ingest.collecting(collection):
+            yield collection
+
+    def _listen(
+        self, replica_id: ReplicaId, folder: ReplicaFolder
+    ) -> AbstractAsyncContextManager[None]:
+        if not self._parts.has_sockets:
+            return nullcontext()
+        return RequestServer(replica_id, folder, self._loads).listening()
+
+    async def _remember(self, cursors: Mapping[StreamId, Cursor]) -> None:
+        await self._parts.run(partial(self._parts.journal.acknowledge, cursors))
+
+    async def _pause(self) -> None:
+        """Before something that failed is tried again: a moment, and a connection."""
+        await self._parts.clock.sleep(self._parts.rng.uniform(*_RETRY_S))
+        await self._link.up.wait()
+
+    async def _measure(self) -> NoReturn:
+        sequence = 0
+        while True:
+            await self._parts.clock.sleep(self._settings.sample_interval_s)
+            if not self._link.up.is_set():
+                continue
+            sample = await self._parts.run(self._parts.meter.sample)
+            sequence += 1
+            sample.sequence, sample.boot_id = sequence, self._machine.boot_id
+            sample.at.FromMicroseconds(round(self._parts.clock.time() * 1e6))
+            self._ingest.offer(sample)
+
+    def _make_folders(self) -> None:
+        self._settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._folders.create()
+        for part in (self._datasets, self._bundles, self._loads):
+            part.create()
+
+    def _write_ready(self) -> None:
+        devices = self._machine.devices
+        content = {
+            "node": self._settings.node,
+            "pid": os.getpid(),
+            "server": self._link.address,
+            "isolation": self._machine.isolation.value,
+            "devices": [device.model for device in devices],
+            "simulated": any(device.simulated for device in devices),
+            "device_note": self._machine.device_note,
+        }
+        write_atomically(self._settings.data / "ready.json", json.dumps(content).encode())
+
+
+def main() -> NoReturn:
+    """Run `nsml-agent --config FILE` until SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(prog="nsml-agent", description="The node agent of nsml.")
+    parser.add_argument("--config", type=Path, required=True, help="settings, a TOML file")
+    arguments = parser.parse_args()
+    try:
+        settings = read_settings(arguments.config, os.environ)
+    except SettingsError as error:
+        sys.exit(f"nsml-agent: {error}")
+    sys.exit(asyncio.run(_serve(settings)))
+
+
+async def _serve(settings: Settings) -> int:
+    from nodeagent.production import AlreadyRuns, opened  # noqa: PLC0415 - not for the simulation
+
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    try:
+        async with opened(settings) as parts, asyncio.TaskGroup() as group:
+            working = group.create_task(Agent(settings, parts).run())
+            await stopping.wait()
+            log.info("agent.stopping", node=settings.node)
+            working.cancel()
+    except AlreadyRuns as error:
+        log.error("agent.already_runs", data=str(settings.data), error=str(error))  # noqa: TRY400
+        return _ALREADY_RUNS
+    return 0

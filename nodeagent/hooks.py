@@ -1,0 +1,166 @@
+"""The steps before a replica's program starts: each safe alone, and to be repeated.
+
+data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
+code    a working copy of the bundle is in app/
+python  the environment that the code's requirements ask for exists
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Protocol
+
+from nodeagent.datasets import Trees
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.runtimes.interface import DeviceGrant, Mount, PythonEnvironment
+from nodeagent.transfer import uninterrupted
+from nsml.client.errors import ClientError
+from nsml.clock import Offload
+from nsml.content.errors import ContentError
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
+
+_FIRST_PORT = 20_000
+_PORTS = 10_000
+
+
+class PreparationFailed(Exception):
+    """A replica that cannot be started; the message is for its user."""
+
+    def __init__(self, cause: sessions.Cause, message: str) -> None:
+        super().__init__(message)
+        self.cause = cause
+
+
+@dataclass(slots=True)
+class Draft:
+    """What the hooks have made so far for one replica."""
+
+    assignment: pb.Assignment
+    folder: ReplicaFolder
+    mounts: list[Mount] = field(default_factory=list)
+    python: PythonEnvironment | None = None
+
+
+class Hook(Protocol):
+    """One step of the preparation."""
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Whether a session of that spec needs the step."""
+        ...
+
+    async def prepare(self, draft: Draft) -> None:
+        """Do it; raises PreparationFailed. May be cancelled, and may be called again after."""
+        ...
+
+
+class DataHook:
+    """Datasets from the node's cache."""
+
+    def __init__(self, trees: Trees) -> None:
+        self._trees = trees
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Sessions with a dataset."""
+        return bool(spec.datasets)
+
+    async def prepare(self, draft: Draft) -> None:
+        """Have every dataset here, and mount it."""
+        for dataset in draft.assignment.spec.datasets:
+            try:
+                tree = await self._trees.get(dataset.digest)
+            except (ClientError, ContentError, OSError) as error:
+                text = f"dataset {dataset.name} could not be fetched: {error}"
+                raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
+            draft.mounts.append(Mount(source=tree, target=f"/data/{dataset_name(dataset)}"))
+
+
+class CodeHook:
+    """A working copy of the bundle."""
+
+    def __init__(self, trees: Trees, run: Offload) -> None:
+        self._trees = trees
+        self._run = run
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Sessions with a bundle."""
+        return bool(spec.bundle_digest)
+
+    async def prepare(self, draft: Draft) -> None:
+        """Fill app/ with files that the program may change."""
+        try:
+            tree = await self._trees.get(draft.assignment.spec.bundle_digest)
+            await uninterrupted(self._run, partial(_copy, tree, draft.folder))
+        except (ClientError, ContentError, OSError) as error:
+            text = f"the code could not be fetched: {error}"
+            raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
+
+
+def argv_of(spec: sessions.SessionSpec) -> list[str]:
+    """The command line of a session's program."""
+    if spec.argv:
+        return list(spec.argv)
+    return ["python", "-u", spec.entry or "main.py", *spec.args]
+
+
+def environment_of(
+    assignment: pb.Assignment, replica: ReplicaId, grants: Sequence[DeviceGrant]
+) -> dict[str, str]:
+    """The variables that tell a program who it is; the runtime adds folders and devices."""
+    hosts = list(assignment.hosts) or ["127.0.0.1"]
+    world = max(len(hosts), assignment.spec.replica_count, 1)
+    port = master_port(replica)
+    ports = ",".join(str(port + rank) for rank in range(world))
+    names = [dataset_name(dataset) for dataset in assignment.spec.datasets]
+    env = dict(assignment.spec.environment)
+    env.update(
+        {
+            "NSML_SESSION_NAME": assignment.session_name,
+            "NSML_WORLD_SIZE": str(world),
+            "NSML_GPU_NUM": str(len(grants)),
+            "NSML_DATASET_NAME": os.pathsep.join(names),
+            "NSML_PARALLEL_WORLD": ",".join(hosts),
+            "NSML_PARALLEL_PORTS": ports,
+            "MASTER_ADDR": hosts[0] if world > 1 else "127.0.0.1",
+            "MASTER_PORT": str(port),
+            "RANK": str(replica.rank),
+            "WORLD_SIZE": str(world),
+            "LOCAL_RANK": "0",
+            "NODE_RANK": str(replica.rank),
+        }
+    )
+    simulated = [grant.uuid for grant in grants if grant.simulated]
+    if simulated:
+        env["NSML_DEVICES"] = ",".join(simulated)
+        env["NSML_SIMULATED"] = "1"
+    return env
+
+
+def master_port(replica: ReplicaId) -> int:
+    """The same port for all replicas of an attempt, below those that the system gives away."""
+    return _FIRST_PORT + zlib.crc32(f"{replica.session_id}.{replica.attempt}".encode()) % _PORTS
+
+
+def dataset_name(dataset: sessions.DatasetReference) -> str:
+    """NAME of a reference OWNER/NAME."""
+    return dataset.name.rsplit("/", 1)[-1]
+
+
+def _copy(tree: Path, folder: ReplicaFolder) -> None:
+    """Copy the cached tree into app/, writable again; what is there of an earlier try is replaced."""
+    folder.create()
+    for base, folders, files in os.walk(tree):
+        target = folder.app / Path(base).relative_to(tree)
+        for name in folders:
+            (target / name).mkdir(exist_ok=True)
+        for name in files:
+            source, copy = Path(base, name), target / name
+            copy.unlink(missing_ok=True)
+            shutil.copyfile(source, copy)
+            copy.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)

@@ -1,0 +1,339 @@
+"""The Ingest stream: what replicas wrote and what the node measures, up; acknowledgements, down.
+
+Each replica has a `Collection`: it reads the replica's files from the acknowledged cursors on,
+sends what it finds, and moves the cursors as acknowledgements come. When the stream breaks, all of
+them go back to their cursors and begin again on the next one: the control plane trims what it has.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, TypeVar
+
+import grpc
+import grpc.aio
+import structlog
+
+from nodeagent.checkpoints import SavedCheckpoint, Uploads
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.link import Backoff, Link
+from nodeagent.outbox import replica_message, replica_of
+from nodeagent.spool import ReplicaSpool, SpoolFollower
+from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
+from nodeagent.transfer import uninterrupted
+from nsml.clock import Clock, Offload
+from nsml.v1 import agents_pb2 as pb
+
+T = TypeVar("T")
+
+_MESSAGE_BYTES = 1 << 20
+_QUEUED_CHUNKS = 64
+_UNREADABLE_PAUSE_S = 5.0
+_UNACKNOWLEDGED_BYTES = 4 << 20
+"""So much of one replica is on its way at most; others are not kept waiting by it."""
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+_CHANNELS = {
+    Channel.METRIC: pb.CHANNEL_METRIC,
+    Channel.LOG: pb.CHANNEL_LOG,
+    Channel.STATE: pb.CHANNEL_STATE,
+}
+_CHANNEL_OF = {number: channel for channel, number in _CHANNELS.items()}
+
+log = structlog.get_logger()
+
+Remember = Callable[[Mapping[StreamId, Cursor]], Awaitable[None]]
+Outgoing = asyncio.Queue[pb.Chunk | pb.NodeSample]
+
+
+class Collection:
+    """What one replica writes, until all of it is acknowledged.
+
+    Args:
+        replica_id: whose.
+        folder: its folder.
+        cursors: what is acknowledged already.
+        uploads: is told of checkpoints.
+        paused: is told True or False when the program says that it waits or goes on.
+        run: for the disk.
+    """
+
+    def __init__(
+        self,
+        replica_id: ReplicaId,
+        folder: ReplicaFolder,
+        cursors: Mapping[StreamId, Cursor],
+        *,
+        uploads: Uploads,
+        paused: Callable[[bool], None],
+        run: Offload,
+    ) -> None:
+        self.replica_id = replica_id
+        self._spool = ReplicaSpool(replica_id, folder, cursors)
+        self._acknowledged = dict(cursors)
+        self._noticed = {stream: cursor.last for stream, cursor in cursors.items()}
+        self._uploads = uploads
+        self._paused = paused
+        self._run = run
+        self._sent: dict[StreamId, deque[Item]] = {}
+        self._unacknowledged = 0
+        self._moved = asyncio.Event()
+        self._follower: SpoolFollower | None = None
+        self._has_ended = False
+        self._done = asyncio.Event()
+
+    def finish(self) -> None:
+        """The program has ended: what is written now is all."""
+        self._has_ended = True
+        if self._follower is not None:
+            self._follower.end()
+
+    async def finished(self) -> None:
+        """Return, after `finish`, once everything is acknowledged."""
+        await self._done.wait()
+
+    async def pump(self, outgoing: Outgoing) -> None:
+        """Send over one connection; returns when all is acknowledged, else goes on for ever."""
+        self._spool.rewind(self._acknowledged)
+        self._sent.clear()
+        self._unacknowledged = 0
+        self._follower = SpoolFollower(self._spool, self._undisturbed)
+        if self._has_ended:
+            self._follower.end()
+        async for items in self._follower:
+            for item in items:
+                await self._notice(item)
+                await self._room()
+                self._sent.setdefault(item.stream, deque()).append(item)
+                self._unacknowledged += _size(item)
+                await outgoing.put(_chunk(item))
+        while self._unacknowledged or any(self._sent.values()):
+            await self._movement()
+        self._done.set()
+
+    def acknowledge(self, stream: StreamId, following: int) -> Cursor | None:
+        """Everything before position `following` is safe; the cursor to remember, if it moved."""
+        sent = self._sent.get(stream)
+        cursor = None
+        while sent and sent[0].last < following:
+            item = sent.popleft()
+            cursor = item.cursor
+            self._unacknowledged -= _size(item)
+        if cursor is not None:
+            self._acknowledged[stream] = cursor
+            self._moved.set()
+        return cursor
+
+    async def _undisturbed(self, work: Callable[[], T], /) -> T:
+        return await uninterrupted(self._run, work)
+
+    async def _room(self) -> None:
+        while self._unacknowledged >= _UNACKNOWLEDGED_BYTES:
+            await self._movement()
+
+    async def _movement(self) -> None:
+        self._moved.clear()
+        await self._moved.wait()
+
+    async def _notice(self, item: Item) -> None:
+        """Act on records that concern the agent, once each."""
+        if isinstance(item, Gap):
+            log.warning(
+                "stream.gap",
+                replica=str(self.replica_id),
+                channel=item.stream.channel.value,
+                first=item.first,
+                last=item.last,
+                reason=item.reason,
+            )
+            return
+        known = self._noticed.get(item.stream, 0)
+        for position, payload in enumerate(item.records, start=item.first):
+            if position > known and (b'"checkpoint"' in payload or b'"state"' in payload):
+                await self._notice_record(payload)
+        self._noticed[item.stream] = max(known, item.last)
+
+    async def _notice_record(self, payload: bytes) -> None:
+        try:
+            record = json.loads(payload)
+        except (ValueError, RecursionError):
+            return
+        match record:
+            case {"kind": "checkpoint"}:
+                checkpoint = SavedCheckpoint.from_record(record)
+                if checkpoint is not None:
+                    await self._uploads.add(checkpoint)
+            case {"kind": "state", "state": "PAUSED" | "RUNNING" as state}:
+                self._paused(state == "PAUSED")
+
+
+class Ingest:
+    """Keeps the stream up while the node is registered.
+
+    Args:
+        link: over which way.
+        remember: keeps cursors for the next agent.
+        clock, rng, longest_backoff_s: pauses between attempts.
+    """
+
+    def __init__(
+        self,
+        link: Link,
+        *,
+        remember: Remember,
+        clock: Clock,
+        rng: random.Random,
+        longest_backoff_s: float,
+    ) -> None:
+        self._link = link
+        self._remember = remember
+        self._clock = clock
+        self._backoff = Backoff(clock, rng, longest_s=longest_backoff_s)
+        self._collections: dict[ReplicaId, Collection] = {}
+        self._pumps: dict[ReplicaId, asyncio.Task[None]] = {}
+        self._group: asyncio.TaskGroup | None = None
+        self._outgoing: Outgoing = asyncio.Queue(_QUEUED_CHUNKS)
+
+    @asynccontextmanager
+    async def collecting(self, collection: Collection) -> AsyncIterator[Collection]:
+        """Pass on what the replica of `collection` writes while the context lasts."""
+        self._collections[collection.replica_id] = collection
+        self._start_pump(collection)
+        try:
+            yield collection
+        finally:
+            del self._collections[collection.replica_id]
+            pump = self._pumps.pop(collection.replica_id, None)
+            if pump is not None:
+                pump.cancel()
+
+    def offer(self, sample: pb.NodeSample) -> None:
+        """Send a reading of the node, unless there is no connection or no room."""
+        if self._group is not None and not self._outgoing.full():
+            self._outgoing.put_nowait(sample)
+
+    async def run(self) -> NoReturn:
+        """Connect, send, and connect again."""
+        while True:
+            await self._link.up.wait()
+            reason = await self._converse()
+            log.warning("ingest.lost", address=self._link.address, reason=reason)
+            await self._backoff.pause()
+
+    async def _converse(self) -> str:
+        """One stream to its end; why it ended."""
+        call = self._link.open("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
+        self._outgoing = asyncio.Queue(_QUEUED_CHUNKS)
+        try:
+            async with asyncio.TaskGroup() as group:
+                self._group = group
+                sender = group.create_task(self._send(call))
+                for collection in self._collections.values():
+                    self._start_pump(collection)
+                reason = await self._read(call)
+                self._group = None
+                sender.cancel()
+                for pump in self._pumps.values():
+                    pump.cancel()
+        finally:
+            self._group = None
+            self._pumps.clear()
+            call.cancel()
+        return reason
+
+    def _start_pump(self, collection: Collection) -> None:
+        if self._group is not None:
+            pump = self._group.create_task(self._pump(collection, self._outgoing))
+            self._pumps[collection.replica_id] = pump
+
+    async def _pump(self, collection: Collection, outgoing: Outgoing) -> None:
+        """One replica's unreadable disk must not end the stream of the others."""
+        while True:
+            try:
+                await collection.pump(outgoing)
+            except OSError:
+                log.exception("ingest.unreadable", replica=str(collection.replica_id))
+                await self._clock.sleep(_UNREADABLE_PAUSE_S)
+            else:
+                return
+
+    async def _send(self, call: Any) -> None:
+        try:
+            while True:
+                await call.write(await _next_message(self._outgoing))
+        except (grpc.RpcError, asyncio.InvalidStateError):
+            return  # the reader hears why
+
+    async def _read(self, call: Any) -> str:
+        try:
+            while (message := await call.read()) is not _EOF:
+                self._backoff.reset()
+                moved = self._take(message)
+                if moved:
+                    await self._remember(moved)
+        except grpc.aio.AioRpcError as error:
+            return f"{error.code().name}: {error.details()}"
+        return "the control plane ended the stream"
+
+    def _take(self, message: pb.IngestResponse) -> dict[StreamId, Cursor]:
+        moved = {}
+        for acknowledged in message.acknowledged:
+            try:
+                stream = _stream_of(acknowledged.stream)
+            except (KeyError, ValueError):
+                log.warning("ingest.unknown_stream", stream=str(acknowledged.stream)[:200])
+                continue
+            collection = self._collections.get(stream.replica_id)
+            cursor = collection.acknowledge(stream, acknowledged.next) if collection else None
+            if cursor is not None:
+                moved[stream] = cursor
+        return moved
+
+
+async def _next_message(outgoing: Outgoing) -> pb.IngestRequest:
+    """What waits to be sent, as much as one message takes."""
+    message = pb.IngestRequest()
+    held = 0
+    piece = await outgoing.get()
+    while True:
+        if isinstance(piece, pb.NodeSample):
+            message.sample.CopyFrom(piece)
+        else:
+            message.chunks.append(piece)
+            held += piece.ByteSize()
+        # Pieces are a quarter of a message at most, but for single large records.
+        if held > _MESSAGE_BYTES * 3 // 4 or outgoing.empty():
+            return message
+        piece = outgoing.get_nowait()
+
+
+def _chunk(item: Item) -> pb.Chunk:
+    stream = pb.StreamKey(
+        replica=replica_message(item.stream.replica_id),
+        channel=_CHANNELS[item.stream.channel],
+        writer=item.stream.writer,
+    )
+    if isinstance(item, Batch):
+        return pb.Chunk(
+            stream=stream, first=item.first, last=item.last, records=item.records, data=item.text
+        )
+    return pb.Chunk(stream=stream, first=item.first, last=item.last, gap=True)
+
+
+def _stream_of(key: pb.StreamKey) -> StreamId:
+    return StreamId(
+        replica_id=replica_of(key.replica),
+        channel=_CHANNEL_OF[key.channel],
+        writer=key.writer,
+    )
+
+
+def _size(item: Item) -> int:
+    if isinstance(item, Gap):
+        return 0
+    return len(item.text) + sum(map(len, item.records))

@@ -1,0 +1,188 @@
+"""What runs on the node against what should: the node's replicas and the orders for them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable, Mapping
+from typing import Protocol, Self
+
+import structlog
+
+from nodeagent.assignments import keep_assignment, read_assignment
+from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.outbox import replica_message, replica_of
+from nodeagent.reports import exit_of, report_of
+from nodeagent.runner import Place, Runner
+from nodeagent.runtimes.interface import ReplicaFacts, ReplicaState
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
+
+log = structlog.get_logger()
+
+Position = tuple[int, int]
+"""(term, revision) of orders."""
+
+
+class Memory(Protocol):
+    """What outlives the agent; blocking."""
+
+    def highest(self) -> Position:
+        """Of the newest orders ever obeyed; (0, 0) before any."""
+        ...
+
+    def obey(self, term: int, revision: int) -> None:
+        """Remember it, on disk."""
+        ...
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        """Nothing of a replica is needed any more."""
+        ...
+
+
+class Replicas:
+    """All replicas of the node, each with its runner. Entered as a context, which owns the runners.
+
+    Leaving the context lets go of the replicas; their programs run on.
+    """
+
+    def __init__(self, place: Place, folders: ReplicaFolders, memory: Memory) -> None:
+        self._place = place
+        self._folders = folders
+        self._memory = memory
+        self._highest: Position = (0, 0)
+        self._runners: dict[ReplicaId, Runner] = {}
+        self._waiting: dict[ReplicaId, ReplicaFacts] = {}
+        self._tasks: dict[ReplicaId, asyncio.Task[None]] = {}
+        self._group = asyncio.TaskGroup()
+
+    async def __aenter__(self) -> Self:
+        """Take up the replicas that an earlier agent left, and go on with their lives."""
+        self._highest = await self._place.run(self._memory.highest)
+        await self._group.__aenter__()
+        for facts in await self._place.runtime.list():
+            await self._adopt(facts)
+        return self
+
+    async def __aexit__(self, *_exception: object) -> None:
+        """Let go."""
+        for task in self._tasks.values():
+            task.cancel()
+        await self._group.__aexit__(None, None, None)
+
+    @property
+    def highest_term(self) -> int:
+        """The highest term that was ever obeyed."""
+        return self._highest[0]
+
+    def reports(self) -> list[pb.ReplicaReport]:
+        """Where every replica is, also those that wait for orders to begin."""
+        at = self._place.clock.time()
+        waiting = [
+            report_of(replica_id, pb.REPLICA_PHASE_PREPARING, at=at) for replica_id in self._waiting
+        ]
+        return [*(runner.report() for runner in self._runners.values()), *waiting]
+
+    def running(self) -> list[Runner]:
+        """Those that hold their devices."""
+        return [runner for runner in self._runners.values() if runner.is_running]
+
+    def finalized(self, replica_id: ReplicaId) -> None:
+        """The control plane knows all about a replica."""
+        runner = self._runners.get(replica_id)
+        if runner is not None:
+            runner.finalized()
+
+    async def obey(self, orders: pb.Orders) -> bool:
+        """Make what runs what should run; False for orders older than others that were obeyed.
+
+        On return what has to begin is noted on disk, and has begun.
+        """
+        position = (orders.term, orders.revision)
+        if position < self._highest:
+            log.warning("orders.refused", position=position, highest=self._highest)
+            return False
+        listed = _by_id(orders.assignments)
+        begun = {
+            replica_id: assignment
+            for replica_id, assignment in listed.items()
+            if replica_id not in self._runners
+        }
+        await self._place.run(lambda: self._persist(position, begun))
+        self._highest = position
+        for replica_id, assignment in begun.items():
+            self._begin(replica_id, assignment, self._waiting.pop(replica_id, None))
+        await self._end_others(listed)
+        return True
+
+    def _persist(self, position: Position, begun: Mapping[ReplicaId, pb.Assignment]) -> None:
+        if position != self._highest:
+            self._memory.obey(*position)
+        for replica_id, assignment in begun.items():
+            keep_assignment(self._folders.of(replica_id), assignment)
+
+    async def _end_others(self, listed: Mapping[ReplicaId, pb.Assignment]) -> None:
+        for replica_id, runner in tuple(self._runners.items()):
+            assignment = listed.get(replica_id)
+            if assignment is None:
+                runner.unlisted()
+                await runner.stop(_NOT_WANTED)
+            elif assignment.HasField("stop"):
+                await runner.stop(assignment.stop)
+        for replica_id in tuple(self._waiting):
+            del self._waiting[replica_id]
+            await self._remove(replica_id)
+
+    async def _adopt(self, facts: ReplicaFacts) -> None:
+        """A replica that never began waits for orders: its devices may be somebody else's by now."""
+        assignment = await self._place.run(
+            lambda: read_assignment(self._folders.of(facts.replica_id))
+        )
+        log.info("replica.taken_up", replica=str(facts.replica_id), state=facts.state.value)
+        if facts.state is ReplicaState.PREPARED:
+            self._waiting[facts.replica_id] = facts
+            return
+        if assignment is None:  # cut short by a power loss: enough is known to end it
+            assignment = pb.Assignment(replica=replica_message(facts.replica_id))
+        self._begin(facts.replica_id, assignment, facts)
+
+    def _begin(
+        self, replica_id: ReplicaId, assignment: pb.Assignment, facts: ReplicaFacts | None
+    ) -> None:
+        stop = assignment.stop if assignment.HasField("stop") else None
+        runner = Runner(self._place, replica_id, assignment, stop_order=stop)
+        if facts is not None and facts.state is ReplicaState.RUNNING:
+            runner.phase = pb.REPLICA_PHASE_RUNNING
+        elif facts is not None and facts.exit is not None:
+            runner.phase, runner.exit = pb.REPLICA_PHASE_EXITED, exit_of(facts.exit, stop)
+        self._runners[replica_id] = runner
+        self._tasks[replica_id] = self._group.create_task(self._live(runner, facts))
+
+    async def _live(self, runner: Runner, facts: ReplicaFacts | None) -> None:
+        """One replica's life; a defect in it must not end the others'."""
+        try:
+            await runner.work(facts)
+        except Exception:
+            # Kept in the list: whatever is left of it must not be started a second time.
+            log.exception("replica.broken", replica=str(runner.replica_id))
+            return
+        del self._runners[runner.replica_id], self._tasks[runner.replica_id]
+        await self._place.run(lambda: self._memory.forget(runner.replica_id))
+
+    async def _remove(self, replica_id: ReplicaId) -> None:
+        await self._place.runtime.remove(replica_id)
+        await self._place.run(lambda: self._memory.forget(replica_id))
+
+
+_NOT_WANTED = pb.StopOrder(
+    cause=sessions.CAUSE_STOP_REQUESTED, reason="the control plane does not want it here any more"
+)
+
+
+def _by_id(assignments: Iterable[pb.Assignment]) -> dict[ReplicaId, pb.Assignment]:
+    found = {}
+    for assignment in assignments:
+        try:
+            found[replica_of(assignment.replica)] = assignment
+        except ValueError as error:
+            log.error("orders.unusable_replica", error=str(error))  # noqa: TRY400 - no defect of ours
+    return found

@@ -1,0 +1,68 @@
+"""What the agent says of a replica, in the contract's words."""
+
+from __future__ import annotations
+
+from nodeagent.folders import ReplicaId
+from nodeagent.outbox import replica_message
+from nodeagent.runtimes.interface import ExitRecord, ExitWhy
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
+
+_SIGNALLED = 128
+_LONGEST_MESSAGE = 4000
+
+_CAUSES: dict[ExitWhy, sessions.Cause] = {
+    ExitWhy.STOPPED: sessions.CAUSE_STOP_REQUESTED,
+    ExitWhy.TIME_LIMIT: sessions.CAUSE_TIME_LIMIT,
+    ExitWhy.LOST_AFTER: sessions.CAUSE_LOST_AFTER,
+    ExitWhy.START_FAILED: sessions.CAUSE_START_FAILED,
+    # Nobody saw the end of the program; it is the platform's fault, as with a node.
+    ExitWhy.SHIM_LOST: sessions.CAUSE_NODE_LOST,
+}
+
+
+def report_of(
+    replica_id: ReplicaId,
+    phase: pb.ReplicaPhase,
+    *,
+    at: float,
+    end: pb.ReplicaExit | None = None,
+) -> pb.ReplicaReport:
+    """A step of a replica, taken at the Unix time `at`."""
+    report = pb.ReplicaReport(replica=replica_message(replica_id), phase=phase, exit=end)
+    report.at.FromMicroseconds(round(at * 1e6))
+    return report
+
+
+def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:
+    """How a program ended; the cause of a stopped one is its order's."""
+    cause = _cause(record)
+    message = record.message
+    if record.why is ExitWhy.STOPPED and stop is not None and stop.cause:
+        cause, message = stop.cause, stop.reason or message
+    if record.signal is not None:
+        code = _SIGNALLED + record.signal
+        message = message or f"ended by signal {record.signal}"
+    else:
+        code = record.exit_code if record.exit_code is not None else -1
+    end = pb.ReplicaExit(cause=cause, exit_code=code, message=message[:_LONGEST_MESSAGE])
+    if record.why is not ExitWhy.START_FAILED:
+        end.started_at.FromMicroseconds(round(record.started_at * 1e6))
+    end.ended_at.FromMicroseconds(round(record.ended_at * 1e6))
+    end.ran_for.FromMicroseconds(round(record.duration_s * 1e6))
+    return end
+
+
+def exit_without_start(
+    cause: sessions.Cause, message: str, *, at: float, exit_code: int = 1
+) -> pb.ReplicaExit:
+    """The end of a replica whose program never ran."""
+    end = pb.ReplicaExit(cause=cause, exit_code=exit_code, message=message[:_LONGEST_MESSAGE])
+    end.ended_at.FromMicroseconds(round(at * 1e6))
+    return end
+
+
+def _cause(record: ExitRecord) -> sessions.Cause:
+    if record.why is ExitWhy.EXITED:
+        return sessions.CAUSE_COMPLETED if record.exit_code == 0 else sessions.CAUSE_PROGRAM_FAILED
+    return _CAUSES[record.why]

@@ -1,0 +1,304 @@
+"""One replica's life on its node: prepare, start, watch, collect, and, once all is known, destroy."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import structlog
+
+from nodeagent.assignments import note_unstarted, read_unstarted
+from nodeagent.checkpoints import Uploads
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
+from nodeagent.outbox import Outbox
+from nodeagent.reports import exit_of, exit_without_start, report_of
+from nodeagent.runtimes.interface import (
+    DeviceGrant,
+    ExitRecord,
+    Isolation,
+    ReplicaFacts,
+    ReplicaSpec,
+    ReplicaState,
+    RuntimeDriver,
+    StartRefused,
+)
+from nsml.clock import Clock, Offload
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
+
+_LINGER_S = 0.06
+"""A program that ends within this time costs one report, not three: nobody could see it run."""
+_GRACE_S = 10.0
+_LOST_AFTER_S = 600.0
+_ENDED = frozenset({pb.REPLICA_PHASE_EXITED, pb.REPLICA_PHASE_FINALIZED})
+
+log = structlog.get_logger()
+
+
+class Collection(Protocol):
+    """What a replica writes, on its way to the control plane."""
+
+    def finish(self) -> None:
+        """The program has ended: what is written now is all."""
+        ...
+
+    async def finished(self) -> None:
+        """Return, after `finish`, once everything is acknowledged."""
+        ...
+
+
+Collect = Callable[
+    [ReplicaId, ReplicaFolder, Uploads, Callable[[bool], None]],
+    AbstractAsyncContextManager[Collection],
+]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """What all runners of a node share.
+
+    `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
+    a replica writes, and tells its last argument when the program pauses or goes on; `listen` opens
+    its request socket.
+    """
+
+    runtime: RuntimeDriver
+    hooks: Sequence[Hook]
+    outbox: Outbox
+    isolation: Isolation
+    sdk_folder: Path | None
+    grants: Callable[[Sequence[str]], list[DeviceGrant]]
+    uploads: Callable[[ReplicaId, ReplicaFolder], Uploads]
+    collect: Collect
+    listen: Callable[[ReplicaId, ReplicaFolder], AbstractAsyncContextManager[None]]
+    folder: Callable[[ReplicaId], ReplicaFolder]
+    clock: Clock
+    run: Offload
+
+
+@dataclass(slots=True)
+class Runner:
+    """Runs one assignment; `work` is its life, everything else may be called at any time."""
+
+    place: Place
+    replica_id: ReplicaId
+    assignment: pb.Assignment
+    phase: pb.ReplicaPhase = pb.REPLICA_PHASE_PREPARING
+    exit: pb.ReplicaExit | None = None
+    stop_order: pb.StopOrder | None = None
+    _since: float = 0.0
+    _is_started: bool = False
+    _preparing: asyncio.Task[PreparationFailed | None] | None = None
+    _finalized: asyncio.Event = field(default_factory=asyncio.Event)
+    _unlisted: asyncio.Event = field(default_factory=asyncio.Event)
+
+    @property
+    def folder(self) -> ReplicaFolder:
+        """Where the replica lives."""
+        return self.place.folder(self.replica_id)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether it holds its devices."""
+        return self.phase not in _ENDED
+
+    def report(self) -> pb.ReplicaReport:
+        """Where it is now."""
+        return report_of(
+            self.replica_id,
+            self.phase,
+            at=self._since or self.place.clock.time(),
+            end=self.exit,
+        )
+
+    def finalized(self) -> None:
+        """The control plane knows its end and that nothing more comes."""
+        self._finalized.set()
+
+    def unlisted(self) -> None:
+        """The orders do not name it any more."""
+        self._unlisted.set()
+
+    async def stop(self, order: pb.StopOrder) -> None:
+        """Order the end, or shorten an earlier order's grace; nothing for what has ended."""
+        if self.stop_order == order or not self.is_running:
+            return
+        self.stop_order = order
+        if self._is_started:
+            await self._order_stop(order)
+        elif self._preparing is not None:
+            self._preparing.cancel()
+
+    async def work(self, facts: ReplicaFacts | None = None) -> None:
+        """Live from where `facts` say it is (None: not begun) until its folder is gone."""
+        is_new = facts is None or facts.state is ReplicaState.PREPARED
+        record = facts.exit if facts is not None else None
+        failure = await self._start(is_again=facts is not None) if is_new else None
+        if failure is None and record is None:
+            self._is_started = True
+            if self.stop_order is not None:
+                await self._order_stop(self.stop_order)
+            record = await self._linger()
+        end = failure or (None if record is None else exit_of(record, self.stop_order))
+        if is_new and record is not None and end is not None and self._left_nothing(record):
+            self._end(pb.REPLICA_PHASE_FINALIZED, end)
+        else:
+            await self._collect(end)
+        await self._destroy()
+
+    async def _start(self, *, is_again: bool) -> pb.ReplicaExit | None:
+        """Prepare and start; the end of one that could not be, else None.
+
+        `is_again`: an earlier agent began, and may have noted that it cannot be.
+        """
+        if is_again:
+            noted = await self.place.run(lambda: read_unstarted(self.folder))
+            if noted is not None:
+                return noted
+        draft = Draft(self.assignment, self.folder)
+        hooks = [hook for hook in self.place.hooks if hook.applies(self.assignment.spec)]
+        failure = await self._prepare(hooks, draft) if hooks and self.stop_order is None else None
+        if failure is not None:
+            return await self._fail(failure.cause, str(failure))
+        if self.stop_order is not None:
+            cause = self.stop_order.cause or sessions.CAUSE_STOP_REQUESTED
+            return await self._unstarted(
+                cause, self.stop_order.reason or "stopped before it started"
+            )
+        try:
+            await self.place.runtime.start(self._spec(draft))
+        except (StartRefused, OSError, ValueError) as error:
+            return await self._fail(sessions.CAUSE_START_FAILED, str(error))
+        return None
+
+    async def _prepare(self, hooks: Sequence[Hook], draft: Draft) -> PreparationFailed | None:
+        async with asyncio.TaskGroup() as group:
+            self._preparing = group.create_task(_run_hooks(hooks, draft))
+        preparing, self._preparing = self._preparing, None
+        return None if preparing.cancelled() else preparing.result()
+
+    def _spec(self, draft: Draft) -> ReplicaSpec:
+        spec = self.assignment.spec
+        grants = self.place.grants(self.assignment.device_uuids)
+        given = self.assignment.resources
+        return ReplicaSpec(
+            replica_id=self.replica_id,
+            argv=argv_of(spec),
+            env=environment_of(self.assignment, self.replica_id, grants),
+            mounts=draft.mounts,
+            devices=grants,
+            time_limit_s=_seconds(spec.time_limit) if spec.HasField("time_limit") else None,
+            grace_s=_seconds(spec.grace) if spec.HasField("grace") else _GRACE_S,
+            lost_after_s=lost_after_s(spec),
+            isolation=self.place.isolation,
+            memory_bytes=given.memory_bytes or None,
+            cpus=given.cpu_thousandths / 1000 or None,
+            sdk_folder=self.place.sdk_folder,
+            python=draft.python,
+        )
+
+    async def _linger(self) -> ExitRecord | None:
+        """The end of a program that ends at once; None for one that runs."""
+        try:
+            async with asyncio.timeout(_LINGER_S):
+                return await self.place.runtime.wait(self.replica_id)
+        except TimeoutError:
+            return None
+
+    async def _collect(self, end: pb.ReplicaExit | None) -> None:
+        """Pass on what the replica writes while it runs (`end` is None) and what it left."""
+        uploads = self.place.uploads(self.replica_id, self.folder)
+        await uploads.restore()
+        collecting = self.place.collect(self.replica_id, self.folder, uploads, self._paused)
+        async with collecting as collection, asyncio.TaskGroup() as group:
+            uploading = group.create_task(uploads.work())
+            if end is None:
+                end = await self._watch()
+            self._end(pb.REPLICA_PHASE_EXITED, end)
+            collection.finish()
+            await collection.finished()
+            await uploads.finished()
+            uploading.cancel()
+        self._end(pb.REPLICA_PHASE_FINALIZED, end)
+
+    async def _watch(self) -> pb.ReplicaExit:
+        """Serve the program while it runs; how it ended."""
+        self._say(pb.REPLICA_PHASE_RUNNING)
+        async with self.place.listen(self.replica_id, self.folder):
+            record = await self.place.runtime.wait(self.replica_id)
+        return exit_of(record, self.stop_order)
+
+    async def _destroy(self) -> None:
+        """Wait until nobody asks for it any more, then leave nothing behind.
+
+        While the orders name it, its folder says to this agent and the next that it has ended.
+        """
+        await self._finalized.wait()
+        await self._unlisted.wait()
+        await self.place.runtime.remove(self.replica_id)
+        log.info("replica.removed", replica=str(self.replica_id))
+
+    async def _fail(self, cause: sessions.Cause, message: str) -> pb.ReplicaExit:
+        """The end of a replica that could not be started, told in its log too."""
+        log.warning("replica.preparation_failed", replica=str(self.replica_id), error=message)
+        return await self._unstarted(cause, message, told=f"nsml: {message}\n".encode())
+
+    async def _unstarted(
+        self, cause: sessions.Cause, message: str, *, told: bytes = b""
+    ) -> pb.ReplicaExit:
+        end = exit_without_start(cause, message, at=self.place.clock.time())
+        await self.place.run(lambda: note_unstarted(self.folder, end, told))
+        return end
+
+    async def _order_stop(self, order: pb.StopOrder) -> None:
+        spec = self.assignment.spec
+        grace = order.grace if order.HasField("grace") else spec.grace
+        has_grace = order.HasField("grace") or spec.HasField("grace")
+        await self.place.runtime.stop(
+            self.replica_id,
+            grace_s=_seconds(grace) if has_grace else _GRACE_S,
+            reason=order.reason,
+        )
+
+    def _left_nothing(self, record: ExitRecord) -> bool:
+        """Whether the program wrote neither output nor records."""
+        return record.output_bytes == 0 and not os.listdir(self.folder.spool)  # noqa: PTH208
+
+    def _paused(self, is_paused: bool) -> None:
+        if self.phase in {pb.REPLICA_PHASE_RUNNING, pb.REPLICA_PHASE_PAUSED}:
+            self._say(pb.REPLICA_PHASE_PAUSED if is_paused else pb.REPLICA_PHASE_RUNNING)
+
+    def _end(self, phase: pb.ReplicaPhase, end: pb.ReplicaExit) -> None:
+        self.exit = end
+        self._say(phase)
+
+    def _say(self, phase: pb.ReplicaPhase) -> None:
+        self.phase = phase
+        self._since = self.place.clock.time()
+        self.place.outbox.put(self.replica_id, self.report())
+
+
+def lost_after_s(spec: sessions.SessionSpec) -> float | None:
+    """How long a session runs on without a control plane; None: for ever."""
+    if spec.HasField("lost_after"):
+        return _seconds(spec.lost_after)
+    return _LOST_AFTER_S if spec.retry_count else None
+
+
+async def _run_hooks(hooks: Sequence[Hook], draft: Draft) -> PreparationFailed | None:
+    try:
+        for hook in hooks:
+            await hook.prepare(draft)
+    except PreparationFailed as failure:
+        return failure
+    return None
+
+
+def _seconds(duration: object) -> float:
+    return duration.ToNanoseconds() / 1e9  # type: ignore[attr-defined, no-any-return]

@@ -1,0 +1,644 @@
+"""The agent's upper half against a scripted control plane, on a virtual clock and network."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.agent import Agent, Machine, Parts
+from nodeagent.config import Settings
+from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
+from nodeagent.runtimes.interface import DeviceGrant, Isolation, ReplicaSpec
+from nodeagent.streams import Cursor, StreamId
+from nsml.clock import inline
+from nsml.content.packing import pack
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import resources_pb2 as resources
+from nsml.v1 import sessions_pb2 as sessions
+from tests.scripted_platform import ScriptedPlatform, assignment, session_id
+from tests.simulation.network import Network
+from tests.simulation.virtual_time import VirtualClock, run
+
+FOREVER = Script(forever=True)
+S = session_id(1)
+OTHER = session_id(2)
+
+
+class NullMeter:
+    def sample(self) -> pb.NodeSample:
+        return pb.NodeSample(cpu_percent=1.0)
+
+
+class Remembered:
+    """The journal's contract in memory; outlives the agents of one test."""
+
+    def __init__(self) -> None:
+        self.position = (0, 0)
+        self.cluster = ""
+        self.kept: dict[StreamId, Cursor] = {}
+
+    def highest(self) -> tuple[int, int]:
+        return self.position
+
+    def obey(self, term: int, revision: int) -> None:
+        self.position = (term, revision)
+
+    def forget(self, replica_id: ReplicaId) -> None:
+        self.kept = {key: at for key, at in self.kept.items() if key.replica_id != replica_id}
+
+    def cluster_id(self) -> str:
+        return self.cluster
+
+    def join(self, cluster_id: str) -> None:
+        self.cluster = cluster_id
+
+    def cursors(self, replica_id: ReplicaId) -> dict[StreamId, Cursor]:
+        return {key: at for key, at in self.kept.items() if key.replica_id == replica_id}
+
+    def acknowledge(self, cursors: Any) -> None:
+        self.kept.update(cursors)
+
+
+@dataclass
+class World:
+    """One platform, one machine, and agents that come and go."""
+
+    data: Path
+    network: Network
+    clock: VirtualClock
+    machine: FakeMachine
+    platform: ScriptedPlatform
+    journal: Remembered = field(default_factory=Remembered)
+    started: list[ReplicaSpec] = field(default_factory=list)
+
+    @asynccontextmanager
+    async def agent(self, server: str = "cp") -> AsyncIterator[Agent]:
+        """An agent that works while the context lasts, and is then gone without a word."""
+        settings = Settings(node="n1", server=server, data=self.data, sample_interval_s=5.0)
+        folders = ReplicaFolders(self.data / "replicas")
+        driver = FakeDriver(folders, self.machine, self.clock)
+        agent = Agent(
+            settings,
+            Parts(
+                clock=self.clock,
+                rng=random.Random(1),
+                run=inline,
+                channel_factory=lambda address: self.network.channel("n1", address),
+                runtime=driver,
+                journal=self.journal,
+                machine=MACHINE,
+                meter=NullMeter(),
+                token="secret",
+                has_sockets=False,
+                touch=lambda _, replica_id: self.machine.contacted(replica_id),
+            ),
+        )
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(agent.run())
+            yield agent
+            working.cancel()
+
+    def serve(self, address: str, platform: ScriptedPlatform) -> None:
+        platform.add_to(self.network.serve(address))
+
+
+MACHINE = Machine(
+    boot_id="boot-1",
+    host="n1.lab",
+    isolation=Isolation.NAMESPACE,
+    devices=[resources.Device(uuid="SIM-0", model="Simulated", simulated=True)],
+    grants={"SIM-0": DeviceGrant(uuid="SIM-0", simulated=True)},
+    device_note="",
+    capacity=resources.Resources(gpu_thousandths=1000, cpu_thousandths=4000),
+)
+
+
+Test = Callable[[World], Coroutine[Any, Any, None]]
+
+
+def on_virtual_time(
+    data: Path, test: Test, scripts: dict[str, Script] | None = None, seed: int = 7
+) -> None:
+    """Run `test`; programs are scripts by the first word of their command line."""
+
+    async def main() -> None:
+        clock = VirtualClock(asyncio.get_running_loop())
+        world: World
+
+        def script_of(spec: ReplicaSpec) -> Script:
+            world.started.append(spec)
+            return (scripts or {}).get(spec.argv[0], Script())
+
+        async with FakeMachine(clock, script_of) as machine:
+            network = Network(random.Random(seed))
+            world = World(data, network, clock, machine, ScriptedPlatform())
+            world.serve("cp", world.platform)
+            async with asyncio.timeout(3600):
+                await test(world)
+
+    run(main())
+
+
+def test_registers_what_the_node_is(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.until(lambda: world.platform.registrations)
+        said = world.platform.registrations[0]
+        assert (said.node, said.boot_id, said.host) == ("n1", "boot-1", "n1.lab")
+        assert said.isolation == resources.ISOLATION_NAMESPACE
+        assert [device.uuid for device in said.devices] == ["SIM-0"]
+        assert (said.cluster_id, said.highest_term, list(said.replicas)) == ("", 0, [])
+        assert world.platform.authorization == {"Bearer secret"}
+        assert world.journal.cluster == "test"
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_a_program_that_writes_nothing_costs_one_report(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "true"))
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            folder = tmp_path / "replicas" / f"{S}.1.0"
+            while folder.exists():
+                await world.clock.sleep(0.01)
+        assert len(world.platform.said(S)) == 1
+        assert report.exit.cause == sessions.CAUSE_COMPLETED
+        assert report.exit.HasField("started_at")
+        assert world.platform.accepted[-1] == (1, 2)
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_a_program_that_runs_is_told_step_by_step(tmp_path: Path) -> None:
+    acts = [Act(after_s=5, output=b"hello\n", records=[{"kind": "metric", "values": {"x": 1}}])]
+
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        phases = [report.phase for report in world.platform.said(S)]
+        assert phases == [
+            pb.REPLICA_PHASE_RUNNING,
+            pb.REPLICA_PHASE_EXITED,
+            pb.REPLICA_PHASE_FINALIZED,
+        ]
+        end = world.platform.said(S, pb.REPLICA_PHASE_EXITED)[0].exit
+        assert (end.cause, end.exit_code) == (sessions.CAUSE_PROGRAM_FAILED, 3)
+        assert end.ran_for.seconds == 5
+        assert world.platform.log(S) == b"hello\n"
+        assert world.platform.records(S) == [b'{"kind": "metric", "values": {"x": 1}}']
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=acts, exit_code=3)})
+
+
+def test_a_program_is_told_who_it_is(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        order = assignment(S, "true", rank=1, replica_count=2, environment={"RANK": "9", "A": "b"})
+        order.hosts.extend(["other"])
+        order.device_uuids.append("SIM-0")
+        async with world.agent():
+            await world.platform.order(order)
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED, rank=1)
+        env = world.started[0].env
+        assert env["A"] == "b"
+        assert (env["RANK"], env["WORLD_SIZE"], env["MASTER_ADDR"]) == ("1", "2", "localhost")
+        assert env["NSML_PARALLEL_WORLD"] == "localhost,other"
+        assert env["NSML_PARALLEL_PORTS"].split(",")[0] == env["MASTER_PORT"]
+        assert (env["NSML_GPU_NUM"], env["NSML_DEVICES"]) == ("1", "SIM-0")
+        assert [device.uuid for device in world.started[0].devices] == ["SIM-0"]
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_an_unknown_device_is_an_end_with_a_reason(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        order = assignment(S, "true")
+        order.device_uuids.append("GPU-elsewhere")
+        async with world.agent():
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_START_FAILED
+        assert "GPU-elsewhere" in report.exit.message
+        assert b"GPU-elsewhere" in world.platform.log(S)
+        assert not world.started
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_a_stop_order_ends_with_its_own_cause(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            order = assignment(S, "forever")
+            await world.platform.order(order)
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            order.stop.cause, order.stop.reason = sessions.CAUSE_PREEMPTED, "gives way"
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert (report.exit.cause, report.exit.exit_code) == (sessions.CAUSE_PREEMPTED, 128 + 15)
+        assert report.exit.message == "gives way"
+
+    on_virtual_time(tmp_path, test, {"forever": FOREVER})
+
+
+def test_what_is_to_be_stopped_is_never_started(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        order = assignment(S, "forever")
+        order.stop.cause = sessions.CAUSE_STOP_REQUESTED
+        async with world.agent():
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_STOP_REQUESTED
+        assert not report.exit.HasField("started_at")
+        assert not world.started
+
+    on_virtual_time(tmp_path, test, {"forever": FOREVER})
+
+
+def test_what_is_not_listed_is_stopped(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "forever"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            await world.platform.order(assignment(OTHER, "true"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            await world.platform.phase(OTHER, pb.REPLICA_PHASE_FINALIZED)
+
+    on_virtual_time(tmp_path, test, {"forever": FOREVER})
+
+
+@pytest.mark.parametrize(("term", "revision"), [(1, 4), (0, 99)])
+def test_older_orders_are_refused(tmp_path: Path, term: int, revision: int) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            await platform.order(assignment(S, "forever"), revision=5)
+            await platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            older = pb.Orders(term=term, revision=revision)
+            older.assignments.append(assignment(OTHER, "true"))
+            platform.send(pb.ControlResponse(orders=older))
+            await platform.order(platform.assignments[S, 1, 0], revision=6)
+            await platform.until(lambda: (1, 6) in platform.accepted)
+            assert world.machine.running(ReplicaId(session_id=S, attempt=1, rank=0))
+        assert (term, revision) not in platform.accepted
+        assert [spec.replica_id.session_id for spec in world.started] == [S]
+
+    on_virtual_time(tmp_path, test, {"forever": FOREVER})
+
+
+def test_an_agent_that_comes_back_refuses_what_is_older_than_it_obeyed(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        platform.term = 4
+        async with world.agent():
+            await platform.order(revision=7)
+            await platform.until(lambda: (4, 7) in platform.accepted)
+        platform.term = 3
+        async with world.agent():
+            await platform.until(lambda: len(platform.registrations) == 2)
+            await platform.order(assignment(S, "true"), revision=9)
+            await world.clock.sleep(10)
+        assert platform.registrations[1].highest_term == 4
+        assert platform.registrations[1].cluster_id == "test"
+        assert not world.started
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_another_platform_is_not_obeyed(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "forever"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+        fresh = ScriptedPlatform(cluster_id="another")
+        world.serve("cp", fresh)
+        async with world.agent():
+            await fresh.until(lambda: fresh.registrations)
+            await world.clock.sleep(60)
+            assert world.machine.running(ReplicaId(session_id=S, attempt=1, rank=0))
+        assert not fresh.accepted
+
+    on_virtual_time(tmp_path, test, {"forever": FOREVER})
+
+
+def test_reports_are_repeated_until_they_are_acknowledged(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        platform.faults.lose_report_acks = True
+        async with world.agent():
+            await platform.order(assignment(S, "true"))
+            await platform.until(lambda: len(platform.said(S, pb.REPLICA_PHASE_FINALIZED)) >= 3)
+            platform.faults.lose_report_acks = False
+            folder = tmp_path / "replicas" / f"{S}.1.0"
+            while folder.exists():
+                await world.clock.sleep(0.1)
+            said = len(platform.said(S))
+            await world.clock.sleep(30)
+            assert len(platform.said(S)) == said
+        assert len(world.started) == 1
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_heartbeats_go_on_when_nothing_happens(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.until(lambda: world.platform.heartbeats >= 20)
+            assert 10 < world.clock.monotonic() < 21
+            assert len(world.platform.registrations) == 1
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_a_replica_that_has_ended_is_not_started_again_while_it_is_listed(tmp_path: Path) -> None:
+    """In a gang the ended member stays in the orders until the others are gone."""
+
+    async def test(world: World) -> None:
+        platform = world.platform
+        platform.ended = lambda report: None  # type: ignore[method-assign]
+        async with world.agent():
+            await platform.order(assignment(S, "true"))
+            await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            await world.clock.sleep(5)
+            await platform.order(assignment(S, "true"))
+            await world.clock.sleep(5)
+        async with world.agent():
+            await platform.until(lambda: len(platform.registrations) == 2)
+            await platform.order(assignment(S, "true"))
+            await platform.until(lambda: (1, platform.revision) in platform.accepted)
+            await world.clock.sleep(5)
+            assert len(world.started) == 1
+            await platform.order()
+            while list((tmp_path / "replicas").iterdir()):
+                await world.clock.sleep(0.1)
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_an_agent_follows_the_leader(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        standby = ScriptedPlatform()
+        standby.faults.leader = "cp"
+        world.serve("standby", standby)
+        async with world.agent(server="standby"):
+            await world.platform.order(assignment(S, "true"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            # The leader dies; the one that pointed to it takes over.
+            world.network.crash("cp")
+            standby.faults.leader = ""
+            await standby.order(assignment(OTHER, "true"), revision=50)
+            await standby.phase(OTHER, pb.REPLICA_PHASE_FINALIZED)
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_sessions_outlive_agents_and_are_taken_up(tmp_path: Path) -> None:
+    acts = [Act(after_s=1, output=b"%d\n" % n, records=[{"n": n}]) for n in range(60)]
+
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            await platform.order(assignment(S, "train"))
+            await platform.until(lambda: platform.log(S).endswith(b"9\n"))
+        await world.clock.sleep(15)
+        async with world.agent():
+            await platform.until(lambda: len(platform.registrations) == 2)
+            told = platform.registrations[1].replicas
+            assert [report.phase for report in told] == [pb.REPLICA_PHASE_RUNNING]
+            await platform.until(lambda: platform.log(S).endswith(b"39\n"))
+        await world.clock.sleep(60)
+        async with world.agent():
+            report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.exit_code == 4
+        assert platform.log(S) == b"".join(b"%d\n" % n for n in range(60))
+        assert platform.records(S) == [b'{"n": %d}' % n for n in range(60)]
+        assert platform.streams[S, 1, 0, pb.CHANNEL_METRIC, 1].received_again < 10
+        assert len(world.started) == 1
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=acts, exit_code=4)})
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_every_byte_and_record_arrives_once_whatever_breaks(tmp_path: Path, seed: int) -> None:
+    rng = random.Random(seed)
+    written = [rng.randbytes(rng.randrange(40_000)) for _ in range(80)]
+    acts = [
+        Act(after_s=rng.random(), output=text, records=[{"n": n}]) for n, text in enumerate(written)
+    ]
+
+    async def disturb(world: World) -> None:
+        while True:
+            await world.clock.sleep(rng.uniform(0.5, 4))
+            match rng.randrange(5):
+                case 0:
+                    world.network.cut("n1", "cp")
+                    await world.clock.sleep(rng.random())
+                    world.network.heal("n1", "cp")
+                case 1:
+                    world.platform.break_streams()
+                case 2:
+                    world.platform.faults.lose_chunk_acks = True
+                    await world.clock.sleep(rng.random() * 2)
+                    world.platform.faults.lose_chunk_acks = False
+                    world.platform.break_streams()
+                case 3:
+                    world.platform.faults.end_ingest_after = rng.randrange(1, 4)
+                case 4:
+                    world.platform.faults.lose_report_acks = True
+                    await world.clock.sleep(rng.random() * 2)
+                    world.platform.faults.lose_report_acks = False
+
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with asyncio.TaskGroup() as group:
+            disturbing = group.create_task(disturb(world))
+            await platform.order(assignment(S, "train"))
+            for _ in range(3):
+                async with world.agent():
+                    await world.clock.sleep(rng.uniform(5, 12))
+            async with world.agent():
+                await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            disturbing.cancel()
+        assert platform.log(S) == b"".join(written)
+        assert platform.records(S) == [b'{"n": %d}' % n for n in range(80)]
+        assert not platform.streams[S, 1, 0, pb.CHANNEL_LOG, 0].gaps
+        assert world.network.broken_calls > 0
+        assert len(world.started) == 1
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=acts)}, seed=seed)
+
+
+def test_finalized_waits_for_the_last_acknowledgement(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        platform.faults.hold_chunks = True
+        async with world.agent():
+            await platform.order(assignment(S, "train"))
+            await platform.phase(S, pb.REPLICA_PHASE_EXITED)
+            await world.clock.sleep(30)
+            assert not platform.said(S, pb.REPLICA_PHASE_FINALIZED)
+            platform.faults.hold_chunks = False
+            platform.break_streams()
+            await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert platform.log(S) == b"hello\n"
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(output=b"hello\n")])})
+
+
+def test_pauses_of_the_program_are_told(tmp_path: Path) -> None:
+    acts = [
+        Act(after_s=5, records=[{"kind": "state", "state": "PAUSED"}]),
+        Act(after_s=5, records=[{"kind": "state", "state": "RUNNING"}]),
+        Act(after_s=5),
+    ]
+
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        phases = [report.phase for report in world.platform.said(S)]
+        assert phases[:3] == [
+            pb.REPLICA_PHASE_RUNNING,
+            pb.REPLICA_PHASE_PAUSED,
+            pb.REPLICA_PHASE_RUNNING,
+        ]
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=acts)})
+
+
+def test_code_and_data_are_fetched_once_and_shared(tmp_path: Path) -> None:
+    code, data = tmp_path / "code", tmp_path / "data"
+    (code / "sub").mkdir(parents=True)
+    (code / "main.py").write_text("print(1)")
+    (code / "sub" / "run.sh").write_text("true")
+    (code / "sub" / "run.sh").chmod(0o755)
+    data.mkdir()
+    (data / "big").write_bytes(random.Random(3).randbytes(3_000_000))
+    (data / "small").write_bytes(b"x")
+
+    async def test(world: World) -> None:
+        digests = [put(world.platform, folder) for folder in (code, data)]
+        orders = []
+        for number in range(3):
+            order = assignment(session_id(number), "forever", bundle_digest=digests[0])
+            order.spec.datasets.add(name="kim/digits", version=1, digest=digests[1])
+            orders.append(order)
+        async with world.agent():
+            await world.platform.order(*orders)
+            for number in range(3):
+                await world.platform.phase(session_id(number), pb.REPLICA_PHASE_RUNNING)
+        assert len(world.platform.asked_for) == len(set(world.platform.asked_for))
+        for spec in world.started:
+            assert [mount.target for mount in spec.mounts] == ["/data/digits"]
+            assert spec.mounts[0].source == world.started[0].mounts[0].source
+            assert spec.env["NSML_DATASET_NAME"] == "digits"
+            app = world.data / "replicas" / str(spec.replica_id) / "app"
+            assert (app / "main.py").read_text() == "print(1)"
+            assert (app / "sub" / "run.sh").stat().st_mode & 0o777 == 0o755
+        tree = world.started[0].mounts[0].source
+        assert (tree / "big").read_bytes() == (data / "big").read_bytes()
+        assert (tree / "small").stat().st_mode & 0o777 == 0o444
+
+    on_virtual_time(tmp_path / "agent", test, {"forever": FOREVER})
+
+
+def test_a_new_version_of_a_dataset_costs_what_changed(tmp_path: Path) -> None:
+    first, second = tmp_path / "first", tmp_path / "second"
+    for folder in (first, second):
+        folder.mkdir()
+        (folder / "big").write_bytes(random.Random(3).randbytes(3_000_000))
+    (second / "new").write_bytes(b"new")
+
+    async def test(world: World) -> None:
+        async with world.agent():
+            for number, folder in enumerate((first, second)):
+                order = assignment(session_id(number), "true")
+                order.spec.datasets.add(name="digits", digest=put(world.platform, folder))
+                await world.platform.order(order)
+                await world.platform.phase(session_id(number), pb.REPLICA_PHASE_FINALIZED)
+                asked = list(world.platform.asked_for)
+                world.platform.asked_for.clear()
+        assert len(asked) == 2  # the manifest and the new file
+        tree = world.started[1].mounts[0].source
+        assert (tree / "big").read_bytes() == (second / "big").read_bytes()
+
+    on_virtual_time(tmp_path / "agent", test)
+
+
+def test_data_that_is_not_there_is_an_end_with_a_reason(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        order = assignment(S, "true")
+        order.spec.datasets.add(name="digits", digest="0" * 64)
+        async with world.agent():
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_DATA_FAILED
+        assert "digits" in report.exit.message
+        assert not world.started
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_a_fetch_goes_on_after_the_connection_broke(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    data.mkdir()
+    for number in range(700):
+        (data / str(number)).write_bytes(b"%d" % number)
+
+    async def test(world: World) -> None:
+        order = assignment(S, "true")
+        order.spec.datasets.add(name="digits", digest=put(world.platform, data))
+        async with world.agent():
+            await world.platform.order(order)
+            for _ in range(4):
+                asked = len(world.platform.asked_for)
+                while len(world.platform.asked_for) < asked + 50:
+                    await world.clock.sleep(0.001)
+                world.network.cut("n1", "cp")
+                await world.clock.sleep(0.5)
+                world.network.heal("n1", "cp")
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert len(list(world.started[0].mounts[0].source.iterdir())) == 700
+        assert len(world.platform.asked_for) < 1000
+
+    on_virtual_time(tmp_path / "agent", test)
+
+
+def test_a_stop_ends_a_preparation_that_waits(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        order = assignment(S, "true")
+        order.spec.datasets.add(name="digits", digest="0" * 64)
+        waiting = asyncio.Event()
+
+        async def never(request: Any, context: Any) -> Any:
+            waiting.set()
+            await asyncio.sleep(10_000)
+            yield
+
+        world.platform.GetBlobs = never  # type: ignore[method-assign]
+        world.serve("cp", world.platform)
+        async with world.agent():
+            await world.platform.order(order)
+            await waiting.wait()
+            order.stop.cause = sessions.CAUSE_STOP_REQUESTED
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            assert world.clock.monotonic() < 60
+        assert report.exit.cause == sessions.CAUSE_STOP_REQUESTED
+
+    on_virtual_time(tmp_path, test)
+
+
+def put(platform: ScriptedPlatform, folder: Path) -> str:
+    """Have a folder in the store."""
+    packed = pack(folder)
+    blobs = [packed.source.read(digest) for digest in packed.manifest.blobs()]
+    return platform.put_manifest(packed.manifest.encode(), *blobs)
