@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,6 +27,18 @@ def require_etcd() -> Path:
 def etcd_in(folder: Path, **settings: int) -> EtcdProcess:
     """An etcd that is not started yet, with its data in `folder`."""
     return EtcdProcess(require_etcd(), folder, clock=SystemClock(), **settings)
+
+
+def pause(pid: int) -> None:
+    """SIGSTOP, and wait until every thread stands still: an answer could slip out before."""
+    os.kill(pid, signal.SIGSTOP)
+    ends_at = time.monotonic() + 10
+    while time.monotonic() < ends_at:
+        threads = Path(f"/proc/{pid}/task").glob("*/stat")
+        if all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in threads):
+            return
+        time.sleep(0.001)
+    raise AssertionError(f"process {pid} does not stop")
 
 
 @pytest.fixture(scope="session")

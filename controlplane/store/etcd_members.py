@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -116,10 +117,18 @@ def plain_or_tls(endpoint: str) -> tuple[str, bool]:
             f"{endpoint!r} is not an etcd endpoint: write https://HOST:PORT, "
             "http://127.0.0.1:PORT or unix:///PATH"
         )
-    is_loopback = url.hostname in ("localhost", "::1") or url.hostname.startswith("127.")
-    if url.scheme == "http" and not is_loopback:
+    if url.scheme == "http" and not _is_loopback(url.hostname):
         raise ValueError(f"{endpoint!r} is another machine and not encrypted: use https")
     return url.netloc, url.scheme == "https"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 class Member:
@@ -174,8 +183,10 @@ class Member:
             response_deserializer=response.FromString,
         )
 
-    async def ready(self, timeout_s: float) -> None:
+    async def ready(self, timeout_s: float, *, is_alone: bool = True) -> None:
         """Return once connected to a server whose version is sound.
+
+        A member that is alone is waited for; one of several fails at once when it is not there.
 
         Calls that follow fail at once, instead of hanging on a connection that is not there, so
         that what was never sent can be told from what may have been applied.
@@ -183,7 +194,7 @@ class Member:
         state = self.channel.get_state(try_to_connect=True)
         if self.is_verified and state is grpc.ChannelConnectivity.READY:
             return
-        answer = await self.status(pb.StatusRequest(), timeout=timeout_s, wait_for_ready=True)
+        answer = await self.status(pb.StatusRequest(), timeout=timeout_s, wait_for_ready=is_alone)
         refuse_unsound(answer.version)
         self.is_verified = True
 
@@ -274,7 +285,7 @@ class Cluster:
             try:
                 if self._login is not None and self._token is None:
                     await self._log_in(member, self._login, min(try_s, left_s))
-                await member.ready(min(try_s, left_s))
+                await member.ready(min(try_s, left_s), is_alone=len(self.members) == 1)
                 is_sent = is_write
                 return await attempt(member, left_s if is_write else min(try_s, left_s))
             except grpc.aio.AioRpcError as error:

@@ -23,7 +23,7 @@ from controlplane.store.interface import (
 )
 from controlplane.store.revisions import MEMORY
 from nsml.clock import SystemClock, inline
-from tests.etcd import etcd_in
+from tests.etcd import etcd_in, pause
 
 T = TypeVar("T")
 CLOCK = SystemClock()
@@ -104,7 +104,7 @@ async def freezing_engine(name: str, folder: Path) -> AsyncIterator[FreezingEngi
             "etcd",
             lambda **kw: EtcdStore([process.endpoint], clock=CLOCK, **kw),
             ttl_s=1,
-            freeze=lambda: os.kill(pid, signal.SIGSTOP),
+            freeze=lambda: pause(pid),
             thaw=lambda: os.kill(pid, signal.SIGCONT),
         )
     finally:

@@ -13,7 +13,7 @@ from typing import Any
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import KeyValueStore
 from nsml.clock import SystemClock
-from tests.etcd import etcd_in
+from tests.etcd import etcd_in, pause
 
 TTL_S = 2.0
 WITHIN_S = TTL_S + 1.0
@@ -97,7 +97,7 @@ async def test_when_the_leader_is_killed_the_other_commits_within_the_lease_and_
 
 async def test_a_leader_paused_beyond_its_lease_is_refused_when_it_wakes(tmp_path: Path) -> None:
     async with two_members(tmp_path) as (store, one, two):
-        os.kill(one.pid, signal.SIGSTOP)
+        pause(one.pid)
         elected = await two.says("elected")
         await two.says("committed")
         before = await store.get("by/one")

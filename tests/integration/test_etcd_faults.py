@@ -30,7 +30,7 @@ from controlplane.store.interface import (
 from controlplane.store.tables import Table
 from nsml.clock import SystemClock
 from tests.contract.store_engines import put, take, told, until
-from tests.etcd import etcd_in, require_etcd
+from tests.etcd import etcd_in, pause, require_etcd
 
 CLOCK = SystemClock()
 WRITES: Table[bytes] = Table("w/", encode=bytes, decode=bytes)
@@ -156,7 +156,7 @@ async def test_a_paused_server_costs_a_watch_nothing(tmp_path: Path) -> None:
         taking = asyncio.create_task(take(store, "a", start, 2))
         pid = process.pid
         assert pid is not None
-        os.kill(pid, signal.SIGSTOP)
+        pause(pid)
         try:
             # Long enough that the stream is given up, and with it what it was waiting for.
             with pytest.raises(StoreUnavailable):
