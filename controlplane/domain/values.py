@@ -192,7 +192,10 @@ class Stop:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
-    """What one attempt is charged for: `held_s` seconds of `gpu_thousandths`."""
+    """What one attempt is charged for: `held_s` seconds of `gpu_thousandths`.
+
+    `nodes` ran its replicas, by rank: their agents may still send its records.
+    """
 
     number: int
     cause: Cause
@@ -200,6 +203,7 @@ class EndedAttempt:
     ended_at: float
     gpu_thousandths: int
     held_s: float
+    nodes: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

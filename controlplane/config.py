@@ -1,0 +1,114 @@
+"""The control plane's settings: one typed tree, read once by `main` from a TOML file and the
+environment. Nothing is read at import.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+import msgspec
+
+ENVIRONMENT_PREFIX = "NSML_CONTROLPLANE_"
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the message says which and why."""
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What one control plane needs to know. A relative path is meant from the settings file."""
+
+    data: Path
+    """Folder of the store, the history and the objects; made private to its owner."""
+
+    coordination: str = "auto"
+    """`embedded`, `etcd` (a child process of ours), URLs of an etcd cluster separated by commas, or
+    `auto`: what the data folder was made with; for a fresh one `etcd` where a sound one is on
+    PATH, else `embedded`."""
+
+    etcd_root: str = "nsml/"
+    """What all our keys in an etcd begin with."""
+
+    address: str = "127.0.0.1:18553"
+    """Listener without TLS for this machine: HOST:PORT on the loopback (port 0: any free one).
+    Empty: none."""
+
+    socket: str = "auto"
+    """Unix socket for this machine: a path; `auto`: `socket` in the data folder, if the path is
+    short enough for the kernel. Empty: none."""
+
+    listen: str = ""
+    """Listener with TLS for users elsewhere: HOST:PORT. Empty: none."""
+
+    listen_agents: str = ""
+    """Listener with mutual TLS for joined agents: HOST:PORT. Empty: none."""
+
+    hosts: tuple[str, ...] = ()
+    """Names and addresses under which others reach us, beside those of this host: what our
+    certificate bears. The first one is what joined agents are told to dial."""
+
+    admin: str = ""
+    """Set: `admin.token` in the data folder holds a valid token of an administrator, who is made
+    under this name when there is no user at all."""
+
+    node: str = ""
+    """Set: `node.token` in the data folder holds a valid token for the agent of this node."""
+
+    member: str = ""
+    """Name of this control plane among all of one store; empty: host name and process id."""
+
+    heartbeat_s: float = 2.0
+    """Agents say something at least this often."""
+
+    silent_after_s: float = 10.0
+    """A node that was not heard for this long is silent: its sessions are UNKNOWN."""
+
+    lease_s: float = 3.0
+    """Lease of the leader: so long after its death at the latest another one decides."""
+
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """What is written to standard error."""
+
+    def __post_init__(self) -> None:
+        """Refuse values that no control plane can work with."""
+        problems = [
+            ("coordination", bool(self.coordination), "embedded, etcd, auto or URLs"),
+            ("address", bool(self.address or self.socket or self.listen), "nobody could call"),
+            ("heartbeat_s", self.heartbeat_s > 0, "more than 0"),
+            ("silent_after_s", self.silent_after_s > 2 * self.heartbeat_s, "over two heartbeats"),
+            ("lease_s", 0.5 <= self.lease_s <= 60, "between 0.5 and 60"),
+        ]
+        for field, is_sound, rule in problems:
+            if not is_sound:
+                raise ValueError(f"{field}: {rule}")
+
+
+def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
+    """The settings in the TOML file `path`, overridden by NSML_CONTROLPLANE_<FIELD>.
+
+    Raises:
+        SettingsError: the file cannot be read, or a value is missing, unknown or out of range.
+    """
+    try:
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    for field in Settings.__struct_fields__:
+        if value := environment.get(ENVIRONMENT_PREFIX + field.upper()):
+            document[field] = value.split(",") if field == "hosts" else value
+    try:
+        settings = msgspec.convert(document, Settings, strict=False, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    return msgspec.structs.replace(settings, data=path.absolute().parent / settings.data)
+
+
+def _decode(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"{value!r} is not a {kind.__name__}")

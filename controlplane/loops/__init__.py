@@ -1,0 +1,1 @@
+"""The leader's loops: what goes on by itself."""

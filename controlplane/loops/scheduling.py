@@ -1,0 +1,86 @@
+"""Load, decide, apply: the snapshot is kept by changes, the plan is made at once and committed."""
+
+from __future__ import annotations
+
+import asyncio
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+import structlog
+
+from controlplane.operations.placing import place
+from controlplane.scheduler import schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from controlplane.domain.plan import Explanation, Placement, Plan
+    from controlplane.domain.snapshot import ClusterSnapshot
+    from controlplane.operations.committer import Committer
+    from controlplane.operations.draft import Draft
+    from controlplane.operations.state import LiveState, Subscription
+    from nsml.clock import Clock
+
+
+class Scheduling:
+    """The scheduling loop; knows why what waits waits."""
+
+    def __init__(self, *, state: LiveState, committer: Committer, clock: Clock) -> None:
+        self._state = state
+        self._committer = committer
+        self._clock = clock
+        self._log = structlog.get_logger("loops.scheduling")
+        self._waiting: Mapping[str, Explanation] = MappingProxyType({})
+
+    def waiting(self, session_id: str) -> Explanation | None:
+        """Why a queued session waits, as of the last plan."""
+        return self._waiting.get(session_id)
+
+    async def run(self) -> None:
+        """Plan whenever something changed, until cancelled."""
+        try:
+            with self._state.subscribed() as changes:
+                snapshot = self._state.snapshot()
+                while True:
+                    now = self._clock.time()
+                    plan = schedule(snapshot, now)
+                    self._waiting = MappingProxyType(
+                        {one.session_id: one.explanation for one in plan.deferrals}
+                    )
+                    if plan.placements:
+                        await self._commit(plan)
+                    snapshot = await self._next(snapshot, changes, now)
+        finally:
+            self._waiting = MappingProxyType({})
+
+    async def _next(
+        self, snapshot: ClusterSnapshot, changes: Subscription, now: float
+    ) -> ClusterSnapshot:
+        """Wait until the snapshot differs, or the time of a session that must wait has come."""
+        due = [one.not_before for one in snapshot.queued.values() if one.not_before > now]
+        while True:
+            try:
+                async with asyncio.timeout(max(min(due) - now, 0.0) if due else None):
+                    taken = await changes.take()
+            except TimeoutError:
+                return snapshot
+            changed = snapshot.apply(taken, revision=self._state.revision)
+            if changed.queued and not _is_same(changed, snapshot):
+                return changed
+            snapshot = changed
+
+    async def _commit(self, plan: Plan) -> None:
+        done = await asyncio.gather(*[self._place(one) for one in plan.placements])
+        if not all(done):
+            self._log.info("plan.dropped", gangs=len(done) - sum(done))
+
+    async def _place(self, placement: Placement) -> bool:
+        def decide(draft: Draft) -> bool:
+            return place(draft, placement, self._clock.time())
+
+        return await self._committer.decide(decide)
+
+
+def _is_same(new: ClusterSnapshot, old: ClusterSnapshot) -> bool:
+    """Whether a plan on one is a plan on the other."""
+    return new.nodes is old.nodes and new.queued is old.queued

@@ -1,0 +1,83 @@
+"""Checkpoints: what sessions saved, and when it became durable."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound
+from controlplane.domain.names import check_digest
+from controlplane.history.values import Checkpoint, CheckpointState
+
+if TYPE_CHECKING:
+    from controlplane.domain.identity import NodeCaller
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.operations.content import Content
+    from controlplane.operations.ingest import Rights
+
+MOST_NAME_BYTES = 512
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SavedCheckpoint:
+    """What a node says: the content of a checkpoint is in the object store."""
+
+    session_id: str
+    attempt: int
+    name: str
+    digest: str
+    size_bytes: int
+    file_count: int
+    saved_at: float
+
+
+class Checkpoints:
+    """Listing and making durable."""
+
+    def __init__(self, *, history: History, content: Content, rights: Rights) -> None:
+        self._history = history
+        self._content = content
+        self._rights = rights
+
+    async def list(self, session: Session) -> tuple[Checkpoint, ...]:
+        """Of one session, oldest first."""
+        return await self._history.catalogue.checkpoints(session.id)
+
+    async def get(self, session: Session, name: str) -> Checkpoint:
+        """By name; NotFound names those that there are."""
+        found = await self._history.catalogue.checkpoint(session.id, name)
+        if found is None:
+            names = [one.name for one in await self.list(session)]
+            raise NotFound(
+                f"{session.name} has no checkpoint {name[:80]!r}",
+                why="" if names else "it has none at all",
+                attempt=", ".join(names[-10:]),
+            )
+        return found
+
+    async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
+        """Record that a checkpoint is durable; repeating it is harmless.
+
+        Raises:
+            NotFound: the session neither runs nor ran on the calling node.
+            MissingBlobs: its content has not been sent completely.
+        """
+        await self._rights.check(caller.node, saved.session_id, saved.attempt)
+        if not saved.name or len(saved.name.encode()) > MOST_NAME_BYTES:
+            raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_NAME_BYTES} bytes")
+        if await self._content.is_incomplete(check_digest(saved.digest)):
+            raise MissingBlobs(f"checkpoint {saved.name!r} has not been sent completely")
+        await self._history.catalogue.put_checkpoint(
+            Checkpoint(
+                session_id=saved.session_id,
+                name=saved.name,
+                saved_at=saved.saved_at,
+                size_bytes=saved.size_bytes,
+                file_count=saved.file_count,
+                state=CheckpointState.DURABLE,
+                digest=saved.digest,
+                attempt=saved.attempt,
+                node=caller.node,
+            )
+        )

@@ -1,0 +1,116 @@
+"""Which agents are connected, and when each was last heard."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import NsmlError, Superseded
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from controlplane.operations.reports import Report
+    from controlplane.operations.state import LiveState
+    from nsml.clock import Clock
+
+
+class Link:
+    """One agent's Control stream: what is to be sent down next.
+
+    Attributes:
+        acknowledged: committed reports that the agent need not repeat.
+        wants_orders: its allocation changed.
+        failure: set when the stream must end.
+    """
+
+    def __init__(self, node: str) -> None:
+        self.node = node
+        self.acknowledged: list[Report] = []
+        self.wants_orders = True
+        self.failure: NsmlError | None = None
+        self._wake = asyncio.Event()
+
+    def acknowledge(self, report: Report) -> None:
+        """Tell the agent that a report is committed."""
+        self.acknowledged.append(report)
+        self._wake.set()
+
+    def order(self) -> None:
+        """Tell the agent what it is to run."""
+        self.wants_orders = True
+        self._wake.set()
+
+    def close(self, failure: NsmlError) -> None:
+        """End the stream with a refusal."""
+        self.failure = self.failure or failure
+        self._wake.set()
+
+    async def wait(self) -> None:
+        """Return when there is something to send."""
+        await self._wake.wait()
+        self._wake.clear()
+
+
+class Contacts:
+    """The agents that speak to this control plane.
+
+    Attributes:
+        unheard: nodes that have been silent for so long that what they run is UNKNOWN.
+    """
+
+    def __init__(self, *, state: LiveState, clock: Clock) -> None:
+        self._state = state
+        self._clock = clock
+        self._links: dict[str, Link] = {}
+        self._heard: dict[str, tuple[float, float]] = {}
+        self._since = clock.monotonic()
+        self.unheard: frozenset[str] = frozenset()
+
+    def connect(self, node: str) -> Link:
+        """An agent has registered; an older stream of the same node ends."""
+        older = self._links.get(node)
+        if older is not None:
+            older.close(Superseded(f"another agent speaks for node {node} now"))
+        link = self._links[node] = Link(node)
+        self.heard(node)
+        self._state.set_contact(node, is_silent=False)
+        return link
+
+    def disconnect(self, link: Link) -> None:
+        """A stream has ended."""
+        if self._links.get(link.node) is link:
+            del self._links[link.node]
+            self._state.set_contact(link.node, is_silent=True)
+
+    def heard(self, node: str) -> None:
+        """The agent said something."""
+        self._heard[node] = (self._clock.monotonic(), self._clock.time())
+
+    def last_heard(self, node: str) -> float:
+        """Monotonic seconds of its last word, or of the election if that was later."""
+        return max(self._heard.get(node, (0.0, 0.0))[0], self._since)
+
+    def last_contact_at(self, node: str) -> float:
+        """Unix seconds of its last word; 0 when this control plane never heard it."""
+        return self._heard.get(node, (0.0, 0.0))[1]
+
+    def link(self, node: str) -> Link | None:
+        """The node's stream."""
+        return self._links.get(node)
+
+    def links(self) -> Iterator[Link]:
+        """All streams."""
+        return iter(tuple(self._links.values()))
+
+    def restart(self) -> None:
+        """We were elected: everybody gets the full time to be heard; until then none is used."""
+        self._since = self._clock.monotonic()
+        self.unheard = frozenset()
+        for node in self._state.nodes:
+            self._state.set_contact(node, is_silent=node not in self._links)
+
+    def close_all(self, failure: NsmlError) -> None:
+        """End all streams."""
+        for link in self.links():
+            link.close(failure)

@@ -1,0 +1,218 @@
+"""Blobs in and out, and who may read which: through a manifest that the caller may see."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.domain.identity import Caller, NodeCaller, UserCaller, may_see
+from controlplane.domain.names import check_digest
+from controlplane.objects.errors import BlobNotFound
+from nsml.content import manifest as manifests
+from nsml.content.errors import ContentError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Sequence
+
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.objects.interface import ObjectStore
+    from controlplane.operations.state import LiveState
+    from nsml.content.manifest import Manifest
+
+MOST_ASKED: Final = 10_000
+"""Digests in one question."""
+
+MOST_BLOB_BYTES: Final = 64 << 20
+"""Largest blob that is taken: chunks are smaller, manifests of a million files not much larger."""
+
+BATCH_BYTES: Final = 4 << 20
+BATCH_BLOBS: Final = 512
+
+REMEMBERED: Final = 4_096
+"""Manifests that are known to be complete, and roots that callers were shown."""
+
+Part = tuple[str, bytes, bool]
+"""Digest of the blob, bytes, whether they are its last."""
+
+
+class Content:
+    """The way of bytes, and the right to read them."""
+
+    def __init__(self, *, objects: ObjectStore, history: History, state: LiveState) -> None:
+        self._objects = objects
+        self._history = history
+        self._state = state
+        self._complete: OrderedDict[str, None] = OrderedDict()
+        self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
+
+    async def missing(self, digests: Sequence[str]) -> list[str]:
+        """Those that would have to be sent, in the order asked."""
+        if len(digests) > MOST_ASKED:
+            raise TooLarge(f"at most {MOST_ASKED} digests at a time")
+        for digest in digests:
+            check_digest(digest)
+        absent = await self._objects.has_missing(digests)
+        return [digest for digest in dict.fromkeys(digests) if digest in absent]
+
+    async def put(self, parts: AsyncIterable[Part]) -> int:
+        """Store what comes, in batches; the number of blobs that were new.
+
+        Raises:
+            InvalidRequest: a blob is not what its digest says, or parts are mixed up. What came
+                before it is kept.
+            TooLarge: a blob is over the limit.
+        """
+        stored = 0
+        batch: dict[str, bytes] = {}
+        async for digest, data in _whole(parts):
+            batch[digest] = data
+            if len(batch) >= BATCH_BLOBS or sum(map(len, batch.values())) >= BATCH_BYTES:
+                stored += await self._store(batch)
+                batch = {}
+        return stored + await self._store(batch)
+
+    async def _store(self, batch: dict[str, bytes]) -> int:
+        if not batch:
+            return 0
+        absent = await self._objects.has_missing(batch)
+        await self._objects.put_many(batch)
+        return len(absent)
+
+    async def is_incomplete(self, root: str) -> bool:
+        """Whether the manifest or anything that it lists is missing."""
+        if root in self._complete:
+            self._complete.move_to_end(root)
+            return False
+        try:
+            found = await self.manifest(root)
+        except NotFound:
+            return True
+        if await self._objects.has_missing(found.blobs()):
+            return True
+        _remember(self._complete, root)
+        return False
+
+    async def manifest(self, root: str) -> Manifest:
+        """The manifest that is stored under a digest.
+
+        Raises:
+            NotFound: there is none.
+            InvalidRequest: what is there is no manifest.
+        """
+        data = await self._objects.get(check_digest(root))
+        try:
+            return manifests.decode(data)
+        except ContentError as error:
+            raise InvalidRequest(f"{root[:12]} is not a manifest", why=str(error)) from error
+
+    def show(self, caller: Caller, root: str) -> None:
+        """Note that the caller was given this digest by a call that checked his right to it."""
+        _remember(self._shown, (_who(caller), root))
+
+    async def read(
+        self, caller: Caller, root: str, digests: Sequence[str]
+    ) -> AsyncIterator[tuple[str, bytes]]:
+        """The blobs asked for, in order; the manifest alone when none is.
+
+        Raises:
+            NotFound: the root is not the caller's to see, or a digest is not part of it.
+        """
+        if len(digests) > MOST_ASKED:
+            raise TooLarge(f"at most {MOST_ASKED} digests at a time")
+        if not await self._may_read(caller, check_digest(root)):
+            raise NotFound(f"there is no content {root[:12]}")
+        if any(digest != root for digest in digests):
+            known = (await self.manifest(root)).blobs()
+            _check_members(root, known, digests)
+        for digest in digests or [root]:
+            try:
+                yield digest, await self._objects.get(digest)
+            except BlobNotFound:
+                raise NotFound(f"a part of {root[:12]} is lost", why=digest[:12]) from None
+
+    async def _may_read(self, caller: Caller, root: str) -> bool:
+        if (_who(caller), root) in self._shown:
+            return True
+        match caller:
+            case NodeCaller(node=node):
+                return any(root in _roots(session) for session in self._on(node))
+            case UserCaller():
+                live = (stored.value for stored in self._state.sessions.values())
+                if any(
+                    session.spec.bundle_digest == root and session_visible(caller, session)
+                    for session in live
+                ):
+                    return True
+                return any(
+                    may_see(
+                        caller,
+                        owner=dataset.owner,
+                        team=dataset.team,
+                        visibility=dataset.visibility,
+                    )
+                    for dataset in await self._history.catalogue.readers_of(root)
+                )
+        return False
+
+    def _on(self, node: str) -> Iterator[Session]:
+        stored = self._state.allocations.get(node)
+        for held in stored.value.replicas if stored else ():
+            session = self._state.session(held.session_id)
+            if session is not None:
+                yield session
+
+
+def session_visible(caller: UserCaller, session: Session) -> bool:
+    """Whether the caller may see a session."""
+    return may_see(caller, owner=session.owner, team=session.team, visibility=session.visibility)
+
+
+def _roots(session: Session) -> Iterator[str]:
+    yield session.spec.bundle_digest
+    for dataset in session.spec.datasets:
+        yield dataset.digest
+
+
+def _who(caller: Caller) -> str:
+    match caller:
+        case UserCaller(user=user):
+            return f"user {user.name}"
+        case NodeCaller(node=node):
+            return f"node {node}"
+    return ""
+
+
+def _check_members(root: str, known: Collection[str], digests: Sequence[str]) -> None:
+    for digest in digests:
+        if digest != root and digest not in known:
+            raise NotFound(f"{check_digest(digest)[:12]} is not part of {root[:12]}")
+
+
+def _remember(
+    memory: OrderedDict[str, None] | OrderedDict[tuple[str, str], None], key: object
+) -> None:
+    memory[key] = None  # type: ignore[index]
+    memory.move_to_end(key)  # type: ignore[arg-type]
+    while len(memory) > REMEMBERED:
+        memory.popitem(last=False)
+
+
+async def _whole(parts: AsyncIterable[Part]) -> AsyncIterator[tuple[str, bytes]]:
+    """Blobs put together from parts that follow one another."""
+    current = ""
+    held = bytearray()
+    async for digest, data, last in parts:
+        if current and digest != current:
+            raise InvalidRequest(f"blob {current[:12]} is not complete before the next begins")
+        current = check_digest(digest)
+        held += data
+        if len(held) > MOST_BLOB_BYTES:
+            raise TooLarge(f"a blob has at most {MOST_BLOB_BYTES} bytes")
+        if last:
+            yield current, bytes(held)
+            current = ""
+            held = bytearray()
+    if current:
+        raise InvalidRequest(f"blob {current[:12]} is not complete")

@@ -1,0 +1,134 @@
+"""Datasets: names for immutable, numbered versions of content."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, TooLarge
+from controlplane.domain.identity import User, UserCaller, may_see
+from controlplane.domain.names import check_dataset, check_digest, check_user
+from controlplane.domain.values import DatasetVersion, Visibility
+from controlplane.history.values import Dataset, DatasetListing, Viewer
+from controlplane.operations.validation import DatasetWish
+
+if TYPE_CHECKING:
+    from controlplane.history.interface import History
+    from controlplane.operations.content import Content
+    from nsml.clock import Clock
+
+MOST_MESSAGE_BYTES = 4 << 10
+
+
+def viewer_of(caller: UserCaller) -> Viewer:
+    """The caller as the history's queries see him."""
+    team = caller.user.team
+    return Viewer(
+        user=caller.user.name,
+        teams=frozenset({team} if team else ()),
+        is_admin=caller.is_admin,
+    )
+
+
+def parse_dataset(text: str, version: int = 0) -> DatasetWish:
+    """Understand NAME or OWNER/NAME."""
+    owner, slash, name = text.rpartition("/")
+    if slash:
+        check_user(owner)
+    return DatasetWish(name=check_dataset(name), owner=owner, version=version)
+
+
+class Datasets:
+    """Making and finding them."""
+
+    def __init__(self, *, history: History, content: Content, clock: Clock) -> None:
+        self._history = history
+        self._content = content
+        self._clock = clock
+
+    async def create_version(
+        self,
+        caller: UserCaller,
+        *,
+        name: str,
+        digest: str,
+        visibility: Visibility | None,
+        message: str,
+    ) -> tuple[DatasetListing, bool]:
+        """Make content the newest version of the caller's dataset; False when it was already.
+
+        Raises:
+            MissingBlobs: not all of it has been sent.
+        """
+        check_dataset(name)
+        check_digest(digest)
+        if len(message.encode()) > MOST_MESSAGE_BYTES:
+            raise TooLarge(f"a message has at most {MOST_MESSAGE_BYTES} bytes")
+        if await self._content.is_incomplete(digest):
+            raise MissingBlobs("the dataset has not been sent completely")
+        manifest = await self._content.manifest(digest)
+        if not manifest.entries:
+            raise InvalidRequest("a dataset has at least one file")
+        owner = caller.user
+        known = await self._history.catalogue.dataset(owner.name, name)
+        if visibility is None:
+            visibility = known.dataset.visibility if known else Visibility.PRIVATE
+        dataset = Dataset(
+            owner=owner.name,
+            name=name,
+            created_at=self._clock.time(),
+            team=owner.team,
+            visibility=visibility,
+        )
+        version, created = await self._history.catalogue.put_dataset_version(
+            dataset,
+            digest=digest,
+            size_bytes=manifest.size,
+            file_count=len(manifest.entries),
+            message=message,
+        )
+        return DatasetListing(dataset, version), created
+
+    async def list(self, caller: UserCaller, name_glob: str) -> tuple[DatasetListing, ...]:
+        """Those that the caller may see, by name."""
+        return await self._history.catalogue.datasets(viewer_of(caller), name_glob=name_glob)
+
+    async def find(self, caller: UserCaller, wish: DatasetWish) -> DatasetListing:
+        """The caller's own, else one that he may see and that is the only one so named.
+
+        Raises:
+            NotFound: there is none.
+            InvalidRequest: several people have one so named.
+        """
+        catalogue = self._history.catalogue
+        owner = wish.owner or caller.user.name
+        found = await catalogue.dataset(owner, wish.name, wish.version)
+        if found is None and not wish.owner:
+            others = await catalogue.datasets(viewer_of(caller), name=wish.name)
+            if len(others) > 1:
+                raise InvalidRequest(
+                    f"{len(others)} users have a dataset {wish.name!r}",
+                    attempt=", ".join(f"{o.dataset.owner}/{wish.name}" for o in others[:5]),
+                )
+            if others:
+                only = others[0].dataset.owner
+                found = await catalogue.dataset(only, wish.name, wish.version)
+        if found is None or not _visible(caller, found.dataset):
+            wanted = f"{wish.owner}/{wish.name}" if wish.owner else wish.name
+            version = f" version {wish.version}" if wish.version else ""
+            raise NotFound(f"there is no dataset {wanted}{version}", attempt="nsml dataset ls")
+        return found
+
+    async def resolve(self, user: User, wish: DatasetWish) -> DatasetVersion:
+        """The version that a session of this user gets."""
+        check_dataset(wish.name)
+        found = await self.find(UserCaller(user=user), wish)
+        return DatasetVersion(
+            owner=found.dataset.owner,
+            name=found.dataset.name,
+            version=found.version.number,
+            digest=found.version.digest,
+        )
+
+
+def _visible(caller: UserCaller, dataset: Dataset) -> bool:
+    return may_see(caller, owner=dataset.owner, team=dataset.team, visibility=dataset.visibility)

@@ -1,0 +1,81 @@
+"""The outbox: an ended session goes to the catalogue, and then leaves the store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from controlplane.history.values import AttemptCharge, SessionRecord
+from controlplane.operations import records
+from controlplane.operations.listing import arguments_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.operations.committer import Committer
+    from controlplane.operations.draft import Draft
+
+
+class Exporter:
+    """Moves ended sessions; each step may be repeated."""
+
+    def __init__(self, *, history: History, committer: Committer) -> None:
+        self._history = history
+        self._committer = committer
+
+    async def export(self, sessions: Sequence[Session]) -> None:
+        """Put them into the catalogue, then delete their keys together."""
+        await asyncio.gather(*[self._put(session) for session in sessions])
+        await asyncio.gather(
+            *[self._committer.decide(_removal(session), soft=True) for session in sessions]
+        )
+
+    async def _put(self, session: Session) -> None:
+        await self._history.catalogue.put_session(row_of(session), charges_of(session))
+
+
+def _removal(session: Session) -> Callable[[Draft], None]:
+    def decide(draft: Draft) -> None:
+        # A memo may have changed since: then it is exported again first.
+        if draft.session(session.id) == session:
+            draft.remove_session(session)
+
+    return decide
+
+
+def row_of(session: Session) -> SessionRecord:
+    """An ended session as the catalogue keeps it."""
+    return SessionRecord(
+        id=session.id,
+        name=session.name,
+        owner=session.owner,
+        state=session.state.value,
+        created_at=session.created_at,
+        ended_at=session.ended_at,
+        record=records.encode_session(session),
+        project=session.project,
+        team=session.team,
+        visibility=session.visibility,
+        dataset=session.dataset,
+        memo=session.memo,
+        arguments=arguments_of(session),
+        request_id=session.request_id,
+    )
+
+
+def charges_of(session: Session) -> tuple[AttemptCharge, ...]:
+    """One row an ended attempt."""
+    return tuple(
+        AttemptCharge(
+            session_id=session.id,
+            attempt=attempt.number,
+            owner=session.owner,
+            project=session.project,
+            gpu_thousandths=attempt.gpu_thousandths,
+            seconds=attempt.held_s,
+            ended_at=attempt.ended_at,
+        )
+        for attempt in session.attempts
+    )

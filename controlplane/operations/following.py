@@ -1,0 +1,231 @@
+"""Readers that stay: logs, metrics and sessions, from what is committed, until the session ended."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.snapshot import SessionChanged, SessionRemoved
+from controlplane.operations import records
+from controlplane.operations.listing import Matcher
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterator
+
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.snapshot import Change
+    from controlplane.domain.values import Session
+    from controlplane.history.changes import Change as Commit
+    from controlplane.history.interface import History
+    from controlplane.history.values import LogPage, MetricPage
+    from controlplane.operations.listing import Filter
+    from controlplane.operations.references import References
+    from controlplane.operations.state import LiveState, Subscription
+    from nsml.clock import Clock
+
+PIECE_BYTES: Final = 64 << 10
+MOST_POINTS: Final = 5_000
+CHANGES_TOGETHER_S: Final = 0.05
+"""Changes of sessions within this time are sent as one message."""
+
+SESSIONS_A_MESSAGE: Final = 500
+"""Keeps a message far below gRPC's limit: a session is 1 to 8 KiB."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogPosition:
+    """Where a reader of a log begins. `attempt` 0: the current or last, and those after it."""
+
+    attempt: int = 0
+    rank: int = 0
+    offset: int = 0
+    tail_lines: int | None = None
+
+
+class Notice:
+    """Wakes a follower when a session's streams or state changed."""
+
+    def __init__(self, commits: Commit, changes: Subscription) -> None:
+        self._commits = commits
+        self._changes = changes
+
+    async def wait(self) -> None:
+        """Return when something was committed or the session changed."""
+        waits = {
+            asyncio.ensure_future(self._commits.wait()),
+            asyncio.ensure_future(self._changes.take()),
+        }
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for one in waits:
+                one.cancel()
+
+
+class Followers:
+    """Reads what is on disk; never what is on its way."""
+
+    def __init__(self, *, state: LiveState, history: History, references: References) -> None:
+        self._state = state
+        self._history = history
+        self._references = references
+
+    @contextlib.contextmanager
+    def _noticed(self, session_id: str) -> Iterator[Notice]:
+        key = records.session_key(session_id)
+        with (
+            self._history.streams.changed(session_id) as commits,
+            self._state.subscribed(key) as changes,
+        ):
+            yield Notice(commits, changes)
+
+    async def log(
+        self, session_id: str, start: LogPosition, *, follow: bool
+    ) -> AsyncGenerator[LogPage, None]:
+        """Pages with something in them, in order and once; ends as ReadLogs says."""
+        if start.tail_lines is not None and start.offset:
+            raise InvalidRequest("an offset or a number of last lines, not both")
+        attempt, offset, tail = start.attempt or None, start.offset, start.tail_lines
+        with self._noticed(session_id) as notice:
+            while True:
+                # Asked before reading: what a session leaves is stored before it counts as ended.
+                has_ended = await self._has_ended(session_id)
+                page = await self._history.streams.read_log(
+                    session_id,
+                    attempt=attempt,
+                    rank=start.rank,
+                    offset=offset,
+                    tail_lines=tail,
+                    limit_bytes=PIECE_BYTES,
+                )
+                if page.attempt:
+                    attempt, offset, tail = page.attempt, page.next, None
+                if page.data or page.missing_bytes:
+                    yield page
+                if page.next < page.end:
+                    continue
+                later = None if start.attempt else await self._later(session_id, attempt, start)
+                if later:
+                    attempt, offset = later, 0
+                elif has_ended or not follow:
+                    return
+                else:
+                    await notice.wait()
+
+    async def _later(self, session_id: str, attempt: int | None, start: LogPosition) -> int | None:
+        """The last attempt with a log, if it came after the one that was read."""
+        if attempt is None:
+            return None
+        session = await self._references.by_id(session_id)
+        if session is None or session.attempt <= attempt:
+            return None
+        page = await self._history.streams.read_log(session_id, rank=start.rank, limit_bytes=1)
+        return page.attempt if page.attempt > attempt else None
+
+    async def metrics(
+        self, session_id: str, *, names: tuple[str, ...], after: int, follow: bool
+    ) -> AsyncGenerator[MetricPage, None]:
+        """Pages with points or losses, in order and once; ends as ReadMetrics says."""
+        with self._noticed(session_id) as notice:
+            while True:
+                has_ended = await self._has_ended(session_id)
+                page = await self._history.streams.read_metrics(
+                    session_id, names=names, after=after, limit_points=MOST_POINTS
+                )
+                after = page.next
+                if page.points or page.missing:
+                    yield page
+                if not page.is_end:
+                    continue
+                if has_ended or not follow:
+                    return
+                await notice.wait()
+
+    async def _has_ended(self, session_id: str) -> bool:
+        session = self._state.session(session_id)
+        return session is None or session.state.is_ended
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One step of a watch; see WatchSessionsResponse."""
+
+    revision: int
+    changed: tuple[Session, ...] = ()
+    removed: tuple[str, ...] = ()
+    is_reset: bool = False
+
+
+class SessionWatch:
+    """Live sessions and every change of them, as one caller may see them."""
+
+    def __init__(
+        self, *, state: LiveState, clock: Clock, caller: UserCaller, wanted: Filter
+    ) -> None:
+        self._state = state
+        self._clock = clock
+        self._matcher = Matcher(caller, wanted)
+        self._known: set[str] = set()
+
+    async def steps(self, from_revision: int) -> AsyncGenerator[Step, None]:
+        """First what is asked for, then changes for ever."""
+        with self._state.subscribed() as changes:
+            for step in self._first(from_revision):
+                yield step
+            while True:
+                news = self._step(await changes.take())
+                if news is not None:
+                    yield news
+                    await self._clock.sleep(CHANGES_TOGETHER_S)
+
+    def _first(self, from_revision: int) -> Iterator[Step]:
+        state = self._state
+        oldest = state.first_revision
+        if len(state.removals) == state.removals.maxlen:
+            oldest = state.removals[0].revision
+        is_reset = from_revision < max(oldest, 1) or from_revision > state.revision
+        since = 0 if is_reset else from_revision
+        live = [stored for stored in state.sessions.values() if self._fits(stored.value)]
+        self._known = {stored.value.id for stored in live}
+        changed = [stored.value for stored in live if stored.revision > since]
+        removed = []
+        if not is_reset:
+            gone = [one for one in state.removals if one.revision > since]
+            changed += [one.session for one in gone if self._fits(one.session)]
+            removed = [one.session.id for one in gone if self._fits(one.session)]
+        parts = [
+            tuple(changed[start : start + SESSIONS_A_MESSAGE])
+            for start in range(0, len(changed), SESSIONS_A_MESSAGE)
+        ] or [()]
+        for number, part in enumerate(parts):
+            is_last = number == len(parts) - 1
+            yield Step(
+                # Only the last part may be resumed from.
+                revision=state.revision if is_last else since,
+                changed=part,
+                removed=tuple(removed) if is_last else (),
+                is_reset=is_reset and number == 0,
+            )
+
+    def _fits(self, session: Session) -> bool:
+        return self._matcher.fits(session, ended_too=True)
+
+    def _step(self, changes: list[Change]) -> Step | None:
+        changed, removed = [], []
+        for change in changes:
+            match change:
+                case SessionChanged(session=session) if self._fits(session):
+                    self._known.add(session.id)
+                    changed.append(session)
+                case SessionChanged(session=session) if session.id in self._known:
+                    self._known.discard(session.id)
+                    removed.append(session.id)
+                case SessionRemoved(session_id=session_id) if session_id in self._known:
+                    self._known.discard(session_id)
+                    removed.append(session_id)
+        if not changed and not removed:
+            return None
+        return Step(revision=self._state.revision, changed=tuple(changed), removed=tuple(removed))

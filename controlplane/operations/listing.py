@@ -1,0 +1,169 @@
+"""Listings: what lives and what has ended as one order, newest first, by one cursor."""
+
+from __future__ import annotations
+
+import base64
+import fnmatch
+import json
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.history.values import PageKey, SessionQuery
+from controlplane.operations import records
+from controlplane.operations.content import session_visible
+from controlplane.operations.datasets import viewer_of
+
+if TYPE_CHECKING:
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.lifecycle import SessionState
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.operations.state import LiveState
+
+DEFAULT_PAGE: Final = 100
+LARGEST_PAGE: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Which sessions; every field that is set narrows. "@me" among the owners is the caller."""
+
+    owners: tuple[str, ...] = ()
+    states: tuple[SessionState, ...] = ()
+    dataset: str = ""
+    name_glob: str = ""
+    text: str = ""
+    include_ended: bool = False
+
+    @property
+    def wants_ended(self) -> bool:
+        """Whether ended sessions can be among them: asked for, or named by state."""
+        return self.include_ended or any(state.is_ended for state in self.states)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """Sessions, newest first. `revision` is what a watch goes on from."""
+
+    sessions: tuple[Session, ...]
+    next_cursor: str
+    revision: int
+
+
+class Matcher:
+    """A filter made ready for one caller."""
+
+    def __init__(self, caller: UserCaller, wanted: Filter) -> None:
+        self._caller = caller
+        self._filter = wanted
+        self._owners = owners_of(caller, wanted)
+        self._name = re.compile(fnmatch.translate(wanted.name_glob)) if wanted.name_glob else None
+        self._text = wanted.text.casefold()
+
+    def fits(self, session: Session, *, ended_too: bool | None = None) -> bool:
+        """Whether the caller may see and wants to see it."""
+        wanted = self._filter
+        ended_too = wanted.wants_ended if ended_too is None else ended_too
+        if not session_visible(self._caller, session):
+            return False
+        if session.state.is_ended and not ended_too:
+            return False
+        if self._owners and session.owner not in self._owners:
+            return False
+        if wanted.states and session.state not in wanted.states:
+            return False
+        if wanted.dataset and session.dataset != wanted.dataset:
+            return False
+        if self._name and not self._name.match(session.name):
+            return False
+        return not self._text or self._text in searched_text(session).casefold()
+
+
+def owners_of(caller: UserCaller, wanted: Filter) -> tuple[str, ...]:
+    """The owners asked for, with the caller's name for "@me"."""
+    return tuple(caller.user.name if one == "@me" else one for one in wanted.owners)
+
+
+def arguments_of(session: Session) -> str:
+    """Its command line as text."""
+    spec = session.spec
+    return " ".join(spec.argv or (spec.entry, *spec.args))
+
+
+def searched_text(session: Session) -> str:
+    """What a text filter looks at."""
+    return "\n".join((session.name, session.memo, arguments_of(session)))
+
+
+class Listings:
+    """Pages over live and ended sessions."""
+
+    def __init__(self, *, state: LiveState, history: History) -> None:
+        self._state = state
+        self._history = history
+
+    async def page(
+        self, caller: UserCaller, wanted: Filter, *, size: int = 0, cursor: str = ""
+    ) -> Page:
+        """One page.
+
+        Raises:
+            InvalidRequest: the cursor is none of ours.
+        """
+        size = min(size or DEFAULT_PAGE, LARGEST_PAGE)
+        after = decode_cursor(cursor) if cursor else None
+        # What lives first, the history second: a session on its way between is seen twice, not
+        # never.
+        revision = self._state.revision
+        matcher = Matcher(caller, wanted)
+        found = {
+            stored.value.id: stored.value
+            for stored in self._state.sessions.values()
+            if _is_behind(stored.value, after) and matcher.fits(stored.value)
+        }
+        if wanted.wants_ended:
+            for session in await self._ended(caller, wanted, after, size + 1):
+                found.setdefault(session.id, session)
+        ordered = sorted(found.values(), key=_age, reverse=True)
+        page = tuple(ordered[:size])
+        more = len(ordered) > size
+        next_cursor = encode_cursor(PageKey(*_age(page[-1]))) if more else ""
+        return Page(sessions=page, next_cursor=next_cursor, revision=revision)
+
+    async def _ended(
+        self, caller: UserCaller, wanted: Filter, after: PageKey | None, size: int
+    ) -> list[Session]:
+        query = SessionQuery(
+            viewer=viewer_of(caller),
+            owners=owners_of(caller, wanted),
+            states=tuple(state.value for state in wanted.states),
+            dataset=wanted.dataset,
+            name_glob=wanted.name_glob,
+            text=wanted.text,
+        )
+        page = await self._history.catalogue.sessions(query, after=after, limit=size)
+        return [records.decode_session(row.record) for row in page.sessions]
+
+
+def _age(session: Session) -> tuple[float, str]:
+    return (session.created_at, session.id)
+
+
+def _is_behind(session: Session, after: PageKey | None) -> bool:
+    return after is None or _age(session) < tuple(after)
+
+
+def encode_cursor(key: PageKey) -> str:
+    """A page key as opaque text."""
+    return base64.urlsafe_b64encode(json.dumps([key.created_at, key.id]).encode()).decode()
+
+
+def decode_cursor(cursor: str) -> PageKey:
+    """The page key of a cursor."""
+    try:
+        created_at, session_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        return PageKey(float(created_at), str(session_id))
+    except (ValueError, TypeError):
+        raise InvalidRequest("the cursor is not one of this platform's") from None

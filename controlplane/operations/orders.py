@@ -1,0 +1,55 @@
+"""The desired set of a node, as its allocation record and its sessions say it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from controlplane.domain.values import AllocatedReplica, Session
+    from controlplane.operations.state import LiveState
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """One replica that a node is to run; `hosts` are those of all replicas by rank."""
+
+    held: AllocatedReplica
+    session: Session
+    hosts: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Orders:
+    """All that a node is to run.
+
+    `revision` grows with every change of the allocation or of a stop wish: it is the newest of the
+    records that the orders are made of.
+    """
+
+    node: str
+    revision: int
+    assignments: tuple[Assignment, ...]
+
+
+def orders_for(state: LiveState, node: str) -> Orders | None:
+    """What the node is to run now; None while a session that it holds is not known yet."""
+    stored = state.allocations.get(node)
+    if stored is None:
+        return Orders(node=node, revision=0, assignments=())
+    revision = stored.revision
+    assignments = []
+    for held in stored.value.replicas:
+        session = state.sessions.get(held.session_id)
+        if session is None:
+            return None
+        if session.value.stop is not None:
+            revision = max(revision, session.revision)
+        hosts = tuple(_host(state, replica.node) for replica in session.value.replicas)
+        assignments.append(Assignment(held=held, session=session.value, hosts=hosts))
+    return Orders(node=node, revision=revision, assignments=tuple(assignments))
+
+
+def _host(state: LiveState, node: str) -> str:
+    stored = state.nodes.get(node)
+    return stored.value.host or node if stored else node

@@ -1,0 +1,442 @@
+"""Domain values to what is written in etcd, and back. Keys, too.
+
+Readers keep no unknown fields: a record is rewritten by the version that decides.
+"""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import (
+    AllocatedReplica,
+    Allocation,
+    Cause,
+    DatasetVersion,
+    Device,
+    DeviceShare,
+    End,
+    EndedAttempt,
+    Exit,
+    Isolation,
+    Node,
+    Replica,
+    ReplicaPhase,
+    Resources,
+    Session,
+    SessionSpec,
+    Stop,
+    Visibility,
+)
+from controlplane.stored.v1 import records_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+SESSIONS: Final = "session/"
+ALLOCATIONS: Final = "alloc/"
+NODES: Final = "node/"
+NAMES: Final = "name/"
+REQUESTS: Final = "request/"
+COUNTERS: Final = "counter/"
+CLUSTER: Final = "cluster"
+
+
+def session_key(session_id: str) -> str:
+    """Where a live session is."""
+    return SESSIONS + session_id
+
+
+def allocation_key(node: str) -> str:
+    """Where what a node is to run is."""
+    return ALLOCATIONS + node
+
+
+def node_key(node: str) -> str:
+    """Where a node is."""
+    return NODES + node
+
+
+def name_key(name: str) -> str:
+    """The unique index of names."""
+    return NAMES + name
+
+
+def request_key(owner: str, request_id: str) -> str:
+    """The unique index of request ids."""
+    return f"{REQUESTS}{owner}/{request_id}"
+
+
+def counter_key(owner: str, dataset: str) -> str:
+    """The number given last for a user and dataset."""
+    return f"{COUNTERS}{owner}/{dataset}"
+
+
+def encode_pointer(session_id: str) -> bytes:
+    """Value of a name or request key."""
+    return pb.SessionPointer(session_id=session_id).SerializeToString()
+
+
+def decode_pointer(value: bytes) -> str:
+    """Session id of a name or request key."""
+    return pb.SessionPointer.FromString(value).session_id
+
+
+def encode_counter(last: int) -> bytes:
+    """Value of a counter."""
+    return pb.CounterRecord(last=last).SerializeToString()
+
+
+def decode_counter(value: bytes) -> int:
+    """Number given last."""
+    return pb.CounterRecord.FromString(value).last
+
+
+def _resources(value: Resources) -> pb.ResourcesRecord:
+    return pb.ResourcesRecord(
+        gpu_thousandths=value.gpu_thousandths,
+        cpu_thousandths=value.cpu_thousandths,
+        memory_bytes=value.memory_bytes,
+    )
+
+
+def _to_resources(record: pb.ResourcesRecord) -> Resources:
+    return Resources(
+        gpu_thousandths=record.gpu_thousandths,
+        cpu_thousandths=record.cpu_thousandths,
+        memory_bytes=record.memory_bytes,
+    )
+
+
+def _devices(devices: Iterable[Device]) -> list[pb.DeviceRecord]:
+    return [
+        pb.DeviceRecord(
+            uuid=device.uuid,
+            index=device.index,
+            model=device.model,
+            memory_bytes=device.memory_bytes,
+            simulated=device.simulated,
+        )
+        for device in devices
+    ]
+
+
+def _to_devices(records: Iterable[pb.DeviceRecord]) -> tuple[Device, ...]:
+    return tuple(
+        Device(
+            uuid=record.uuid,
+            index=record.index,
+            model=record.model,
+            memory_bytes=record.memory_bytes,
+            simulated=record.simulated,
+        )
+        for record in records
+    )
+
+
+def _spec(spec: SessionSpec) -> pb.SpecRecord:
+    return pb.SpecRecord(
+        entry=spec.entry,
+        args=spec.args,
+        argv=spec.argv,
+        bundle_digest=spec.bundle_digest,
+        datasets=[
+            pb.DatasetRecord(
+                owner=item.owner, name=item.name, version=item.version, digest=item.digest
+            )
+            for item in spec.datasets
+        ],
+        resources=_resources(spec.resources),
+        replica_count=spec.replica_count,
+        environment=dict(spec.environment),
+        image=spec.image,
+        time_limit_s=spec.time_limit_s,
+        grace_s=spec.grace_s,
+        retry_count=spec.retry_count,
+        lost_after_s=spec.lost_after_s,
+    )
+
+
+def _to_spec(record: pb.SpecRecord) -> SessionSpec:
+    return SessionSpec(
+        entry=record.entry,
+        args=tuple(record.args),
+        argv=tuple(record.argv),
+        bundle_digest=record.bundle_digest,
+        datasets=tuple(
+            DatasetVersion(
+                owner=item.owner, name=item.name, version=item.version, digest=item.digest
+            )
+            for item in record.datasets
+        ),
+        resources=_to_resources(record.resources),
+        replica_count=record.replica_count,
+        environment=MappingProxyType(dict(record.environment)),
+        image=record.image,
+        time_limit_s=record.time_limit_s,
+        grace_s=record.grace_s,
+        retry_count=record.retry_count,
+        lost_after_s=record.lost_after_s,
+    )
+
+
+def _replica(replica: Replica) -> pb.ReplicaRecord:
+    record = pb.ReplicaRecord(
+        rank=replica.rank,
+        node=replica.node,
+        devices=_devices(replica.devices),
+        resources=_resources(replica.resources),
+        phase=replica.phase.value,
+    )
+    if replica.exit is not None:
+        ended = replica.exit
+        record.exit.CopyFrom(
+            pb.ExitRecord(
+                cause=ended.cause.value,
+                exit_code=ended.exit_code,
+                message=ended.message,
+                started_at=ended.started_at,
+                ended_at=ended.ended_at,
+                ran_for_s=ended.ran_for_s,
+            )
+        )
+    return record
+
+
+def _to_replica(record: pb.ReplicaRecord) -> Replica:
+    ended = None
+    if record.HasField("exit"):
+        ended = Exit(
+            cause=Cause(record.exit.cause),
+            exit_code=record.exit.exit_code,
+            message=record.exit.message,
+            started_at=record.exit.started_at,
+            ended_at=record.exit.ended_at,
+            ran_for_s=record.exit.ran_for_s,
+        )
+    return Replica(
+        rank=record.rank,
+        node=record.node,
+        devices=_to_devices(record.devices),
+        resources=_to_resources(record.resources),
+        phase=ReplicaPhase(record.phase),
+        exit=ended,
+    )
+
+
+def encode_session(session: Session) -> bytes:
+    """Value of a session key, and of the catalogue."""
+    record = pb.SessionRecord(
+        id=session.id,
+        name=session.name,
+        owner=session.owner,
+        project=session.project,
+        team=session.team,
+        visibility=session.visibility.value,
+        spec=_spec(session.spec),
+        state=session.state.value,
+        attempt=session.attempt,
+        replicas=[_replica(replica) for replica in session.replicas],
+        created_at=session.created_at,
+        started_at=session.started_at,
+        ended_at=session.ended_at,
+        memo=session.memo,
+        command=session.command,
+        request_id=session.request_id,
+        request_digest=session.request_digest,
+        bad_attempts=session.bad_attempts,
+        attempts=[_attempt(attempt) for attempt in session.attempts],
+        not_before=session.not_before,
+    )
+    if session.end is not None:
+        record.end.CopyFrom(
+            pb.EndRecord(
+                cause=session.end.cause.value,
+                exit_code=session.end.exit_code,
+                rank=session.end.rank,
+                message=session.end.message,
+            )
+        )
+    if session.stop is not None:
+        record.stop.CopyFrom(
+            pb.StopRecord(
+                grace_s=session.stop.grace_s,
+                cause=session.stop.cause.value,
+                reason=session.stop.reason,
+                asked_by=session.stop.asked_by,
+            )
+        )
+    return record.SerializeToString()
+
+
+def decode_session(value: bytes) -> Session:
+    """The session of a session key."""
+    record = pb.SessionRecord.FromString(value)
+    return Session(
+        id=record.id,
+        name=record.name,
+        owner=record.owner,
+        project=record.project,
+        team=record.team,
+        visibility=Visibility(record.visibility),
+        spec=_to_spec(record.spec),
+        state=SessionState(record.state),
+        attempt=record.attempt,
+        replicas=tuple(_to_replica(replica) for replica in record.replicas),
+        created_at=record.created_at,
+        started_at=record.started_at,
+        ended_at=record.ended_at,
+        end=_to_end(record.end) if record.HasField("end") else None,
+        memo=record.memo,
+        command=tuple(record.command),
+        request_id=record.request_id,
+        request_digest=record.request_digest,
+        stop=_to_stop(record.stop) if record.HasField("stop") else None,
+        bad_attempts=record.bad_attempts,
+        attempts=tuple(_to_attempt(attempt) for attempt in record.attempts),
+        not_before=record.not_before,
+    )
+
+
+def _to_end(record: pb.EndRecord) -> End:
+    return End(
+        cause=Cause(record.cause),
+        exit_code=record.exit_code,
+        rank=record.rank,
+        message=record.message,
+    )
+
+
+def _to_stop(record: pb.StopRecord) -> Stop:
+    return Stop(
+        grace_s=record.grace_s,
+        cause=Cause(record.cause),
+        reason=record.reason,
+        asked_by=record.asked_by,
+    )
+
+
+def _attempt(attempt: EndedAttempt) -> pb.AttemptRecord:
+    return pb.AttemptRecord(
+        number=attempt.number,
+        cause=attempt.cause.value,
+        placed_at=attempt.placed_at,
+        ended_at=attempt.ended_at,
+        gpu_thousandths=attempt.gpu_thousandths,
+        held_s=attempt.held_s,
+        nodes=attempt.nodes,
+    )
+
+
+def _to_attempt(record: pb.AttemptRecord) -> EndedAttempt:
+    return EndedAttempt(
+        number=record.number,
+        cause=Cause(record.cause),
+        placed_at=record.placed_at,
+        ended_at=record.ended_at,
+        gpu_thousandths=record.gpu_thousandths,
+        held_s=record.held_s,
+        nodes=tuple(record.nodes),
+    )
+
+
+def encode_allocation(allocation: Allocation) -> bytes:
+    """Value of an allocation key."""
+    return pb.AllocationRecord(
+        node=allocation.node,
+        replicas=[
+            pb.AllocatedReplica(
+                session_id=held.session_id,
+                attempt=held.attempt,
+                rank=held.rank,
+                devices=[
+                    pb.DeviceShare(uuid=share.uuid, thousandths=share.thousandths)
+                    for share in held.devices
+                ],
+                cpu_thousandths=held.cpu_thousandths,
+                memory_bytes=held.memory_bytes,
+                placed_at=held.placed_at,
+            )
+            for held in allocation.replicas
+        ],
+    ).SerializeToString()
+
+
+def decode_allocation(value: bytes) -> Allocation:
+    """What a node is to run."""
+    record = pb.AllocationRecord.FromString(value)
+    return Allocation(
+        node=record.node,
+        replicas=tuple(
+            AllocatedReplica(
+                session_id=held.session_id,
+                attempt=held.attempt,
+                rank=held.rank,
+                devices=tuple(
+                    DeviceShare(uuid=share.uuid, thousandths=share.thousandths)
+                    for share in held.devices
+                ),
+                cpu_thousandths=held.cpu_thousandths,
+                memory_bytes=held.memory_bytes,
+                placed_at=held.placed_at,
+            )
+            for held in record.replicas
+        ),
+    )
+
+
+def encode_node(node: Node) -> bytes:
+    """Value of a node key."""
+    return pb.NodeRecord(
+        name=node.name,
+        boot_id=node.boot_id,
+        agent_version=node.agent_version,
+        isolation=node.isolation.value,
+        devices=_devices(node.devices),
+        cpu_thousandths=node.capacity.cpu_thousandths,
+        memory_bytes=node.capacity.memory_bytes,
+        pod=node.pod,
+        host=node.host,
+        owner=node.owner,
+        device_note=node.device_note,
+        draining=node.draining,
+        registered_at=node.registered_at,
+    ).SerializeToString()
+
+
+def decode_node(value: bytes) -> Node:
+    """A node as it registered last."""
+    record = pb.NodeRecord.FromString(value)
+    devices = _to_devices(record.devices)
+    return Node(
+        name=record.name,
+        boot_id=record.boot_id,
+        capacity=Resources(
+            gpu_thousandths=len(devices) * 1000,
+            cpu_thousandths=record.cpu_thousandths,
+            memory_bytes=record.memory_bytes,
+        ),
+        devices=devices,
+        isolation=Isolation(record.isolation),
+        agent_version=record.agent_version,
+        pod=record.pod,
+        host=record.host,
+        owner=record.owner,
+        device_note=record.device_note,
+        draining=record.draining,
+        registered_at=record.registered_at,
+    )
+
+
+def encode_cluster(cluster_id: str, created_at: float, coordination: str) -> bytes:
+    """Value of the cluster key."""
+    return pb.ClusterRecord(
+        id=cluster_id, created_at=created_at, coordination=coordination
+    ).SerializeToString()
+
+
+def decode_cluster(value: bytes) -> tuple[str, str]:
+    """Cluster id and coordination."""
+    record = pb.ClusterRecord.FromString(value)
+    return record.id, record.coordination

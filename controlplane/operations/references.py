@@ -1,0 +1,126 @@
+"""Which session a reference means, among those that the caller may see."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import AmbiguousReference, NotFound
+from controlplane.domain.identity import NodeCaller, User, UserCaller, may_change
+from controlplane.domain.names import SessionReference, parse_reference
+from controlplane.history.values import SessionQuery
+from controlplane.operations import records
+from controlplane.operations.content import session_visible
+from controlplane.operations.datasets import viewer_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controlplane.domain.values import Session
+    from controlplane.history.interface import History
+    from controlplane.operations.state import LiveState
+
+
+class References:
+    """Finds sessions, live and ended."""
+
+    def __init__(self, *, state: LiveState, history: History) -> None:
+        self._state = state
+        self._history = history
+
+    async def find(self, caller: UserCaller, text: str) -> Session:
+        """The session that a reference means.
+
+        Raises:
+            InvalidRequest: it is no reference.
+            AmbiguousReference: it fits several of the caller's.
+            NotFound: it fits nothing that the caller may see.
+        """
+        session = await self._find(caller, parse_reference(text))
+        if session is None or not session_visible(caller, session):
+            raise _not_found(text)
+        return session
+
+    async def find_own(self, caller: UserCaller, text: str) -> Session:
+        """Like `find`, for a change: somebody else's is answered as if it were not there."""
+        session = await self.find(caller, text)
+        if not may_change(caller, owner=session.owner):
+            raise _not_found(text)
+        return session
+
+    async def find_for_node(self, caller: NodeCaller, text: str) -> Session:
+        """By id or full name; the session must be visible to one that is placed on the node."""
+        session = await self._by_key(parse_reference(text))
+        stored = self._state.allocations.get(caller.node)
+        for held in stored.value.replicas if stored else ():
+            running = self._state.session(held.session_id)
+            if session is None or running is None:
+                continue
+            if running.owner == session.owner or self._sees(running, session):
+                return session
+        raise _not_found(text)
+
+    @staticmethod
+    def _sees(running: Session, other: Session) -> bool:
+        as_user = UserCaller(user=User(name=running.owner, team=running.team))
+        return session_visible(as_user, other)
+
+    async def by_id(self, session_id: str) -> Session | None:
+        """A live or ended session, visible or not."""
+        return await self._by_key(SessionReference(id=session_id))
+
+    async def _find(self, caller: UserCaller, reference: SessionReference) -> Session | None:
+        owner = caller.user.name
+        if reference.id or reference.name:
+            return await self._by_key(reference)
+        if reference.recent:
+            return await self._recent(caller, reference.recent)
+        if reference.dataset:
+            name = f"{owner}/{reference.dataset}/{reference.number}"
+            return await self._by_key(SessionReference(name=name))
+        return await self._by_number(caller, reference.number)
+
+    async def _by_key(self, reference: SessionReference) -> Session | None:
+        catalogue = self._history.catalogue
+        if reference.id:
+            live = self._state.session(reference.id)
+            row = None if live else await catalogue.session(reference.id)
+        else:
+            live = self._state.by_name(reference.name)
+            row = None if live else await catalogue.session_by_name(reference.name)
+        return live or (records.decode_session(row.record) if row else None)
+
+    async def _recent(self, caller: UserCaller, count: int) -> Session | None:
+        """The count-th last of the caller's own."""
+        own = self._live(lambda session: session.owner == caller.user.name)
+        page = await self._history.catalogue.sessions(
+            SessionQuery(viewer=viewer_of(caller), owners=(caller.user.name,)), limit=count
+        )
+        own |= {
+            row.id: records.decode_session(row.record) for row in page.sessions if row.id not in own
+        }
+        ordered = sorted(own.values(), key=lambda one: (one.created_at, one.id), reverse=True)
+        return ordered[count - 1] if len(ordered) >= count else None
+
+    async def _by_number(self, caller: UserCaller, number: int) -> Session | None:
+        owner, end = caller.user.name, f"/{number}"
+        found = self._live(lambda one: one.owner == owner and one.name.endswith(end))
+        page = await self._history.catalogue.sessions(
+            SessionQuery(viewer=viewer_of(caller), owners=(owner,), name_glob=f"{owner}/*{end}")
+        )
+        found |= {
+            row.id: records.decode_session(row.record)
+            for row in page.sessions
+            if row.id not in found
+        }
+        if len(found) > 1:
+            names = tuple(sorted(session.name for session in found.values()))
+            raise AmbiguousReference(str(number), names)
+        return next(iter(found.values()), None)
+
+    def _live(self, fits: Callable[[Session], bool]) -> dict[str, Session]:
+        sessions = (stored.value for stored in self._state.sessions.values())
+        return {session.id: session for session in sessions if fits(session)}
+
+
+def _not_found(text: str) -> NotFound:
+    return NotFound(f"there is no session {text[:80]!r}", attempt="nsml ps -a")

@@ -1,0 +1,212 @@
+"""What agents say about replicas, and what follows for their sessions: starts, ends, retries."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.lifecycle import SessionEvent, SessionState, advance
+from controlplane.domain.values import (
+    Cause,
+    End,
+    EndedAttempt,
+    Exit,
+    Replica,
+    ReplicaPhase,
+    Session,
+    Stop,
+    is_later,
+)
+
+if TYPE_CHECKING:
+    from controlplane.operations.draft import Draft
+
+BAD_ATTEMPTS: Final = 3
+"""So many bad attempts in a row make a session HELD."""
+
+BAD_IF_LOST_WITHIN_S: Final = 60.0
+"""An attempt whose node is lost sooner after its start than this counts as bad: the session may be
+what kills nodes."""
+
+BACKOFF_S: Final = 5.0
+"""Wait before the attempt after the first bad one; doubled for each further one."""
+
+_FINAL: Final = {
+    Cause.COMPLETED: SessionEvent.SUCCEEDED,
+    Cause.STOP_REQUESTED: SessionEvent.STOPPED,
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Report:
+    """A step of one replica, said by (or, for a lost one, about) its node."""
+
+    node: str
+    session_id: str
+    attempt: int
+    rank: int
+    phase: ReplicaPhase
+    at: float
+    exit: Exit | None = None
+
+
+def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: float) -> bool:
+    """Write what a report means. False when it is no news: repeated, or of an older attempt."""
+    session = draft.session(report.session_id)
+    if session is None or session.attempt != report.attempt:
+        return False
+    known = next((one for one in session.replicas if one.rank == report.rank), None)
+    if known is None or known.node != report.node or not is_later(report.phase, known.phase):
+        return False
+    # The first word on how it ended stands.
+    ended = known.exit or report.exit
+    if report.phase.is_gone and ended is None:
+        ended = Exit(cause=Cause.NODE_LOST, message="its agent did not say how it ended")
+    changed = replace(known, phase=report.phase, exit=ended)
+    replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
+    before, session = session, replace(session, replicas=replicas)
+    if not report.phase.is_gone:
+        draft.put_session(follow_replicas(session, silent, started_at=report.at))
+        return True
+    if all(one.phase.is_gone for one in replicas):
+        if not all(one.phase.is_gone for one in before.replicas):
+            session = _attempt_ended(draft, session, now)
+        session = _finalized(session, now)
+    else:
+        session = _stop_others(follow_replicas(session, silent, started_at=now), changed)
+    draft.put_session(session)
+    return True
+
+
+def follow_replicas(session: Session, silent: frozenset[str], *, started_at: float) -> Session:
+    """The session in the state that its replicas and the silence of their nodes give it."""
+    if session.state not in _FOLLOWING:
+        return session
+    event = _event(session, silent)
+    if _FOLLOWING[session.state] is event:
+        return session
+    session = replace(session, state=advance(session.state, event))
+    if event is SessionEvent.STARTED and not session.started_at:
+        session = replace(session, started_at=started_at)
+    return session
+
+
+_FOLLOWING: Final = {
+    SessionState.PREPARING: SessionEvent.HEARD_PREPARING,
+    SessionState.RUNNING: SessionEvent.STARTED,
+    SessionState.PAUSED: SessionEvent.PAUSED,
+    SessionState.UNKNOWN: SessionEvent.FELL_SILENT,
+}
+
+
+def _event(session: Session, silent: frozenset[str]) -> SessionEvent:
+    phases = {one.phase for one in session.replicas}
+    if any(one.node in silent and not one.phase.is_gone for one in session.replicas):
+        return SessionEvent.FELL_SILENT
+    if phases & {ReplicaPhase.PLACED, ReplicaPhase.PREPARING}:
+        return SessionEvent.HEARD_PREPARING
+    return SessionEvent.PAUSED if ReplicaPhase.PAUSED in phases else SessionEvent.STARTED
+
+
+def _stop_others(session: Session, ended: Replica) -> Session:
+    """A gang ends together: the first bad exit stops the rest."""
+    if session.stop is not None or ended.exit is None or ended.exit.cause is Cause.COMPLETED:
+        return session
+    stop = Stop(
+        grace_s=session.spec.grace_s,
+        cause=Cause.GANG_MEMBER_FAILED,
+        reason=f"replica {ended.rank} ended: {ended.exit.cause.value}",
+    )
+    return replace(session, stop=stop, state=advance(session.state, SessionEvent.STOP_REQUESTED))
+
+
+def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
+    """Free the devices and record why the attempt ended, in the same draft."""
+    placed_at, gpu = _release(draft, session, now)
+    end = end_of(session)
+    attempt = EndedAttempt(
+        number=session.attempt,
+        cause=end.cause,
+        placed_at=placed_at,
+        ended_at=now,
+        gpu_thousandths=gpu,
+        held_s=max(now - placed_at, 0.0),
+        nodes=tuple(one.node for one in sorted(session.replicas, key=lambda one: one.rank)),
+    )
+    started = min((one.exit.started_at for one in session.replicas if one.exit), default=0.0)
+    session = replace(
+        session,
+        attempts=(*session.attempts, attempt),
+        bad_attempts=session.bad_attempts + 1 if _is_bad(session, end) else 0,
+        started_at=session.started_at or started,
+    )
+    if _asked_to_stop(session) or not _is_repeated(session, end):
+        return replace(session, state=advance(session.state, SessionEvent.GONE), end=end)
+    if session.bad_attempts >= BAD_ATTEMPTS:
+        return replace(session, state=advance(session.state, SessionEvent.HELD), stop=None, end=end)
+    wait = BACKOFF_S * 2 ** (session.bad_attempts - 1) if session.bad_attempts else 0.0
+    return replace(
+        session,
+        state=advance(session.state, SessionEvent.REQUEUED),
+        replicas=(),
+        stop=None,
+        not_before=now + wait if wait else 0.0,
+    )
+
+
+def _asked_to_stop(session: Session) -> bool:
+    return session.stop is not None and session.stop.cause is Cause.STOP_REQUESTED
+
+
+def _is_bad(session: Session, end: End) -> bool:
+    """Whether the attempt got nowhere through no fault of its program."""
+    if end.cause is Cause.DATA_FAILED:
+        return True
+    ran = max((one.exit.ran_for_s for one in session.replicas if one.exit), default=0.0)
+    return end.cause is Cause.NODE_LOST and ran < BAD_IF_LOST_WITHIN_S
+
+
+def _is_repeated(session: Session, end: End) -> bool:
+    """Whether another attempt follows (or a person must look, when too many were bad)."""
+    if end.cause is Cause.DATA_FAILED:
+        return True
+    repeats = sum(1 for attempt in session.attempts if attempt.cause.is_platforms_fault)
+    return end.cause.is_platforms_fault and repeats <= session.spec.retry_count
+
+
+def end_of(session: Session) -> End:
+    """The typed cause of an attempt whose replicas are all gone: that of the first bad exit."""
+    bad = [one for one in session.replicas if one.exit and one.exit.cause is not Cause.COMPLETED]
+    own = [one for one in bad if one.exit and one.exit.cause is not Cause.GANG_MEMBER_FAILED]
+    candidates = own or bad
+    if not candidates:
+        return End(cause=Cause.COMPLETED)
+    first = min(candidates, key=lambda one: (one.exit.ended_at if one.exit else 0.0, one.rank))
+    ended = first.exit or Exit(cause=Cause.NODE_LOST)
+    return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=ended.message)
+
+
+def _release(draft: Draft, session: Session, now: float) -> tuple[float, int]:
+    """Take the attempt out of all allocations; when it was placed and what it held."""
+    placed_at, gpu = now, 0
+    for name in sorted({one.node for one in session.replicas}):
+        allocation = draft.allocation(name)
+        kept = []
+        for held in allocation.replicas:
+            if held.session_id == session.id and held.attempt == session.attempt:
+                placed_at = min(placed_at, held.placed_at)
+                gpu += held.gpu_thousandths
+            else:
+                kept.append(held)
+        draft.put_allocation(replace(allocation, replicas=tuple(kept)))
+    return placed_at, gpu
+
+
+def _finalized(session: Session, now: float) -> Session:
+    """The session ended, if nothing that it left is still being made durable."""
+    if session.state is not SessionState.FINALIZING or session.end is None:
+        return session
+    if any(one.phase is not ReplicaPhase.FINALIZED for one in session.replicas):
+        return session
+    event = _FINAL.get(session.end.cause, SessionEvent.FAILED)
+    return replace(session, state=advance(session.state, event), ended_at=now)

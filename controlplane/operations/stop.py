@@ -1,0 +1,66 @@
+"""Stop: a durable wish. What waits ends at once; what runs is told by its node's orders."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import AlreadyEnded, TooLarge
+from controlplane.domain.lifecycle import SessionEvent, SessionState, advance, can
+from controlplane.domain.values import Cause, End, Session, Stop
+from controlplane.operations.validation import check_grace
+
+if TYPE_CHECKING:
+    from controlplane.operations.changing import SessionWriter
+    from nsml.clock import Clock
+
+MOST_REASON_BYTES = 1 << 10
+
+
+class Stopper:
+    """Notes wishes that sessions end."""
+
+    def __init__(self, *, writer: SessionWriter, clock: Clock) -> None:
+        self._writer = writer
+        self._clock = clock
+
+    async def stop(
+        self, session: Session, *, asked_by: str, grace_s: float | None, reason: str
+    ) -> Session:
+        """Make the wish durable and return the session with it.
+
+        Raises:
+            AlreadyEnded: there is nothing to stop.
+        """
+        if len(reason.encode()) > MOST_REASON_BYTES:
+            raise TooLarge(f"a reason has at most {MOST_REASON_BYTES} bytes")
+        grace = session.spec.grace_s if grace_s is None else check_grace(grace_s)
+        wish = Stop(grace_s=grace, reason=reason, asked_by=asked_by)
+        stopped = await self._writer.change(
+            session.id, lambda now: stopped_by(now, wish, self._clock.time())
+        )
+        if stopped is None:
+            raise _already_ended(session)
+        return stopped
+
+
+def stopped_by(session: Session, wish: Stop, now: float) -> Session:
+    """The session with a user's wish that it ends; a later wish replaces an earlier one."""
+    if session.state.is_ended or session.state is SessionState.FINALIZING:
+        raise _already_ended(session)
+    if can(session.state, SessionEvent.STOPPED):
+        message = wish.reason or f"stopped by {wish.asked_by} before it ran"
+        return replace(
+            session,
+            state=advance(session.state, SessionEvent.STOPPED),
+            stop=wish,
+            ended_at=now,
+            end=End(cause=Cause.STOP_REQUESTED, message=message),
+        )
+    if session.state is SessionState.STOPPING:
+        return replace(session, stop=wish)
+    return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=wish)
+
+
+def _already_ended(session: Session) -> AlreadyEnded:
+    return AlreadyEnded(f"{session.name} has ended", attempt=f"nsml logs {session.name}")

@@ -1,0 +1,300 @@
+"""Submit: session, name, number and request id in one transaction, once for each request id."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.errors import (
+    AlreadyExists,
+    CannotEverFit,
+    MissingBlobs,
+    NoCapacity,
+    Unavailable,
+)
+from controlplane.domain.names import NO_DATASET
+from controlplane.domain.snapshot import SessionChanged
+from controlplane.domain.values import Session, SessionSpec
+from controlplane.operations import records
+from controlplane.operations.validation import Submission, validated
+from controlplane.scheduler import can_ever_fit, request_of, schedule
+from controlplane.scheduler.explain import describe
+from controlplane.store.interface import (
+    MAX_OPERATIONS,
+    CommitUnknown,
+    Get,
+    Put,
+    StoreUnavailable,
+    Transaction,
+    absent,
+    unchanged,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controlplane.domain.identity import User
+    from controlplane.domain.values import DatasetVersion
+    from controlplane.history.interface import History
+    from controlplane.operations.content import Content
+    from controlplane.operations.datasets import Datasets
+    from controlplane.operations.state import LiveState
+    from controlplane.store.interface import KeyValueStore
+    from nsml.clock import Clock
+
+MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
+"""Sessions in one transaction: each writes itself, its name, its request id, perhaps a counter."""
+
+TRIES: Final = 8
+"""How often a submission is decided again when others wrote in between."""
+
+CHECK_AGE_S: Final = 1.0
+"""A look for an earlier session of the request that is older than this is repeated."""
+
+
+@dataclass(slots=True)
+class _Pending:
+    """A checked submission that waits to be written."""
+
+    wish: Submission
+    spec: SessionSpec
+    checked_at: float
+    done: asyncio.Future[Session | None]
+
+
+class Submitter:
+    """Takes submissions and writes those that wait together in one transaction.
+
+    Any control plane does this, leader or not: a transaction compares the numbers' counters and
+    the absence of the request ids.
+
+    Args:
+        new_id: gives a fresh session id.
+    """
+
+    def __init__(
+        self,
+        *,
+        store: KeyValueStore,
+        state: LiveState,
+        history: History,
+        datasets: Datasets,
+        content: Content,
+        clock: Clock,
+        new_id: Callable[[], str],
+    ) -> None:
+        self._store = store
+        self._state = state
+        self._history = history
+        self._datasets = datasets
+        self._content = content
+        self._clock = clock
+        self._new_id = new_id
+        self._log = structlog.get_logger("operations.submit")
+        self._queue: deque[_Pending] = deque()
+        self._wake = asyncio.Event()
+
+    async def submit(self, wish: Submission) -> Session:
+        """Make the session that is wished for, or give the one that this request made before.
+
+        Raises:
+            InvalidRequest, TooLarge: the wish is malformed.
+            NotFound: a dataset that is not there or not visible.
+            MissingBlobs: the code has not been sent.
+            AlreadyExists: the request id was used with another content.
+            CannotEverFit, NoCapacity: no node is large enough; nothing is free and no_queue.
+            Unavailable: the store does not answer; repeat with the same request id.
+        """
+        spec = validated(wish)
+        for _ in range(TRIES):
+            checked_at = self._clock.monotonic()
+            earlier = await self._earlier(wish)
+            if earlier is not None:
+                return earlier
+            spec = replace(spec, datasets=await self._found(wish))
+            await self._check_content(spec)
+            self._check_fit(wish, spec)
+            done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
+            self._queue.append(_Pending(wish, spec, checked_at, done))
+            self._wake.set()
+            session = await done
+            if session is not None:
+                return session
+        raise Unavailable("too many submissions at the same moment", attempt="the same again")
+
+    async def _earlier(self, wish: Submission) -> Session | None:
+        session = self._state.by_request(wish.owner.name, wish.request_id)
+        if session is None:
+            row = await self._history.catalogue.session_by_request(wish.owner.name, wish.request_id)
+            session = records.decode_session(row.record) if row else None
+        if session is not None and session.request_digest != wish.digest:
+            raise AlreadyExists(
+                f"request id {wish.request_id} was used for {session.name}",
+                why="with another content",
+                attempt="a fresh request id",
+            )
+        return session
+
+    async def _found(self, wish: Submission) -> tuple[DatasetVersion, ...]:
+        return tuple([await self._datasets.resolve(wish.owner, one) for one in wish.datasets])
+
+    async def _check_content(self, spec: SessionSpec) -> None:
+        if spec.bundle_digest and await self._content.is_incomplete(spec.bundle_digest):
+            raise MissingBlobs(
+                "the code has not been sent completely",
+                why=f"bundle {spec.bundle_digest[:12]}",
+                attempt="send what FindMissingBlobs names",
+            )
+
+    def _check_fit(self, wish: Submission, spec: SessionSpec) -> None:
+        nodes = [stored.value for stored in self._state.nodes.values()]
+        session = _session(wish, spec, id="s" + "a" * 16, number=0, now=self._clock.time())
+        request = request_of(session)
+        if nodes and not can_ever_fit(nodes, request):
+            raise CannotEverFit(
+                f"no node is large enough for {describe(request)}",
+                why=f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}, the largest with "
+                f"{max(len(node.devices) for node in nodes)} GPUs",
+                attempt="nsml node ls",
+            )
+        if not wish.no_queue:
+            return
+        snapshot = self._state.snapshot()
+        plan = schedule(snapshot.apply([SessionChanged(session=session)]), self._clock.time())
+        for deferral in plan.deferrals:
+            if deferral.session_id == session.id:
+                raise NoCapacity("nothing is free now", why=deferral.explanation.reason)
+
+    async def run(self) -> None:
+        """Write what was submitted, until cancelled."""
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._queue:
+                    count = min(len(self._queue), MOST_AT_ONCE)
+                    await self._write([self._queue.popleft() for _ in range(count)])
+        finally:
+            for pending in self._queue:
+                _fail(pending)
+
+    async def _write(self, batch: list[_Pending]) -> None:
+        """Resolve each with its session, or with None when it must be looked at again."""
+        made: dict[tuple[str, str], Session] = {}
+        try:
+            made = await self._made(self._fresh(batch))
+        except (CommitUnknown, StoreUnavailable) as error:
+            self._log.warning("submission.unavailable", error=str(error))
+            for pending in batch:
+                _fail(pending)
+        finally:
+            for pending in batch:
+                if not pending.done.done():
+                    key = (pending.wish.owner.name, pending.wish.request_id)
+                    session = made.get(key)
+                    is_its = session and session.request_digest == pending.wish.digest
+                    pending.done.set_result(session if is_its else None)
+
+    def _fresh(self, batch: list[_Pending]) -> dict[tuple[str, str], _Pending]:
+        """Those that may be written: each request once, none that exists, none checked long ago."""
+        fresh: dict[tuple[str, str], _Pending] = {}
+        oldest = self._clock.monotonic() - CHECK_AGE_S
+        for pending in batch:
+            key = (pending.wish.owner.name, pending.wish.request_id)
+            if pending.checked_at >= oldest and self._state.by_request(*key) is None:
+                fresh.setdefault(key, pending)
+        return fresh
+
+    async def _made(self, fresh: dict[tuple[str, str], _Pending]) -> dict[tuple[str, str], Session]:
+        """Write them all in one transaction; nothing is made when somebody wrote in between."""
+        if not fresh:
+            return {}
+        last: dict[str, int] = {}
+        sessions: dict[tuple[str, str], Session] = {}
+        for key, pending in fresh.items():
+            counter = records.counter_key(pending.wish.owner.name, _dataset(pending.spec))
+            if counter not in last:
+                known = self._state.counters.get(counter)
+                last[counter] = known.value if known else 0
+            last[counter] += 1
+            sessions[key] = _session(
+                pending.wish,
+                pending.spec,
+                id=self._new_id(),
+                number=last[counter],
+                now=self._clock.time(),
+            )
+        result = await self._commit(sessions, last)
+        return sessions if result else {}
+
+    async def _commit(self, sessions: dict[tuple[str, str], Session], last: dict[str, int]) -> bool:
+        counters = {key: self._state.counters.get(key) for key in last}
+        compares = [
+            unchanged(key, known.revision if known else 0) for key, known in counters.items()
+        ]
+        compares += [absent(records.request_key(*key)) for key in sessions]
+        puts = [Put(key=key, value=records.encode_counter(number)) for key, number in last.items()]
+        for key, session in sessions.items():
+            pointer = records.encode_pointer(session.id)
+            value = records.encode_session(session)
+            puts += [
+                Put(key=records.session_key(session.id), value=value),
+                Put(key=records.name_key(session.name), value=pointer),
+                Put(key=records.request_key(*key), value=pointer),
+            ]
+        result = await self._store.commit(
+            Transaction(
+                compares=tuple(compares),
+                success=tuple(puts),
+                failure=tuple(Get(key=compare.key) for compare in compares),
+            )
+        )
+        if not result.succeeded:
+            for compare, response in zip(compares, result.responses, strict=True):
+                if response.item is None:
+                    self._state.delete(compare.key, result.revision)
+                else:
+                    item = response.item
+                    self._state.put(item.key, item.value, item.mod_revision)
+            # A request that exists is looked for again: its session is known by then.
+            await self._state.reached(result.revision)
+            return False
+        for counter, number in last.items():
+            self._state.put_counter(counter, number, result.revision)
+        for session in sessions.values():
+            self._state.put_session(session, result.revision)
+        self._log.info("submission.committed", sessions=len(sessions), revision=result.revision)
+        return True
+
+
+def _fail(pending: _Pending) -> None:
+    if not pending.done.done():
+        pending.done.set_exception(
+            Unavailable("the store does not answer", attempt="the same request id again")
+        )
+
+
+def _dataset(spec: SessionSpec) -> str:
+    return spec.datasets[0].name if spec.datasets else NO_DATASET
+
+
+def _session(wish: Submission, spec: SessionSpec, *, id: str, number: int, now: float) -> Session:  # noqa: A002
+    owner: User = wish.owner
+    return Session(
+        id=id,
+        name=f"{owner.name}/{_dataset(spec)}/{number}",
+        owner=owner.name,
+        spec=spec,
+        created_at=now,
+        project=wish.project or owner.name,
+        team=owner.team,
+        visibility=wish.visibility,
+        memo=wish.memo,
+        command=wish.command,
+        request_id=wish.request_id,
+        request_digest=wish.digest,
+    )

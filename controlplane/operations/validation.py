@@ -1,0 +1,191 @@
+"""What a submission must look like, whatever the cluster has."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from pathlib import PurePosixPath
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.domain.names import check_digest, check_request_id
+from controlplane.domain.values import WHOLE_DEVICE, Resources, SessionSpec, Visibility
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from controlplane.domain.identity import User
+
+DEFAULT_ENTRY: Final = "main.py"
+DEFAULT_GRACE_S: Final = 10.0
+RETRIED_LOST_AFTER_S: Final = 600.0
+"""lost_after of a session with retries that names none."""
+
+MOST_REPLICAS: Final = 64
+MOST_DEVICES: Final = 1_000
+MOST_DATASETS: Final = 16
+MOST_RETRIES: Final = 100
+LONGEST_GRACE_S: Final = 3_600.0
+LONGEST_S: Final = 10 * 365 * 86_400.0
+MOST_WORDS_BYTES: Final = 64 << 10
+MOST_ENVIRONMENT_BYTES: Final = 64 << 10
+MOST_MEMO_BYTES: Final = 4 << 10
+
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_RESERVED: Final = ("NSML_", "CUDA_VISIBLE_DEVICES")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetWish:
+    """A dataset as a submission names it: owner "" is the caller first, version 0 the newest."""
+
+    name: str
+    owner: str = ""
+    version: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Submission:
+    """A session that a user wants. `lost_after_s` None: the default; `digest` is of the request."""
+
+    owner: User
+    request_id: str
+    digest: bytes
+    entry: str = ""
+    args: tuple[str, ...] = ()
+    argv: tuple[str, ...] = ()
+    bundle_digest: str = ""
+    datasets: tuple[DatasetWish, ...] = ()
+    resources: Resources = field(default_factory=Resources)
+    replica_count: int = 0
+    environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    image: str = ""
+    time_limit_s: float = 0.0
+    grace_s: float | None = None
+    retry_count: int = 0
+    lost_after_s: float | None = None
+    no_queue: bool = False
+    memo: str = ""
+    visibility: Visibility = Visibility.PRIVATE
+    project: str = ""
+    command: tuple[str, ...] = ()
+
+
+def validated(wish: Submission) -> SessionSpec:
+    """The spec with defaults filled in, its datasets still to be found.
+
+    Raises:
+        InvalidRequest, TooLarge, NotFound: it is malformed, over a limit, or of no project.
+    """
+    check_request_id(wish.request_id)
+    check_memo(wish.memo)
+    _check_program(wish)
+    _check_resources(wish.resources)
+    _check_environment(wish.environment)
+    _check_words(wish.command, "command line")
+    if wish.project not in ("", wish.owner.name):
+        raise NotFound(f"there is no project {wish.project[:80]!r}", attempt="leave it out")
+    if wish.image:
+        raise InvalidRequest(
+            "no node of this platform runs container images", attempt="leave the image out"
+        )
+    if len(wish.datasets) > MOST_DATASETS:
+        raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
+    if len({dataset.name for dataset in wish.datasets}) != len(wish.datasets):
+        raise InvalidRequest("two datasets of one name would be mounted at the same place")
+    replicas = wish.replica_count or 1
+    if not 1 <= replicas <= MOST_REPLICAS:
+        raise InvalidRequest(f"{replicas} replicas: a gang has 1 to {MOST_REPLICAS}")
+    if not 0 <= wish.retry_count <= MOST_RETRIES:
+        raise InvalidRequest(f"{wish.retry_count} retries: at most {MOST_RETRIES}")
+    lost_after = wish.lost_after_s
+    if lost_after is None:
+        lost_after = RETRIED_LOST_AFTER_S if wish.retry_count else 0.0
+    grace = DEFAULT_GRACE_S if wish.grace_s is None else wish.grace_s
+    return SessionSpec(
+        entry=wish.entry if wish.argv else wish.entry or DEFAULT_ENTRY,
+        args=wish.args,
+        argv=wish.argv,
+        bundle_digest=wish.bundle_digest,
+        resources=wish.resources,
+        replica_count=replicas,
+        environment=wish.environment,
+        time_limit_s=_check_span(wish.time_limit_s, "time limit", LONGEST_S),
+        grace_s=check_grace(grace),
+        retry_count=wish.retry_count,
+        lost_after_s=_check_span(lost_after, "lost_after", LONGEST_S),
+    )
+
+
+def check_grace(seconds: float) -> float:
+    """The grace period, if it is one."""
+    return _check_span(seconds, "grace period", LONGEST_GRACE_S)
+
+
+def check_memo(memo: str) -> str:
+    """The memo, if it is short enough and is text."""
+    if len(memo.encode()) > MOST_MEMO_BYTES:
+        raise TooLarge(f"a memo has at most {MOST_MEMO_BYTES} bytes")
+    if "\0" in memo:
+        raise InvalidRequest("a memo has no NUL character")
+    return memo
+
+
+def _check_program(wish: Submission) -> None:
+    if wish.argv and (wish.entry or wish.args):
+        raise InvalidRequest("a session has an entry with arguments, or a plain command line")
+    _check_words(wish.args, "arguments")
+    _check_words(wish.argv, "command line")
+    if wish.bundle_digest:
+        check_digest(wish.bundle_digest)
+    if wish.argv:
+        if not wish.argv[0]:
+            raise InvalidRequest("the command line names no program")
+        return
+    entry = PurePosixPath(wish.entry or DEFAULT_ENTRY)
+    if entry.is_absolute() or ".." in entry.parts or "\0" in wish.entry or "\\" in wish.entry:
+        raise InvalidRequest(f"{wish.entry[:80]!r} is not a file inside the code's folder")
+    if not wish.bundle_digest:
+        raise InvalidRequest(
+            "an entry needs code", why="no bundle was named", attempt="a plain command line"
+        )
+
+
+def _check_words(words: Iterable[str], what: str) -> None:
+    words = tuple(words)
+    if sum(len(word.encode()) + 1 for word in words) > MOST_WORDS_BYTES:
+        raise TooLarge(f"the {what} may have at most {MOST_WORDS_BYTES} bytes")
+    if any("\0" in word for word in words):
+        raise InvalidRequest(f"the {what} may not have a NUL character")
+
+
+def _check_resources(resources: Resources) -> None:
+    gpu = resources.gpu_thousandths
+    if gpu > WHOLE_DEVICE and gpu % WHOLE_DEVICE:
+        raise InvalidRequest(
+            f"{gpu / WHOLE_DEVICE:g} GPUs",
+            why="a share is of one device; more than one GPU is a whole number of them",
+        )
+    if gpu > MOST_DEVICES * WHOLE_DEVICE:
+        raise InvalidRequest(f"{gpu // WHOLE_DEVICE} GPUs: a replica has at most {MOST_DEVICES}")
+
+
+def _check_environment(environment: Mapping[str, str]) -> None:
+    size = 0
+    for name, value in environment.items():
+        size += len(name.encode()) + len(value.encode()) + 2
+        if not _VARIABLE.fullmatch(name):
+            raise InvalidRequest(f"{name[:80]!r} is not the name of an environment variable")
+        if name.startswith(_RESERVED):
+            raise InvalidRequest(f"{name} is set by the platform")
+        if "\0" in value:
+            raise InvalidRequest(f"the value of {name} has a NUL character")
+    if size > MOST_ENVIRONMENT_BYTES:
+        raise TooLarge(f"the environment may have at most {MOST_ENVIRONMENT_BYTES} bytes")
+
+
+def _check_span(seconds: float, what: str, most: float) -> float:
+    if not 0 <= seconds <= most:
+        raise InvalidRequest(f"a {what} of {seconds:g} s", why=f"it is 0 to {most:g} s")
+    return seconds

@@ -1,0 +1,293 @@
+"""One control plane put together: its parts, the services that they offer, its loops.
+
+No sockets and no files here: `server.py` adds them, the simulation does without.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+import structlog
+
+from controlplane.access.accounts import Accounts
+from controlplane.access.identities import Identities
+from controlplane.access.interceptor import AccessInterceptor
+from controlplane.access.joining import Joining
+from controlplane.access.limiter import FailureLimiter
+from controlplane.access.table import TABLE
+from controlplane.loops.export import Exporting
+from controlplane.loops.leader import LeaderLoop
+from controlplane.loops.liveness import Liveness
+from controlplane.loops.ordering import Ordering
+from controlplane.loops.scheduling import Scheduling
+from controlplane.operations import records
+from controlplane.operations.changing import SessionWriter
+from controlplane.operations.checkpoints import Checkpoints
+from controlplane.operations.committer import Committer
+from controlplane.operations.contacts import Contacts
+from controlplane.operations.content import Content
+from controlplane.operations.datasets import Datasets
+from controlplane.operations.export import Exporter
+from controlplane.operations.following import Followers
+from controlplane.operations.ingest import Ingestor, Rights
+from controlplane.operations.listing import Listings
+from controlplane.operations.references import References
+from controlplane.operations.registration import Registrar
+from controlplane.operations.remove import Remover
+from controlplane.operations.state import LiveState
+from controlplane.operations.stop import Stopper
+from controlplane.operations.submit import Submitter
+from controlplane.operations.update import Updater
+from controlplane.services.accounts import AccountServicer, Platform
+from controlplane.services.agents import AgentServicer
+from controlplane.services.checkpoints import CheckpointServicer
+from controlplane.services.content import ContentServicer
+from controlplane.services.datasets import DatasetServicer
+from controlplane.services.errors import refuse
+from controlplane.services.nodes import ClusterFacts, NodeServicer
+from controlplane.services.presenting import Presenter
+from controlplane.services.sessions import SessionOperations, SessionServicer
+from controlplane.store.election import Candidate
+from controlplane.store.interface import Get, Put, Transaction, absent
+from nsml.v1 import (
+    accounts_pb2_grpc,
+    agents_pb2_grpc,
+    checkpoints_pb2_grpc,
+    content_pb2_grpc,
+    datasets_pb2_grpc,
+    nodes_pb2_grpc,
+    sessions_pb2_grpc,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controlplane.access.authority import Authority
+    from controlplane.history.interface import History
+    from controlplane.objects.interface import ObjectStore
+    from controlplane.store.interface import KeyValueStore
+    from nsml.clock import Clock
+
+_ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Surroundings:
+    """What a control plane stands on; the simulation gives other ones than production.
+
+    Attributes:
+        random_bytes: so many unpredictable bytes.
+    """
+
+    store: KeyValueStore
+    history: History
+    objects: ObjectStore
+    authority: Authority
+    clock: Clock
+    random_bytes: Callable[[int], bytes]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Character:
+    """Who a control plane is.
+
+    Attributes:
+        member: unique among all control planes of one store.
+        address: where agents and other control planes reach it.
+        agent_address: where joined agents dial with mutual TLS; "" for nowhere.
+        coordination: "etcd" or "embedded", for display.
+    """
+
+    member: str
+    version: str
+    address: str = ""
+    agent_address: str = ""
+    coordination: str = "embedded"
+    heartbeat_s: float = 2.0
+    silent_after_s: float = 10.0
+    lease_s: float = 3.0
+
+
+async def ensure_cluster(on: Surroundings, coordination: str) -> str:
+    """The id of the platform that lives in the store; made with it."""
+    fresh = "c" + new_name(on.random_bytes)
+    value = records.encode_cluster(fresh, on.clock.time(), coordination)
+    result = await on.store.commit(
+        Transaction(
+            compares=(absent(records.CLUSTER),),
+            success=(Put(key=records.CLUSTER, value=value),),
+            failure=(Get(key=records.CLUSTER),),
+        )
+    )
+    item = None if result.succeeded else result.responses[0].item
+    return records.decode_cluster(item.value)[0] if item else fresh
+
+
+def new_name(random_bytes: Callable[[int], bytes]) -> str:
+    """16 characters of 80 random bits."""
+    number = int.from_bytes(random_bytes(10), "big")
+    return "".join(_ALPHABET[number >> shift & 31] for shift in range(0, 80, 5))
+
+
+class ControlPlane:
+    """All parts of one control plane.
+
+    Args:
+        cluster_id: as `ensure_cluster` gave it.
+    """
+
+    def __init__(self, on: Surroundings, character: Character, cluster_id: str) -> None:
+        self._on = on
+        self._log = structlog.get_logger("controlplane").bind(member=character.member)
+        self.character = character
+        self.cluster_id = cluster_id
+        store, history, clock = on.store, on.history, on.clock
+        self.identities = Identities(store, clock)
+        self.accounts = Accounts(store, self.identities, clock=clock, random_bytes=on.random_bytes)
+        self._limiter = FailureLimiter(clock)
+        self.state = LiveState(store, clock)
+        self.committer = Committer(
+            store=store, state=self.state, clock=clock, leader=self._leader_address
+        )
+        self.contacts = Contacts(state=self.state, clock=clock)
+        self.references = References(state=self.state, history=history)
+        self.content = Content(objects=on.objects, history=history, state=self.state)
+        self.datasets = Datasets(history=history, content=self.content, clock=clock)
+        self.submitter = Submitter(
+            store=store,
+            state=self.state,
+            history=history,
+            datasets=self.datasets,
+            content=self.content,
+            clock=clock,
+            new_id=lambda: "s" + new_name(on.random_bytes),
+        )
+        self.scheduling = Scheduling(state=self.state, committer=self.committer, clock=clock)
+        self.leading = self._leader_loop()
+
+    def _leader_address(self) -> str:
+        return self.leading.leader_address()
+
+    def _leader_loop(self) -> LeaderLoop:
+        on, who = self._on, self.character
+        exporter = Exporter(history=on.history, committer=self.committer)
+        loops = (
+            self.scheduling,
+            Ordering(state=self.state, contacts=self.contacts),
+            Exporting(state=self.state, exporter=exporter, clock=on.clock),
+            Liveness(
+                state=self.state,
+                committer=self.committer,
+                contacts=self.contacts,
+                clock=on.clock,
+                silent_after_s=who.silent_after_s,
+            ),
+        )
+        return LeaderLoop(
+            store=on.store,
+            state=self.state,
+            committer=self.committer,
+            contacts=self.contacts,
+            clock=on.clock,
+            candidate=Candidate(member=who.member, address=who.address),
+            ttl_s=who.lease_s,
+            loops=[loop.run for loop in loops],
+        )
+
+    async def run(self) -> None:
+        """Follow the store, take submissions and lead when elected; until cancelled."""
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self.identities.run(), name="identities")
+            group.create_task(self.state.follow(), name="state")
+            group.create_task(self.submitter.run(), name="submit")
+            group.create_task(self.leading.run(), name="leader")
+
+    def interceptor(self) -> AccessInterceptor:
+        """The door that every call passes."""
+        return AccessInterceptor(self.identities, TABLE, limiter=self._limiter, refuse=refuse)
+
+    def add_services(self, server: Any) -> None:
+        """Offer every service on a server, or on whatever takes generic handlers."""
+        on = self._on
+        presenter = Presenter(state=self.state, history=on.history, waiting=self.scheduling.waiting)
+        rights = Rights(references=self.references)
+        checkpoints = Checkpoints(history=on.history, content=self.content, rights=rights)
+        services: list[tuple[Any, Any]] = [
+            (
+                sessions_pb2_grpc.add_SessionServiceServicer_to_server,
+                SessionServicer(self._session_operations(), presenter),
+            ),
+            (agents_pb2_grpc.add_AgentServiceServicer_to_server, self._agents(rights)),
+            (nodes_pb2_grpc.add_NodeServiceServicer_to_server, self._nodes()),
+            (
+                content_pb2_grpc.add_ContentServiceServicer_to_server,
+                ContentServicer(self.content),
+            ),
+            (
+                datasets_pb2_grpc.add_DatasetServiceServicer_to_server,
+                DatasetServicer(self.datasets, self.content),
+            ),
+            (
+                checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server,
+                CheckpointServicer(checkpoints, self.references, self.content),
+            ),
+            (accounts_pb2_grpc.add_AccountServiceServicer_to_server, self._accounts()),
+        ]
+        for add, servicer in services:
+            add(servicer, server)
+
+    def _session_operations(self) -> SessionOperations:
+        on = self._on
+        writer = SessionWriter(store=on.store, state=self.state)
+        return SessionOperations(
+            submitter=self.submitter,
+            references=self.references,
+            listings=Listings(state=self.state, history=on.history),
+            stopper=Stopper(writer=writer, clock=on.clock),
+            remover=Remover(state=self.state, history=on.history),
+            updater=Updater(writer=writer, references=self.references, history=on.history),
+            followers=Followers(state=self.state, history=on.history, references=self.references),
+            history=on.history,
+            state=self.state,
+            clock=on.clock,
+        )
+
+    def _agents(self, rights: Rights) -> AgentServicer:
+        on, who = self._on, self.character
+        return AgentServicer(
+            state=self.state,
+            committer=self.committer,
+            contacts=self.contacts,
+            registrar=Registrar(
+                committer=self.committer,
+                contacts=self.contacts,
+                clock=on.clock,
+                cluster_id=self.cluster_id,
+            ),
+            ingestor=Ingestor(history=on.history, rights=rights),
+            clock=on.clock,
+            cluster_id=self.cluster_id,
+            heartbeat_s=who.heartbeat_s,
+            silent_after_s=who.silent_after_s,
+            term=lambda: self.leading.term,
+            leader_address=self._leader_address,
+        )
+
+    def _nodes(self) -> NodeServicer:
+        facts = ClusterFacts(
+            version=self.character.version,
+            cluster_id=self.cluster_id,
+            coordination=self.character.coordination,
+            leader=lambda: self.leading.leader,
+        )
+        return NodeServicer(
+            state=self.state, history=self._on.history, contacts=self.contacts, facts=facts
+        )
+
+    def _accounts(self) -> AccountServicer:
+        on = self._on
+        joining = Joining(on.store, on.authority, clock=on.clock, random_bytes=on.random_bytes)
+        platform = Platform(cluster_id=self.cluster_id, agent_address=self.character.agent_address)
+        return AccountServicer(self.accounts, joining, platform=platform, limiter=self._limiter)

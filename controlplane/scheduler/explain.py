@@ -1,0 +1,86 @@
+"""Why something waits: counts for each shortage, and one dominant reason for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from controlplane.domain.plan import Explanation, Shortage
+from controlplane.domain.values import WHOLE_DEVICE
+from controlplane.scheduler.rooms import can_ever_fit
+
+if TYPE_CHECKING:
+    from controlplane.domain.snapshot import ClusterSnapshot
+    from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.rooms import Room, Rooms
+
+_GIB = 2**30
+
+
+def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explanation:
+    """Why a session with this request does not fit now; its place is left at 1."""
+    if not snapshot.nodes:
+        return Explanation(reason="no node has registered yet", place=1)
+    counts = Counter[str]()
+    for capacity in snapshot.nodes.values():
+        if capacity.is_silent:
+            counts["silent"] += 1
+        elif capacity.node.draining:
+            counts["draining"] += 1
+    open_rooms = list(rooms)
+    for room in open_rooms:
+        counts[room.shortage(request) or "fit some replicas"] += 1
+    shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
+    if not can_ever_fit((entry.node for entry in snapshot.nodes.values()), request):
+        reason = f"needs {describe(request)}; no node is large enough"
+        return Explanation(reason=reason, place=1, shortages=shortages, can_ever_fit=False)
+    return Explanation(reason=_reason(open_rooms, request, counts), place=1, shortages=shortages)
+
+
+def describe(request: Request) -> str:
+    """What is asked for, in words: "4 GPUs on one node", "3 x 1 GPU"."""
+    one = _one_replica(request)
+    return f"{request.replica_count} x {one}" if request.replica_count > 1 else f"{one} on one node"
+
+
+def _one_replica(request: Request) -> str:
+    parts = []
+    if request.gpu_thousandths:
+        count = request.gpu_thousandths / WHOLE_DEVICE
+        parts.append(f"{count:g} {'GPU' if count <= 1 else 'GPUs'}")
+    if request.cpu_thousandths:
+        parts.append(f"{request.cpu_thousandths / 1000:g} cores")
+    if request.memory_bytes:
+        parts.append(f"{request.memory_bytes / _GIB:.3g} GiB of memory")
+    return ", ".join(parts) or "a share of a node's cores"
+
+
+def _reason(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
+    needs = f"needs {describe(request)}"
+    if not rooms:
+        return f"{needs}; no node takes sessions now ({_listed(counts)})"
+    if request.replica_count > 1:
+        fitting = sum(room.holds(request) for room in rooms)
+        return f"{needs}, all at once; there is room for {fitting} now"
+    short = {what: counts[what] for what in ("GPUs", "cores", "memory") if counts[what]}
+    if not short:
+        return f"{needs}; {_listed(counts)}"
+    dominant = max(short, key=lambda what: short[what])
+    return f"{needs}; {_largest(rooms, request, dominant)}"
+
+
+def _largest(rooms: list[Room], request: Request, what: str) -> str:
+    if what == "GPUs" and request.is_share:
+        return f"no device has {request.gpu_thousandths / WHOLE_DEVICE:g} of it free"
+    if what == "GPUs":
+        widest = max(rooms, key=lambda room: (len(room.whole), room.node.name))
+        return f"the largest free hole is {len(widest.whole)} (node {widest.node.name})"
+    if what == "cores":
+        widest = max(rooms, key=lambda room: (room.cpu, room.node.name))
+        return f"at most {widest.cpu / 1000:g} cores are free (node {widest.node.name})"
+    widest = max(rooms, key=lambda room: (room.memory, room.node.name))
+    return f"at most {widest.memory / _GIB:.3g} GiB of memory are free (node {widest.node.name})"
+
+
+def _listed(counts: Counter[str]) -> str:
+    return ", ".join(f"{count} {what}" for what, count in counts.most_common())

@@ -1,0 +1,78 @@
+"""What a replica asks for, and whether one node has it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from controlplane.domain.values import WHOLE_DEVICE, Isolation, Node, Resources, Session
+
+DEFAULT_CPU_THOUSANDTHS = 2_000
+"""Most that a session gets that does not say how many cores it wants."""
+
+DEFAULT_MEMORY_BYTES = 24_000_000_000
+"""Most that a session gets that does not say how much memory it wants."""
+
+DEVICELESS_SHARES = 4
+"""Into how many default shares a node without devices is cut."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """What every replica of one session asks for: sessions with equal requests fit alike."""
+
+    owner: str
+    gpu_thousandths: int
+    cpu_thousandths: int
+    memory_bytes: int
+    replica_count: int
+
+    @property
+    def whole_devices(self) -> int:
+        """Whole devices for each replica; 0 for a share of one and for none."""
+        return self.gpu_thousandths // WHOLE_DEVICE
+
+    @property
+    def is_share(self) -> bool:
+        """Whether it asks for a part of one device."""
+        return 0 < self.gpu_thousandths < WHOLE_DEVICE
+
+
+def request_of(session: Session) -> Request:
+    """The request of a session."""
+    wanted = session.spec.resources
+    return Request(
+        owner=session.owner,
+        gpu_thousandths=wanted.gpu_thousandths,
+        cpu_thousandths=wanted.cpu_thousandths,
+        memory_bytes=wanted.memory_bytes,
+        replica_count=session.spec.replica_count,
+    )
+
+
+def resources_on(node: Node, request: Request) -> Resources:
+    """What one replica gets on this node, defaults filled in.
+
+    The default is the node's share for the GPUs asked for: with 2 of 8 GPUs a quarter of its
+    cores and memory, at most NSML's 2 cores and 24 GB. Without a GPU it is one GPU's share, or a
+    quarter of a node that has none.
+    """
+    parts = len(node.devices) * WHOLE_DEVICE or DEVICELESS_SHARES * WHOLE_DEVICE
+    held = request.gpu_thousandths or WHOLE_DEVICE
+    cpu = request.cpu_thousandths or min(
+        node.capacity.cpu_thousandths * held // parts, DEFAULT_CPU_THOUSANDTHS
+    )
+    memory = request.memory_bytes or min(
+        node.capacity.memory_bytes * held // parts, DEFAULT_MEMORY_BYTES
+    )
+    return Resources(
+        gpu_thousandths=request.gpu_thousandths, cpu_thousandths=cpu, memory_bytes=memory
+    )
+
+
+def admits(node: Node, owner: str) -> bool:
+    """Whether this user's sessions may run there: without isolation only those of its owner."""
+    return node.isolation is not Isolation.NONE or node.owner == owner
+
+
+MOST_ON_ONE_NODE = 4096
+"""A bound for replicas that ask for nothing."""

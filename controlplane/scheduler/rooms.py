@@ -1,0 +1,158 @@
+"""The free room of a cluster while one plan is made: mutable, indexed, private to the scheduler."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from typing import TYPE_CHECKING
+
+from controlplane.domain.plan import ReplicaPlacement
+from controlplane.domain.snapshot import NodeCapacity, capacity_of
+from controlplane.domain.values import WHOLE_DEVICE, Allocation, DeviceShare, Node, Resources
+from controlplane.scheduler.fit import MOST_ON_ONE_NODE, Request, admits, resources_on
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Tightness = tuple[int, int, int, int, str]
+
+
+class Room:
+    """What is still free on one node while a plan is made."""
+
+    __slots__ = ("cpu", "memory", "model", "node", "shared", "whole")
+
+    def __init__(self, capacity: NodeCapacity) -> None:
+        self.node: Node = capacity.node
+        self.cpu = capacity.free_cpu_thousandths
+        self.memory = capacity.free_memory_bytes
+        self.model = "|".join(sorted({device.model for device in capacity.node.devices}))
+        self.whole = [uuid for uuid, free in capacity.free.items() if free == WHOLE_DEVICE]
+        self.shared = {
+            uuid: free for uuid, free in capacity.free.items() if 0 < free < WHOLE_DEVICE
+        }
+
+    @property
+    def tightness(self) -> Tightness:
+        """Best fit takes the smallest: fewest free GPUs, then thousandths, cores and memory."""
+        thousandths = len(self.whole) * WHOLE_DEVICE + sum(self.shared.values())
+        return (len(self.whole), thousandths, self.cpu, self.memory, self.node.name)
+
+    def shortage(self, request: Request) -> str:
+        """What is short first for one replica; "" when it fits."""
+        if not admits(self.node, request.owner):
+            return "takes its owner's sessions only"
+        if request.gpu_thousandths and not self._devices_for(request.gpu_thousandths):
+            return "GPUs"
+        wanted = resources_on(self.node, request)
+        if wanted.cpu_thousandths > self.cpu:
+            return "cores"
+        if wanted.memory_bytes > self.memory:
+            return "memory"
+        return ""
+
+    def holds(self, request: Request) -> int:
+        """Replicas of the request that fit here."""
+        if not admits(self.node, request.owner):
+            return 0
+        wanted = resources_on(self.node, request)
+        bounds = [MOST_ON_ONE_NODE]
+        if wanted.cpu_thousandths:
+            bounds.append(self.cpu // wanted.cpu_thousandths)
+        if wanted.memory_bytes:
+            bounds.append(self.memory // wanted.memory_bytes)
+        gpu = request.gpu_thousandths
+        if gpu >= WHOLE_DEVICE:
+            bounds.append(len(self.whole) // (gpu // WHOLE_DEVICE))
+        elif gpu:
+            in_shared = sum(free // gpu for free in self.shared.values())
+            bounds.append(in_shared + len(self.whole) * (WHOLE_DEVICE // gpu))
+        return max(min(bounds), 0)
+
+    def take(self, request: Request, rank: int) -> ReplicaPlacement:
+        """Place one replica that fits."""
+        wanted = resources_on(self.node, request)
+        shares = self._devices_for(request.gpu_thousandths)
+        self._occupy(wanted, shares)
+        return ReplicaPlacement(
+            rank=rank, node=self.node.name, devices=tuple(shares), resources=wanted
+        )
+
+    def _devices_for(self, gpu: int) -> list[DeviceShare]:
+        if gpu >= WHOLE_DEVICE:
+            count = gpu // WHOLE_DEVICE
+            if len(self.whole) < count:
+                return []
+            return [DeviceShare(uuid=uuid, thousandths=WHOLE_DEVICE) for uuid in self.whole[:count]]
+        if gpu == 0:
+            return []
+        open_ones = [(free, uuid) for uuid, free in self.shared.items() if free >= gpu]
+        if open_ones:
+            return [DeviceShare(uuid=min(open_ones)[1], thousandths=gpu)]
+        return [DeviceShare(uuid=uuid, thousandths=gpu) for uuid in self.whole[:1]]
+
+    def _occupy(self, wanted: Resources, shares: list[DeviceShare]) -> None:
+        self.cpu -= wanted.cpu_thousandths
+        self.memory -= wanted.memory_bytes
+        for share in shares:
+            if share.uuid in self.shared:
+                left = self.shared.pop(share.uuid) - share.thousandths
+            else:
+                self.whole.remove(share.uuid)
+                left = WHOLE_DEVICE - share.thousandths
+            if left:
+                self.shared[share.uuid] = left
+
+
+class Rooms:
+    """All nodes that take sessions, tightest first: sorted once, kept so by bisection."""
+
+    def __init__(self, capacities: Iterable[NodeCapacity]) -> None:
+        self._by_name = {
+            capacity.node.name: Room(capacity) for capacity in capacities if capacity.takes_sessions
+        }
+        self._order: list[Tightness] = sorted(room.tightness for room in self._by_name.values())
+
+    def __iter__(self) -> Iterator[Room]:
+        return (self._by_name[key[-1]] for key in self._order)
+
+    def tightest_for(self, request: Request) -> Room | None:
+        """The tightest node that holds one replica; a share goes to an opened device if it can."""
+        if request.is_share:
+            opened = self._tightest_opened(request)
+            if opened is not None:
+                return opened
+        first = bisect_left(self._order, (request.whole_devices,))
+        for key in self._order[first:]:
+            room = self._by_name[key[-1]]
+            if not room.shortage(request):
+                return room
+        return None
+
+    def _tightest_opened(self, request: Request) -> Room | None:
+        best: tuple[int, int] | None = None
+        chosen = None
+        for position, room in enumerate(self):
+            fitting = [free for free in room.shared.values() if free >= request.gpu_thousandths]
+            if fitting and not room.shortage(request):
+                key = (min(fitting), position)
+                if best is None or key < best:
+                    best, chosen = key, room
+        return chosen
+
+    def take(self, room: Room, request: Request, rank: int) -> ReplicaPlacement:
+        """Place one replica there."""
+        before = room.tightness
+        placed = room.take(request, rank)
+        del self._order[bisect_left(self._order, before)]
+        insort(self._order, room.tightness)
+        return placed
+
+
+def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
+    """Whether the gang would fit if nothing else ran, on nodes that may take it."""
+    missing = request.replica_count
+    for node in nodes:
+        missing -= Room(capacity_of(node, Allocation(node=node.name))).holds(request)
+        if missing <= 0:
+            return True
+    return False

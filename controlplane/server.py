@@ -1,0 +1,379 @@
+"""`nsml-controlplane`: a control plane on a data folder and listeners, from start to orderly stop."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import secrets
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc.aio
+import structlog
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from controlplane.access.authority import Authority, open_authority
+from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
+from controlplane.access.files import write_private
+from controlplane.access.listeners import (
+    Address,
+    Identity,
+    ListenRefused,
+    listen_agents,
+    listen_plain,
+    listen_tls,
+    names_of_this_host,
+)
+from controlplane.access.table import TABLE
+from controlplane.config import Settings, SettingsError, read_settings
+from controlplane.domain.errors import NsmlError, Unavailable
+from controlplane.history.sqlite import open_history
+from controlplane.objects.stored import open_folder
+from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.store.etcd_process import EtcdProcess, find_etcd
+from controlplane.store.filelock import FileLock
+from controlplane.store.interface import StoreError, StoreLocked
+from controlplane.store.open import endpoints_of, open_store
+from nsml.clock import SystemClock, in_thread
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Iterator, Sequence
+
+    from nsml.clock import Clock
+
+_log = structlog.get_logger("controlplane.server")
+
+STOP_GRACE_S: Final = 0.5
+"""How long calls that are being answered may take when the control plane stops."""
+
+LONGEST_SOCKET_PATH: Final = 100
+
+GRPC_OPTIONS: Final = (
+    # The default of 4 MiB, said: it bounds what one message can make us allocate.
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_metadata_size", 16 << 10),
+    # Sockets that say nothing do not hold a file descriptor for two minutes.
+    ("grpc.server_handshake_timeout_ms", 2_000),
+    # For each connection, so that one client cannot lock out the others.
+    ("grpc.max_concurrent_streams", 1_000),
+    ("grpc.keepalive_time_ms", 20_000),
+    ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.keepalive_permit_without_calls", 1),
+    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # A port that somebody else has is an error, not half of the calls.
+    ("grpc.so_reuseport", 0),
+)
+
+
+class StartRefused(Exception):
+    """The control plane does not start; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Coordination:
+    """What keeps the live records: "embedded", "etcd" (our child), or the URLs of a cluster."""
+
+    kind: str
+
+    @property
+    def shown(self) -> str:
+        """The word that users see."""
+        return "embedded" if self.kind == "embedded" else "etcd"
+
+
+def choose_coordination(wanted: str, data: Path) -> Coordination:
+    """What the data folder was made with, or, for a fresh one, what is wanted or there.
+
+    The choice is recorded, because the records of one are not in the other.
+
+    Raises:
+        StartRefused: the folder was made with something else, or there is no sound etcd.
+    """
+    record = data / "coordination"
+    made_with = record.read_text(encoding="utf-8").strip() if record.exists() else ""
+    if made_with and wanted not in ("auto", made_with):
+        raise StartRefused(
+            f"{data} was made with coordination by {made_with!r}, not by {wanted!r}: the platform's "
+            f"records are there; start without naming it, or use another data folder"
+        )
+    kind = made_with or wanted
+    if kind == "auto":
+        kind = "etcd" if find_etcd() else "embedded"
+    if kind not in ("embedded", "etcd") and not endpoints_of(kind):
+        raise StartRefused(f"coordination {kind!r} is not embedded, etcd, auto or http(s) URLs")
+    if not made_with:
+        write_private(record, kind.encode() + b"\n")
+    return Coordination(kind)
+
+
+@contextlib.asynccontextmanager
+async def surroundings(
+    settings: Settings, coordination: Coordination, clock: Clock
+) -> AsyncIterator[Surroundings]:
+    """Store, history and objects of a data folder, opened for the length of an `async with`."""
+    data = settings.data
+    async with contextlib.AsyncExitStack() as stack:
+        where: Path | str = data / "store.db"
+        if coordination.kind == "etcd":
+            binary = find_etcd()
+            if binary is None:
+                raise StartRefused(
+                    f"{data} keeps its records in etcd, and no sound etcd is on PATH any more: "
+                    "install it again (Debian: etcd-server; versions 3.5.0 to 3.5.4 lose writes)"
+                )
+            process = EtcdProcess(binary, data / "etcd", clock=clock)
+            where = (await stack.enter_async_context(process)).endpoint
+        elif coordination.kind != "embedded":
+            where = coordination.kind
+        store = await stack.enter_async_context(
+            open_store(where, clock=clock, root=settings.etcd_root)
+        )
+        history = await open_history(data / "history.db", clock=clock, run=in_thread)
+        stack.push_async_callback(history.close)
+        yield Surroundings(
+            store=store,
+            history=history,
+            objects=open_folder(data / "objects", in_thread),
+            authority=open_authority(data, clock),
+            clock=clock,
+            random_bytes=secrets.token_bytes,
+        )
+
+
+def _make_folder(data: Path) -> None:
+    try:
+        data.mkdir(mode=0o700, parents=True, exist_ok=True)
+        data.chmod(0o700)
+    except OSError as error:
+        raise StartRefused(f"cannot use the data folder {data}: {error.strerror}") from error
+
+
+class Listeners:
+    """Where one server listens."""
+
+    def __init__(self, server: grpc.aio.Server, settings: Settings, authority: Authority) -> None:
+        self._server = server
+        self._settings = settings
+        self.plain: Address | None = None
+        self.socket: Address | None = None
+        self.users: Address | None = None
+        self.agents: Address | None = None
+        self._open(authority)
+
+    def _open(self, authority: Authority) -> None:
+        settings, server = self._settings, self._server
+        if settings.address:
+            self.plain = listen_plain(server, settings.address)
+        path = self._socket_path()
+        if path:
+            self.socket = listen_plain(server, f"unix:{path}")
+        if settings.listen or settings.listen_agents:
+            identity = Identity(authority, names_of_this_host(settings.hosts))
+            if settings.listen:
+                self.users = listen_tls(server, settings.listen, identity)
+            if settings.listen_agents:
+                self.agents = listen_agents(server, settings.listen_agents, identity)
+
+    def _socket_path(self) -> str:
+        if self._settings.socket != "auto":
+            return self._settings.socket
+        path = self._settings.data.absolute() / "socket"
+        return str(path) if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH else ""
+
+    @property
+    def primary(self) -> str:
+        """Where this machine's own programs call."""
+        chosen = self.plain or self.socket or self.users
+        return str(chosen) if chosen else ""
+
+    def for_agents(self) -> str:
+        """HOST:PORT that joined agents dial; "" when there is no listener for them."""
+        if self.agents is None:
+            return ""
+        host = next(iter(names_of_this_host(self._settings.hosts)), self.agents.host)
+        return str(Address(host=host, port=self.agents.port))
+
+    def facts(self) -> dict[str, str]:
+        """All of them by name, for ready.json."""
+        found = {
+            "address": self.primary,
+            "socket": self.socket.path if self.socket else "",
+            "listen": str(self.users) if self.users else "",
+            "listen_agents": self.for_agents(),
+        }
+        return {name: text for name, text in found.items() if text}
+
+
+async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
+    """Run a control plane until `stop` is set.
+
+    Raises:
+        StartRefused, ListenRefused, StoreError, NsmlError: it cannot start or go on.
+    """
+    _make_folder(settings.data)
+    with FileLock(str(settings.data / "lock")):
+        coordination = choose_coordination(settings.coordination, settings.data)
+        async with surroundings(settings, coordination, SystemClock()) as on:
+            await _serve(settings, coordination, on, stop)
+
+
+async def _serve(
+    settings: Settings, coordination: Coordination, on: Surroundings, stop: asyncio.Event
+) -> None:
+    door = _Door()
+    server = grpc.aio.server(interceptors=[door], options=GRPC_OPTIONS)
+    listeners = Listeners(server, settings, on.authority)
+    character = Character(
+        member=settings.member or f"{socket.gethostname()}-{os.getpid()}",
+        version=metadata.version("nsml"),
+        address=listeners.for_agents() or listeners.primary,
+        agent_address=listeners.for_agents(),
+        coordination=coordination.shown,
+        heartbeat_s=settings.heartbeat_s,
+        silent_after_s=settings.silent_after_s,
+        lease_s=settings.lease_s,
+    )
+    plane = ControlPlane(on, character, await ensure_cluster(on, coordination.shown))
+    door.open(plane.interceptor())
+    plane.add_services(server)
+    health_servicer = _add_standard_services(server)
+    running = asyncio.create_task(plane.run(), name="controlplane")
+    stopping = asyncio.create_task(stop.wait(), name="stop")
+    ready = settings.data / "ready.json"
+    try:
+        await _prepare(settings, plane, running)
+        await server.start()
+        await _set_health(health_servicer, health_pb2.HealthCheckResponse.SERVING)
+        facts = {"pid": os.getpid(), "cluster_id": plane.cluster_id, **listeners.facts()}
+        write_private(ready, json.dumps(facts).encode() + b"\n")
+        _log.info("controlplane.serving", **listeners.facts())
+        await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        ready.unlink(missing_ok=True)
+        stopping.cancel()
+        await _set_health(health_servicer, health_pb2.HealthCheckResponse.NOT_SERVING)
+        plane.contacts.close_all(Unavailable("this control plane stops"))
+        await server.stop(STOP_GRACE_S)
+        running.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await running
+
+
+async def _prepare(settings: Settings, plane: ControlPlane, running: asyncio.Task[None]) -> None:
+    """Wait until everything is known, and write the tokens that the settings ask for."""
+    known = asyncio.create_task(plane.state.reached(1), name="known")
+    await asyncio.wait({known, running}, return_when=asyncio.FIRST_COMPLETED)
+    if not known.done():
+        known.cancel()
+        await running
+    if settings.admin:
+        await ensure_admin_file(settings.data, plane.accounts, plane.identities, settings.admin)
+    if settings.node:
+        await ensure_node_file(settings.data, plane.accounts, plane.identities, settings.node)
+
+
+class _Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Stands before the interceptor until there is one: the server must exist before the ports
+    are known, and the ports before the control plane is put together.
+    """
+
+    def __init__(self) -> None:
+        self._behind: grpc.aio.ServerInterceptor | None = None  # type: ignore[type-arg]
+
+    def open(self, behind: grpc.aio.ServerInterceptor) -> None:  # type: ignore[type-arg]
+        """Pass calls on."""
+        self._behind = behind
+
+    async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
+        """Serve nothing before the door is there."""
+        if self._behind is None:
+            return None
+        return await self._behind.intercept_service(continuation, handler_call_details)
+
+
+def _add_standard_services(server: grpc.aio.Server) -> Any:
+    """Health and reflection; the health servicer."""
+    servicer = health.aio.HealthServicer()  # type: ignore[attr-defined]
+    health_pb2_grpc.add_HealthServicer_to_server(servicer, server)
+    services = sorted({method.split("/")[1] for method in TABLE})
+    reflection.enable_server_reflection(services, server)
+    return servicer
+
+
+async def _set_health(servicer: Any, state: Any) -> None:
+    for service in ("", *sorted({method.split("/")[1] for method in TABLE})):
+        await servicer.set(service, state)
+
+
+def configure_logging(level: str) -> None:
+    """One JSON object a line on standard error."""
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso"),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=True,
+    )
+
+
+async def _run(settings: Settings) -> None:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    await serve(settings, stop=stop)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 failed, 2 bad settings, 3 in use."""
+    parser = argparse.ArgumentParser(
+        prog="nsml-controlplane", description="The control plane of nsml."
+    )
+    parser.add_argument("--config", type=Path, required=True, help="settings, a TOML file")
+    chosen = parser.parse_args(arguments)
+    try:
+        settings = read_settings(chosen.config, os.environ)
+        configure_logging(settings.log_level)
+        asyncio.run(_run(settings))
+    except SettingsError as error:
+        _exit(2, str(error))
+    except StoreLocked:
+        _exit(3, f"another control plane runs in {settings.data}")
+    except (StartRefused, ListenRefused, StoreError, NsmlError, OSError) as error:
+        _exit(1, str(error))
+    except ExceptionGroup as group:
+        known, other = group.split((StoreError, NsmlError))
+        if other is not None or known is None:
+            raise
+        _exit(1, "; ".join(dict.fromkeys(_sentences(known))))
+
+
+def _sentences(error: BaseException) -> Iterator[str]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _sentences(one)
+    else:
+        yield str(error)
+
+
+def _exit(code: int, message: str) -> None:
+    print(f"nsml-controlplane: {message}", file=sys.stderr)  # noqa: T201 - for people
+    raise SystemExit(code)
+
+
+if __name__ == "__main__":
+    main()

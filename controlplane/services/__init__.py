@@ -1,0 +1,1 @@
+"""gRPC servicers: unpack, call an operation, convert, map errors."""

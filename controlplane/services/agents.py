@@ -1,0 +1,198 @@
+"""AgentService: the agents' two streams."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from controlplane.access.current import caller
+from controlplane.domain.errors import Denied, InvalidRequest, NotLeader, NsmlError, StateConflict
+from controlplane.domain.identity import NodeCaller
+from controlplane.domain.values import ReplicaPhase
+from controlplane.operations.orders import orders_for
+from controlplane.operations.reports import apply_report
+from controlplane.services import convert
+from controlplane.services.errors import Context, streaming
+from nsml.v1 import agents_pb2, agents_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+
+    from controlplane.history.values import StreamKey
+    from controlplane.operations.committer import Committer
+    from controlplane.operations.contacts import Contacts, Link
+    from controlplane.operations.ingest import Ingestor
+    from controlplane.operations.registration import Registrar
+    from controlplane.operations.reports import Report
+    from controlplane.operations.state import LiveState
+    from nsml.clock import Clock
+
+_log = structlog.get_logger("services.agents")
+
+_SOFT = frozenset({ReplicaPhase.PREPARING, ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
+"""Steps that free nothing: they may wait a moment and be written with others."""
+
+
+def require_agent() -> NodeCaller:
+    """The agent that makes the current call."""
+    who = caller()
+    if not isinstance(who, NodeCaller):
+        raise Denied("only agents may do this")
+    return who
+
+
+class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
+    """Orders down; states, records and telemetry up.
+
+    Args:
+        term: our term, 0 while we do not lead.
+        leader_address: where the leader is.
+    """
+
+    def __init__(
+        self,
+        *,
+        state: LiveState,
+        committer: Committer,
+        contacts: Contacts,
+        registrar: Registrar,
+        ingestor: Ingestor,
+        clock: Clock,
+        cluster_id: str,
+        heartbeat_s: float,
+        silent_after_s: float,
+        term: Callable[[], int],
+        leader_address: Callable[[], str],
+    ) -> None:
+        self._state = state
+        self._committer = committer
+        self._contacts = contacts
+        self._registrar = registrar
+        self._ingestor = ingestor
+        self._clock = clock
+        self._cluster_id = cluster_id
+        self._heartbeat_s = heartbeat_s
+        self._silent_after_s = silent_after_s
+        self._term = term
+        self._leader_address = leader_address
+
+    @streaming
+    async def Control(  # noqa: N802 - named by the contract
+        self, requests: AsyncIterator[agents_pb2.ControlRequest], context: Context
+    ) -> AsyncGenerator[agents_pb2.ControlResponse, None]:
+        """Register, then orders and acknowledgements down while reports come up."""
+        who = require_agent()
+        said = aiter(requests)
+        link = await self._register(who, said)
+        reading = asyncio.create_task(self._read(link, said), name="control.read")
+        reading.add_done_callback(lambda done: _ended(link, done))
+        try:
+            yield self._registered()
+            async for response in self._responses(link):
+                yield response
+        finally:
+            reading.cancel()
+            self._contacts.disconnect(link)
+            _log.info("agent.disconnected", node=who.node)
+
+    async def _register(
+        self, who: NodeCaller, requests: AsyncIterator[agents_pb2.ControlRequest]
+    ) -> Link:
+        term = self._term()
+        if not term:
+            raise NotLeader(self._leader_address())
+        first = await anext(requests, None)
+        if first is None or first.WhichOneof("kind") != "register":
+            raise InvalidRequest("the first message must be Register")
+        said = convert.to_registration(first.register, self._clock.time())
+        link = await self._registrar.register(who, said, term)
+        for report in said.replicas:
+            link.acknowledge(report)
+        _log.info("agent.registered", node=who.node, replicas=len(said.replicas))
+        return link
+
+    def _registered(self) -> agents_pb2.ControlResponse:
+        return agents_pb2.ControlResponse(
+            registered=agents_pb2.Registered(
+                cluster_id=self._cluster_id,
+                heartbeat_interval=convert.duration(self._heartbeat_s),
+                silent_after=convert.duration(self._silent_after_s),
+                term=self._term(),
+            )
+        )
+
+    async def _responses(self, link: Link) -> AsyncIterator[agents_pb2.ControlResponse]:
+        sent = -1
+        while True:
+            if link.failure is not None:
+                raise link.failure
+            if link.acknowledged:
+                reports, link.acknowledged = link.acknowledged, []
+                yield convert.acknowledged_message(reports)
+            term = self._term()
+            if link.wants_orders and term:
+                link.wants_orders = False
+                orders = orders_for(self._state, link.node)
+                if orders is not None and orders.revision > sent:
+                    sent = orders.revision
+                    yield convert.orders_message(orders, term)
+            await link.wait()
+
+    async def _read(self, link: Link, requests: AsyncIterator[agents_pb2.ControlRequest]) -> None:
+        """Take what the agent says, many reports at once."""
+        async with asyncio.TaskGroup() as group:
+            async for request in requests:
+                self._contacts.heard(link.node)
+                if request.WhichOneof("kind") == "report":
+                    report = convert.to_report(request.report, link.node, self._clock.time())
+                    group.create_task(self._report(link, report), name="control.report")
+
+    async def _report(self, link: Link, report: Report) -> None:
+        await self._committer.decide(
+            lambda draft: apply_report(draft, report, self._contacts.unheard, self._clock.time()),
+            soft=report.phase in _SOFT,
+        )
+        link.acknowledge(report)
+
+    @streaming
+    async def Ingest(  # noqa: N802 - named by the contract
+        self, requests: AsyncIterator[agents_pb2.IngestRequest], context: Context
+    ) -> AsyncGenerator[agents_pb2.IngestResponse, None]:
+        """Store chunks; each answer says what is on disk then."""
+        who = require_agent()
+        async for request in requests:
+            self._contacts.heard(who.node)
+            chunks = [convert.to_chunk(one) for one in request.chunks]
+            sample = convert.to_sample(request.sample, who.node)
+            wanted = await self._ingestor.ingest(
+                who, chunks, sample if request.HasField("sample") else None
+            )
+            if wanted:
+                yield _cursors(wanted)
+
+
+def _cursors(wanted: dict[StreamKey, int]) -> agents_pb2.IngestResponse:
+    return agents_pb2.IngestResponse(
+        acknowledged=[
+            agents_pb2.Cursor(stream=convert.stream_message(key), next=position)
+            for key, position in wanted.items()
+        ]
+    )
+
+
+def _ended(link: Link, reading: asyncio.Task[Any]) -> None:
+    """What the agent sends has ended: so does the stream."""
+    if reading.cancelled():
+        return
+    error = reading.exception()
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    if error is None:
+        link.close(StateConflict("the agent has closed its half"))
+    elif isinstance(error, NsmlError):
+        link.close(error)
+    else:
+        _log.error("control.failed", node=link.node, reason=repr(error))
+        link.close(StateConflict("the stream failed"))

@@ -1,0 +1,74 @@
+"""CheckpointService."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.access.current import caller, require_user
+from controlplane.domain.identity import NodeCaller
+from controlplane.operations.checkpoints import SavedCheckpoint
+from controlplane.services import convert
+from controlplane.services.agents import require_agent
+from controlplane.services.errors import Context, answering
+from nsml.v1 import checkpoints_pb2 as pb
+from nsml.v1 import checkpoints_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.domain.values import Session
+    from controlplane.operations.checkpoints import Checkpoints
+    from controlplane.operations.content import Content
+    from controlplane.operations.references import References
+
+
+class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
+    """Checkpoints, as users and nodes see them."""
+
+    def __init__(self, checkpoints: Checkpoints, references: References, content: Content) -> None:
+        self._checkpoints = checkpoints
+        self._references = references
+        self._content = content
+
+    @answering
+    async def ListCheckpoints(  # noqa: N802 - named by the contract
+        self, request: pb.ListCheckpointsRequest, _: Context
+    ) -> pb.ListCheckpointsResponse:
+        """Oldest first."""
+        session = await self._find(request.session)
+        found = await self._checkpoints.list(session)
+        messages = [convert.checkpoint_message(one, session.name) for one in found]
+        return pb.ListCheckpointsResponse(checkpoints=messages)
+
+    @answering
+    async def GetCheckpoint(  # noqa: N802
+        self, request: pb.GetCheckpointRequest, _: Context
+    ) -> pb.GetCheckpointResponse:
+        """One of them; its content may be read from then on."""
+        session = await self._find(request.session)
+        found = await self._checkpoints.get(session, request.name)
+        if found.digest:
+            self._content.show(caller(), found.digest)
+        message = convert.checkpoint_message(found, session.name)
+        return pb.GetCheckpointResponse(checkpoint=message)
+
+    @answering
+    async def CommitCheckpoint(  # noqa: N802
+        self, request: pb.CommitCheckpointRequest, _: Context
+    ) -> pb.CommitCheckpointResponse:
+        """It is durable."""
+        saved = SavedCheckpoint(
+            session_id=request.session_id,
+            attempt=request.attempt,
+            name=request.name,
+            digest=request.digest,
+            size_bytes=request.size_bytes,
+            file_count=request.file_count,
+            saved_at=convert.seconds_of(request.saved_at),
+        )
+        await self._checkpoints.commit(require_agent(), saved)
+        return pb.CommitCheckpointResponse()
+
+    async def _find(self, reference: str) -> Session:
+        who = caller()
+        if isinstance(who, NodeCaller):
+            return await self._references.find_for_node(who, reference)
+        return await self._references.find(require_user(), reference)

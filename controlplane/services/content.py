@@ -1,0 +1,69 @@
+"""ContentService."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from controlplane.access.current import caller
+from controlplane.services.errors import Context, answering, streaming
+from nsml.v1 import content_pb2 as pb
+from nsml.v1 import content_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterable, AsyncIterator, Iterator
+
+    from controlplane.operations.content import Content, Part
+
+PART_BYTES: Final = 1 << 20
+MESSAGE_BYTES: Final = 1 << 20
+
+
+class ContentServicer(content_pb2_grpc.ContentServiceServicer):
+    """Bytes by digest."""
+
+    def __init__(self, content: Content) -> None:
+        self._content = content
+
+    @answering
+    async def FindMissingBlobs(  # noqa: N802 - named by the contract
+        self, request: pb.FindMissingBlobsRequest, _: Context
+    ) -> pb.FindMissingBlobsResponse:
+        """Which would have to be sent."""
+        missing = await self._content.missing(request.digests)
+        return pb.FindMissingBlobsResponse(missing=missing)
+
+    @answering
+    async def PutBlobs(  # noqa: N802
+        self, requests: AsyncIterator[pb.PutBlobsRequest], _: Context
+    ) -> pb.PutBlobsResponse:
+        """Store what comes."""
+        return pb.PutBlobsResponse(stored=await self._content.put(_parts(requests)))
+
+    @streaming
+    async def GetBlobs(  # noqa: N802
+        self, request: pb.GetBlobsRequest, _: Context
+    ) -> AsyncGenerator[pb.GetBlobsResponse, None]:
+        """Blobs of one manifest; many small ones share a message."""
+        batch: list[pb.Blob] = []
+        size = 0
+        async for digest, data in self._content.read(caller(), request.root, request.digests):
+            for blob in _cut(digest, data):
+                if batch and size + len(blob.data) > MESSAGE_BYTES:
+                    yield pb.GetBlobsResponse(blobs=batch)
+                    batch, size = [], 0
+                batch.append(blob)
+                size += len(blob.data)
+        if batch:
+            yield pb.GetBlobsResponse(blobs=batch)
+
+
+async def _parts(requests: AsyncIterable[pb.PutBlobsRequest]) -> AsyncIterator[Part]:
+    async for request in requests:
+        for blob in request.blobs:
+            yield blob.digest, blob.data, blob.last
+
+
+def _cut(digest: str, data: bytes) -> Iterator[pb.Blob]:
+    for start in range(0, max(len(data), 1), PART_BYTES):
+        part = data[start : start + PART_BYTES]
+        yield pb.Blob(digest=digest, data=part, last=start + PART_BYTES >= len(data))

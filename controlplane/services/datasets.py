@@ -1,0 +1,57 @@
+"""DatasetService."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.access.current import require_user
+from controlplane.operations.datasets import parse_dataset
+from controlplane.services import convert
+from controlplane.services.errors import Context, answering
+from nsml.v1 import datasets_pb2 as pb
+from nsml.v1 import datasets_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.operations.content import Content
+    from controlplane.operations.datasets import Datasets
+
+
+class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
+    """Datasets, as users see them."""
+
+    def __init__(self, datasets: Datasets, content: Content) -> None:
+        self._datasets = datasets
+        self._content = content
+
+    @answering
+    async def CreateDatasetVersion(  # noqa: N802 - named by the contract
+        self, request: pb.CreateDatasetVersionRequest, _: Context
+    ) -> pb.CreateDatasetVersionResponse:
+        """Make content the newest version."""
+        listing, created = await self._datasets.create_version(
+            require_user(),
+            name=request.name,
+            digest=request.digest,
+            visibility=convert.to_visibility(request.visibility),
+            message=request.message,
+        )
+        message = convert.dataset_message(listing)
+        return pb.CreateDatasetVersionResponse(dataset=message, created=created)
+
+    @answering
+    async def ListDatasets(  # noqa: N802
+        self, request: pb.ListDatasetsRequest, _: Context
+    ) -> pb.ListDatasetsResponse:
+        """Those that the caller may see."""
+        found = await self._datasets.list(require_user(), request.name_glob)
+        return pb.ListDatasetsResponse(datasets=[convert.dataset_message(one) for one in found])
+
+    @answering
+    async def GetDataset(  # noqa: N802
+        self, request: pb.GetDatasetRequest, _: Context
+    ) -> pb.GetDatasetResponse:
+        """One of them."""
+        who = require_user()
+        found = await self._datasets.find(who, parse_dataset(request.name, request.version))
+        self._content.show(who, found.version.digest)
+        return pb.GetDatasetResponse(dataset=convert.dataset_message(found))

@@ -1,0 +1,95 @@
+"""One table from refusals to gRPC: a status code, and google.rpc.ErrorInfo in the trailers."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+import grpc
+from google.protobuf import any_pb2
+from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+
+from controlplane.domain import errors
+from controlplane.store.interface import StoreError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Awaitable, Callable
+
+Context = grpc.aio.ServicerContext[Any, Any]
+ServicerT = TypeVar("ServicerT")
+RequestT = TypeVar("RequestT")
+ResponseT = TypeVar("ResponseT")
+
+DOMAIN: Final = "nsml"
+DETAILS: Final = "grpc-status-details-bin"
+
+CODES: Final[tuple[tuple[type[errors.NsmlError], grpc.StatusCode], ...]] = (
+    (errors.Superseded, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.Unavailable, grpc.StatusCode.UNAVAILABLE),
+    (errors.InvalidRequest, grpc.StatusCode.INVALID_ARGUMENT),
+    (errors.NotFound, grpc.StatusCode.NOT_FOUND),
+    (errors.AlreadyExists, grpc.StatusCode.ALREADY_EXISTS),
+    (errors.StateConflict, grpc.StatusCode.FAILED_PRECONDITION),
+    (errors.NotSignedIn, grpc.StatusCode.UNAUTHENTICATED),
+    (errors.Denied, grpc.StatusCode.PERMISSION_DENIED),
+    (errors.TooLarge, grpc.StatusCode.RESOURCE_EXHAUSTED),
+    (errors.NsmlError, grpc.StatusCode.INTERNAL),
+)
+"""The first row whose class fits decides."""
+
+
+def code_of(error: errors.NsmlError) -> grpc.StatusCode:
+    """The status code of a refusal."""
+    return next(code for kind, code in CODES if isinstance(error, kind))
+
+
+async def refuse(context: Context, error: errors.NsmlError) -> NoReturn:
+    """End the call with a refusal."""
+    code = code_of(error)
+    info = error_details_pb2.ErrorInfo(domain=DOMAIN, reason=error.reason, metadata=error.details)
+    detail = any_pb2.Any()
+    detail.Pack(info)
+    status = status_pb2.Status(code=code.value[0], message=error.message, details=[detail])
+    await context.abort(code, error.message, ((DETAILS, status.SerializeToString()),))
+
+
+def as_refusal(error: Exception) -> errors.NsmlError:
+    """The refusal that users see for an error that a method may raise."""
+    if isinstance(error, errors.NsmlError):
+        return error
+    return errors.Unavailable("the platform's store does not answer", why=str(error))
+
+
+def answering(
+    method: Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]],
+) -> Callable[[ServicerT, RequestT, Context], Awaitable[ResponseT]]:
+    """Turn the refusals of a method with one response into the call's error."""
+
+    @functools.wraps(method)
+    async def answer(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
+        try:
+            return await method(self, request, context)
+        except (errors.NsmlError, StoreError) as error:
+            await refuse(context, as_refusal(error))
+
+    return answer
+
+
+def streaming(
+    method: Callable[[ServicerT, RequestT, Context], AsyncGenerator[ResponseT, None]],
+) -> Callable[[ServicerT, RequestT, Context], AsyncGenerator[ResponseT, None]]:
+    """Turn the refusals of a method with many responses into the call's error."""
+
+    @functools.wraps(method)
+    async def stream(
+        self: ServicerT, request: RequestT, context: Context
+    ) -> AsyncGenerator[ResponseT, None]:
+        try:
+            async with contextlib.aclosing(method(self, request, context)) as responses:
+                async for response in responses:
+                    yield response
+        except (errors.NsmlError, StoreError) as error:
+            await refuse(context, as_refusal(error))
+
+    return stream

@@ -1,0 +1,155 @@
+"""NodeService."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controlplane.access.current import require_user
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.snapshot import capacity_of
+from controlplane.domain.values import WHOLE_DEVICE, Allocation, Resources
+from controlplane.operations.content import session_visible
+from controlplane.services import convert
+from controlplane.services.errors import Context, answering
+from nsml.v1 import nodes_pb2 as pb
+from nsml.v1 import nodes_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.values import Node
+    from controlplane.history.interface import History
+    from controlplane.history.values import NodeSample
+    from controlplane.operations.contacts import Contacts
+    from controlplane.operations.state import LiveState
+    from controlplane.store.election import Leader
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClusterFacts:
+    """What does not change while a control plane runs, and who leads."""
+
+    version: str
+    cluster_id: str
+    coordination: str
+    leader: Callable[[], Leader | None]
+
+
+class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
+    """Machines, as users see them."""
+
+    def __init__(
+        self, *, state: LiveState, history: History, contacts: Contacts, facts: ClusterFacts
+    ) -> None:
+        self._state = state
+        self._history = history
+        self._contacts = contacts
+        self._facts = facts
+
+    @answering
+    async def ListNodes(  # noqa: N802 - named by the contract
+        self, _: pb.ListNodesRequest, __: Context
+    ) -> pb.ListNodesResponse:
+        """All nodes by name."""
+        who = require_user()
+        samples = self._history.telemetry.newest()
+        nodes = [self._state.nodes[name].value for name in sorted(self._state.nodes)]
+        return pb.ListNodesResponse(
+            nodes=[self._node(node, who, samples.get(node.name)) for node in nodes]
+        )
+
+    @answering
+    async def GetCluster(  # noqa: N802
+        self, _: pb.GetClusterRequest, __: Context
+    ) -> pb.GetClusterResponse:
+        """The platform in one answer."""
+        require_user()
+        nodes = [stored.value for stored in self._state.nodes.values()]
+        ready = [node for node in nodes if self._state_of(node) == "NODE_STATE_READY"]
+        sessions = [stored.value for stored in self._state.sessions.values()]
+        leader = self._facts.leader()
+        return pb.GetClusterResponse(
+            version=self._facts.version,
+            leader=leader.member if leader else "",
+            term=leader.term if leader else 0,
+            coordination=self._facts.coordination,
+            capacity=convert.resources_message(_sum(node.capacity for node in ready)),
+            allocated=convert.resources_message(_sum(self._held(node) for node in nodes)),
+            nodes_ready=len(ready),
+            nodes_total=len(nodes),
+            sessions_running=sum(1 for one in sessions if one.state.holds_devices),
+            sessions_queued=sum(1 for one in sessions if one.state is SessionState.QUEUED),
+            simulated=any(device.simulated for node in nodes for device in node.devices),
+            cluster_id=self._facts.cluster_id,
+        )
+
+    def _node(self, node: Node, who: UserCaller, sample: NodeSample | None) -> pb.Node:
+        return pb.Node(
+            name=node.name,
+            state=self._state_of(node),
+            devices=self._devices(node, who, sample),
+            capacity=convert.resources_message(node.capacity),
+            allocated=convert.resources_message(self._held(node)),
+            isolation=convert.isolation_name(node.isolation),
+            pod=node.pod,
+            agent_version=node.agent_version,
+            last_contact_at=convert.timestamp(self._contacts.last_contact_at(node.name)),
+            cpu_percent=sample.cpu_percent if sample else 0.0,
+            memory_used_bytes=sample.memory_used_bytes if sample else 0,
+            host=node.host,
+            device_note=node.device_note,
+        )
+
+    def _devices(
+        self, node: Node, who: UserCaller, sample: NodeSample | None
+    ) -> list[pb.DeviceUse]:
+        names: dict[str, list[str]] = defaultdict(list)
+        for held in self._allocation(node).replicas:
+            session = self._state.session(held.session_id)
+            if session is not None and session_visible(who, session):
+                for share in held.devices:
+                    names[share.uuid].append(session.name)
+        free = capacity_of(node, self._allocation(node)).free
+        readings = {one.uuid: one for one in sample.devices} if sample else {}
+        uses = []
+        for device in node.devices:
+            use = pb.DeviceUse(
+                device=convert.device_message(device),
+                allocated_thousandths=WHOLE_DEVICE - free[device.uuid],
+                sessions=names[device.uuid],
+            )
+            if device.uuid in readings:
+                use.sample.CopyFrom(convert.sample_message(readings[device.uuid]))
+            uses.append(use)
+        return uses
+
+    def _allocation(self, node: Node) -> Allocation:
+        stored = self._state.allocations.get(node.name)
+        return stored.value if stored else Allocation(node=node.name)
+
+    def _held(self, node: Node) -> Resources:
+        return _sum(
+            Resources(
+                gpu_thousandths=held.gpu_thousandths,
+                cpu_thousandths=held.cpu_thousandths,
+                memory_bytes=held.memory_bytes,
+            )
+            for held in self._allocation(node).replicas
+        )
+
+    def _state_of(self, node: Node) -> str:
+        if node.name in self._state.silent or node.name in self._contacts.unheard:
+            return "NODE_STATE_SILENT"
+        return "NODE_STATE_DRAINING" if node.draining else "NODE_STATE_READY"
+
+
+def _sum(parts: Iterable[Resources]) -> Resources:
+    found = list(parts)
+    return Resources(
+        gpu_thousandths=sum(one.gpu_thousandths for one in found),
+        cpu_thousandths=sum(one.cpu_thousandths for one in found),
+        memory_bytes=sum(one.memory_bytes for one in found),
+    )

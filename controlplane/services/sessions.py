@@ -1,0 +1,196 @@
+"""SessionService."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from controlplane.access.current import require_user
+from controlplane.domain.errors import InvalidRequest
+from controlplane.operations.following import LogPosition, SessionWatch
+from controlplane.services import convert
+from controlplane.services.errors import Context, answering, streaming
+from nsml.v1 import sessions_pb2 as pb
+from nsml.v1 import sessions_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from controlplane.history.interface import History
+    from controlplane.operations.following import Followers
+    from controlplane.operations.listing import Listings
+    from controlplane.operations.references import References
+    from controlplane.operations.remove import Remover
+    from controlplane.operations.state import LiveState
+    from controlplane.operations.stop import Stopper
+    from controlplane.operations.submit import Submitter
+    from controlplane.operations.update import Updater
+    from controlplane.services.presenting import Presenter
+    from nsml.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SessionOperations:
+    """The use cases of sessions."""
+
+    submitter: Submitter
+    references: References
+    listings: Listings
+    stopper: Stopper
+    remover: Remover
+    updater: Updater
+    followers: Followers
+    history: History
+    state: LiveState
+    clock: Clock
+
+
+class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
+    """The life of sessions, as users see it."""
+
+    def __init__(self, operations: SessionOperations, presenter: Presenter) -> None:
+        self._do = operations
+        self._presenter = presenter
+
+    @answering
+    async def CreateSession(  # noqa: N802 - named by the contract, as all below
+        self, request: pb.CreateSessionRequest, _: Context
+    ) -> pb.CreateSessionResponse:
+        """Submit."""
+        wish = convert.to_submission(request, require_user().user)
+        session = await self._do.submitter.submit(wish)
+        return pb.CreateSessionResponse(session=await self._presenter.session(session))
+
+    @answering
+    async def GetSession(  # noqa: N802
+        self, request: pb.GetSessionRequest, _: Context
+    ) -> pb.GetSessionResponse:
+        """One session."""
+        session = await self._do.references.find(require_user(), request.session)
+        return pb.GetSessionResponse(session=await self._presenter.session(session))
+
+    @answering
+    async def ListSessions(  # noqa: N802
+        self, request: pb.ListSessionsRequest, _: Context
+    ) -> pb.ListSessionsResponse:
+        """A page."""
+        page = await self._do.listings.page(
+            require_user(),
+            convert.to_filter(request.filter),
+            size=request.page_size,
+            cursor=request.cursor,
+        )
+        return pb.ListSessionsResponse(
+            sessions=await self._presenter.sessions(page.sessions),
+            next_cursor=page.next_cursor,
+            revision=page.revision,
+        )
+
+    @streaming
+    async def WatchSessions(  # noqa: N802
+        self, request: pb.WatchSessionsRequest, _: Context
+    ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
+        """Changes."""
+        watch = SessionWatch(
+            state=self._do.state,
+            clock=self._do.clock,
+            caller=require_user(),
+            wanted=convert.to_filter(request.filter),
+        )
+        async for step in watch.steps(request.from_revision):
+            yield pb.WatchSessionsResponse(
+                revision=step.revision,
+                changed=await self._presenter.sessions(step.changed),
+                removed=step.removed,
+                reset=step.is_reset,
+            )
+
+    @answering
+    async def StopSession(  # noqa: N802
+        self, request: pb.StopSessionRequest, _: Context
+    ) -> pb.StopSessionResponse:
+        """Ask it to stop."""
+        who = require_user()
+        session = await self._do.references.find_own(who, request.session)
+        grace = convert.seconds_of(request.grace) if request.HasField("grace") else None
+        session = await self._do.stopper.stop(
+            session, asked_by=who.user.name, grace_s=grace, reason=request.reason
+        )
+        return pb.StopSessionResponse(session=await self._presenter.session(session))
+
+    @answering
+    async def RemoveSession(  # noqa: N802
+        self, request: pb.RemoveSessionRequest, _: Context
+    ) -> pb.RemoveSessionResponse:
+        """Remove an ended one."""
+        session = await self._do.references.find_own(require_user(), request.session)
+        await self._do.remover.remove(session)
+        return pb.RemoveSessionResponse(name=session.name)
+
+    @answering
+    async def UpdateSession(  # noqa: N802
+        self, request: pb.UpdateSessionRequest, _: Context
+    ) -> pb.UpdateSessionResponse:
+        """Change memo or visibility."""
+        session = await self._do.references.find_own(require_user(), request.session)
+        session = await self._do.updater.update(
+            session,
+            memo=request.memo if request.HasField("memo") else None,
+            visibility=convert.to_visibility(request.visibility),
+        )
+        return pb.UpdateSessionResponse(session=await self._presenter.session(session))
+
+    @streaming
+    async def ReadLogs(  # noqa: N802
+        self, request: pb.ReadLogsRequest, _: Context
+    ) -> AsyncGenerator[pb.ReadLogsResponse, None]:
+        """Output."""
+        session = await self._do.references.find(require_user(), request.session)
+        start = LogPosition(
+            attempt=request.attempt,
+            rank=request.rank,
+            offset=request.offset,
+            tail_lines=request.tail_lines if request.HasField("tail_lines") else None,
+        )
+        async for page in self._do.followers.log(session.id, start, follow=request.follow):
+            yield pb.ReadLogsResponse(
+                offset=page.offset,
+                data=page.data,
+                missing_bytes=page.missing_bytes,
+                attempt=page.attempt,
+            )
+
+    @streaming
+    async def ReadMetrics(  # noqa: N802
+        self, request: pb.ReadMetricsRequest, _: Context
+    ) -> AsyncGenerator[pb.ReadMetricsResponse, None]:
+        """Points."""
+        session = await self._do.references.find(require_user(), request.session)
+        after = _mark(getattr(request, "from"))
+        pages = self._do.followers.metrics(
+            session.id, names=tuple(request.names), after=after, follow=request.follow
+        )
+        async for page in pages:
+            yield pb.ReadMetricsResponse(
+                points=[convert.point_message(point) for point in page.points],
+                next=str(page.next),
+                missing_reports=page.missing,
+            )
+
+    @answering
+    async def ListMetrics(  # noqa: N802
+        self, request: pb.ListMetricsRequest, _: Context
+    ) -> pb.ListMetricsResponse:
+        """Metrics with counts."""
+        session = await self._do.references.find(require_user(), request.session)
+        counts = await self._do.history.streams.metric_counts(session.id)
+        metrics = [pb.Metric(name=name, count=count) for name, count in sorted(counts.items())]
+        return pb.ListMetricsResponse(metrics=metrics)
+
+
+def _mark(text: str) -> int:
+    if not text:
+        return 0
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise InvalidRequest("the resume token is not one of this platform's")
+    return int(text)
