@@ -1,0 +1,220 @@
+"""Requirements as they are read, and environments as they are built."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import subprocess
+import sys
+import threading
+import zipfile
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nodeagent.environments import (
+    EnvironmentCancelled,
+    EnvironmentFailed,
+    Environments,
+    Requirements,
+    read_requirements,
+)
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def make_wheel(folder: Path, name: str, body: str) -> None:
+    """A wheel with one module, without any build."""
+    info = f"{name}-1.0.dist-info"
+    files = {
+        f"{name}.py": body,
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    rows = []
+    for path, content in files.items():
+        digest = base64.urlsafe_b64encode(hashlib.sha256(content.encode()).digest()).rstrip(b"=")
+        rows.append(f"{path},sha256={digest.decode()},{len(content)}")
+    files[f"{info}/RECORD"] = "\n".join([*rows, f"{info}/RECORD,,"]) + "\n"
+    with zipfile.ZipFile(folder / f"{name}-1.0-py3-none-any.whl", "w") as wheel:
+        for path, content in files.items():
+            wheel.writestr(path, content)
+
+
+@pytest.fixture
+def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A host whose pip is configured to look into one folder."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    return folder
+
+
+def python(environment_folder: Path, code: str) -> str:
+    command = [str(environment_folder / "bin" / "python"), "-c", code]
+    return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+
+def code_with(tmp_path: Path, **files: str) -> Path:
+    code = tmp_path / "code"
+    code.mkdir(exist_ok=True)
+    for name, content in files.items():
+        (code / name.replace("_dot_", ".")).write_text(content)
+    return code
+
+
+def test_no_files_ask_for_nothing(tmp_path: Path) -> None:
+    assert read_requirements(code_with(tmp_path)) == Requirements()
+
+
+def test_setup_comes_before_requirements(tmp_path: Path) -> None:
+    code = code_with(
+        tmp_path,
+        setup_dot_py="#nsml: nsml/ml:cuda9\nfrom distutils.core import setup\n"
+        "setup(name='x', install_requires=['numpy>=1.0', 'torch==1.0; python_version > \"3\"'])\n",
+        requirements_dot_txt="# comment\nnumpy>=1.0\n\npillow[extra] ~= 9.0  # why\ntqdm\n",
+    )
+    found = read_requirements(code)
+    assert found.lines == (
+        "numpy>=1.0",
+        'torch==1.0; python_version > "3"',
+        "pillow[extra] ~= 9.0",
+        "tqdm",
+    )
+    assert found.image == "nsml/ml:cuda9"
+
+
+@pytest.mark.parametrize("line", ["#nsml: a/b", "# nsml: a/b", "#nsml:a/b"])
+def test_image_lines(tmp_path: Path, line: str) -> None:
+    assert read_requirements(code_with(tmp_path, requirements_dot_txt=line)).image == "a/b"
+
+
+def test_a_name_of_a_list_is_followed(tmp_path: Path) -> None:
+    setup = "import setuptools\nneeded = ('a', 'b')\nsetuptools.setup(install_requires=needed)\n"
+    assert read_requirements(code_with(tmp_path, setup_dot_py=setup)).lines == ("a", "b")
+
+
+def test_setup_is_never_executed(tmp_path: Path) -> None:
+    trap = tmp_path / "executed"
+    setup = (
+        f"open({str(trap)!r}, 'w')\nfrom distutils.core import setup\n"
+        f"setup(install_requires=[open({str(trap)!r}, 'w').name])\n"
+    )
+    found = read_requirements(code_with(tmp_path, setup_dot_py=setup))
+    assert found.lines == ()
+    assert "computes" in found.notes[0]
+    assert not trap.exists()
+
+
+def test_unreadable_python_is_a_note(tmp_path: Path) -> None:
+    found = read_requirements(code_with(tmp_path, setup_dot_py="print 'python 2'\n"))
+    assert found.lines == ()
+    assert "setup.py" in found.notes[0]
+
+
+def test_included_files_stand_in_their_place(tmp_path: Path) -> None:
+    code = code_with(
+        tmp_path,
+        requirements_dot_txt="a\n-r more.txt\nc \\\n  >= 2\n",
+        more_dot_txt="b==1 --hash=sha256:00\n--extra-index-url https://index.example/simple\n",
+    )
+    assert read_requirements(code).lines == (
+        "a",
+        "b==1 --hash=sha256:00",
+        "--extra-index-url https://index.example/simple",
+        "c    >= 2",
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e .", ".", "./package", "/etc", "git+https://example.com/x.git", "x @ git+ssh://host/x",
+        "https://example.com/x.tar.gz", "x @ file:///etc/passwd", "-r ../other.txt", "-r /etc/passwd",
+        "--no-binary :all:", "--install-option=--x", "-f /opt/wheels", "--trusted-host x", "a b",
+        "--global-option=x", "'unclosed", "name; import os\n-e .", "file:x.whl", "-c limits.txt",
+    ],
+)  # fmt: skip
+def test_what_would_run_or_read_foreign_things_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(EnvironmentFailed):
+        read_requirements(code_with(tmp_path, requirements_dot_txt=line))
+
+
+def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(EnvironmentFailed, match="deeply"):
+        read_requirements(code_with(tmp_path, requirements_dot_txt="-r requirements.txt"))
+
+
+def test_links_are_not_followed(tmp_path: Path) -> None:
+    code = code_with(tmp_path)
+    (code / "requirements.txt").symlink_to("/etc/hostname")
+    with pytest.raises(EnvironmentFailed):
+        read_requirements(code)
+
+
+def test_the_base_environment_is_bare_and_not_the_platform(tmp_path: Path) -> None:
+    environments = Environments(tmp_path / "environments")
+    made = environments.provide(Requirements(), lambda _: None)
+    assert python(made.folder, "import sys; print(sys.prefix)") == str(made.folder)
+    script = (
+        "import importlib.util as u; print([u.find_spec(n) for n in ('pip', 'grpc', 'structlog')])"
+    )
+    assert python(made.folder, script) == "[None, None, None]"
+    assert str(made.base_prefix) == sys.base_prefix
+
+
+def test_requirements_are_installed_once_by_all_who_ask(tmp_path: Path, index: Path) -> None:
+    make_wheel(index, "greeting", "TEXT = 'hello'")
+    environments = Environments(tmp_path / "environments")
+    said: list[bytes] = []
+    wanted = Requirements(lines=("greeting==1.0",))
+    with ThreadPoolExecutor(3) as pool:
+        made = list(pool.map(lambda _: environments.provide(wanted, said.append), range(3)))
+    assert len({environment.folder for environment in made}) == 1
+    assert python(made[0].folder, "import greeting; print(greeting.TEXT)") == "hello"
+    assert b"".join(said).count(b"Installing 1 requirements") == 1
+    again = Environments(tmp_path / "environments").provide(wanted, said.append)
+    assert again == made[0]
+    assert b"".join(said).count(b"Installing 1 requirements") == 1
+
+
+def test_other_lines_are_another_environment(tmp_path: Path) -> None:
+    environments = Environments(tmp_path)
+    keys = {
+        environments.key(Requirements(lines=lines))
+        for lines in ((), ("a",), ("a", "b"), ("b", "a"))
+    }
+    assert len(keys) == 4
+    assert environments.key(Requirements(notes=("x",))) == environments.key(Requirements())
+
+
+def test_failure_tells_why_and_leaves_nothing(tmp_path: Path, index: Path) -> None:
+    environments = Environments(tmp_path / "environments")
+    with pytest.raises(EnvironmentFailed, match="no_such_package"):
+        environments.provide(Requirements(lines=("no_such_package",)), lambda _: None)
+    folders = [path for path in (tmp_path / "environments").iterdir() if path.is_dir()]
+    assert folders == []
+    make_wheel(index, "no_such_package", "")
+    environments.provide(Requirements(lines=("no_such_package",)), lambda _: None)
+
+
+def test_a_half_built_environment_is_built_anew(tmp_path: Path) -> None:
+    environments = Environments(tmp_path / "environments")
+    place = tmp_path / "environments" / environments.key(Requirements())
+    (place / "bin").mkdir(parents=True)
+    (place / "bin" / "python").write_text("garbage of an agent that was killed")
+    made = environments.provide(Requirements(), lambda _: None)
+    assert python(made.folder, "print(1)") == "1"
+
+
+def test_cancelling(tmp_path: Path) -> None:
+    cancelled = threading.Event()
+    cancelled.set()
+    environments = Environments(tmp_path / "environments")
+    with pytest.raises(EnvironmentCancelled):
+        environments.provide(Requirements(), lambda _: None, cancelled)
+    assert [path for path in (tmp_path / "environments").iterdir() if path.is_dir()] == []

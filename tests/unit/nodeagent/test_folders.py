@@ -1,0 +1,90 @@
+"""Replica folders: names, layout, removal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ids = st.builds(
+    ReplicaId,
+    session_id=st.from_regex(r"s[a-z2-7]{16}", fullmatch=True),
+    attempt=st.integers(1, 10**9 - 1),
+    rank=st.integers(0, 10**9 - 1),
+)
+
+
+@given(ids)
+def test_an_id_is_read_back_from_its_text(replica_id: ReplicaId) -> None:
+    assert ReplicaId.parse(str(replica_id)) == replica_id
+
+
+@given(st.text(max_size=40))
+def test_other_text_is_no_id(text: str) -> None:
+    found = ReplicaId.parse(text)
+    assert found is None or str(found) == text
+
+
+@pytest.mark.parametrize(
+    "session_id", ["", "x", "s" + "a" * 15, "../../../../etc/xx", "s" + "A" * 16]
+)
+def test_an_id_that_is_no_name_cannot_be_made(session_id: str) -> None:
+    with pytest.raises(ValueError, match="replica id"):
+        ReplicaId(session_id=session_id, attempt=1, rank=0)
+
+
+def test_folders_are_private_and_listed_in_order(tmp_path: Path) -> None:
+    folders = ReplicaFolders(tmp_path / "replicas")
+    assert folders.ids() == []
+    folders.create()
+    replicas = [ReplicaId(session_id="s" + "a" * 16, attempt=n, rank=0) for n in (10, 2)]
+    for replica_id in replicas:
+        folders.of(replica_id).create()
+        folders.of(replica_id).create()
+    (folders.path / "something else").mkdir()
+    assert folders.ids() == sorted(replicas)
+    assert folders.path.stat().st_mode & 0o077 == 0
+    assert folders.of(replicas[0]).path.stat().st_mode & 0o077 == 0
+
+
+def test_removal_takes_all_and_follows_no_link(tmp_path: Path) -> None:
+    outside = tmp_path / "outside"
+    outside.mkdir()
+    (outside / "kept").touch()
+    folder = ReplicaFolder(tmp_path / "replica")
+    folder.create()
+    (folder.app / "link").symlink_to(outside)
+    locked = folder.app / "locked"
+    (locked / "deep").mkdir(parents=True)
+    (locked / "deep" / "file").touch()
+    (locked / "deep").chmod(0)
+    locked.chmod(0o500)
+    folder.remove()
+    folder.remove()
+    assert [path.name for path in tmp_path.iterdir()] == ["outside"]
+    assert (outside / "kept").exists()
+
+
+def test_removal_is_taken_up_after_a_crash(tmp_path: Path) -> None:
+    folder = ReplicaFolder(tmp_path / "replica")
+    folder.create()
+    folder.path.rename(tmp_path / ".removed-replica")
+    folder.create()
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_atomic_writes_replace(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    write_atomically(path, b"old" * 100_000)
+    write_atomically(path, b"new")
+    assert path.read_bytes() == b"new"
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
