@@ -1,5 +1,6 @@
 """Small programs that the end-to-end tests submit."""
 
+import time
 from pathlib import Path
 
 WITNESS = '''\
@@ -33,7 +34,6 @@ def write_program(folder: Path, text: str, entry: str = "main.py") -> Path:
 
 def wait_for(condition, *, timeout_s: float = 60.0, what: str = "condition"):
     """The first true value of `condition()`; an AssertionError that names it after `timeout_s`."""
-    import time
 
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
