@@ -1,0 +1,113 @@
+"""Starting programs of a data folder, all or none: `nsml up` and `nsml join`."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from cli import processes
+from cli.exits import CommandError, ExitCode
+from cli.local import AGENT, CONTROL_PLANE, DataFolder, toml
+from cli.processes import StartFailed
+from nsml.client.contexts import write_private
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from cli.app import App
+
+READY_WITHIN_S = 60.0
+END_WITHIN_S = 15.0
+
+_TITLES = {CONTROL_PLANE: "control plane", AGENT: "agent"}
+
+
+class BringUp:
+    """Starts what does not run yet; see `undoing`.
+
+    Attributes:
+        started: names of the programs that were started here, in that order.
+    """
+
+    def __init__(self, app: App, folder: DataFolder) -> None:
+        self._app = app
+        self._folder = folder
+        self.started: list[str] = []
+
+    @contextlib.contextmanager
+    def undoing(self) -> Iterator[None]:
+        """End what was started inside the block if the block fails, and nothing else."""
+        try:
+            yield
+        except BaseException:
+            for name in reversed(self.started):
+                self._app.say(f"{_TITLES[name]:<14} stopping again")
+                stop_program(self._folder, name)
+            raise
+
+    def ensure(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
+        """Make sure that a program runs; what it says when it is ready.
+
+        Raises:
+            CommandError: it does not start; the reason is its own last words.
+        """
+        if self._folder.running(name) is None:
+            return self._start(name, settings)
+        said = self._folder.said(name)
+        if said:
+            return said
+        return self._adopt(name)
+
+    def _start(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
+        folder, title = self._folder, _TITLES[name]
+        clear_leftovers(folder, name)
+        file = folder.settings(name)
+        write_private(file, toml(settings))
+        self._app.say(f"{title:<14} starting")
+        launched = processes.launch(
+            name, ["--config", str(file)], folder=folder.path, environ=self._app.environ
+        )
+        self.started.append(name)
+        try:
+            return launched.wait_ready(folder.ready(name), deadline_s=READY_WITHIN_S)
+        except StartFailed as error:
+            raise _did_not_start(title, str(error), folder, name) from error
+
+    def _adopt(self, name: str) -> Mapping[str, Any]:
+        """Wait for a program that somebody started and that is not ready."""
+        self._app.say(f"{_TITLES[name]:<14} runs, waiting until it is ready")
+        try:
+            return processes.wait_until(
+                lambda: self._folder.said(name),
+                alive=lambda: self._folder.running(name) is not None,
+                deadline_s=READY_WITHIN_S,
+            )
+        except StartFailed as error:
+            raise _did_not_start(_TITLES[name], str(error), self._folder, name) from error
+
+
+def stop_program(folder: DataFolder, name: str) -> bool:
+    """End a program and what it left; False when it had to be killed. Nothing when it is gone."""
+    program = folder.running(name)
+    is_orderly = program is None or processes.end(program, grace_s=END_WITHIN_S)
+    clear_leftovers(folder, name)
+    return is_orderly
+
+
+def clear_leftovers(folder: DataFolder, name: str) -> None:
+    """End what a program that was killed has left running, and remove its records."""
+    record = folder.path / f"{name}.pid"
+    leader = processes.read_json(record).get("pid")
+    if isinstance(leader, int) and folder.running(name) is None:
+        processes.end_orphans(leader, folder.path)
+    record.unlink(missing_ok=True)
+    folder.ready(name).unlink(missing_ok=True)
+
+
+def _did_not_start(title: str, reason: str, folder: DataFolder, name: str) -> CommandError:
+    return CommandError(
+        f"the {title} did not start",
+        code=ExitCode.FAILED,
+        why=reason,
+        advice=f"read {folder.path / name}.log",
+    )
