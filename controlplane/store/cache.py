@@ -15,7 +15,7 @@ from controlplane.store.interface import Compacted, StoreUnavailable
 from controlplane.store.tables import Stored, Table, UndecodableRecord
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from controlplane.store.interface import KeyValue, KeyValueStore, WatchBatch
     from nsml.clock import Clock
@@ -292,12 +292,3 @@ class TableCache:
         except UndecodableRecord as error:
             self._log.error("cache.record_unreadable", key=item.key, reason=str(error))
             return None
-
-
-async def follow(subscription: Subscription) -> AsyncGenerator[Changes, None]:
-    """Iterate a subscription and close it at the end."""
-    try:
-        async for step in subscription:
-            yield step
-    finally:
-        subscription.close()
