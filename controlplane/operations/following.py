@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 64 << 10
 MOST_POINTS: Final = 5_000
-CHANGES_TOGETHER_S: Final = 0.05
+CHANGES_TOGETHER_S: Final = 0.005
 """Changes of sessions within this time are sent as one message."""
 
 SESSIONS_A_MESSAGE: Final = 500

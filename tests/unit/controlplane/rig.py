@@ -1,0 +1,296 @@
+"""A whole control plane on real gRPC over the embedded store in memory, and agents that do as told."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import secrets
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from controlplane.access.authority import make_authority
+from controlplane.domain.identity import Role
+from controlplane.history.sqlite import open_history
+from controlplane.objects.memory import MemoryObjects
+from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.store.embedded import EmbeddedStore
+from nsml.clock import SystemClock, inline
+from nsml.v1 import (
+    agents_pb2,
+    agents_pb2_grpc,
+    checkpoints_pb2_grpc,
+    content_pb2_grpc,
+    datasets_pb2_grpc,
+    nodes_pb2_grpc,
+    resources_pb2,
+    sessions_pb2,
+    sessions_pb2_grpc,
+)
+
+Metadata = tuple[tuple[str, str], ...]
+_numbers = itertools.count()
+
+
+class Stubs:
+    """Every service, called as one identity."""
+
+    def __init__(self, channel: grpc.aio.Channel, token: str) -> None:
+        self.metadata: Metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self.sessions = _As(sessions_pb2_grpc.SessionServiceStub(channel), self.metadata)
+        self.nodes = _As(nodes_pb2_grpc.NodeServiceStub(channel), self.metadata)
+        self.content = _As(content_pb2_grpc.ContentServiceStub(channel), self.metadata)
+        self.datasets = _As(datasets_pb2_grpc.DatasetServiceStub(channel), self.metadata)
+        self.checkpoints = _As(checkpoints_pb2_grpc.CheckpointServiceStub(channel), self.metadata)
+        self.agents = _As(agents_pb2_grpc.AgentServiceStub(channel), self.metadata)
+
+    async def submit(self, *argv: str, **spec: Any) -> sessions_pb2.Session:
+        """A plain command line with one GPU, unless said otherwise."""
+        request_id = spec.pop("request_id", f"r{next(_numbers)}")
+        outer = {key: spec.pop(key) for key in ("memo", "visibility") if key in spec}
+        spec.setdefault("resources", resources_pb2.Resources(gpu_thousandths=1000))
+        response = await self.sessions.CreateSession(
+            sessions_pb2.CreateSessionRequest(
+                request_id=request_id,
+                spec=sessions_pb2.SessionSpec(argv=argv or ("true",), **spec),
+                **outer,
+            )
+        )
+        return response.session
+
+    async def get(self, session: str) -> sessions_pb2.Session:
+        response = await self.sessions.GetSession(sessions_pb2.GetSessionRequest(session=session))
+        return response.session
+
+    async def state(self, session: str) -> str:
+        found = await self.get(session)
+        return sessions_pb2.SessionState.Name(found.state).removeprefix("SESSION_STATE_")
+
+    async def reaches(self, session: str, *states: str) -> sessions_pb2.Session:
+        await until(lambda: self._in(session, states), f"{session} is one of {states}")
+        return await self.get(session)
+
+    async def _in(self, session: str, states: tuple[str, ...]) -> bool:
+        return await self.state(session) in states
+
+
+class _As:
+    def __init__(self, stub: Any, metadata: Metadata) -> None:
+        self._stub = stub
+        self._metadata = metadata
+
+    def __getattr__(self, method: str) -> Callable[..., Any]:
+        call = getattr(self._stub, method)
+        return lambda request: call(request, metadata=self._metadata, timeout=20)
+
+
+async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout_s: float = 15) -> Any:
+    """The first true value of a condition."""
+    deadline = time.monotonic() + timeout_s
+    while time.monotonic() < deadline:
+        if value := await condition():
+            return value
+        await asyncio.sleep(0.005)
+    raise AssertionError(f"not within {timeout_s} s: {what}")
+
+
+@dataclass
+class Rig:
+    """One control plane that serves."""
+
+    plane: ControlPlane
+    on: Surroundings
+    address: str
+    stack: contextlib.AsyncExitStack
+    channels: list[grpc.aio.Channel] = field(default_factory=list)
+
+    async def channel(self) -> grpc.aio.Channel:
+        channel = grpc.aio.insecure_channel(self.address)
+        self.stack.push_async_callback(channel.close)
+        return channel
+
+    async def user(self, name: str, *, role: Role = Role.MEMBER, team: str = "") -> Stubs:
+        await self.plane.accounts.create_user(name, role, team)
+        token = await self.plane.accounts.create_token(name, 3600)
+        return Stubs(await self.channel(), token.secret.text)
+
+    async def agent(self, node: str = "a", **facts: Any) -> Agent:
+        token = await self.plane.accounts.create_node_token(node)
+        agent = Agent(Stubs(await self.channel(), token.secret.text), node, **facts)
+        self.stack.push_async_callback(agent.close)
+        return agent
+
+
+@contextlib.asynccontextmanager
+async def surroundings(**other: Any) -> AsyncIterator[Surroundings]:
+    """Everything in memory."""
+    clock = other.get("clock") or SystemClock()
+    async with contextlib.AsyncExitStack() as stack:
+        store = other.get("store")
+        if store is None:
+            store = await stack.enter_async_context(
+                EmbeddedStore(":memory:", clock=clock, run=inline)
+            )
+        history = other.get("history")
+        if history is None:
+            history = await open_history(":memory:", clock=clock, run=inline)
+            stack.push_async_callback(history.close)
+        yield Surroundings(
+            store=store,
+            history=history,
+            objects=other.get("objects") or MemoryObjects(clock),
+            authority=make_authority(clock),
+            clock=clock,
+            random_bytes=secrets.token_bytes,
+        )
+
+
+@contextlib.asynccontextmanager
+async def serving(on: Surroundings, **character: Any) -> AsyncIterator[Rig]:
+    """A control plane on a loopback port."""
+    async with contextlib.AsyncExitStack() as stack:
+        who = Character(**{"member": f"m{next(_numbers)}", "version": "test", **character})
+        plane = ControlPlane(on, who, await ensure_cluster(on, "embedded"))
+        server = grpc.aio.server(interceptors=[plane.interceptor()])
+        port = server.add_insecure_port("127.0.0.1:0")
+        plane.add_services(server)
+        running = asyncio.create_task(plane.run())
+        await plane.state.reached(1)
+        await server.start()
+        try:
+            async with stack:
+                yield Rig(plane, on, f"127.0.0.1:{port}", stack)
+        finally:
+            plane.contacts.close_all(ConnectionError)  # type: ignore[arg-type]
+            await server.stop(0)
+            running.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await running
+
+
+@contextlib.asynccontextmanager
+async def platform(**other: Any) -> AsyncIterator[Rig]:
+    """A control plane that leads."""
+    character = other.pop("character", {})
+    async with surroundings(**other) as on, serving(on, **character) as rig:
+        await until(lambda: _leads(rig.plane), "it leads")
+        yield rig
+
+
+async def _leads(plane: ControlPlane) -> bool:
+    return plane.committer.is_leading
+
+
+class Agent:
+    """An agent that says what the test tells it to."""
+
+    def __init__(
+        self,
+        stubs: Stubs,
+        node: str,
+        *,
+        gpus: int = 2,
+        boot_id: str = "boot1",
+        replicas: tuple[agents_pb2.ReplicaReport, ...] = (),
+        isolation: int = resources_pb2.ISOLATION_NAMESPACE,
+        **facts: Any,
+    ) -> None:
+        self.stubs = stubs
+        self.node = node
+        self.register = agents_pb2.Register(
+            node=node,
+            boot_id=boot_id,
+            isolation=isolation,
+            capacity=resources_pb2.Resources(
+                gpu_thousandths=gpus * 1000, cpu_thousandths=8000, memory_bytes=64 << 30
+            ),
+            devices=[
+                resources_pb2.Device(
+                    uuid=f"SIM-{node}-{index}", index=index, model="S", simulated=True
+                )
+                for index in range(gpus)
+            ],
+            host=f"{node}.example",
+            replicas=replicas,
+            **facts,
+        )
+        self.registered: agents_pb2.Registered | None = None
+        self.orders: agents_pb2.Orders | None = None
+        self.acknowledged: list[agents_pb2.ReplicaReport] = []
+        self.error: grpc.aio.AioRpcError | None = None
+        self.runs_at_once = False
+        self._reported: set[str] = set()
+        self._call: Any = None
+        self._reading: asyncio.Task[None] | None = None
+
+    async def connect(self) -> Agent:
+        self._call = agents_pb2_grpc.AgentServiceStub
+        stub = self.stubs.agents._stub
+        self._call = stub.Control(metadata=self.stubs.metadata)
+        await self._call.write(agents_pb2.ControlRequest(register=self.register))
+        self._reading = asyncio.create_task(self._read())
+        await until(self._answered, f"{self.node} is answered")
+        return self
+
+    async def _answered(self) -> bool:
+        return self.registered is not None or self.error is not None
+
+    async def _read(self) -> None:
+        try:
+            async for response in self._call:
+                match response.WhichOneof("kind"):
+                    case "registered":
+                        self.registered = response.registered
+                    case "orders":
+                        self.orders = response.orders
+                        if self.runs_at_once:
+                            await self._run_all()
+                    case "acknowledged":
+                        self.acknowledged += response.acknowledged.reports
+        except grpc.aio.AioRpcError as error:
+            self.error = error
+
+    async def _run_all(self) -> None:
+        for assignment in self.orders.assignments if self.orders else ():
+            key = f"{assignment.replica}"
+            if key not in self._reported:
+                self._reported.add(key)
+                await self.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+
+    async def assignments(self, count: int) -> list[agents_pb2.Assignment]:
+        """The orders once there are so many assignments."""
+        await until(lambda: self._has(count), f"{self.node} has {count} assignments")
+        return list(self.orders.assignments) if self.orders else []
+
+    async def _has(self, count: int) -> bool:
+        return self.orders is not None and len(self.orders.assignments) == count
+
+    async def report(
+        self, replica: agents_pb2.ReplicaId, phase: str, *, cause: str = "", code: int = 0
+    ) -> None:
+        report = report_of(replica, phase, cause=cause, code=code)
+        await self._call.write(agents_pb2.ControlRequest(report=report))
+
+    async def close(self) -> None:
+        if self._call is not None:
+            self._call.cancel()
+        if self._reading is not None:
+            self._reading.cancel()
+            await asyncio.wait([self._reading])
+
+
+def report_of(
+    replica: agents_pb2.ReplicaId, phase: str, *, cause: str = "", code: int = 0
+) -> agents_pb2.ReplicaReport:
+    report = agents_pb2.ReplicaReport(replica=replica, phase=f"REPLICA_PHASE_{phase}")
+    report.at.GetCurrentTime()
+    if cause:
+        report.exit.cause = sessions_pb2.Cause.Value(f"CAUSE_{cause}")
+        report.exit.exit_code = code
+        report.exit.ended_at.GetCurrentTime()
+    return report
