@@ -32,6 +32,7 @@ from nodeagent.runtimes.interface import (
     StartRefused,
 )
 from nodeagent.runtimes.isolation import probe_isolation
+from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.process import ProcessDriver
 from nsml.clock import SystemClock, in_thread
@@ -187,7 +188,7 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
-@pytest.fixture(params=["namespace", "none", "direct", "fake"])
+@pytest.fixture(params=["namespace", "shared pids", "none", "direct", "fake"])
 async def bench(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
@@ -195,17 +196,23 @@ async def bench(
         async with fake_bench(tmp_path) as fake:
             yield fake
         return
-    isolation = Isolation.NAMESPACE if request.param == "namespace" else Isolation.NONE
+    named = request.param in ("namespace", "shared pids")
+    isolation = Isolation.NAMESPACE if named else Isolation.NONE
+    if request.param == "shared pids":  # as where the kernel refuses a /proc of one's own
+        facts = replace(facts, machine=this_machine(with_pid=False))
     real = process_bench(tmp_path, facts, isolation, zygote=request.param != "direct")
     yield real
     await end_all(real)
 
 
-@pytest.fixture(params=["namespace", "none"])
+@pytest.fixture(params=["namespace", "shared pids", "none"])
 async def real(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
-    made = process_bench(tmp_path, facts, Isolation(request.param), zygote=True)
+    isolation = Isolation.NONE if request.param == "none" else Isolation.NAMESPACE
+    if request.param == "shared pids":
+        facts = replace(facts, machine=this_machine(with_pid=False))
+    made = process_bench(tmp_path, facts, isolation, zygote=True)
     yield made
     await end_all(made)
 
