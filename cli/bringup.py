@@ -101,7 +101,8 @@ def clear_leftovers(folder: DataFolder, name: str) -> None:
     if isinstance(leader, int) and folder.running(name) is None:
         processes.end_orphans(leader, folder.path)
     record.unlink(missing_ok=True)
-    folder.ready(name).unlink(missing_ok=True)
+    with contextlib.suppress(NotADirectoryError):  # the program itself will tell
+        folder.ready(name).unlink(missing_ok=True)
 
 
 def _did_not_start(title: str, reason: str, folder: DataFolder, name: str) -> CommandError:

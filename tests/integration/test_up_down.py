@@ -1,0 +1,258 @@
+"""`nsml up`, `down` and `join` as whole programs: what they start, refuse, and leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cli import processes
+from cli.processes import Program
+
+NSML = Path(sys.executable).parent / "nsml"
+
+
+class Machine:
+    """A data folder and a configuration of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.config = folder / "config"
+
+    def nsml(self, *arguments: str, stdin: str = "", **environment: str):
+        base = {k: v for k, v in os.environ.items() if not k.startswith("NSML_")}
+        places = {"NSML_DATA": str(self.data), "NSML_CONFIG_DIR": str(self.config)}
+        return subprocess.run(
+            [str(NSML), *arguments],
+            env={**base, **places, **environment},
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def up(self, *arguments: str, embedded: bool = True):
+        kind = ["--embedded"] if embedded and "--etcd" not in arguments else []
+        return self.nsml("up", "--no-agent", *kind, *arguments)
+
+    def program(self) -> Program:
+        found = processes.recorded(self.data / "controlplane.pid")
+        assert found is not None
+        return found
+
+    def ready(self) -> dict[str, str]:
+        return json.loads((self.data / "controlplane" / "ready.json").read_text())
+
+    def leftovers(self) -> list[str]:
+        """Command lines of processes that work in the data folder or name it."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                program = processes.find(int(entry.name))
+                if program and program.is_alive and processes._belongs_to(program.pid, self.data):
+                    found.append((entry / "cmdline").read_bytes().decode())
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.nsml("down", "-y")
+    assert made.leftovers() == []
+
+
+def test_up_status_down_and_again(machine: Machine) -> None:
+    first = machine.up()
+    assert first.returncode == 0, first.stderr
+    assert first.stdout.startswith("nsml is up\n")
+    assert "the embedded store" in first.stdout
+    assert stat.S_IMODE(machine.data.stat().st_mode) == 0o700
+    token = machine.data / "controlplane" / "admin.token"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    status = machine.nsml("status")
+    assert status.returncode == 0, status.stderr
+    program = machine.program()
+    second = machine.up()
+    assert second.returncode == 0, second.stderr
+    assert second.stdout.startswith("nsml already runs\n")
+    assert machine.program() == program
+    down = machine.nsml("down")
+    assert down.returncode == 0, down.stderr
+    assert not program.is_alive
+    assert machine.leftovers() == []
+    assert "nothing runs" in machine.nsml("down").stderr
+    gone = machine.nsml("status")
+    assert gone.returncode == 3
+    assert "nsml up" in gone.stderr
+    again = machine.nsml("up", "--no-agent")
+    assert again.returncode == 0, again.stderr
+    assert "the embedded store" in again.stdout
+    assert machine.nsml("status").returncode == 0
+
+
+def test_a_killed_control_plane_is_started_anew_on_the_same_data(machine: Machine) -> None:
+    assert machine.up().returncode == 0
+    cluster = machine.ready()["cluster_id"]
+    processes.signal_program(machine.program(), signal.SIGKILL)
+    assert machine.nsml("status").returncode == 3
+    again = machine.up()
+    assert again.returncode == 0, again.stderr
+    assert again.stdout.startswith("nsml is up\n")
+    assert machine.ready()["cluster_id"] == cluster
+    assert machine.nsml("status").returncode == 0
+
+
+def test_an_etcd_whose_control_plane_was_killed_goes_with_down(machine: Machine) -> None:
+    up = machine.up(embedded=False)
+    assert up.returncode == 0, up.stderr
+    if "embedded" in up.stdout:
+        if os.environ.get("NSML_REQUIRE_ETCD"):
+            pytest.fail("no sound etcd on PATH")
+        pytest.skip("no sound etcd on PATH")
+    program = machine.program()
+    processes.signal_program(program, signal.SIGKILL)
+    processes.wait_gone(program, deadline_s=10)
+    assert any("etcd" in line for line in machine.leftovers())
+    assert machine.nsml("down").returncode == 0
+    assert machine.leftovers() == []
+
+
+def test_a_folder_made_with_another_backend_is_refused(machine: Machine) -> None:
+    assert machine.up().returncode == 0
+    refused = machine.nsml("up", "--etcd", "http://127.0.0.1:1")
+    assert refused.returncode == 6
+    assert "was made with the embedded store" in refused.stderr
+    assert "try:" in refused.stderr
+    assert machine.nsml("status").returncode == 0
+
+
+def test_a_dead_etcd_cluster_is_told_and_nothing_runs_on(machine: Machine) -> None:
+    failed = machine.nsml("up", "--no-agent", "--etcd", "http://127.0.0.1:1")
+    assert failed.returncode == 1
+    assert "the control plane did not start" in failed.stderr
+    assert "why:" in failed.stderr
+    assert machine.leftovers() == []
+    assert not (machine.data / "local.json").exists()
+
+
+def test_a_taken_port_is_refused_when_asked_for_and_avoided_otherwise(machine: Machine) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = str(taken.getsockname()[1])
+        refused = machine.up("--port", port)
+        assert refused.returncode == 6
+        assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+        assert machine.leftovers() == []
+    chosen = machine.up("--port", port)
+    assert chosen.returncode == 0, chosen.stderr
+    assert machine.ready()["address"] == f"127.0.0.1:{port}"
+    assert machine.nsml("down").returncode == 0
+    with socket.socket() as foreign:
+        foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        foreign.bind(("127.0.0.1", int(port)))
+        foreign.listen()
+        elsewhere = machine.up()
+        assert elsewhere.returncode == 0, elsewhere.stderr
+        assert machine.ready()["address"] != f"127.0.0.1:{port}"
+        assert machine.nsml("status").returncode == 0
+
+
+def test_a_control_plane_that_cannot_start_says_why(machine: Machine) -> None:
+    data = machine.data / "controlplane"
+    data.mkdir(parents=True)
+    (data / "store.db").write_bytes(b"not a store" * 1000)
+    failed = machine.up()
+    assert failed.returncode == 1
+    assert "the control plane did not start" in failed.stderr
+    assert "controlplane.log" in failed.stderr
+    assert machine.leftovers() == []
+
+
+def test_what_was_started_is_stopped_when_a_later_step_fails(machine: Machine) -> None:
+    (machine.data / "agent").parent.mkdir(parents=True, exist_ok=True)
+    (machine.data / "agent").write_text("a file where the agent's folder should be")
+    failed = machine.nsml("up", "--embedded")
+    assert failed.returncode == 1
+    assert "the agent did not start" in failed.stderr
+    assert "control plane  stopping again" in failed.stderr
+    assert machine.leftovers() == []
+
+
+def test_settings_of_what_runs_are_not_changed_silently(machine: Machine) -> None:
+    assert machine.up().returncode == 0
+    refused = machine.up("--port", "1")
+    assert refused.returncode == 6
+    assert "nsml down --keep-sessions" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    "arguments", [("--embedded", "--etcd", "x"), ("--port", "0"), ("--nonsense",)]
+)
+def test_a_wrong_command_line_starts_nothing(machine: Machine, arguments: tuple[str, ...]) -> None:
+    assert machine.nsml("up", *arguments).returncode == 2
+    assert machine.leftovers() == []
+
+
+def test_strangers_and_secrets(machine: Machine) -> None:
+    assert machine.up().returncode == 0
+    server = machine.ready()["address"]
+    unsigned = machine.nsml("ps", NSML_SERVER=server, NSML_CONFIG_DIR=str(machine.config / "none"))
+    assert unsigned.returncode == 4, unsigned.stderr
+    secret = (machine.data / "controlplane" / "admin.token").read_text().strip()
+    for log in machine.data.glob("*.log"):
+        assert secret not in log.read_text()
+    for file in (machine.data / "controlplane").rglob("*"):
+        if file.is_file() and file.name != "admin.token":
+            assert secret.encode() not in file.read_bytes(), file
+
+
+def free_pair() -> int:
+    """A port that is free together with the next one."""
+    while True:
+        with socket.socket() as one, socket.socket() as two:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+            try:
+                two.bind(("127.0.0.1", port + 1))
+            except OSError:
+                continue
+            return port
+
+
+def test_other_machines_join_over_tls_with_a_token(machine: Machine, tmp_path: Path) -> None:
+    port = free_pair()
+    up = machine.up("--listen", f"127.0.0.1:{port}")
+    assert up.returncode == 0, up.stderr
+    token = machine.nsml("admin", "join-token").stdout.split()[-1]
+    assert token.startswith("nsml_")
+    node = Machine(tmp_path / "node")
+    try:
+        wrong = node.nsml("join", f"127.0.0.1:{port}", "--token", token[:-4] + "0000")
+        assert wrong.returncode == 1
+        assert "not the platform that you were told about" in wrong.stderr
+        join = ("join", f"127.0.0.1:{port}", "--name", "gpu-7", "--simulate-gpus", "2")
+        joined = node.nsml(*join, "--token", "-", stdin=token)
+        assert joined.returncode == 0, joined.stderr
+        assert "(simulated)" in joined.stdout
+        nodes = json.loads(machine.nsml("node", "ls", "-j").stdout)["items"]
+        assert [item["name"] for item in nodes] == ["gpu-7"]
+        again = node.nsml(*join)
+        assert again.returncode == 0, again.stderr
+        assert again.stdout.startswith("already joined")
+        refused = node.nsml("up", "--embedded")
+        assert refused.returncode == 6
+        assert "is a node of the platform" in refused.stderr
+    finally:
+        assert node.nsml("down", "-y").returncode == 0
+    assert node.leftovers() == []

@@ -1,0 +1,216 @@
+"""Programs in the background, on real processes."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from cli import local, processes
+from cli.exits import CommandError
+from cli.local import Choices, DataFolder
+from cli.processes import Program, StartFailed
+
+
+def spawn(code: str, **options) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True, **options
+    )
+
+
+@pytest.fixture
+def sleeper():
+    process = spawn("import time; print('on', flush=True); time.sleep(600)")
+    process.stdout.readline()
+    yield process
+    process.kill()
+    process.wait()
+
+
+def program_of(process: subprocess.Popen[bytes]) -> Program:
+    found = processes.find(process.pid)
+    assert found is not None
+    return found
+
+
+def test_a_program_is_known_by_its_id_and_its_start(sleeper, tmp_path: Path) -> None:
+    program = program_of(sleeper)
+    record = tmp_path / "x.pid"
+    record.write_text(json.dumps({"pid": program.pid, "start_ticks": program.start_ticks}))
+    assert processes.recorded(record) == program
+    record.write_text(json.dumps({"pid": program.pid, "start_ticks": program.start_ticks - 1}))
+    assert processes.recorded(record) is None
+    assert not processes.signal_program(
+        Program(pid=program.pid, start_ticks=program.start_ticks - 1), signal.SIGKILL
+    )
+    assert sleeper.poll() is None
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"pid": "x"}', '{"pid": 1}', "null"])
+def test_a_damaged_record_names_nobody(tmp_path: Path, text: str) -> None:
+    (tmp_path / "x.pid").write_text(text)
+    assert processes.recorded(tmp_path / "x.pid") is None
+
+
+def test_a_program_that_waits_to_be_collected_is_not_alive(sleeper) -> None:
+    program = program_of(sleeper)
+    sleeper.send_signal(signal.SIGKILL)
+    os.waitid(os.P_PID, sleeper.pid, os.WEXITED | os.WNOWAIT)
+    assert not program.is_alive
+    assert processes.wait_gone(program, deadline_s=1)
+
+
+def test_the_end_is_orderly_where_the_program_is(sleeper) -> None:
+    assert processes.end(program_of(sleeper), grace_s=10)
+
+
+def test_a_stubborn_or_stopped_program_is_killed_with_its_children() -> None:
+    code = (
+        "import signal, subprocess, sys, time\n"
+        "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        "child = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'])\n"
+        "print(child.pid, flush=True)\n"
+        "time.sleep(600)\n"
+    )
+    process = spawn(code)
+    child = processes.find(int(process.stdout.readline()))
+    program = program_of(process)
+    process.send_signal(signal.SIGSTOP)
+    assert not processes.end(program, grace_s=0.5)
+    assert not program.is_alive
+    assert child is not None
+    assert not child.is_alive
+    process.wait()
+
+
+def test_orphans_are_ended_only_where_they_belong_to_the_folder(tmp_path: Path) -> None:
+    code = (
+        "import subprocess, sys\n"
+        "for where in sys.argv[1:]:\n"
+        "    c = subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(600)'], cwd=where)\n"
+        "    print(c.pid, flush=True)\n"
+    )
+    ours, others = tmp_path / "ours", tmp_path / "oursbutnot"
+    ours.mkdir()
+    others.mkdir()
+    leader = subprocess.Popen(
+        [sys.executable, "-c", code, str(ours), str(others)],
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
+    mine, foreign = (processes.find(int(leader.stdout.readline())) for _ in range(2))
+    leader.wait()
+    assert mine is not None
+    assert foreign is not None
+    try:
+        processes.end_orphans(leader.pid, ours)
+        assert not mine.is_alive
+        assert foreign.is_alive
+    finally:
+        processes.signal_program(foreign, signal.SIGKILL)
+
+
+def test_launching_waits_for_the_programs_own_word(tmp_path: Path, monkeypatch) -> None:
+    script = (
+        "import json, os, sys, time\n"
+        "print('hello', flush=True)\n"
+        "open(sys.argv[1], 'w').write(json.dumps({'pid': os.getpid(), 'address': 'x'}))\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setattr(processes, "program", lambda _: [sys.executable, "-c", script])
+    ready = tmp_path / "ready.json"
+    ready.write_text(json.dumps({"pid": 1, "address": "stale"}))
+    launched = processes.launch("x", [str(ready)], folder=tmp_path, environ=os.environ)
+    program = processes.recorded(tmp_path / "x.pid")
+    try:
+        assert launched.wait_ready(ready, deadline_s=20)["address"] == "x"
+        assert program is not None
+        assert program.pid == launched.pid
+        assert os.getsid(launched.pid) == launched.pid
+        assert stat.S_IMODE((tmp_path / "x.log").stat().st_mode) == 0o600
+    finally:
+        assert program is not None
+        processes.end(program, grace_s=5)
+
+
+def test_a_program_that_ends_at_once_is_told_in_its_own_words(tmp_path: Path, monkeypatch) -> None:
+    (tmp_path / "x.log").write_text("old words\n")
+    script = "import sys; sys.exit('the disk is full')"
+    monkeypatch.setattr(processes, "program", lambda _: [sys.executable, "-c", script])
+    launched = processes.launch("x", [], folder=tmp_path, environ=os.environ)
+    with pytest.raises(StartFailed, match=r"^the disk is full$"):
+        launched.wait_ready(tmp_path / "ready.json", deadline_s=20)
+
+
+def test_waiting_ends_with_its_deadline() -> None:
+    begun = time.monotonic()
+    with pytest.raises(StartFailed, match="not ready"):
+        processes.wait_until(dict, alive=lambda: True, deadline_s=0.05)
+    assert time.monotonic() >= begun
+
+
+def test_choices_are_kept_and_damage_is_told(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "data")
+    assert folder.choices() is None
+    choices = Choices(coordination="etcd", port=1234, node="a", simulate_gpus=2, admin="kim")
+    folder.keep(choices)
+    assert folder.choices() == choices
+    for text in ("{", "[]", '{"version": 2}', '{"version": 1, "future": 3}'):
+        folder.choices_file.write_text(text)
+        with pytest.raises(CommandError, match="cannot understand"):
+            folder.choices()
+
+
+def test_only_one_works_in_a_folder(tmp_path: Path) -> None:
+    folder = DataFolder(tmp_path / "data")
+    with folder.locked():
+        assert stat.S_IMODE(folder.path.stat().st_mode) == 0o700
+        with pytest.raises(CommandError, match="at work"), folder.locked():
+            pass
+    with folder.locked():
+        pass
+
+
+def test_settings_survive_as_toml() -> None:
+    settings = {
+        "path": Path('/a "b"\\c\n'),
+        "text": "둘째 \x7f",
+        "number": 3,
+        "share": 0.5,
+        "truth": True,
+        "list": ["a", "b'"],
+    }
+    read = tomllib.loads(local.toml(settings))
+    assert read == {**settings, "path": str(settings["path"])}
+
+
+@pytest.mark.parametrize(
+    ("login", "name"),
+    [
+        ("Kim.Lee", "kim-lee"),
+        ("1000", "user"),
+        ("", "user"),
+        ("DOMAIN\\kim", "domain-kim"),
+        ("_x", "x"),
+    ],
+)
+def test_login_names_become_users(monkeypatch, login: str, name: str) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: login)
+    assert local.user_name() == name
+
+
+@pytest.mark.parametrize(
+    ("host", "name"),
+    [("gpu-1.lab.example", "gpu-1"), ("GPU_1", "gpu-1"), ("---", "node"), ("a" * 80, "a" * 63)],
+)
+def test_host_names_become_nodes(monkeypatch, host: str, name: str) -> None:
+    monkeypatch.setattr("socket.gethostname", lambda: host)
+    assert local.node_name() == name
