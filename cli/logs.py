@@ -87,9 +87,12 @@ async def _show_all(client: Client, readers: Sequence[LogReader], *, follow: boo
         for reader in readers:
             await reader.show(client, follow=False)
         return
-    async with asyncio.TaskGroup() as group:
-        for reader in readers:
-            group.create_task(reader.show(client, follow=True))
+    try:
+        async with asyncio.TaskGroup() as group:
+            for reader in readers:
+                group.create_task(reader.show(client, follow=True))
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None
 
 
 def prefix(app: App, name: str, width: int, number: int) -> str:

@@ -115,7 +115,9 @@ def main() -> None:
 def run(arguments: Sequence[str], app: App) -> int:
     """Run one command line and give its exit code; never raises, never exits."""
     try:
-        code = _run(arguments, app)
+        # click writes its help texts to sys.stdout.
+        with contextlib.redirect_stdout(app.stdout):
+            code = _run(arguments, app)
         app.stdout.flush()
     except BrokenPipeError:
         _close_quietly(app.stdout)
@@ -130,12 +132,8 @@ def run(arguments: Sequence[str], app: App) -> int:
 
 def _run(arguments: Sequence[str], app: App) -> int:
     try:
-        result = root.main(
-            args=list(arguments) or ["--help"],
-            prog_name=PROGRAM,
-            standalone_mode=False,
-            obj=app,
-        )
+        with root.make_context(PROGRAM, list(arguments) or ["--help"], obj=app) as context:
+            result = root.invoke(context)
     except BrokenPipeError:
         raise
     except click.exceptions.Abort:

@@ -128,8 +128,8 @@ DEVICE_COLUMNS: tuple[Column[NodeDevice], ...] = (
     Column(key="model", title="Model", cell=_model, shrinks_to=20),
     Column(key="load", title="Load", cell=_load),
     Column(key="memory", title="Memory", cell=_device_memory),
-    Column(key="temperature", title="Temp", cell=_temperature),
-    Column(key="power", title="Power", cell=_power),
+    Column(key="temperature", title="Temp", cell=_temperature, is_optional=True),
+    Column(key="power", title="Power", cell=_power, is_optional=True),
     Column(
         key="allocated",
         title="Held",

@@ -179,7 +179,7 @@ def chart(
     low, high = raster.y_range
     labels = {0: high, rows // 2: high / 2 + low / 2, rows - 1: low}
     for number, row in enumerate(raster.cells):
-        label = number_text(labels[number]) if number in labels else ""
+        label = _label(labels[number]) if number in labels else ""
         out.append([Piece(text=f"{label:>{_LABEL_CELLS}}┤"), *_runs(row)])
     if raster.gaps:
         marks = "".join(MARK if place in raster.gaps else " " for place in range(plot_columns))
@@ -187,6 +187,12 @@ def chart(
     out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
     out.extend(_legend(drawn))
     return out
+
+
+def _label(value: float) -> str:
+    """A place on the vertical axis, in the cells that there are for it."""
+    text = number_text(value)
+    return text if len(text) <= _LABEL_CELLS else f"{value:.1e}"
 
 
 def _points(lines: Sequence[Series]) -> str:

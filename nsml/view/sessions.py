@@ -174,8 +174,8 @@ def _absolute(field: str) -> Any:
 
 COLUMNS: tuple[Column[Session], ...] = (
     Column(key="name", title="Name", cell=lambda s, _: s.name),
-    Column(key="created", title="Created", cell=_created),
-    Column(key="args", title="Args", cell=lambda s, _: shlex.join(command_words(s)), shrinks_to=12),
+    Column(key="created", title="Created", cell=_created, is_optional=True),
+    Column(key="args", title="Args", cell=lambda s, _: shlex.join(command_words(s)), shrinks_to=8),
     Column(
         key="state",
         title="Status",
@@ -183,9 +183,16 @@ COLUMNS: tuple[Column[Session], ...] = (
         colour=lambda s: STATE_WORDS.get(s.state, STATE_WORDS[0]).colour,
     ),
     Column(key="gpus", title="GPUs", cell=_gpus),
-    Column(key="summary", title="Summary", cell=_summary, shrinks_to=16),
-    Column(key="memo", title="Description", cell=lambda s, _: s.memo, shrinks_to=11),
-    Column(key="checkpoints", title="# of Models", cell=lambda s, _: str(s.checkpoint_count)),
+    Column(key="summary", title="Summary", cell=_summary, shrinks_to=12),
+    Column(
+        key="memo", title="Description", cell=lambda s, _: s.memo, shrinks_to=6, is_optional=True
+    ),
+    Column(
+        key="checkpoints",
+        title="# of Models",
+        cell=lambda s, _: str(s.checkpoint_count),
+        is_optional=True,
+    ),
     Column(key="running", title="Running for", cell=_running_for, is_wide=True),
     Column(key="nodes", title="Nodes", cell=_nodes, is_wide=True),
     Column(key="attempt", title="Attempt", cell=lambda s, _: str(s.attempt), is_wide=True),

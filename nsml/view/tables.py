@@ -26,6 +26,8 @@ class Column(Generic[T]):
     """Shown by `-o wide` and --fields only."""
     colour: Callable[[T], str] | None = None
     """Name of the terminal colour of a resource's cell; colour never says anything alone."""
+    is_optional: bool = False
+    """Left out where the terminal is too narrow for the rest."""
     shrinks_to: int | None = None
     """May be cut down to so many cells when the terminal is narrow; None: never."""
 
@@ -56,17 +58,17 @@ def render(
 
     `paint` colours a text (text, colour name); None: no colours.
     """
+    columns = list(columns)
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
-    titles = [column.title for column in columns]
     widths = [
-        max([width(title) if header else 0, *(width(row[index]) for row in rows)])
-        for index, title in enumerate(titles)
+        max([width(column.title) if header else 0, *(width(row[index]) for row in rows)])
+        for index, column in enumerate(columns)
     ]
     if room is not None:
-        _shrink(columns, widths, room)
+        _narrow(columns, rows, widths, room)
     lines = []
     if header:
-        lines.append(_line(titles, widths))
+        lines.append(_line([column.title for column in columns], widths))
         lines.append(_line(["-" * cells for cells in widths], widths))
     for item, row in zip(items, rows, strict=True):
         colours = [column.colour(item) if column.colour else "" for column in columns]
@@ -89,8 +91,25 @@ def _line(
     return _GAP.join(out).rstrip()
 
 
-def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int) -> None:
-    """Cut the widest columns that may shrink until the line fits, or nothing more can give."""
+def _narrow(columns: list[Column[T]], rows: list[list[str]], widths: list[int], room: int) -> None:
+    """Make the line fit: cut columns that may shrink, then leave out optional ones from the right.
+
+    A table of which neither suffices stays as wide as it must be.
+    """
+    full = list(widths)
+    while not _shrink(columns, widths, room):
+        optional = [index for index, column in enumerate(columns) if column.is_optional]
+        if not optional:
+            return
+        place = optional[-1]
+        del columns[place], full[place]
+        for row in rows:
+            del row[place]
+        widths[:] = full
+
+
+def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int) -> bool:
+    """Cut the widest columns that may shrink until the line fits; whether it does."""
     excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
     while excess > 0:
         able = [
@@ -99,10 +118,11 @@ def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int) -> None:
             if column.shrinks_to is not None and widths[index] > column.shrinks_to
         ]
         if not able:
-            return
+            return False
         widest, index = max(able)
         floor = columns[index].shrinks_to or 0
         next_widest = sorted(able)[-2][0] if len(able) > 1 else floor
         cut = min(excess, max(widest - max(next_widest, floor), 1))
         widths[index] -= cut
         excess -= cut
+    return True

@@ -1,0 +1,209 @@
+import io
+import os
+from pathlib import Path
+
+import pytest
+
+from cli.app import App
+from cli.main import run
+from nsml.content.packing import pack
+from nsml.v1 import checkpoints_pb2, datasets_pb2, nodes_pb2, resources_pb2
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import EPOCH, TOKEN, ContractServer
+
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")
+
+
+class Stream(io.TextIOWrapper):
+    """A stream in memory that may say that it is a terminal."""
+
+    def __init__(self, text="", *, is_terminal=False):
+        super().__init__(io.BytesIO(text.encode()), encoding="utf-8", newline="")
+        self.is_terminal = is_terminal
+
+    def isatty(self):
+        return self.is_terminal
+
+    @property
+    def raw_bytes(self):
+        self.flush()
+        return self.buffer.getvalue()
+
+
+class FixedClock:
+    """A day after the sessions of the tests were made."""
+
+    def time(self):
+        return EPOCH + 86_400.0
+
+    def monotonic(self):
+        return 0.0
+
+    async def sleep(self, seconds):
+        raise AssertionError("nothing sleeps here")
+
+
+class Result:
+    def __init__(self, code, app):
+        self.code = code
+        self.stdout = app.stdout.raw_bytes.decode(errors="surrogateescape")
+        self.stderr = app.stderr.raw_bytes.decode()
+        self.bytes = app.stdout.raw_bytes
+
+
+class Nsml:
+    """Runs command lines in this process, against a server and a home of its own."""
+
+    def __init__(self, environ):
+        self.environ = environ
+
+    def __call__(self, *words, stdin="", terminal=False, check=True, **environ):
+        app = App(
+            environ={**self.environ, **environ},
+            stdout=Stream(is_terminal=terminal),
+            stderr=Stream(is_terminal=terminal),
+            stdin=Stream(stdin, is_terminal=terminal),
+            clock=FixedClock(),
+        )
+        result = Result(int(run(list(words), app)), app)
+        if check:
+            assert result.code == 0, result.stderr
+        return result
+
+
+@pytest.fixture(scope="session")
+def running_server():
+    with ContractServer() as running:
+        yield running
+
+
+@pytest.fixture
+def server(running_server):
+    running_server.state.__init__()
+    return running_server
+
+
+@pytest.fixture
+def state(server):
+    return server.state
+
+
+@pytest.fixture
+def home(tmp_path):
+    folder = tmp_path / "home"
+    folder.mkdir()
+    (folder / "token").write_text(TOKEN + "\n")
+    return folder
+
+
+@pytest.fixture
+def environ(server, home):
+    return {
+        "NSML_SERVER": server.address,
+        "NSML_TOKEN_FILE": str(home / "token"),
+        "NSML_CONFIG_DIR": str(home),
+        "XDG_CACHE_HOME": str(home / "cache"),
+        "HOME": str(home),
+        "TERM": "xterm-256color",
+    }
+
+
+@pytest.fixture
+def nsml(environ):
+    return Nsml(environ)
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    """A folder with a program, as the current one."""
+    folder = tmp_path / "project"
+    folder.mkdir()
+    (folder / "main.py").write_text("print('hello')\n")
+    monkeypatch.chdir(folder)
+    return Path(folder)
+
+
+@pytest.fixture
+def everything(state, tmp_path):
+    """One of each thing, so that every command has something to show."""
+    saved = tmp_path / "saved"
+    saved.mkdir()
+    (saved / "weights.npy").write_bytes(b"weights")
+    packed = pack(saved)
+    digest = packed.manifest.digest
+    state.blobs[digest] = packed.manifest.encode()
+    for blob in packed.manifest.blobs():
+        state.blobs[blob] = packed.source.read(blob)
+    state.simulated = True
+    spec = pb.SessionSpec(
+        entry="main.py",
+        args=["--lr", "0.1"],
+        datasets=[pb.DatasetReference(name="mnist", version=1)],
+        resources=resources_pb2.Resources(gpu_thousandths=2000),
+    )
+    session = state.add("kim/mnist/1", spec=spec, memo="first try")
+    session.summary.update({"step": 3, "val/accuracy": 0.98765, "train/loss": 0.25})
+    session.checkpoint_count = 1
+    session.started_at.seconds = EPOCH + 60
+    session.replicas.add(rank=0, node="gpu-1")
+    state.log(session, b"hello\n")
+    for step in range(3):
+        state.report(session, "train/loss", 1 / (step + 1), step=step)
+    state.report(session, "note", json='"caf\\u00e9"', step=2)
+    checkpoint = checkpoints_pb2.Checkpoint(
+        name="best",
+        session=session.name,
+        state=checkpoints_pb2.CHECKPOINT_STATE_DURABLE,
+        digest=digest,
+        size_bytes=7,
+        file_count=1,
+        elapsed_s=12.5,
+        step=2,
+    )
+    checkpoint.saved_at.seconds = EPOCH + 3600
+    checkpoint.summary.update({"val/accuracy": 0.98765})
+    state.checkpoints[session.id] = [checkpoint]
+    dataset = datasets_pb2.Dataset(
+        name="mnist",
+        owner="kim",
+        version=1,
+        digest=digest,
+        size_bytes=3_500_000,
+        file_count=4,
+        visibility=resources_pb2.VISIBILITY_TEAM,
+        message="#example",
+    )
+    dataset.updated_at.seconds = EPOCH + 72_000
+    state.datasets.append(dataset)
+    node = nodes_pb2.Node(
+        name="gpu-1",
+        state=nodes_pb2.NODE_STATE_READY,
+        capacity=resources_pb2.Resources(
+            gpu_thousandths=2000, cpu_thousandths=4000, memory_bytes=16 << 30
+        ),
+        allocated=resources_pb2.Resources(gpu_thousandths=1500, cpu_thousandths=1000),
+        isolation=resources_pb2.ISOLATION_NAMESPACE,
+        agent_version="0.1.0",
+        cpu_percent=12.5,
+        memory_used_bytes=4 << 30,
+        host="box",
+    )
+    node.last_contact_at.seconds = EPOCH + 86_399
+    for index, held in enumerate((1000, 500)):
+        use = node.devices.add(
+            device=resources_pb2.Device(
+                uuid=f"SIM-{index}",
+                index=index,
+                model="Simulated GPU",
+                memory_bytes=80 << 30,
+                simulated=True,
+            ),
+            allocated_thousandths=held,
+            sessions=["kim/mnist/1", ""][: index + 1],
+        )
+        use.sample.utilization_percent = 91
+        use.sample.memory_used_bytes = 61 << 30
+        use.sample.power_watts = 388
+        use.sample.temperature_celsius = 71
+    state.nodes.append(node)
+    return session

@@ -1,0 +1,97 @@
+import json
+import stat
+
+import pytest
+
+from cli.app import App
+from cli.completion import names
+from nsml.clock import SystemClock
+from tests.unit.nsml.client.contract_server import TOKEN
+
+
+@pytest.fixture
+def fresh(nsml):
+    """A home without a platform."""
+    for name in ("NSML_SERVER", "NSML_TOKEN_FILE"):
+        nsml.environ.pop(name)
+    return nsml
+
+
+def test_login_keeps_what_works_and_logout_forgets_it(fresh, server, home):
+    result = fresh("login", server.address, "--token-stdin", stdin=TOKEN + "\n")
+    assert "Welcome to NSML! You are kim" in result.stdout
+    token = home / "tokens" / "127.0.0.1"
+    assert token.read_text() == TOKEN + "\n"
+    assert stat.S_IMODE(token.stat().st_mode) == 0o600
+    assert [path.name for path in token.parent.iterdir()] == ["127.0.0.1"]
+    assert fresh("context", "ls", "-o", "name").stdout == "127.0.0.1\n"
+    fresh("ps")
+    fresh("logout")
+    assert not token.exists()
+    assert TOKEN not in server.state.tokens
+    assert fresh("logout", check=False).code == 4
+
+
+def test_a_token_that_does_not_work_leaves_nothing(fresh, server, home):
+    result = fresh("login", server.address, "--token-stdin", stdin="wrong\n", check=False)
+    assert result.code == 4
+    assert not (home / "config.toml").exists()
+    assert list((home / "tokens").iterdir()) == []
+    assert "wrong" not in result.stderr
+
+
+def test_nobody_to_ask_for_a_token(fresh, server):
+    result = fresh("login", server.address, check=False)
+    assert result.code == 2
+    assert "--token-stdin" in result.stderr
+
+
+def test_contexts_and_settings(fresh):
+    fresh("config", "set", "contexts.a.server", "gpu.a")
+    fresh("config", "set", "contexts.b.server", "gpu.b:9")
+    fresh("config", "set", "contexts.b.ca", "/ca.pem")
+    assert fresh("config", "get").stdout == (
+        "current = a\ncontexts.a.server = gpu.a:18553\n"
+        "contexts.b.server = gpu.b:9\ncontexts.b.ca = /ca.pem\n"
+    )
+    fresh("context", "use", "b")
+    assert fresh("config", "get", "current").stdout == "b\n"
+    found = json.loads(fresh("context", "ls", "-j").stdout)["items"]
+    assert [(item["name"], item["current"]) for item in found] == [("a", False), ("b", True)]
+    assert fresh("config", "get", "output", check=False).code == 5
+    fresh("config", "set", "output", "json")
+    assert json.loads(fresh("context", "ls").stdout)["items"]
+    assert fresh("config", "path").stdout.endswith("config.toml\n")
+
+
+def test_the_output_variable(nsml, everything):
+    assert nsml("ps", NSML_OUTPUT="name").stdout == "kim/mnist/1\n"
+    assert nsml("ps", NSML_OUTPUT="xml", check=False).code == 2
+
+
+def test_users_and_tokens(nsml, state):
+    nsml("admin", "user", "add", "lee", "--team", "vision")
+    shown = nsml("admin", "user", "ls", "-o", "csv", "--fields", "name,role,team").stdout
+    assert shown == "name,role,team\nkim,ADMIN,\nlee,MEMBER,vision\n"
+    result = nsml("admin", "user", "token", "lee", "--valid-for", "90d")
+    assert result.stdout == "token-of-lee\n"
+    assert "token-of-lee" not in result.stderr
+    nsml("admin", "user", "token", "lee", "--revoke")
+    assert "lee" not in state.tokens.values()
+    nsml("admin", "user", "rm", "lee", "-y")
+    assert set(state.users) == {"kim"}
+    assert nsml("admin", "join-token").stdout == "SECRET.DIGEST\n"
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_completion_scripts(nsml, shell):
+    assert "_NSML_COMPLETE" in nsml("completion", shell).stdout
+
+
+def test_names_are_completed_and_cached(nsml, everything, state):
+    app = App(environ=nsml.environ, clock=SystemClock())
+    assert [item.value for item in names(app, "session", "kim/")] == ["kim/mnist/1"]
+    assert [item.value for item in names(app, "dataset", "")] == ["mnist"]
+    assert state.calls.count("ListSessions") == 1
+    dead = App(environ={**nsml.environ, "NSML_SERVER": "127.0.0.1:1", "XDG_CACHE_HOME": "/nowhere"})
+    assert names(dead, "session", "") == []

@@ -1,0 +1,192 @@
+"""Bad input gets a clear error and an exit code: one row each."""
+
+import json
+
+import pytest
+
+import cli.sessions
+from cli.exits import CommandError, ExitCode, code_of
+from nsml.client import errors
+from nsml.v1 import sessions_pb2 as pb
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["psa"], 2, "did you mean 'ps'"),
+        (["datset", "ls"], 2, "did you mean 'dataset'"),
+        (["model", "lst", "@last"], 2, "did you mean 'ls'"),
+        (["ps", "--al"], 2, "nsml ps --all"),
+        (["run", "--gpu", "1"], 2, "--gpus"),
+        (["run", "--image", "x"], 2, "--image is not there yet"),
+        (["run", "--shm-size", "1G"], 2, "--shm-size is not there yet"),
+        (["run", "-g", "1.5"], 2, "only whole GPUs"),
+        (["run", "-g", "-1"], 2, ""),
+        (["run", "--memory", "much"], 2, "not a size"),
+        (["run", "--env", "1A"], 2, "NAME=VALUE"),
+        (["run", "-a", "'open"], 2, "-a: No closing quotation"),
+        (["run", "--argv"], 2, "--argv needs a command"),
+        (["run", "-e", "missing.py"], 2, "no such entry file: missing.py"),
+        (["run", "-e", "mian.py"], 2, "nsml run -e main.py"),
+        (["run", "-e", "/etc/passwd"], 2, "outside this folder"),
+        (["run", "-e", "../x.py"], 2, "outside this folder"),
+        (["run", "-d", "nowhere"], 5, "no dataset 'nowhere'"),
+        (["run", "-g", "9"], 7, "no node has 9 GPUs"),
+        (["logs", "kim/mnist/7"], 5, "no session 'kim/mnist/7'"),
+        (["logs", "kim/nothing/*"], 5, "no session fits"),
+        (["stop", "kim/mnist/2"], 6, "has ended"),
+        (["rm", "kim/mnist/1"], 6, "has not ended"),
+        (["memo", "1", "x"], 2, "one of: kim/cifar/1"),
+        (["model", "pull", "kim/mnist/1", "44"], 5, "no checkpoint '44'"),
+        (["ps", "--filter", "stat:run"], 2, "cannot filter by 'stat'"),
+        (["ps", "--state", "runing"], 2, "state:running"),
+        (["ps", "-o", "xml"], 2, "xml"),
+        (["ps", "-w", "-o", "json"], 2, "nsml ps -w -o jsonl"),
+        (["help", "exit-code"], 2, "nsml help exit-codes"),
+        (["config", "set", "outptu", "wide"], 2, "nsml config get output"),
+        (["config", "set", "output", "xml"], 2, "not an output format"),
+        (["context", "use", "lab"], 5, "no such context"),
+        (["login", "gpu.lab", "-p", "secret"], 2, "--token-stdin"),
+        (["dataset", "push", "x", "nowhere"], 2, "nowhere"),
+        (["admin", "user", "rm", "kim"], 2, "add -y"),
+        (["admin", "user", "rm", "kim", "-y"], 6, "the last administrator"),
+        (["admin", "user", "add", "kim"], 6, "taken"),
+        (["gpustat", "gpu-2"], 5, "no such node"),
+    ],
+)
+def test_bad_input(nsml, state, project, words, code, said):
+    state.add("kim/mnist/1")
+    state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED)
+    state.add("kim/cifar/1")
+    before = list(state.sessions)
+    result = nsml(*words, check=False)
+    assert result.code == code, result.stderr
+    assert said in result.stderr
+    assert any(line.startswith(("error: ", '{"schema')) for line in result.stderr.splitlines())
+    assert result.stdout == ""
+    assert list(state.sessions) == before
+
+
+def test_no_local_mistake_sends_anything(nsml, state, project):
+    (project / "away").symlink_to("/etc/hostname")
+    result = nsml("run", check=False)
+    assert result.code == 1
+    assert "away leaves the folder" in result.stderr
+    (project / "away").unlink()
+    (project / "big").write_bytes(b"x" * 2000)
+    result = nsml("run", "--max-size", "1k", check=False)
+    assert result.code == 1
+    assert "2,000  big" in result.stderr
+    assert ".nsmlignore" in result.stderr
+    nsml("run", "-d", "nowhere", check=False)
+    assert not {"PutBlobs", "CreateSession"} & set(state.calls)
+
+
+def test_an_ignored_entry_is_told(nsml, project):
+    (project / ".nsmlignore").write_text("*.py\n")
+    (project / "other.txt").touch()
+    result = nsml("run", check=False)
+    assert result.code == 2
+    assert "!main.py" in result.stderr
+
+
+def test_a_message_over_the_limit(nsml, state, project):
+    result = nsml("run", "--argv", "--", "x" * (5 << 20), check=False)
+    assert result.code == 1
+    assert "over the limit" in result.stderr
+    assert "CreateSession" not in state.calls
+
+
+def test_a_dead_platform(nsml):
+    result = nsml("ps", check=False, NSML_SERVER="127.0.0.1:1")
+    assert result.code == 3
+    first, *rest = result.stderr.splitlines()
+    assert first == "error: the control plane at 127.0.0.1:1 does not answer"
+    assert any("nsml up" in line for line in rest)
+
+
+def test_a_wrong_token(nsml, home):
+    (home / "token").write_text("wrong\n")
+    result = nsml("ps", check=False)
+    assert result.code == 4
+    assert "the token is not valid" in result.stderr
+    assert "nsml login" in result.stderr
+
+
+def test_no_platform_at_all(nsml):
+    result = nsml("ps", check=False, NSML_SERVER="")
+    assert result.code == 4
+    assert "nsml up" in result.stderr
+
+
+def test_a_timeout_has_its_own_code(nsml, state):
+    state.add("kim/mnist/1")
+    result = nsml("logs", "-f", "@last", "--timeout", "200ms", check=False)
+    assert result.code == 8
+
+
+def test_an_error_as_json_before_anything_was_parsed(nsml):
+    result = nsml("psa", "-o", "json", check=False)
+    error = json.loads(result.stderr)["error"]
+    assert (error["code"], error["reason"]) == (2, "USAGE")
+
+
+def test_ambiguity_as_json_has_the_candidates(nsml, state):
+    state.add("kim/mnist/1")
+    state.add("kim/cifar/1")
+    result = nsml("getid", "1", "-j", check=False)
+    error = json.loads(result.stderr)["error"]
+    assert error["candidates"] == ["kim/cifar/1", "kim/mnist/1"]
+
+
+def test_a_defect_is_told_as_one(nsml, monkeypatch):
+    def broken(*_args, **_kwargs):
+        raise ZeroDivisionError("here")
+
+    monkeypatch.setattr(cli.sessions, "parse_filter", broken)
+    result = nsml("ps", check=False)
+    assert result.code == 1
+    assert "a defect of nsml itself: ZeroDivisionError: here" in result.stderr
+    assert "Traceback" not in result.stderr
+    assert "Traceback" in nsml("ps", "--debug", check=False).stderr
+
+
+EXPECTED_CODES = {
+    errors.Unavailable: 3,
+    errors.NotSignedIn: 4,
+    errors.Denied: 4,
+    errors.NotFound: 5,
+    errors.InvalidRequest: 2,
+    errors.AmbiguousReference: 2,
+    errors.StateConflict: 6,
+    errors.AlreadyEnded: 6,
+    errors.StillLive: 6,
+    errors.AlreadyExists: 6,
+    errors.MissingBlobs: 6,
+    errors.NotEnough: 7,
+    errors.CannotEverFit: 7,
+    errors.NoCapacity: 7,
+    errors.OverQuota: 7,
+    errors.NoCredit: 7,
+    errors.TooLarge: 1,
+    errors.Unsupported: 1,
+    errors.PlatformFault: 1,
+}
+
+
+def test_every_error_has_its_exit_code():
+    def below(kind):
+        return {kind}.union(*(below(item) for item in kind.__subclasses__()))
+
+    assert below(errors.ClientError) - {errors.ClientError} == set(EXPECTED_CODES)
+    assert {kind: int(code_of(kind("x"))) for kind in EXPECTED_CODES} == EXPECTED_CODES
+
+
+def test_the_help_topic_has_every_code(nsml):
+    shown = nsml("help", "exit-codes").stdout
+    for code in ExitCode:
+        assert any(line.split()[:1] == [str(int(code))] for line in shown.splitlines()), code
+
+
+def test_a_command_error_names_its_code():
+    assert CommandError("x", code=ExitCode.CONFLICT).reason == "CONFLICT"

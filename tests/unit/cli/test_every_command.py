@@ -1,0 +1,128 @@
+"""What holds for each command of the tree, whatever it does."""
+
+import json
+import shlex
+
+import click
+import pytest
+
+from cli.app import App
+from cli.group import Command
+from cli.main import root
+
+ELSEWHERE = {"up", "down", "join"}
+
+
+def commands(group=root, path=()):
+    context = click.Context(group, info_name="nsml")
+    for name in group.list_commands(context):
+        if not path and name in ELSEWHERE:
+            continue
+        found = group.get_command(context, name)
+        if isinstance(found, click.Group):
+            yield from commands(found, (*path, name))
+        else:
+            yield (*path, name), found
+
+
+ALL = {" ".join(path): command for path, command in commands()}
+READING = [name for name, command in ALL.items() if "output" in {p.name for p in command.params}]
+EXAMPLES = [(name, example) for name, command in ALL.items() for example in command.examples]
+
+ARGUMENTS = {
+    "run": ["--argv", "--", "true"],
+    "ps": [],
+    "events": ["kim/mnist/1"],
+    "eventlen": ["kim/mnist/1"],
+    "getid": ["kim/mnist/1"],
+    "model ls": ["kim/mnist/1"],
+    "model pull": ["kim/mnist/1", "best"],
+    "dataset push": ["digits", "."],
+    "dataset ls": [],
+    "dataset info": ["mnist"],
+    "gpustat": [],
+    "status": [],
+    "node ls": [],
+    "context ls": [],
+    "admin user add": ["lee"],
+    "admin user ls": [],
+    "admin user token": ["kim"],
+    "admin join-token": [],
+    "version": ["--server"],
+}
+LOCAL = {"context ls"}
+
+
+def test_the_table_covers_every_reading_command():
+    assert set(ARGUMENTS) == set(READING)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_has_two_examples_and_help(name, nsml):
+    assert isinstance(ALL[name], Command)
+    assert len(ALL[name].examples) >= 2
+    shown = nsml(*name.split(), "-h").stdout
+    assert ALL[name].examples[0] in shown
+    assert "Options:" in shown
+    assert nsml("help", *name.split()).stdout == shown.replace("[OPTIONS]", "[OPTIONS]")
+
+
+@pytest.mark.parametrize(("name", "example"), EXAMPLES)
+def test_examples_parse(name, example, tmp_path, monkeypatch):
+    """Each example is a command line that the command takes: parsed, not run."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mnist").mkdir()
+    (tmp_path / "lab.pem").touch()
+    words = shlex.split(example)
+    place = words.index("nsml") if "nsml" in words else None
+    if place is None:  # inside a substitution: "$(nsml ...)"
+        words = shlex.split(example[example.index("nsml") : example.index(")")])
+        place = 0
+    while words[place + 1 : place + 1 + len(name.split())] != name.split():
+        place = words.index("nsml", place + 1)
+    rest = words[place + 1 + len(name.split()) :]
+    for stop in ("|", "<", ">"):
+        rest = rest[: rest.index(stop)] if stop in rest else rest
+    parent = click.Context(root, info_name="nsml", obj=App(environ={}))
+    ALL[name].make_context(name, rest, parent=parent)
+
+
+@pytest.mark.parametrize("name", READING)
+def test_only_json_reaches_stdout(name, nsml, everything, project):
+    words = [*name.split(), "-j", *ARGUMENTS[name]]
+    result = nsml(*words)
+    assert json.loads(result.stdout)["schema_version"] == 1
+    assert result.stdout.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", sorted(set(READING) - LOCAL))
+def test_errors_are_json_on_stderr_alone(name, nsml, project):
+    result = nsml(*name.split(), "-j", *ARGUMENTS[name], check=False, NSML_SERVER="127.0.0.1:1")
+    assert result.code == 3, result.stderr
+    assert result.stdout == ""
+    error = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert error["code"] == 3
+    assert "nsml up" in " ".join(error["try"])
+
+
+@pytest.mark.parametrize("output", ["table", "wide", "json", "jsonl", "yaml", "csv", "name"])
+@pytest.mark.parametrize("name", READING)
+def test_no_escape_codes_when_piped(name, output, nsml, everything, project, tmp_path):
+    words = [*name.split(), "-o", output, *ARGUMENTS[name]]
+    if name == "model pull":
+        words.append(str(tmp_path / "pulled"))
+    nsml("config", "set", "contexts.here.server", "127.0.0.1:1")
+    result = nsml(*words)
+    assert "\x1b" not in result.stdout + result.stderr
+    assert result.stdout
+
+
+@pytest.mark.parametrize("name", sorted(set(READING) - {"version", "getid"}))
+def test_fields_narrow_and_unknown_ones_are_named(name, nsml, everything, project, tmp_path):
+    where = [str(tmp_path / "x")] if name == "model pull" else []
+    nsml("config", "set", "contexts.here.server", "127.0.0.1:1")
+    result = nsml(
+        *name.split(), "-j", "--fields", "nonsense", *ARGUMENTS[name], *where, check=False
+    )
+    assert result.code == 2
+    assert "nonsense" in result.stderr

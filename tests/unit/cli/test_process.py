@@ -1,0 +1,108 @@
+"""Whole processes: what is loaded, what signals do, what reaches a shell."""
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+
+ROOT = Path(__file__).parents[3]
+NSML = [sys.executable, "-m", "cli.main"]
+
+
+def start(environ, *words, **options):
+    return subprocess.Popen(
+        [*NSML, *words],
+        cwd=ROOT,
+        env={**environ, "PATH": os.environ["PATH"]},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **options,
+    )
+
+
+def loaded(environ, *words):
+    script = (
+        "import sys, os; os._exit = sys.exit\n"
+        "import atexit; atexit.register(lambda: print(*sorted(sys.modules), file=sys.stderr))\n"
+        "from cli.main import main; main()"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        cwd=ROOT,
+        env={**environ, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    return set(done.stderr.split())
+
+
+HEAVY = {"rich", "numpy", "platformdirs", "zstandard", "blake3", "fastcdc", "pathspec", "msgspec"}
+
+
+def test_version_and_help_load_no_grpc(environ):
+    for words in (["--version"], ["--help"], ["run", "--help"]):
+        modules = loaded(environ, *words)
+        assert not modules & {*HEAVY, "grpc", "google.protobuf", "asyncio.base_events"} - {
+            "asyncio.base_events"
+        }, words
+
+
+def test_ps_loads_what_it_needs_alone(environ, everything):
+    modules = loaded(environ, "ps")
+    assert "grpc" in modules
+    assert not modules & HEAVY
+    services = {name for name in modules if name.startswith("nsml.v1.") and "pb2" in name}
+    assert services == {"nsml.v1.resources_pb2", "nsml.v1.sessions_pb2"}
+    mine = {name for name in modules if name.startswith("cli.")}
+    assert not mine & {"cli.run", "cli.logs", "cli.models", "cli.datasets", "cli.admin"}
+
+
+def test_a_reader_who_leaves_is_no_error(environ, state):
+    state.piece = 1 << 15
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.log(session, b"line\n" * 400_000)
+    process = start(environ, "logs", "@last")
+    assert process.stdout.readline() == b"line\n"
+    process.stdout.close()
+    assert process.stderr.read() == b""
+    assert process.wait(30) == 141
+
+
+def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
+    session = state.add("kim/mnist/1")
+    state.log(session, b"on\n")
+    process = start(environ, "logs", "-f", "@last")
+    assert process.stdout.readline() == b"on\n"
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"Traceback" not in said
+    assert state.sessions[session.id].state == pb.SESSION_STATE_RUNNING
+
+
+def test_a_watch_writes_a_line_for_each_change(environ, state):
+    session = state.add("kim/mnist/1")
+    process = start(environ, "ps", "-w", "-o", "jsonl", "--fields", "name,state")
+    assert process.stdout.readline() == (
+        b'{"schema_version":1,"name":"kim/mnist/1","state":"RUNNING"}\n'
+    )
+    state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+    assert b"SUCCEEDED" in process.stdout.readline()
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=30)
+    assert process.returncode == 130
+
+
+@pytest.mark.parametrize("words", [["ps"], ["nonsense"], []])
+def test_nothing_is_printed_by_grpc_itself(environ, words):
+    process = start({**environ, "NSML_SERVER": "127.0.0.1:1"}, *words)
+    _, said = process.communicate(timeout=60)
+    assert b"E0" not in said
+    assert b"grpc" not in said.split(b"why:")[0]

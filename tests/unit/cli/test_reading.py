@@ -1,0 +1,153 @@
+"""logs, plot, events: what sessions left, to terminals and to pipes."""
+
+import csv
+import io
+
+from cli.models import folder_name
+from nsml.v1 import sessions_pb2 as pb
+
+NASTY = b"\x1b]0;t\x07\x1b[31mred\x1b[0m \xff\xfe half\xc3\xa9\r\x1b[2Jend\n"
+
+
+def test_piped_logs_are_the_very_bytes(nsml, state):
+    session = state.add("kim/mnist/1")
+    state.log(session, NASTY)
+    assert nsml("logs", "@last").bytes == NASTY
+    assert nsml("logs", "@last", "--raw", terminal=True).bytes == NASTY
+
+
+def test_on_a_terminal_only_colours_survive(nsml, state):
+    session = state.add("kim/mnist/1")
+    state.log(session, NASTY)
+    shown = nsml("logs", "@last", terminal=True).stdout
+    assert "\x1b[31mred\x1b[0m" in shown
+    assert shown.count("\x1b") == 2
+    assert "␛]0;t␇" in shown
+    assert "\ufffd\ufffd halfé\n" in shown
+    assert "\x1b" not in nsml("logs", "@last", terminal=True, NO_COLOR="1").stdout
+
+
+def test_lost_bytes_are_told_beside_the_output(nsml, state):
+    session = state.add("kim/mnist/1")
+    state.log(session, b"rest\n")
+    state.lost[session.id, 1] = 1000
+    result = nsml("logs", "@last")
+    assert result.stdout == "rest\n"
+    assert "1,000 bytes of the output are lost" in result.stderr
+
+
+def test_a_tail(nsml, state):
+    state.log(state.add("kim/mnist/1"), b"a\nb\nc\n")
+    assert nsml("logs", "--tail", "2", "@last").stdout == "b\nc\n"
+    assert nsml("logs", "--tail", "0", "@last").stdout == ""
+
+
+def test_several_sessions_have_prefixes(nsml, state):
+    state.log(state.add("kim/mnist/1"), b"one\ntwo")
+    state.log(state.add("kim/mnist/20"), b"three\n")
+    assert nsml("logs", "kim/mnist/1", "kim/mnist/20").stdout == (
+        "kim/mnist/1  | one\nkim/mnist/1  | two\nkim/mnist/20 | three\n"
+    )
+
+
+def test_following_an_ended_session_ends(nsml, state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.log(session, b"done\n")
+    assert nsml("logs", "-f", "@last").stdout == "done\n"
+
+
+def test_a_plot_is_csv_when_piped(nsml, everything):
+    rows = list(csv.DictReader(io.StringIO(nsml("plot", "@last").stdout)))
+    assert [(row["metric"], row["step"], row["value"]) for row in rows[:2]] == [
+        ("train/loss", "0.0", "1.0"),
+        ("train/loss", "1.0", "0.5"),
+    ]
+    assert rows[3]["value"] == "café"
+
+
+def test_a_plot_is_drawn_on_a_terminal(nsml, everything, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    shown = nsml("plot", "@last", terminal=True, NO_COLOR="1").stdout
+    assert "train/loss  (step)  3 points" in shown
+    assert "kim/mnist/1 (simulated)" in shown
+    assert any("\u2800" < letter <= "\u28ff" for letter in shown)
+    assert max(len(line) for line in shown.splitlines() if "┤" in line) <= 60
+    assert "\x1b[36m" in nsml("plot", "@last", terminal=True).stdout
+
+
+def test_a_plot_in_words(nsml, everything):
+    words = (
+        "train/loss of kim/mnist/1 (simulated) fell 1 -> 0.3333 over 3 points,"
+        " step 0 to 2; least 0.3333, greatest 1\n"
+    )
+    assert nsml("plot", "@last", "--table").stdout == words
+    assert nsml("plot", "@last", terminal=True, NSML_ACCESSIBLE="1").stdout == words
+
+
+def test_a_metric_name_cannot_steer_the_terminal(nsml, state):
+    session = state.add("kim/mnist/1")
+    state.report(session, "\x1b[2Jx", 1.0)
+    shown = nsml("plot", "@last", terminal=True, NO_COLOR="1").stdout
+    assert "\x1b" not in shown
+
+
+def test_nothing_that_fits(nsml, everything):
+    result = nsml("plot", "@last", "-m", "val/*", terminal=True)
+    assert "nothing reported yet that fits val/*" in result.stderr
+
+
+def test_events(nsml, everything):
+    assert nsml("events", "@last", "train/*", "--fields", "step,value").stdout == (
+        "Step  Value\n----  ------------------\n0     1.0\n1     0.5\n2     0.3333333333333333\n"
+    )
+    assert nsml("events", "@last", "--limit", "1", "-o", "csv", "--fields", "value").stdout == (
+        "value\ncafé\n"
+    )
+    assert nsml("events", "@last", "--since-step", "2", "-o", "name").stdout == "train/loss\nnote\n"
+    result = nsml("events", "@last", "train/los", check=False)
+    assert result.code == 5
+    assert "nsml events @last train/loss" in result.stderr
+
+
+def test_values_that_json_has_not(nsml, state):
+    session = state.add("kim/mnist/1")
+    for value in (float("nan"), float("inf"), float("-inf")):
+        state.report(session, "x", value)
+    assert nsml("events", "@last", "-o", "jsonl", "--fields", "value").stdout == (
+        '{"schema_version":1,"value":"NaN"}\n'
+        '{"schema_version":1,"value":"Infinity"}\n'
+        '{"schema_version":1,"value":"-Infinity"}\n'
+    )
+    assert "3 of them not a number" in nsml("plot", "@last", "--chart").stdout or (
+        "no finite value" in nsml("plot", "@last", "--chart").stdout
+    )
+
+
+def test_a_model_is_pulled_into_its_folders(nsml, everything, tmp_path):
+    target = tmp_path / "out"
+    result = nsml("model", "pull", "@last", "@last", str(target))
+    pulled = target / "kim_mnist_1" / "best" / "model" / "weights.npy"
+    assert pulled.read_bytes() == b"weights"
+    assert result.stdout.strip() == str(pulled.parent)
+    again = nsml("model", "pull", "@last", "best", str(target), check=False)
+    assert again.code == 6
+    assert "is there already" in again.stderr
+
+
+def test_checkpoint_names_never_leave_the_folder():
+    assert folder_name("../../etc") == "..%2F..%2Fetc"
+    assert folder_name("..") == "%2E%2E"
+    assert folder_name("epoch_3 best") == "epoch_3 best"
+    assert "\\" not in folder_name("a\\b")
+
+
+def test_a_dataset_is_pushed_once(nsml, state, tmp_path):
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "train.csv").write_text("1,2\n")
+    push = ["dataset", "push", "digits", str(tmp_path / "data")]
+    assert nsml(*push, "--team").stdout == "Dataset kim/digits is at version 1\n"
+    assert nsml(*push).stdout == "Dataset kim/digits already is at version 1\n"
+    (tmp_path / "data" / "train.csv").write_text("3,4\n")
+    assert nsml(*push).stdout == "Dataset kim/digits is at version 2\n"
+    assert "visibility  team" not in nsml("dataset", "info", "digits").stdout
+    assert "version     1" in nsml("dataset", "info", "digits@1").stdout

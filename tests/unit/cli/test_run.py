@@ -1,0 +1,150 @@
+import json
+import threading
+
+from nsml.v1 import resources_pb2
+from nsml.v1 import sessions_pb2 as pb
+
+
+def only_session(state):
+    (session,) = state.sessions.values()
+    return session
+
+
+def test_a_run_sends_the_folder_and_says_what_next(nsml, state, project):
+    result = nsml("run", "-g", "2", "-a", "--lr 0.1 --name 'two words'", "-m", "first try")
+    assert result.stdout == "Session kim/None/1 started\n"
+    assert "1 file" in result.stderr
+    assert "nsml logs -f @last" in result.stderr
+    session = only_session(state)
+    assert session.spec.entry == "main.py"
+    assert list(session.spec.args) == ["--lr", "0.1", "--name", "two words"]
+    assert session.spec.resources == resources_pb2.Resources(gpu_thousandths=2000)
+    assert session.memo == "first try"
+    assert session.spec.bundle_digest in state.blobs
+    assert nsml("command", "@last").stdout == (
+        """nsml run -g 2 -a '--lr 0.1 --name '"'"'two words'"'"'' -m 'first try'\n"""
+    )
+
+
+def test_again_sends_nothing(nsml, state, project):
+    nsml("run")
+    puts = state.calls.count("PutBlobs")
+    result = nsml("run")
+    assert state.calls.count("PutBlobs") == puts
+    assert "1 unchanged, sending 0 files" in result.stderr
+    assert len(state.sessions) == 2
+
+
+def test_every_flag_reaches_the_spec(nsml, state, project, everything):
+    (project / "train.py").touch()
+    nsml(
+        *("run", "-d", "mnist@1", "-e", "train.py", "-g", "0.5", "-c", "1.5", "--memory", "2Gi"),
+        *("--nodes", "3", "--env", "A=b=c", "--time-limit", "1h30m", "--grace", "500ms"),
+        *("--retry", "2", "--no-queue", "--visibility", "team", "--", "--flag", "-x"),
+    )
+    spec = max(state.sessions.values(), key=lambda s: s.created_at.seconds).spec
+    assert spec == pb.SessionSpec(
+        entry="train.py",
+        args=["--flag", "-x"],
+        bundle_digest=spec.bundle_digest,
+        datasets=[pb.DatasetReference(name="mnist", version=1)],
+        resources=resources_pb2.Resources(
+            gpu_thousandths=500, cpu_thousandths=1500, memory_bytes=2 << 30
+        ),
+        replica_count=3,
+        environment={"A": "b=c"},
+        time_limit={"seconds": 5400},
+        grace={"nanos": 500_000_000},
+        retry_count=2,
+        no_queue=True,
+    )
+
+
+def test_the_entry_by_position(nsml, state, project):
+    (project / "other.py").touch()
+    nsml("run", "other.py", "-g", "0")
+    assert only_session(state).spec.entry == "other.py"
+
+
+def test_a_plain_command(nsml, state, project):
+    nsml("run", "--argv", "--", "./train.sh", "-g", "--fast")
+    spec = only_session(state).spec
+    assert list(spec.argv) == ["./train.sh", "-g", "--fast"]
+    assert (spec.entry, spec.bundle_digest != "") == ("", True)
+    nsml("run", "--argv", "--no-code", "--", "true")
+    assert state.sessions[f"s{2:016d}"].spec.bundle_digest == ""
+
+
+def test_a_plain_command_from_an_empty_folder(nsml, state, tmp_path, monkeypatch):
+    (tmp_path / "void").mkdir()
+    monkeypatch.chdir(tmp_path / "void")
+    nsml("run", "--argv", "--", "true")
+    assert only_session(state).spec.bundle_digest == ""
+
+
+def test_for_programs(nsml, project):
+    assert nsml("run", "-o", "name").stdout == "kim/None/1\n"
+    assert json.loads(nsml("run", "-j").stdout)["name"] == "kim/None/2"
+
+
+def test_an_unused_image_line_is_told(nsml, project):
+    (project / "setup.py").write_text("#nsml: pytorch/pytorch:1.0\n")
+    assert "the image pytorch/pytorch:1.0" in nsml("run").stderr
+
+
+def act_when_read(state, act):
+    """Do something to the session as soon as it is there, from another thread."""
+
+    def work():
+        with state.changed:
+            state.changed.wait_for(lambda: state.sessions, timeout=20)
+        act(only_session(state))
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    return thread
+
+
+def train(state, *, code):
+    def act(session):
+        running = state.change(session, state=pb.SESSION_STATE_RUNNING)
+        state.log(running, b"epoch 1\n")
+        end = pb.SessionEnd(cause=pb.CAUSE_PROGRAM_FAILED, exit_code=code)
+        ended = pb.SESSION_STATE_FAILED if code else pb.SESSION_STATE_SUCCEEDED
+        state.change(running, state=ended, end=end)
+
+    return act_when_read(state, act)
+
+
+def test_following_ends_with_the_sessions_code(nsml, state, project):
+    thread = train(state, code=3)
+    result = nsml("run", "-f", check=False)
+    thread.join()
+    assert result.code == 3
+    assert result.stdout == "epoch 1\n"
+    assert "✗ Failed (exit 3)" in result.stderr
+    assert nsml("command", "@last").stdout == "nsml run\n"
+
+
+def test_waiting_shows_no_output(nsml, state, project):
+    thread = train(state, code=0)
+    result = nsml("run", "--wait")
+    thread.join()
+    assert "epoch" not in result.stdout
+
+
+def test_interactive_sessions_vanish(nsml, state, project):
+    thread = train(state, code=0)
+    assert nsml("run", "-i").stdout == "epoch 1\n"
+    thread.join()
+    assert not state.sessions
+
+
+def test_progress_is_redrawn_on_a_terminal_only(nsml, project, monkeypatch):
+    (project / "data.bin").write_bytes(b"x" * 300_000)
+    assert "\r" in nsml("run", terminal=True).stderr
+    (project / "data.bin").write_bytes(b"y" * 300_000)
+    result = nsml("run")
+    assert "\r" not in result.stderr
+    assert "\x1b" not in result.stderr
+    assert nsml("-q", "run").stderr == ""

@@ -1,0 +1,122 @@
+import json
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+
+
+@pytest.fixture
+def three(state):
+    state.add("kim/mnist/1")
+    state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED)
+    state.add("lee/cifar/1", memo="lstm")
+    return state
+
+
+def names(result):
+    return result.stdout.split()
+
+
+@pytest.mark.parametrize(
+    ("words", "expected"),
+    [
+        ([], ["lee/cifar/1", "kim/mnist/1"]),
+        (["-a"], ["lee/cifar/1", "kim/mnist/2", "kim/mnist/1"]),
+        (["-n", "2"], ["lee/cifar/1", "kim/mnist/2"]),
+        (["-s", "lstm"], ["lee/cifar/1"]),
+        (["-s", "kim/*"], ["kim/mnist/1"]),
+        (["--mine"], ["kim/mnist/1"]),
+        (["-u", "lee"], ["lee/cifar/1"]),
+        (["--state", "succeeded"], ["kim/mnist/2"]),
+        (["--filter", "state:run user:lee"], ["lee/cifar/1"]),
+        (["--filter", "name:'*/cifar/*'"], ["lee/cifar/1"]),
+    ],
+)
+def test_ps_narrows(nsml, three, words, expected):
+    assert names(nsml("ps", "-o", "name", *words)) == expected
+
+
+def test_stop_tells_what_came_of_each(nsml, three):
+    result = nsml("stop", "kim/mnist/1", "kim/mnist/2", "kim/mnist/9", check=False)
+    assert result.code == 9
+    assert names(result) == ["kim/mnist/1"]
+    assert result.stderr.splitlines()[-1] == "stopped 1 · already ended 1 · failed 1"
+
+
+def test_stop_from_a_pipe_with_a_reason(nsml, three):
+    listed = nsml("ps", "-o", "name").stdout
+    result = nsml("stop", "-", "--reason", "enough", stdin=listed)
+    assert names(result) == ["lee/cifar/1", "kim/mnist/1"]
+    assert {s.end.message for s in three.sessions.values() if s.owner == "lee"} == {"enough"}
+
+
+def test_stop_by_glob(nsml, three):
+    assert names(nsml("stop", "*/cifar/*")) == ["lee/cifar/1"]
+
+
+def test_all_ended_already_is_a_conflict(nsml, three):
+    nsml("stop", "kim/mnist/1")
+    assert nsml("stop", "kim/mnist/1", "kim/mnist/2", check=False).code == 6
+
+
+@pytest.fixture
+def many(state):
+    for number in range(12):
+        state.add(f"kim/mnist/{number + 1}", pb.SESSION_STATE_SUCCEEDED)
+    return state
+
+
+def test_rm_of_many_needs_the_number(nsml, many):
+    result = nsml("rm", "kim/mnist/*", check=False)
+    assert result.code == 2
+    assert "--confirm 12 or -y" in result.stderr
+    assert nsml("rm", "kim/mnist/*", "--confirm", "11", check=False).code == 2
+    assert nsml("rm", "kim/mnist/*", terminal=True, stdin="y\n", check=False).code == 2
+    assert len(many.sessions) == 12
+    assert len(names(nsml("rm", "kim/mnist/*", terminal=True, stdin="12\n"))) == 12
+    assert not many.sessions
+
+
+@pytest.mark.parametrize("flags", [["-y"], ["-f"], ["--confirm", "12"]])
+def test_rm_of_many_without_asking(nsml, many, flags):
+    nsml("rm", "kim/mnist/*", *flags)
+    assert not many.sessions
+
+
+def test_rm_of_what_was_named_does_not_ask(nsml, many):
+    assert names(nsml("rm", "kim/mnist/1", "kim/mnist/2")) == ["kim/mnist/1", "kim/mnist/2"]
+
+
+def test_rm_by_glob_asks(nsml, many):
+    assert nsml("rm", "kim/mnist/1?", check=False).code == 2
+    assert nsml("rm", "kim/mnist/1?", terminal=True, stdin="n\n", check=False).code == 2
+    nsml("rm", "kim/mnist/1?", terminal=True, stdin="y\n")
+    assert len(many.sessions) == 9
+    assert nsml("rm", "kim/mnist/*", "--no-input", terminal=True, check=False).code == 2
+
+
+def test_memo(nsml, three):
+    nsml("memo", "kim/mnist/1", "baseline")
+    nsml("memo", "kim/mnist/1", "--append", "two")
+    assert nsml("memo", "kim/mnist/1").stdout == "baseline two\n"
+    nsml("memo", "kim/mnist/1", "--clear")
+    assert nsml("memo", "kim/mnist/1").stdout == "\n"
+
+
+def test_getid(nsml, three):
+    found = nsml("getid", "kim/mnist/1").stdout.strip()
+    assert three.sessions[found].name == "kim/mnist/1"
+
+
+def test_a_command_made_from_the_spec(nsml, everything):
+    assert nsml("command", "@last").stdout == (
+        "nsml run -d mnist@1 -g 2 -m 'first try' -e main.py -- --lr 0.1\n"
+    )
+
+
+def test_why_it_waits(nsml, state):
+    state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED, waiting="61 free, largest hole 6")
+    result = nsml("status", "--explain", "@last")
+    assert result.stdout == "kim/mnist/1  ◌ Queued\n  why: 61 free, largest hole 6\n"
+    shown = json.loads(nsml("status", "--explain", "@last", "-j").stdout)
+    assert shown["waiting"] == "61 free, largest hole 6"

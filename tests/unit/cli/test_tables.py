@@ -1,0 +1,162 @@
+"""Golden output: what people read and scripts parse changes only on purpose."""
+
+import json
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+
+
+def test_ps(nsml, everything):
+    assert nsml("ps").stdout == (
+        "Name         Created    Args      Status     GPUs         Summary"
+        "                              Description  # of Models\n"
+        "-----------  ---------  --------  ---------  -----------  "
+        "-----------------------------------  -----------  -----------\n"
+        "kim/mnist/1  a day ago  --lr 0.1  ● Running  2 simulated  "
+        "train/loss=0.25, val/accuracy=0.988  first try    1\n"
+    ).replace("a day ago", "23 hours ago").replace("Created  ", "Created     ").replace(
+        "-----------  ---------  --", "-----------  ------------  --"
+    )
+
+
+def test_model_ls(nsml, everything):
+    assert nsml("model", "ls", "@last").stdout == (
+        "Checkpoint  Last Modified  Elapsed  Summary                       Size\n"
+        "----------  -------------  -------  ----------------------------  -------\n"
+        "best        23 hours ago   12.500   step=2, val/accuracy=0.98765  7 Bytes\n"
+    )
+
+
+def test_dataset_ls(nsml, everything):
+    assert nsml("dataset", "ls").stdout == (
+        "Name   Size    Last Modified  Author  Description  Version\n"
+        "-----  ------  -------------  ------  -----------  -------\n"
+        "mnist  3.5 MB  4 hours ago    kim     #example     1\n"
+    )
+
+
+def test_gpustat(nsml, everything):
+    assert nsml("gpustat").stdout == (
+        "Node   GPU  Model          Load  Memory             Temp  Power  Held  Sessions\n"
+        "-----  ---  -------------  ----  -----------------  ----  -----  ----  "
+        "------------------------\n"
+        "gpu-1  0    Simulated GPU  91%   61.0 GiB/80.0 GiB  71°C  388 W  1     kim/mnist/1\n"
+        "gpu-1  1    Simulated GPU  91%   61.0 GiB/80.0 GiB  71°C  388 W  0.5   "
+        "kim/mnist/1, 1 of others\n"
+    )
+
+
+def test_status(nsml, everything, server):
+    assert nsml("status").stdout == (
+        f"control   cp-1 leads term 3 · embedded · nsml 0.1.0 at {server.address}\n"
+        "nodes     1/2 ready\n"
+        "gpus      0.5/2 used (simulated)\n"
+        "cpus      1/4 used\n"
+        "sessions  1 running · 0 queued\n"
+    )
+
+
+def test_node_ls(nsml, everything):
+    assert nsml("node", "ls").stdout == (
+        "Name   State  GPUs             CPUs  CPU %  Memory            Isolation  Last contact  Note\n"
+        "-----  -----  ---------------  ----  -----  ----------------  ---------  ------------  ----\n"
+        "gpu-1  ready  1.5/2 simulated  1/4   12%    4.0 GiB/16.0 GiB  namespace  just now\n"
+    )
+
+
+def test_eventlen(nsml, everything):
+    assert nsml("eventlen", "@last").stdout == (
+        "Metric      Count\n----------  -----\nnote        1\ntrain/loss  3\n"
+    )
+    assert nsml("eventlen", "@last", "-o", "csv").stdout == "name,count\nnote,1\ntrain/loss,3\n"
+
+
+def test_ps_json(nsml, everything):
+    found = json.loads(nsml("ps", "-j").stdout)
+    assert list(found) == ["schema_version", "items"]
+    (item,) = found["items"]
+    assert item["name"] == "kim/mnist/1"
+    assert item["state"] == "RUNNING"
+    assert item["gpus"] == 2.0
+    assert item["args"] == ["--lr", "0.1"]
+    assert item["summary"] == {"step": 3.0, "train/loss": 0.25, "val/accuracy": 0.98765}
+    assert item["created_at"] == "2023-11-14T22:13:21.000Z"
+    assert item["ended_at"] is None
+    assert item["simulated"] is True
+
+
+def test_every_format_of_ps(nsml, everything):
+    fields = ["ps", "--fields", "name,gpus,args,memo"]
+    assert nsml(*fields, "-o", "jsonl").stdout == (
+        '{"schema_version":1,"name":"kim/mnist/1","gpus":2.0,"args":["--lr","0.1"],"memo":"first try"}\n'
+    )
+    assert nsml(*fields, "-o", "csv").stdout == (
+        'name,gpus,args,memo\nkim/mnist/1,2.0,"[""--lr"",""0.1""]",first try\n'
+    )
+    assert nsml(*fields, "-o", "yaml").stdout == (
+        "schema_version: 1\n"
+        "items:\n"
+        '  - name: "kim/mnist/1"\n'
+        "    gpus: 2.0\n"
+        "    args:\n"
+        '      - "--lr"\n'
+        '      - "0.1"\n'
+        '    memo: "first try"\n'
+    )
+    assert nsml("ps", "-o", "name").stdout == "kim/mnist/1\n"
+    assert nsml("ps", "--fields", "memo,name", "--no-header").stdout == "first try  kim/mnist/1\n"
+
+
+@pytest.mark.parametrize(
+    ("at", "end", "text"),
+    [
+        (pb.SESSION_STATE_FAILED, (pb.CAUSE_PROGRAM_FAILED, 3), "✗ Failed (exit 3)"),
+        (pb.SESSION_STATE_FAILED, (pb.CAUSE_OUT_OF_MEMORY, 137), "✗ Failed (out of memory)"),
+        (pb.SESSION_STATE_SUCCEEDED, (pb.CAUSE_COMPLETED, 0), "✔ Succeeded"),
+        (pb.SESSION_STATE_STOPPED, (pb.CAUSE_STOP_REQUESTED, 143), "■ Stopped"),
+        (99, (0, 0), "? Unspecified"),
+    ],
+)
+def test_ends_say_how(nsml, state, at, end, text):
+    session = state.add("kim/mnist/1", at)
+    session.end.cause, session.end.exit_code = end
+    assert nsml("ps", "-a", "--fields", "state", "--no-header").stdout == f"{text}\n"
+
+
+def test_a_queued_session_says_why(nsml, state):
+    state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED, waiting="needs 8 GPUs on one node")
+    assert "needs 8 GPUs on one node" in nsml("ps").stdout
+
+
+def test_nothing_live_says_where_the_rest_is(nsml):
+    result = nsml("ps")
+    assert result.stdout == ""
+    assert "nsml ps -a" in result.stderr
+
+
+def test_colours_and_width_on_a_terminal_only(nsml, everything, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "90")
+    shown = nsml("ps", terminal=True).stdout
+    assert "\x1b[32m● Running" in shown
+    plain = shown.replace("\x1b[32m", "").replace("\x1b[0m", "")
+    assert max(len(line) for line in plain.splitlines()) <= 90
+    assert "…" in plain
+    monkeypatch.setenv("COLUMNS", "60")
+    narrow = nsml("ps", terminal=True, NO_COLOR="1").stdout
+    assert max(len(line) for line in narrow.splitlines()) <= 60
+    assert "simulated" in narrow
+    assert "\x1b" not in nsml("ps", terminal=True, NO_COLOR="1").stdout
+    assert "\x1b" not in nsml("ps", terminal=True, TERM="dumb").stdout
+    assert "\x1b" not in nsml("--no-color", "ps", terminal=True).stdout
+    assert "\x1b[32m" in nsml("ps", FORCE_COLOR="1").stdout
+    assert "\x1b[32m" in nsml("ps", NSML_COLOR="always").stdout
+
+
+def test_what_a_user_wrote_cannot_steer_the_terminal(nsml, state, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    state.add("kim/mnist/1", memo="\x1b]0;owned\x07\x1b[2J\u202egnp.exe\r\n")
+    shown = nsml("ps", terminal=True, NO_COLOR="1").stdout
+    assert "\x1b" not in shown
+    assert "\u202e" not in shown
+    assert "␛]0;owned␇" in shown

@@ -1,0 +1,98 @@
+import math
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from nsml.v1.sessions_pb2 import MetricPoint
+from nsml.view.plot import MARK, chart, rasterise, words
+from nsml.view.series import Axis, Series, collect, smooth
+
+ANY = st.floats(allow_nan=True, allow_infinity=True)
+POINTS = st.lists(st.tuples(st.floats(-1e300, 1e300), ANY), max_size=60)
+
+
+def line(points, label="a"):
+    points = sorted(points, key=lambda pair: pair[0])
+    return Series(label=label, x=[x for x, _ in points], y=[y for _, y in points])
+
+
+def lit(raster, row, column):
+    return raster.cells[row][column][0] != "\u2800"
+
+
+@settings(max_examples=60)
+@given(st.lists(POINTS.filter(bool), max_size=3), st.integers(1, 40), st.integers(1, 10))
+def test_any_points_can_be_drawn(lines, columns, rows):
+    raster = rasterise([line(points) for points in lines], columns=columns, rows=rows)
+    assert [len(row) for row in raster.cells] == [columns] * rows
+
+
+@settings(max_examples=60)
+@given(POINTS)
+def test_any_points_make_a_chart(points):
+    rows = chart("loss", [line(points)], axis=Axis.STEP, columns=60, rows=5)
+    assert all(len("".join(p.text for p in row)) <= 60 for row in rows if "┤" in row[0].text)
+    assert words("loss", line(points), axis=Axis.STEP) if points else True
+
+
+def test_a_single_spike_is_never_lost():
+    y = [0.0] * 100_000
+    y[54_321] = 1.0
+    raster = rasterise([line(list(enumerate(y)))], columns=40, rows=6)
+    assert [place for place in range(40) if lit(raster, 0, place)] == [54_321 * 79 // 99_999 // 2]
+
+
+def test_a_value_that_is_no_number_is_a_gap_and_a_mark():
+    with_gap = line([(0, 0.0), (10, 0.0), (20, math.nan), (30, 0.0), (40, 1.0)])
+    rows = chart("loss", [with_gap], axis=Axis.STEP, columns=51, rows=4)
+    text = ["".join(piece.text for piece in row) for row in rows]
+    assert "1 of them not a number" in text[0]
+    assert text[5].index(MARK) == 10 + 20
+    bottom = text[4][10:]
+    assert bottom[12] == "\u2800"
+    assert bottom[5] != "\u2800"
+
+
+def test_the_first_line_is_on_top():
+    flat = [(float(x), 1.0) for x in range(10)]
+    raster = rasterise([line(flat, "a"), line(flat, "b")], columns=10, rows=3)
+    assert {owner for row in raster.cells for mark, owner in row if mark != "\u2800"} == {0}
+
+
+@given(st.floats(-1e6, 1e6), st.floats(0, 0.999), st.integers(1, 50))
+def test_smoothing_leaves_a_constant_alone(value, alpha, count):
+    smoothed = smooth(Series(label="a", x=range(count), y=[value] * count), alpha)
+    assert all(math.isclose(y, value, rel_tol=1e-9, abs_tol=1e-9) for y in smoothed.y)
+
+
+def test_smoothing_passes_over_what_is_no_number():
+    smoothed = smooth(Series(label="a", x=[0, 1, 2], y=[1.0, math.nan, 1.0]), 0.9)
+    assert smoothed.y[0] == smoothed.y[2] == 1.0
+    assert math.isnan(smoothed.y[1])
+
+
+def point(name, number, *, step=None, seconds=0, rank=0, attempt=1):
+    made = MetricPoint(name=name, number=number, step=step, rank=rank, attempt=attempt)
+    made.time.seconds = seconds
+    return made
+
+
+def test_axes():
+    points = [point("x", 1.0, step=5, seconds=100), point("x", 2.0, step=7, seconds=160)]
+    assert collect(points, session="s", axis=Axis.STEP)["x"][0].x == [5, 7]
+    assert collect(points, session="s", axis=Axis.RELATIVE)["x"][0].x == [0, 60]
+    assert collect(points, session="s", axis=Axis.WALL)["x"][0].x == [100, 160]
+    bare = [point("x", 1.0), point("x", 2.0)]
+    assert collect(bare, session="s", axis=Axis.STEP)["x"][0].x == [0, 1]
+
+
+def test_replicas_are_lines_of_their_own():
+    found = collect(
+        [point("x", 1.0, step=0), point("x", 2.0, step=0, rank=1)], session="s", axis=Axis.STEP
+    )
+    assert [series.label for series in found["x"]] == ["s rank 0", "s rank 1"]
+
+
+def test_a_repeated_attempt_keeps_steps_in_order():
+    points = [point("x", float(n), step=step) for n, step in enumerate([0, 1, 2, 1, 2, 3])]
+    assert collect(points, session="s", axis=Axis.STEP)["x"][0].x == [0, 1, 1, 2, 2, 3]

@@ -1,0 +1,55 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml.view.tables import Column, pick, render
+from nsml.view.text import width
+
+COLUMNS = (
+    Column(key="a", title="A", cell=lambda row, _: row[0]),
+    Column(key="b", title="Bee", cell=lambda row, _: row[1], shrinks_to=3),
+    Column(key="c", title="Sea", cell=lambda row, _: row[2], is_optional=True),
+    Column(key="d", title="Dee", cell=lambda row, now: f"{now}", is_wide=True),
+)
+
+
+def test_simple_style():
+    rows = [("x", "one", "z"), ("yy", "three", "")]
+    assert render(pick(COLUMNS), rows, now=0) == [
+        "A   Bee    Sea",
+        "--  -----  ---",
+        "x   one    z",
+        "yy  three",
+    ]
+
+
+def test_picking():
+    assert [column.key for column in pick(COLUMNS)] == ["a", "b", "c"]
+    assert [column.key for column in pick(COLUMNS, wide=True)] == ["a", "b", "c", "d"]
+    assert [column.key for column in pick(COLUMNS, ["d", "a"])] == ["d", "a"]
+    with pytest.raises(KeyError, match="x"):
+        pick(COLUMNS, ["a", "x"])
+
+
+def test_korean_lines_up():
+    lines = render(pick(COLUMNS), [("x", "둘째", "1"), ("x", "abcd", "2")], now=0)
+    assert [width(line) for line in lines[2:]] == [width(lines[2])] * 2
+
+
+def test_colours_do_not_move_columns():
+    coloured = (
+        Column(key="a", title="A", cell=lambda r, _: r[0], colour=lambda _: "red"),
+        COLUMNS[1],
+    )
+    lines = render(coloured, [("x", "y")], now=0, paint=lambda text, colour: f"<{colour}:{text}>")
+    assert lines[2] == "<red:x>  y"
+
+
+ROWS = st.lists(
+    st.tuples(st.text("x", max_size=4), st.text("y", max_size=60), st.text("z", max_size=60))
+)
+
+
+@given(ROWS, st.integers(12, 120))
+def test_a_table_fits_the_terminal(rows, room):
+    assert max(map(width, render(pick(COLUMNS), rows, now=0, room=room))) <= room

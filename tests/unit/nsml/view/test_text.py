@@ -1,0 +1,101 @@
+import itertools
+
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from nsml.view.text import LogText, fit, pad, visible, width
+
+SAFE = {"\n", "\t"}
+
+
+def is_harmless(text, *, allowed=""):
+    return all(
+        letter.isprintable() or letter in SAFE or letter in allowed or not is_control(letter)
+        for letter in text
+    )
+
+
+def is_control(letter):
+    code = ord(letter)
+    return (
+        code < 0x20
+        or 0x7F <= code < 0xA0
+        or letter in "\u200e\u200f\u061c"
+        or (0x2028 <= code <= 0x202E or 0x2066 <= code <= 0x2069 or 0xD800 <= code <= 0xDFFF)
+    )
+
+
+@given(st.text(st.characters()))
+@example("\x1b]52;c;aGk=\x07")
+@example("\u202egnp.exe")
+def test_visible_text_is_one_harmless_line(text):
+    shown = visible(text)
+    assert not any(is_control(letter) for letter in shown)
+
+
+@given(st.text(st.characters(min_codepoint=32, max_codepoint=126)))
+def test_plain_text_stays(text):
+    assert visible(text) == text
+
+
+@given(st.binary(max_size=400), st.lists(st.integers(0, 400), max_size=5), st.booleans())
+@example(b"\x1b[31mx\x1b[0m", [3, 5], True)
+@example(b"\xe2\x82\xac", [1, 2], True)
+@example(b"a\r\nb\rc", [2], True)
+@example(b"\x1b[8mhidden", [], True)
+@example(b"\x1b[38;5;8mgrey", [], True)
+def test_pieces_do_not_matter_and_nothing_harmful_passes(data, cuts, keeps_colour):
+    whole = LogText(keeps_colour=keeps_colour)
+    expected = whole.feed(data) + whole.close()
+    pieces = LogText(keeps_colour=keeps_colour)
+    marks = [0, *sorted(min(cut, len(data)) for cut in cuts), len(data)]
+    got = "".join(pieces.feed(data[a:b]) for a, b in itertools.pairwise(marks))
+    assert got + pieces.close() == expected
+    rest = expected
+    if keeps_colour:
+        for part in expected.split("\x1b")[1:]:
+            body, found, _ = part.partition("m")
+            assert found
+            assert body[0] == "["
+            assert set(body[1:]) <= set("0123456789;")
+        rest = expected.replace("\x1b", "")
+    assert not any(is_control(letter) and letter not in SAFE for letter in rest)
+
+
+def test_concealed_text_is_shown():
+    text = LogText(keeps_colour=True)
+    assert text.feed(b"\x1b[8msecret\x1b[1;8;4mx") == "␛[8msecret␛[1;8;4mx"
+    assert text.feed(b"\x1b[38;5;8mgrey\x1b[0m") == "\x1b[38;5;8mgrey\x1b[0m"
+
+
+def test_open_colours_are_closed():
+    text = LogText(keeps_colour=True)
+    assert text.feed(b"\x1b[31mred") == "\x1b[31mred"
+    assert text.close() == "\x1b[0m"
+
+
+def test_an_unfinished_sequence_is_shown_at_the_end():
+    text = LogText(keeps_colour=True)
+    assert text.feed(b"x\x1b[3") == "x"
+    assert text.close() == "␛[3"
+
+
+def test_progress_lines_are_kept():
+    text = LogText(keeps_colour=False)
+    assert text.feed(b"10%\r20%\r\n") == "10%\n20%\n"
+
+
+@given(st.text(max_size=30), st.integers(0, 30))
+@example("둘째 시도", 5)
+@example("e\u0301e\u0301", 1)
+def test_what_fits_fits(text, cells):
+    assert width(fit(text, cells)) <= max(cells, 0)
+    if width(text) <= cells:
+        assert fit(text, cells) == text
+        assert width(pad(text, cells)) == cells
+
+
+def test_widths():
+    assert width("둘째") == 4
+    assert width("e\u0301") == 1
+    assert fit("둘째 시도", 5) == "둘째…"
