@@ -107,10 +107,17 @@ def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
         if value := environment.get(ENVIRONMENT_PREFIX + field.upper()):
             document[field] = value
     try:
-        settings = msgspec.convert(document, Settings, strict=False)
+        settings = msgspec.convert(document, Settings, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{path}: {error}") from error
     return _with_absolute_paths(settings, path.absolute().parent)
+
+
+def _decode(wanted: type, value: object) -> object:
+    """What msgspec does not know by itself: paths."""
+    if wanted is Path and isinstance(value, str):
+        return Path(value)
+    raise NotImplementedError(f"a {wanted.__name__} in the settings")
 
 
 def _with_absolute_paths(settings: Settings, base: Path) -> Settings:

@@ -170,7 +170,7 @@ def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dic
 
 def root_plan(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> list[MountEntry]:
     """What the root of the replica holds, in the order in which it is built."""
-    plan = [*machine.system, *_python_entries(spec)]
+    plan = [*machine.system]
     plan.append(_entry("proc", "", "/proc") if machine.with_pid else _bind("/proc", "/proc"))
     plan += _device_entries(spec)
     plan += [
@@ -178,6 +178,8 @@ def root_plan(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> lis
         _entry("symlink", "/tmp", "/var/tmp"),  # noqa: S108
         _bind(str(folder.app), APP, write=True),
         _bind(str(folder.run), RUN, write=True),
+        # After /tmp: a data folder below it would be hidden by it.
+        *_python_entries(spec),
     ]
     if spec.sdk_folder:
         plan.append(_bind(str(spec.sdk_folder), SDK))
