@@ -1,5 +1,6 @@
-"""The control plane's settings: one typed tree, read once by `main` from a TOML file and the
-environment. Nothing is read at import.
+"""The control plane's settings: one typed tree, read once from a TOML file and the environment.
+
+Nothing is read at import.
 """
 
 from __future__ import annotations

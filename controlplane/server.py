@@ -283,8 +283,9 @@ async def _prepare(settings: Settings, plane: ControlPlane, running: asyncio.Tas
 
 
 class _Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Stands before the interceptor until there is one: the server must exist before the ports
-    are known, and the ports before the control plane is put together.
+    """Stands before the interceptor until there is one.
+
+    The server must exist before the ports are known, and they before the control plane is made.
     """
 
     def __init__(self) -> None:

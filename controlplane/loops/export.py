@@ -4,9 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-import structlog
-
-from controlplane.domain.errors import NsmlError
 from controlplane.domain.snapshot import SessionChanged
 
 if TYPE_CHECKING:
@@ -31,7 +28,6 @@ class Exporting:
         self._state = state
         self._exporter = exporter
         self._clock = clock
-        self._log = structlog.get_logger("loops.export")
 
     async def run(self) -> None:
         """Export what has ended, until cancelled."""
@@ -50,14 +46,12 @@ class Exporting:
 
     async def _round(self, ended: dict[str, Session]) -> dict[str, Session]:
         """Export some; what is left."""
-        now = list(ended.values())[:AT_ONCE]
-        if not now:
+        tried = dict(list(ended.items())[:AT_ONCE])
+        if not tried:
             return ended
-        try:
-            await self._exporter.export(now)
-        except NsmlError as error:
-            self._log.warning("export.failed", reason=error.message, sessions=len(now))
+        done = await self._exporter.export(list(tried.values()))
+        if len(done) < len(tried):
             await self._clock.sleep(RETRY_S)
-            return ended
-        done = {one.id for one in now}
-        return {key: one for key, one in ended.items() if key not in done}
+        # Those that failed go to the end, so that one cannot hold up the others.
+        later = {key: one for key, one in ended.items() if key not in tried}
+        return later | {key: one for key, one in tried.items() if key not in done}

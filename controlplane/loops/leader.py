@@ -90,7 +90,7 @@ class LeaderLoop:
             try:
                 async with leadership:
                     await self._lead(leadership)
-            except* (LeadershipLost, Deposed) as losses:
+            except* (LeadershipLost, Deposed, NotLeader) as losses:
                 self._log.warning("leader.lost", reasons=[str(one) for one in losses.exceptions])
             await self._clock.sleep(AGAIN_S)
 

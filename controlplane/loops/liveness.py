@@ -95,8 +95,11 @@ class Liveness:
                     draft,
                     node,
                     sorted(overdue),
-                    Cause.LOST_AFTER,
-                    f"node {node} was silent for longer than lost_after",
-                    self._clock.time(),
+                    silence.Proof(
+                        cause=Cause.LOST_AFTER,
+                        message=f"node {node} was silent for longer than lost_after",
+                        now=self._clock.time(),
+                    ),
+                    self._contacts.unheard,
                 )
             )

@@ -46,7 +46,7 @@ RETRY_S: Final = 0.1
 """Pause after the store did not answer."""
 
 
-class Deposed(Exception):  # noqa: N818 - named for what happened
+class Deposed(Exception):
     """The fence did not hold: another control plane leads."""
 
 

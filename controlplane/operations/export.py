@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING
 
+import structlog
+
+from controlplane.domain.errors import NsmlError
 from controlplane.history.values import AttemptCharge, SessionRecord
 from controlplane.operations import records
 from controlplane.operations.listing import arguments_of
@@ -17,6 +20,8 @@ if TYPE_CHECKING:
     from controlplane.operations.committer import Committer
     from controlplane.operations.draft import Draft
 
+_log = structlog.get_logger("operations.export")
+
 
 class Exporter:
     """Moves ended sessions; each step may be repeated."""
@@ -25,15 +30,22 @@ class Exporter:
         self._history = history
         self._committer = committer
 
-    async def export(self, sessions: Sequence[Session]) -> None:
-        """Put them into the catalogue, then delete their keys together."""
-        await asyncio.gather(*[self._put(session) for session in sessions])
+    async def export(self, sessions: Sequence[Session]) -> set[str]:
+        """Put them into the catalogue, then delete their keys together; ids of those done."""
+        put = await asyncio.gather(*[self._put(session) for session in sessions])
+        done = [session for session, is_put in zip(sessions, put, strict=True) if is_put]
         await asyncio.gather(
-            *[self._committer.decide(_removal(session), soft=True) for session in sessions]
+            *[self._committer.decide(_removal(session), soft=True) for session in done]
         )
+        return {session.id for session in done}
 
-    async def _put(self, session: Session) -> None:
-        await self._history.catalogue.put_session(row_of(session), charges_of(session))
+    async def _put(self, session: Session) -> bool:
+        try:
+            await self._history.catalogue.put_session(row_of(session), charges_of(session))
+        except NsmlError as error:
+            _log.warning("export.failed", session=session.name, reason=error.message)
+            return False
+        return True
 
 
 def _removal(session: Session) -> Callable[[Draft], None]:

@@ -66,19 +66,15 @@ class Matcher:
         """Whether the caller may see and wants to see it."""
         wanted = self._filter
         ended_too = wanted.wants_ended if ended_too is None else ended_too
-        if not session_visible(self._caller, session):
-            return False
-        if session.state.is_ended and not ended_too:
-            return False
-        if self._owners and session.owner not in self._owners:
-            return False
-        if wanted.states and session.state not in wanted.states:
-            return False
-        if wanted.dataset and session.dataset != wanted.dataset:
-            return False
-        if self._name and not self._name.match(session.name):
-            return False
-        return not self._text or self._text in searched_text(session).casefold()
+        return (
+            (ended_too or not session.state.is_ended)
+            and (not self._owners or session.owner in self._owners)
+            and (not wanted.states or session.state in wanted.states)
+            and (not wanted.dataset or session.dataset == wanted.dataset)
+            and (self._name is None or self._name.match(session.name) is not None)
+            and (not self._text or self._text in searched_text(session).casefold())
+            and session_visible(self._caller, session)
+        )
 
 
 def owners_of(caller: UserCaller, wanted: Filter) -> tuple[str, ...]:

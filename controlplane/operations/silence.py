@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.values import Cause, Exit, Node, ReplicaPhase
@@ -11,12 +11,21 @@ from controlplane.operations.reports import Report, apply_report, follow_replica
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from controlplane.domain.values import Session
+    from controlplane.domain.values import Replica, Session
     from controlplane.operations.draft import Draft
 
 LOST_AFTER_MARGIN_S: Final = 30.0
 """Added to lost_after and grace: the shim counts from the agent's own last contact, which may have
 been a little later than ours."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proof:
+    """Why replicas are known to be gone, and since when."""
+
+    cause: Cause
+    message: str
+    now: float
 
 
 def contact_changed(draft: Draft, node: str, unheard: frozenset[str], now: float) -> None:
@@ -28,14 +37,14 @@ def contact_changed(draft: Draft, node: str, unheard: frozenset[str], now: float
 
 
 def lose(
-    draft: Draft, node: str, session_ids: Iterable[str], cause: Cause, message: str, now: float
+    draft: Draft, node: str, session_ids: Iterable[str], proof: Proof, unheard: frozenset[str]
 ) -> None:
-    """There is proof that these sessions' replicas on the node are gone."""
+    """The replicas of these sessions on the node are gone."""
     for session_id in session_ids:
         session = draft.session(session_id)
         for one in session.replicas if session else ():
             if session and one.node == node:
-                apply_report(draft, _loss(session, one.rank, node, cause, message, now), _NONE, now)
+                apply_report(draft, _loss(session, one, proof), unheard, proof.now)
 
 
 def register(
@@ -55,29 +64,26 @@ def register(
     has = {(report.session_id, report.attempt, report.rank) for report in reports}
     booted = known is not None and known.boot_id != node.boot_id
     message = f"node {node.name} was restarted" if booted else f"node {node.name} has it no longer"
+    proof = Proof(cause=Cause.NODE_LOST, message=message, now=now)
     for session in _sessions_of(draft, node.name):
         for one in session.replicas:
             if one.node != node.name or one.phase is ReplicaPhase.PLACED:
                 continue
             if (session.id, session.attempt, one.rank) not in has:
-                loss = _loss(session, one.rank, node.name, Cause.NODE_LOST, message, now)
-                apply_report(draft, loss, unheard, now)
+                apply_report(draft, _loss(session, one, proof), unheard, now)
     contact_changed(draft, node.name, unheard, now)
 
 
-_NONE: Final[frozenset[str]] = frozenset()
-
-
-def _loss(session: Session, rank: int, node: str, cause: Cause, message: str, now: float) -> Report:
-    ran = max(now - session.started_at, 0.0) if session.started_at else 0.0
+def _loss(session: Session, replica: Replica, proof: Proof) -> Report:
+    ran = max(proof.now - session.started_at, 0.0) if session.started_at else 0.0
     return Report(
-        node=node,
+        node=replica.node,
         session_id=session.id,
         attempt=session.attempt,
-        rank=rank,
+        rank=replica.rank,
         phase=ReplicaPhase.FINALIZED,
-        at=now,
-        exit=Exit(cause=cause, message=message, ended_at=now, ran_for_s=ran),
+        at=proof.now,
+        exit=Exit(cause=proof.cause, message=proof.message, ended_at=proof.now, ran_for_s=ran),
     )
 
 

@@ -80,7 +80,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
 
     @streaming
     async def Control(  # noqa: N802 - named by the contract
-        self, requests: AsyncIterator[agents_pb2.ControlRequest], context: Context
+        self, requests: AsyncIterator[agents_pb2.ControlRequest], _: Context
     ) -> AsyncGenerator[agents_pb2.ControlResponse, None]:
         """Register, then orders and acknowledgements down while reports come up."""
         who = require_agent()
@@ -158,7 +158,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
 
     @streaming
     async def Ingest(  # noqa: N802 - named by the contract
-        self, requests: AsyncIterator[agents_pb2.IngestRequest], context: Context
+        self, requests: AsyncIterator[agents_pb2.IngestRequest], _: Context
     ) -> AsyncGenerator[agents_pb2.IngestResponse, None]:
         """Store chunks; each answer says what is on disk then."""
         who = require_agent()
