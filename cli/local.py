@@ -96,6 +96,11 @@ class DataFolder:
         return self.path / CONTROL_PLANE / "admin.token"
 
     @property
+    def authority(self) -> Path:
+        """Certificate of the platform's authority: what `nsml login --ca` takes elsewhere."""
+        return self.path / CONTROL_PLANE / "ca.pem"
+
+    @property
     def node_token(self) -> Path:
         """Token with which the agent of this machine speaks for its node."""
         return self.path / CONTROL_PLANE / "node.token"

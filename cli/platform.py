@@ -29,6 +29,7 @@ from cli.local import (
 )
 from cli.teardown import TearDown
 from nsml.client import contexts
+from nsml.client.errors import NotSignedIn
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -215,11 +216,21 @@ def _ask_cluster(folder: DataFolder) -> GetClusterResponse:
     async def ask() -> GetClusterResponse:
         context = folder.context()
         if context is None:
-            raise CommandError("the control plane ended again", advice=f"read {folder.path}")
+            raise CommandError(
+                "the control plane ended again", advice=f"read {folder.path / CONTROL_PLANE}.log"
+            )
         async with connect(context) as client:
             return await client.nodes.cluster()
 
-    return asyncio.run(ask())
+    try:
+        return asyncio.run(ask())
+    except NotSignedIn as error:
+        raise CommandError(
+            "the administrator's token of this platform is not valid any more",
+            code=ExitCode.DENIED,
+            why=f"{folder.admin_token} has expired, or was revoked by nsml logout",
+            advice="nsml down --keep-sessions, then nsml up: a new one is made at its start",
+        ) from error
 
 
 def _ensure_agent(
@@ -257,6 +268,7 @@ def _tell_up(
     app.write(f"  control plane  {said.get('address')}, on {_words_of(choices.coordination)}")
     if choices.listen:
         app.write(f"                 {choices.listen} with TLS for other machines")
+        app.write(f"  authority      {folder.authority}")
     app.write(f"  node           {_node_words(choices, agent)}")
     app.write(f"  you            {choices.admin}, context {CONTEXT_NAME}")
     app.write(f"  data           {folder.path}")
@@ -392,10 +404,16 @@ def _check_free_for(folder: DataFolder, before: Choices | None, address: str) ->
 
 
 def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -> Choices:
-    """The choices with the address of the agents' listener, asked for with a join token once."""
+    """The choices with the address of the agents' listener, asked for with a join token once.
+
+    Later calls renew the certificate when that is due.
+    """
     from nsml.client import trust
 
     if choices.agents:
+        files = trust.NodeFiles.within(folder.trust)
+        now = app.clock.time()
+        asyncio.run(trust.renew_when_due(choices.agents, choices.node, files, now=now))
         return choices
     host, port = _split(choices.server)
     parsed = trust.parse_join_token(_join_token(app, token))

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 SERVER_NAME = "nsml-controlplane"
 """Every listener's certificate bears it, whatever name the machine is reached under."""
 
+CHANNEL_OPTIONS = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
+"""For channels to listeners whose authority is pinned: it signs nobody else for that name."""
+
 _TOKEN = re.compile(r"(?P<secret>nsml_[A-Za-z0-9_-]{20,100})\.(?P<digest>[0-9a-f]{64})")
 _RENEW_BELOW = 1 / 3
 _HANDSHAKE_S = 10.0
@@ -190,13 +193,30 @@ async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Pat
     files = NodeFiles.within(folder)
     make_key(files.key)
     credentials = grpc.ssl_channel_credentials(fetched.pem)
-    options = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable_http_proxy", 0))
     target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    async with grpc.aio.secure_channel(target, credentials, options) as channel:
+    async with grpc.aio.secure_channel(target, credentials, CHANNEL_OPTIONS) as channel:
         answer = await _ask(channel, node, token.secret, files)
     write_private(files.authority, fetched.pem.decode())
     write_private(files.certificate, answer.certificate.decode())
     return str(answer.agent_address)
+
+
+async def renew_when_due(address: str, node: str, files: NodeFiles, *, now: float) -> bool:
+    """Renew a node's certificate over the agents' listener at `address` if it is time to.
+
+    Returns whether there is a new one. Raises ClientError, Unavailable among them; the old
+    certificate then stays as it is.
+    """
+    import grpc.aio
+
+    if not needs_renewal(files.certificate, now=now):
+        return False
+    credentials = grpc.ssl_channel_credentials(
+        files.authority.read_bytes(), files.key.read_bytes(), files.certificate.read_bytes()
+    )
+    async with grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS) as channel:
+        await renew_certificate(channel, node, files)
+    return True
 
 
 async def renew_certificate(channel: Channel, node: str, files: NodeFiles) -> None:

@@ -9,7 +9,8 @@ import socket
 import stat
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -27,12 +28,15 @@ class Machine:
         self.data = folder / "data"
         self.config = folder / "config"
 
-    def nsml(self, *arguments: str, stdin: str = "", **environment: str):
+    def nsml(
+        self, *arguments: str, stdin: str = "", cwd: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
         base = {k: v for k, v in os.environ.items() if not k.startswith("NSML_")}
         places = {"NSML_DATA": str(self.data), "NSML_CONFIG_DIR": str(self.config)}
         return subprocess.run(
             [str(NSML), *arguments],
             env={**base, **places, **environment},
+            cwd=cwd,
             input=stdin,
             capture_output=True,
             text=True,
@@ -97,6 +101,93 @@ def test_up_status_down_and_again(machine: Machine) -> None:
     again = machine.nsml("up", "--no-agent")
     assert again.returncode == 0, again.stderr
     assert "the embedded store" in again.stdout
+    assert machine.nsml("status").returncode == 0
+
+
+def states(machine: Machine) -> dict[str, str]:
+    found = machine.nsml("ps", "-a", "-j")
+    assert found.returncode == 0, found.stderr
+    return {item["name"]: item["state"] for item in json.loads(found.stdout)["items"]}
+
+
+def until(condition: Callable[[], bool]) -> None:
+    ends_at = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends_at, "nothing came of it"
+        time.sleep(0.1)
+
+
+@pytest.fixture
+def working(machine: Machine, tmp_path: Path) -> Machine:
+    """A machine with an agent and two sessions that run."""
+    up = machine.nsml("up", "--embedded", "--simulate-gpus", "2")
+    assert up.returncode == 0, up.stderr
+    assert "2 x Simulated GPU (simulated)" in up.stdout
+    code = tmp_path / "code"
+    code.mkdir()
+    for _ in range(2):
+        run = machine.nsml("run", "--argv", "--", "/bin/sleep", "600", cwd=code)
+        assert run.returncode == 0, run.stderr
+    until(lambda: list(states(machine).values()) == ["RUNNING", "RUNNING"])
+    return machine
+
+
+def test_down_lists_asks_and_stops_what_runs(working: Machine) -> None:
+    refused = working.nsml("down")
+    assert refused.returncode == 2
+    assert "add -y, or --keep-sessions" in refused.stderr
+    assert len([line for line in refused.stderr.splitlines() if "/None/" in line]) == 2
+    assert set(states(working).values()) == {"RUNNING"}
+    down = working.nsml("down", "-y")
+    assert down.returncode == 0, down.stderr
+    assert working.leftovers() == []
+    assert working.nsml("up").returncode == 0
+    assert set(states(working).values()) == {"STOPPED"}
+
+
+def test_sessions_go_on_without_their_platform_and_are_taken_over(working: Machine) -> None:
+    shims = replica_claims(working)
+    assert len(shims) == 2
+    down = working.nsml("down", "--keep-sessions")
+    assert down.returncode == 0, down.stderr
+    assert "2 sessions go on" in down.stdout
+    assert replica_claims(working) == shims
+    again = working.nsml("up")
+    assert again.returncode == 0, again.stderr
+    until(lambda: set(states(working).values()) == {"RUNNING"})
+    assert replica_claims(working) == shims
+
+
+def test_down_stops_sessions_even_when_everything_else_was_killed(working: Machine) -> None:
+    for name in ("agent", "controlplane"):
+        program = processes.recorded(working.data / f"{name}.pid")
+        assert program is not None
+        processes.signal_program(program, signal.SIGKILL)
+        processes.wait_gone(program, deadline_s=10)
+    assert len(replica_claims(working)) == 2
+    refused = working.nsml("down")
+    assert refused.returncode == 2
+    assert "2 sessions run on this machine" in refused.stderr
+    down = working.nsml("down", "-y")
+    assert down.returncode == 0, down.stderr
+    assert replica_claims(working) == set()
+    assert working.leftovers() == []
+
+
+def replica_claims(machine: Machine) -> set[Program]:
+    claims = (machine.data / "agent" / "replicas").glob("s*/shim.json")
+    return {found for claim in claims if (found := processes.recorded(claim)) is not None}
+
+
+def test_a_token_that_was_given_back_is_made_anew_at_the_next_start(machine: Machine) -> None:
+    assert machine.up().returncode == 0
+    assert machine.nsml("logout").returncode == 0
+    told = machine.up()
+    assert told.returncode == 4
+    assert "not valid any more" in told.stderr
+    assert "nsml down --keep-sessions" in told.stderr
+    assert machine.nsml("down").returncode == 0
+    assert machine.up().returncode == 0
     assert machine.nsml("status").returncode == 0
 
 

@@ -89,6 +89,18 @@ async def test_a_certificate_is_renewed_with_the_same_key(live: Live, tmp_path: 
     assert trust.needs_renewal(files.certificate, now=now + 61 * 86_400)
 
 
+async def test_a_certificate_is_renewed_when_it_is_time(live: Live, tmp_path: Path) -> None:
+    await join(live, tmp_path, await token_of(live))
+    files = NodeFiles.within(tmp_path)
+    before = files.certificate.read_bytes()
+    address = f"127.0.0.1:{port_of(live.agents)}"
+    now = SystemClock().time()
+    assert not await trust.renew_when_due(address, "gpu-1", files, now=now)
+    assert files.certificate.read_bytes() == before
+    assert await trust.renew_when_due(address, "gpu-1", files, now=now + 61 * 86_400)
+    assert files.certificate.read_bytes() != before
+
+
 async def test_a_server_with_another_authority_gets_no_secret(live: Live, tmp_path: Path) -> None:
     real = await token_of(live)
     token = trust.JoinToken(real.secret, make_authority(SystemClock()).digest)
