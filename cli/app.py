@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import shutil
 import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -15,7 +13,6 @@ import click
 from cli.exits import CommandError, ExitCode
 from nsml.client import contexts
 from nsml.client.errors import NotSignedIn, Unavailable
-from nsml.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -63,9 +60,19 @@ class App:
     stdout: IO[str] = field(default_factory=lambda: sys.stdout)
     stderr: IO[str] = field(default_factory=lambda: sys.stderr)
     stdin: IO[str] = field(default_factory=lambda: sys.stdin)
-    clock: Clock = field(default_factory=SystemClock)
     flags: Flags = field(default_factory=Flags)
+    given_clock: Clock | None = None
     _config: contexts.Config | None = None
+
+    @property
+    def clock(self) -> Clock:
+        """The clock of the command: the machine's own unless one was given."""
+        if self.given_clock is None:
+            # Brings in asyncio, which commands that call nobody do without.
+            from nsml.clock import SystemClock
+
+            self.given_clock = SystemClock()
+        return self.given_clock
 
     @property
     def config(self) -> contexts.Config:
@@ -115,6 +122,8 @@ class App:
         """Width of the terminal that reads the result; None when it is no terminal."""
         if not self.stdout.isatty():
             return None
+        import shutil
+
         return shutil.get_terminal_size().columns
 
     def has_colour(self, stream: IO[str]) -> bool:
@@ -184,11 +193,16 @@ class App:
 
     def call(self, body: Callable[[Client], Awaitable[T]]) -> T:
         """Run a coroutine with a client, within --timeout, and give its result."""
+        import asyncio
+        import gc
 
         async def bounded() -> T:
             async with asyncio.timeout(self.flags.timeout_s), self.connect() as client:
                 return await body(client)
 
+        # What was imported stays: collecting it again and again is not worth the time.
+        gc.freeze()
+        gc.enable()
         try:
             return asyncio.run(bounded())
         except TimeoutError as error:

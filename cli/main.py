@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 from typing import TYPE_CHECKING
@@ -102,6 +103,9 @@ def main() -> None:
         # A terminal that cannot show a letter gets a replacement, never a traceback.
         if hasattr(stream, "reconfigure"):
             stream.reconfigure(errors="replace")
+    # Imports make no garbage, and looking for it takes a twentieth of a short command; commands
+    # that run longer have it on again (App.call).
+    gc.disable()
     # gRPC's own diagnostics would go to stderr beside ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if os.environ.get(COMPLETE_VARIABLE):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.app import App, Format
@@ -96,6 +95,8 @@ def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> l
 
 def to_json(value: Any) -> str:
     """Strict JSON on one line: NaN and infinities, which JSON has not, as strings."""
+    import json
+
     return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
@@ -132,7 +133,7 @@ def to_yaml(value: Any, indent: int = 0) -> list[str]:
 
 
 def _scalar(key: str) -> str:
-    return key if key.isidentifier() else json.dumps(key, ensure_ascii=False)
+    return key if key.isidentifier() else to_json(key)
 
 
 def _write_csv(app: App, records: Sequence[Mapping[str, Any]]) -> None:

@@ -63,7 +63,7 @@ class Nsml:
             stdout=Stream(is_terminal=terminal),
             stderr=Stream(is_terminal=terminal),
             stdin=Stream(stdin, is_terminal=terminal),
-            clock=FixedClock(),
+            given_clock=FixedClock(),
         )
         result = Result(int(run(list(words), app)), app)
         if check:

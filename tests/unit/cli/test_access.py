@@ -89,7 +89,7 @@ def test_completion_scripts(nsml, shell):
 
 
 def test_names_are_completed_and_cached(nsml, everything, state):
-    app = App(environ=nsml.environ, clock=SystemClock())
+    app = App(environ=nsml.environ, given_clock=SystemClock())
     assert [item.value for item in names(app, "session", "kim/")] == ["kim/mnist/1"]
     assert [item.value for item in names(app, "dataset", "")] == ["mnist"]
     assert state.calls.count("ListSessions") == 1
