@@ -236,7 +236,7 @@ class App:
             f"{what} at {context.server}",
             reason=error.reason,
             why=error.why or error.message,
-            advice=error.advice or f"nsml login {context.server}",
+            advice=f"nsml login {context.server}",
         )
 
     def link_words(self) -> Callable[[Link], None]:

@@ -99,14 +99,13 @@ async def _find(client: Client, session: str, name: str) -> Checkpoint:
         try:
             found = await client.checkpoints.get(session, name)
         except NotFound as error:
-            if error.advice:
-                raise
             names = [item.name for item in await client.checkpoints.every(session)]
             raise NotFound(
                 error.message,
                 reason=error.reason,
                 why=f"there are {', '.join(names[-10:])}" if names else "it has none",
-                advice="\n".join(f"nsml model pull {session} {item}" for item in near(name, names)),
+                advice="\n".join(f"nsml model pull {session} {item}" for item in near(name, names))
+                or error.advice,
             ) from error
     if found.state != CHECKPOINT_STATE_DURABLE:
         raise CommandError(

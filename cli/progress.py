@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
 _BAR = 24
 _REDRAW_S = 0.1
+_SHORT_S = 1.0
 
 
 class Progress:
@@ -20,7 +21,8 @@ class Progress:
         self._app = app
         self._label = label
         self._tenth = 0
-        self._drawn_at = 0.0
+        self._began_at = app.clock.monotonic()
+        self._drawn_at = self._began_at - _REDRAW_S
         self._is_drawn = False
 
     def update(self, done: int, total: int) -> None:
@@ -31,10 +33,11 @@ class Progress:
             self._draw(done, total)
             return
         tenth = done * 10 // total
-        # A transfer that is done at once needs no line of its own.
-        if tenth > self._tenth and (self._tenth or tenth < 10):
+        # What is over in a moment needs no lines.
+        is_short = self._app.clock.monotonic() - self._began_at < _SHORT_S
+        if tenth > self._tenth and not is_short:
             self._app.say(f"{self._label} {tenth * 10}% of {size_text(total)}")
-        self._tenth = max(tenth, self._tenth)
+            self._tenth = tenth
 
     def _draw(self, done: int, total: int) -> None:
         now = self._app.clock.monotonic()

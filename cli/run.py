@@ -332,8 +332,6 @@ async def _check_dataset(client: Client, reference: str) -> None:
     try:
         await client.datasets.get(name, version)
     except NotFound as error:
-        if error.advice:
-            raise
         known = [item.name for item in await client.datasets.every()]
         nearest = near(name.rpartition("/")[2], known)
         raise NotFound(
@@ -341,6 +339,7 @@ async def _check_dataset(client: Client, reference: str) -> None:
             reason=error.reason,
             why=error.why,
             advice="\n".join(f"nsml run -d {item}" for item in nearest)
+            or error.advice
             or f"nsml dataset push {name} PATH",
         ) from error
 

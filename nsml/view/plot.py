@@ -198,8 +198,12 @@ def _label(value: float) -> str:
 def _points(lines: Sequence[Series]) -> str:
     count = sum(len(line.x) for line in lines)
     bad = sum(1 for line in lines for value in line.y if not math.isfinite(value))
-    text = f"{count:,} points" if count != 1 else "1 point"
+    text = _count(count)
     return f"{text}, {bad:,} of them not a number ({MARK})" if bad else text
+
+
+def _count(points: int) -> str:
+    return "1 point" if points == 1 else f"{points:,} points"
 
 
 def _runs(row: Sequence[tuple[str, int | None]]) -> Iterator[Piece]:
@@ -249,7 +253,7 @@ def words(title: str, line: Series, *, axis: Axis) -> str:
         return f"{title} of {line.label}: no finite value in {len(line.y):,} points"
     first, last = finite[0], finite[-1]
     verb = "fell" if last < first else "rose" if last > first else "stayed"
-    span = f"over {len(line.y):,} points, {axis.value} {axis_text(line.x[0], axis)}"
+    span = f"over {_count(len(line.y))}, {axis.value} {axis_text(line.x[0], axis)}"
     text = (
         f"{title} of {line.label} {verb} {number_text(first)} -> {number_text(last)} {span}"
         f" to {axis_text(line.x[-1], axis)}; least {number_text(min(finite))},"
