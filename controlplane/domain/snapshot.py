@@ -216,7 +216,7 @@ class _Draft:
 
     def _capacities(self, snapshot: ClusterSnapshot) -> dict[str, NodeCapacity]:
         capacities = dict(self._base.nodes)
-        for name in self._touched:
+        for name in sorted(self._touched):
             known = capacities.get(name)
             node = self._nodes.get(name, known.node if known else None)
             if node is None:

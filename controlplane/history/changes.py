@@ -30,18 +30,19 @@ class Changes:
     """The followers by session."""
 
     def __init__(self) -> None:
-        self._followers: dict[str, set[Change]] = {}
+        # Dictionaries for sets: who is told first must not depend on where things lie in memory.
+        self._followers: dict[str, dict[Change, None]] = {}
 
     @contextmanager
     def follow(self, session_id: str) -> Iterator[Change]:
         """Be told of commits to a session while inside."""
         change = Change()
-        self._followers.setdefault(session_id, set()).add(change)
+        self._followers.setdefault(session_id, {})[change] = None
         try:
             yield change
         finally:
             followers = self._followers[session_id]
-            followers.discard(change)
+            followers.pop(change, None)
             if not followers:
                 del self._followers[session_id]
 

@@ -31,7 +31,7 @@ class Ordering:
                             concerned.add(allocation.node)
                         case SessionChanged(session=session) if session.stop is not None:
                             concerned.update(one.node for one in session.replicas)
-                for node in concerned:
+                for node in sorted(concerned):
                     link = self._contacts.link(node)
                     if link is not None:
                         link.order()

@@ -122,7 +122,8 @@ class LiveState:
         self._names: dict[str, str] = {}
         self._requests: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, int] = {}
-        self._subscriptions: dict[str, set[Subscription]] = {}
+        # Dictionaries for sets: who is told first must not depend on where things lie in memory.
+        self._subscriptions: dict[str, dict[Subscription, None]] = {}
         self._advanced = asyncio.Event()
 
     # Reading
@@ -158,12 +159,12 @@ class LiveState:
     def subscribed(self, key: str = "") -> Iterator[Subscription]:
         """Changes from now on: of everything, or of one key."""
         subscription = Subscription()
-        group = self._subscriptions.setdefault(key, set())
-        group.add(subscription)
+        group = self._subscriptions.setdefault(key, {})
+        group[subscription] = None
         try:
             yield subscription
         finally:
-            group.discard(subscription)
+            group.pop(subscription, None)
             if not group:
                 self._subscriptions.pop(key, None)
 

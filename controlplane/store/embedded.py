@@ -118,7 +118,8 @@ class EmbeddedStore:
         self._requested = asyncio.Event()
         self._leases: dict[int, _LiveLease] = {}
         self._leases_changed = asyncio.Event()
-        self._watchers: set[_Watcher] = set()
+        # A dictionary for a set: who wakes first must not depend on where things lie in memory.
+        self._watchers: dict[_Watcher, None] = {}
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
@@ -173,7 +174,7 @@ class EmbeddedStore:
         if from_revision < 1:
             raise ValueError("a watch begins at revision 1 or later")
         watcher = _Watcher(prefix, asyncio.Event())
-        self._watchers.add(watcher)
+        self._watchers[watcher] = None
         position = from_revision
         try:
             while True:
@@ -186,7 +187,7 @@ class EmbeddedStore:
                 if is_at_end and not await self._is_woken(watcher):
                     yield WatchBatch(revision=position - 1, events=())
         finally:
-            self._watchers.discard(watcher)
+            self._watchers.pop(watcher, None)
 
     async def _is_woken(self, watcher: _Watcher) -> bool:
         try:
