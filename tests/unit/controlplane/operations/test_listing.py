@@ -1,0 +1,133 @@
+"""Pages over what lives and what has ended: each session once, newest first."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Visibility
+from controlplane.history.sqlite import open_history
+from controlplane.operations.export import row_of
+from controlplane.operations.listing import Filter, Listings
+from controlplane.operations.state import LiveState
+from nsml.clock import inline
+from tests.unit.controlplane.builders import session
+from tests.unit.controlplane.workbench import HandClock
+
+KIM = UserCaller(user=User(name="kim", team="vision"))
+ADMIN = UserCaller(user=User(name="root", role=Role.ADMIN))
+EVERYTHING = Filter(include_ended=True)
+
+
+async def listings(*sessions, both: frozenset[int] = frozenset()):
+    """Ended ones in the history; those at positions `both` are still live, too."""
+    history = await open_history(":memory:", clock=HandClock(), run=inline)
+    state = LiveState(None, HandClock())  # type: ignore[arg-type]
+    for position, one in enumerate(sessions):
+        if one.state.is_ended:
+            await history.catalogue.put_session(row_of(one))
+        if not one.state.is_ended or position in both:
+            state.put_session(one, position + 2)
+    return Listings(state=state, history=history), history, state
+
+
+async def walk(found: Listings, caller: UserCaller, wanted: Filter, size: int):
+    cursor, seen = "", []
+    for _ in range(100):
+        page = await found.page(caller, wanted, size=size, cursor=cursor)
+        assert len(page.sessions) <= size
+        seen += page.sessions
+        cursor = page.next_cursor
+        if not cursor:
+            return seen
+    raise AssertionError("pages without end")
+
+
+STATES = st.sampled_from([SessionState.QUEUED, SessionState.RUNNING, SessionState.FAILED])
+KINDS = st.tuples(st.integers(0, 3), STATES, st.sampled_from(["kim", "lee"]), st.booleans())
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(KINDS, max_size=25), st.integers(1, 7))
+def test_each_once_and_in_order(kinds, size: int) -> None:
+    async def run() -> None:
+        sessions = [
+            session(
+                created_at=float(at),
+                state=state,
+                owner=owner,
+                ended_at=9.0 if state.is_ended else 0.0,
+            )
+            for at, state, owner, _ in kinds
+        ]
+        both = frozenset(i for i, kind in enumerate(kinds) if kind[3])
+        found, history, _ = await listings(*sessions, both=both)
+        seen = await walk(found, ADMIN, EVERYTHING, size)
+        expected = sorted(sessions, key=lambda one: (one.created_at, one.id), reverse=True)
+        assert [one.id for one in seen] == [one.id for one in expected]
+        mine = await walk(found, KIM, EVERYTHING, size)
+        assert [one.id for one in mine] == [one.id for one in expected if one.owner == "kim"]
+        live = await walk(found, ADMIN, Filter(), size)
+        assert [one.id for one in live] == [o.id for o in expected if not o.state.is_ended]
+        await history.close()
+
+    asyncio.run(run())
+
+
+async def test_a_session_that_is_exported_between_two_pages_is_seen_once() -> None:
+    sessions = [session(created_at=float(at), state=SessionState.RUNNING) for at in range(6)]
+    found, history, state = await listings(*sessions)
+    first = await found.page(KIM, EVERYTHING, size=3)
+    for one in sessions:
+        await history.catalogue.put_session(row_of(one))
+        state.delete(f"session/{one.id}", 100)
+    second = await found.page(KIM, EVERYTHING, size=3, cursor=first.next_cursor)
+    seen = [one.id for one in (*first.sessions, *second.sessions)]
+    assert seen == [one.id for one in reversed(sessions)]
+    assert not second.next_cursor
+    await history.close()
+
+
+@pytest.mark.parametrize(
+    ("wanted", "names"),
+    [
+        (Filter(owners=("@me",)), {"kim/None/1", "kim/mnist/2"}),
+        (Filter(owners=("lee",)), {"lee/None/3", "lee/None/4"}),
+        (Filter(dataset="mnist"), {"kim/mnist/2"}),
+        (Filter(name_glob="kim/*"), {"kim/None/1", "kim/mnist/2"}),
+        (Filter(text="FIRST"), {"kim/None/1"}),
+        (Filter(states=(SessionState.RUNNING,)), {"kim/mnist/2"}),
+        (Filter(states=(SessionState.FAILED,)), {"kim/None/5"}),
+        (
+            Filter(include_ended=True),
+            {"kim/None/1", "kim/mnist/2", "lee/None/3", "lee/None/4", "kim/None/5"},
+        ),
+    ],
+)
+async def test_filters_and_visibility(wanted: Filter, names: set[str]) -> None:
+    sessions = [
+        session(name="kim/None/1", memo="my first"),
+        session(name="kim/mnist/2", state=SessionState.RUNNING),
+        session(name="lee/None/3", owner="lee", visibility=Visibility.PUBLIC),
+        session(name="lee/None/4", owner="lee", team="vision", visibility=Visibility.TEAM),
+        session(name="kim/None/5", state=SessionState.FAILED, ended_at=5.0),
+        session(name="lee/None/6", owner="lee"),
+        session(name="lee/None/7", owner="lee", team="audio", visibility=Visibility.TEAM),
+    ]
+    found, history, _ = await listings(*sessions)
+    assert {one.name for one in await walk(found, KIM, wanted, 2)} == names
+    await history.close()
+
+
+async def test_a_foreign_cursor_is_refused() -> None:
+    found, history, _ = await listings()
+    for cursor in ("?", "AAAA", "bnVsbA==", "WzEsIDIsIDNd"):
+        with pytest.raises(InvalidRequest):
+            await found.page(KIM, EVERYTHING, cursor=cursor)
+    await history.close()

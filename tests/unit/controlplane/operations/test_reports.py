@@ -1,0 +1,256 @@
+"""Ends, retries and gangs: what follows from what agents say."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.domain.values import Cause, ReplicaPhase, Session
+from controlplane.operations import silence
+from controlplane.operations.reports import BACKOFF_S
+from tests.unit.controlplane.builders import node, session
+from tests.unit.controlplane.workbench import Script, report
+
+
+def placed(**facts) -> tuple[Script, Session]:
+    one = session(**facts)
+    script = Script(node("a"), one)
+    assert script.place(one, ("a", "a-0"))
+    return script, one
+
+
+def gang() -> tuple[Script, Session]:
+    one = session(replicas=2)
+    script = Script(node("a"), node("b"), one)
+    assert script.place(one, ("a", "a-0"), ("b", "b-0"))
+    return script, one
+
+
+def test_a_short_session_ends_in_one_step() -> None:
+    script, one = placed()
+    script.now += 60
+    ended = script.say(one, "FINALIZED", cause="COMPLETED", started_at=90.0)
+    assert (ended.state, ended.end.cause, ended.started_at) == ("SUCCEEDED", Cause.COMPLETED, 90.0)
+    assert script.held("a") == 0
+    [attempt] = ended.attempts
+    assert (attempt.held_s, attempt.gpu_thousandths, attempt.nodes) == (60.0, 1000, ("a",))
+
+
+def test_devices_are_freed_before_the_session_is_finalized() -> None:
+    script, one = placed()
+    assert script.say(one, "RUNNING").state == "RUNNING"
+    ended = script.say(one, "EXITED", cause="PROGRAM_FAILED", exit_code=3)
+    assert (ended.state, ended.end.exit_code, script.held("a")) == ("FINALIZING", 3, 0)
+    assert not ended.ended_at
+    ended = script.say(one, "FINALIZED")
+    assert (ended.state, ended.end.exit_code) == ("FAILED", 3)
+    assert len(ended.attempts) == 1
+
+
+@pytest.mark.parametrize(
+    ("cause", "state"),
+    [
+        ("COMPLETED", "SUCCEEDED"),
+        ("STOP_REQUESTED", "STOPPED"),
+        ("PROGRAM_FAILED", "FAILED"),
+        ("TIME_LIMIT", "FAILED"),
+        ("OUT_OF_MEMORY", "FAILED"),
+        ("ENVIRONMENT_FAILED", "FAILED"),
+        ("START_FAILED", "FAILED"),
+        ("NODE_LOST", "FAILED"),
+        ("LOST_AFTER", "FAILED"),
+    ],
+)
+def test_every_cause_has_its_end(cause: str, state: str) -> None:
+    script, one = placed()
+    ended = script.say(one, "FINALIZED", cause=cause, ran_for_s=100.0)
+    assert (ended.state, ended.end.cause) == (state, cause)
+
+
+def test_a_report_twice_is_one_report() -> None:
+    script, one = placed()
+    first = script.say(one, "FINALIZED", cause="COMPLETED")
+    assert script.say(one, "FINALIZED", cause="PROGRAM_FAILED") == first
+    assert script.say(one, "RUNNING") == first
+
+
+def test_a_report_of_another_node_or_attempt_is_nothing() -> None:
+    script, one = placed()
+    before = script.session(one)
+    assert script.say(one, "FINALIZED", cause="COMPLETED", node="b") == before
+    assert script.say(one, "FINALIZED", cause="COMPLETED", attempt=2) == before
+
+
+def test_pausing() -> None:
+    script, one = placed()
+    assert script.say(one, "PAUSED").state == "PAUSED"
+    assert script.say(one, "RUNNING").state == "RUNNING"
+    assert script.say(one, "PAUSED").state == "PAUSED"
+
+
+def test_a_gang_runs_when_all_run() -> None:
+    script, one = gang()
+    assert script.say(one, "RUNNING", 0).state == "PREPARING"
+    assert script.say(one, "RUNNING", 1, node="b").state == "RUNNING"
+
+
+def test_the_first_bad_exit_stops_the_gang_and_is_its_cause() -> None:
+    script, one = gang()
+    script.say(one, "RUNNING", 0)
+    script.say(one, "RUNNING", 1, node="b")
+    stopping = script.say(one, "EXITED", 1, node="b", cause="OUT_OF_MEMORY", at=50.0)
+    assert (stopping.state, stopping.stop.cause) == ("STOPPING", Cause.GANG_MEMBER_FAILED)
+    assert script.held("a") == script.held("b") == 1000
+    ended = script.say(one, "FINALIZED", 0, cause="GANG_MEMBER_FAILED", at=40.0)
+    assert (script.held("a"), script.held("b"), ended.state) == (0, 0, "FINALIZING")
+    ended = script.say(one, "FINALIZED", 1, node="b")
+    assert (ended.state, ended.end.cause, ended.end.rank) == ("FAILED", Cause.OUT_OF_MEMORY, 1)
+
+
+def test_a_good_exit_stops_nobody() -> None:
+    script, one = gang()
+    script.say(one, "RUNNING", 0)
+    assert script.say(one, "FINALIZED", 1, node="b", cause="COMPLETED").stop is None
+    assert script.say(one, "FINALIZED", 0, cause="COMPLETED").state == "SUCCEEDED"
+
+
+def test_the_platforms_fault_is_repeated_while_retries_are_left() -> None:
+    script, one = placed(spec={"retry_count": 1})
+    script.say(one, "RUNNING")
+    again = script.say(one, "FINALIZED", cause="NODE_LOST", ran_for_s=100.0)
+    assert (again.state, again.replicas, again.end, again.not_before) == ("QUEUED", (), None, 0.0)
+    assert script.held("a") == 0
+    assert script.place(one, ("a", "a-1"))
+    assert script.session(one).attempt == 2
+    ended = script.say(one, "FINALIZED", cause="NODE_LOST", attempt=2, ran_for_s=100.0)
+    assert (ended.state, [a.number for a in ended.attempts]) == ("FAILED", [1, 2])
+
+
+def test_a_gang_that_lost_a_node_is_repeated() -> None:
+    one = session(replicas=2, spec={"retry_count": 1})
+    script = Script(node("a"), node("b"), one)
+    script.place(one, ("a", "a-0"), ("b", "b-0"))
+    script.say(one, "RUNNING", 0)
+    script.say(one, "RUNNING", 1, node="b")
+    stopping = script.say(one, "FINALIZED", 1, node="b", cause="NODE_LOST", ran_for_s=90.0)
+    assert stopping.state == "STOPPING"
+    again = script.say(one, "EXITED", 0, cause="GANG_MEMBER_FAILED", ran_for_s=90.0)
+    assert (again.state, again.stop) == ("QUEUED", None)
+
+
+def test_three_bad_attempts_are_held() -> None:
+    one = session()
+    script = Script(node("a"), one)
+    for attempt in (1, 2):
+        assert script.place(one, ("a", "a-0"))
+        after = script.say(one, "FINALIZED", cause="DATA_FAILED", attempt=attempt)
+        assert (after.state, after.not_before) == ("QUEUED", script.now + BACKOFF_S * attempt)
+    script.place(one, ("a", "a-0"))
+    after = script.say(one, "FINALIZED", cause="DATA_FAILED", attempt=3)
+    assert (after.state, after.end.cause, script.held("a")) == ("HELD", Cause.DATA_FAILED, 0)
+
+
+def test_a_good_run_forgives_bad_attempts() -> None:
+    one = session(spec={"retry_count": 9})
+    script = Script(node("a"), one)
+    for attempt, ran in enumerate([0.0, 0.0, 500.0, 0.0, 0.0], start=1):
+        script.place(one, ("a", "a-0"))
+        after = script.say(
+            one, "FINALIZED", cause="NODE_LOST", attempt=attempt, ran_for_s=ran
+        )
+        assert after.state == "QUEUED"
+    script.place(one, ("a", "a-0"))
+    after = script.say(one, "FINALIZED", cause="NODE_LOST", attempt=6)
+    assert after.state == "HELD"
+
+
+def test_silence_keeps_devices_until_there_is_proof() -> None:
+    script, one = placed()
+    script.say(one, "RUNNING")
+    script.unheard = frozenset({"a"})
+    script.decide(lambda d: silence.contact_changed(d, "a", script.unheard, script.now))
+    assert (script.session(one).state, script.held("a")) == ("UNKNOWN", 1000)
+    script.unheard = frozenset()
+    script.decide(
+        lambda d: silence.register(
+            d, node("a"), (report(one, "RUNNING"),), script.unheard, script.now
+        )
+    )
+    assert (script.session(one).state, script.held("a")) == ("RUNNING", 1000)
+
+
+def test_a_new_boot_without_the_replica_is_proof() -> None:
+    script, one = placed()
+    script.say(one, "RUNNING")
+    fresh = node("a", boot_id="boot2")
+    script.decide(lambda d: silence.register(d, fresh, (), frozenset(), script.now))
+    ended = script.session(one)
+    assert (ended.state, ended.end.cause, script.held("a")) == ("FAILED", Cause.NODE_LOST, 0)
+    assert script.state.nodes["a"].value.boot_id == "boot2"
+
+
+def test_an_order_of_which_the_node_never_spoke_stands() -> None:
+    script, one = placed()
+    script.decide(lambda d: silence.register(d, node("a"), (), frozenset(), script.now))
+    assert (script.session(one).state, script.held("a")) == ("PREPARING", 1000)
+
+
+def test_what_an_ended_replica_left_is_lost_with_it() -> None:
+    script, one = placed()
+    script.say(one, "EXITED", cause="COMPLETED")
+    assert script.session(one).state == "FINALIZING"
+    script.decide(lambda d: silence.register(d, node("a"), (), frozenset(), script.now))
+    assert script.session(one).state == "SUCCEEDED"
+
+
+def test_draining_survives_a_registration() -> None:
+    script = Script(node("a", draining=True))
+    script.decide(lambda d: silence.register(d, node("a"), (), frozenset(), script.now))
+    assert script.state.nodes["a"].value.draining
+
+
+def test_a_placement_that_does_not_fit_is_dropped() -> None:
+    first, second, large = session(), session(), session(replicas=2)
+    script = Script(node("a"), node("b", 1), first, second, large)
+    assert script.place(first, ("a", "a-0"))
+    assert not script.place(second, ("a", "a-0"))
+    assert not script.place(large, ("a", "a-1"), ("b", "b-7"))
+    assert not script.place(large, ("a", "a-1"))
+    assert (script.held("a"), script.held("b")) == (1000, 0)
+    assert not script.place(first, ("a", "a-1")), "it is placed already"
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["RUNNING", "PAUSED", "EXITED", "FINALIZED"]),
+        st.integers(0, 1),
+        st.sampled_from(["COMPLETED", "PROGRAM_FAILED", "NODE_LOST", "DATA_FAILED"]),
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS, st.integers(0, 2))
+def test_whatever_is_said_devices_are_held_exactly_while_placed(steps, retries: int) -> None:
+    one = session(replicas=2, spec={"retry_count": retries})
+    script = Script(node("a"), node("b"), one)
+    phases: dict[tuple[int, int], ReplicaPhase] = {}
+    for phase, rank, cause in steps:
+        now = script.session(one)
+        if now.state == "QUEUED":
+            script.place(one, ("a", "a-0"), ("b", "b-0"))
+        attempt = script.session(one).attempt
+        told = cause if phase in ("EXITED", "FINALIZED") else ""
+        after = script.say(
+            one, phase, rank, node="ab"[rank], cause=told, attempt=attempt, ran_for_s=90.0
+        )
+        assert (script.held("a") + script.held("b")) == (2000 if after.state.holds_devices else 0)
+        assert after.attempt == len(after.attempts) + after.state.holds_devices
+        for replica in after.replicas:
+            key = (after.attempt, replica.rank)
+            assert phases.get(key) != ReplicaPhase.FINALIZED or replica.phase == phases[key]
+            phases[key] = replica.phase
+        if now.state.is_ended:
+            assert after == now

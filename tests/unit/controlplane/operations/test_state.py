@@ -1,0 +1,143 @@
+"""What lives, kept by changes: never older than what is known, always what a listing says."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.snapshot import ClusterSnapshot
+from controlplane.domain.values import Allocation
+from controlplane.operations import records
+from controlplane.operations.state import LiveState
+from controlplane.store.interface import Delete, Put, Transaction
+from tests.unit.controlplane.builders import held, node, session
+from tests.unit.controlplane.workbench import bench
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["session", "end", "forget", "node", "drop", "alloc", "silent", "heard"]),
+        st.integers(0, 4),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(STEPS, st.lists(st.integers(0, 40), max_size=4))
+def test_a_snapshot_kept_by_changes_is_a_fresh_one(steps, flushes: list[int]) -> None:
+    state = LiveState(None, None)  # type: ignore[arg-type]
+    sessions = [session(created_at=float(i % 3)) for i in range(5)]
+    with state.subscribed() as changes:
+        snapshot = ClusterSnapshot()
+        for position, (step, which) in enumerate(steps):
+            revision = position + 2
+            match step:
+                case "session":
+                    state.put_session(sessions[which], revision)
+                case "end":
+                    ended = replace(sessions[which], state=SessionState.RUNNING)
+                    state.put_session(ended, revision)
+                case "forget":
+                    state.delete(records.session_key(sessions[which].id), revision)
+                case "node":
+                    state.put_node(node(f"n{which}", which), revision)
+                case "drop":
+                    state.delete(records.node_key(f"n{which}"), revision)
+                case "alloc":
+                    shares = [(f"n{which}-0", 500)] if position % 2 else []
+                    allocation = held(f"n{which}", *shares)
+                    if position % 3 == 0:
+                        allocation = Allocation(node=f"n{which}")
+                    state.put_allocation(allocation, revision)
+                case "silent" | "heard":
+                    state.set_contact(f"n{which}", is_silent=step == "silent")
+            if position in flushes:
+                snapshot = snapshot.apply(changes.drain())
+        snapshot = snapshot.apply(changes.drain())
+    fresh = state.snapshot()
+    assert dict(snapshot.nodes) == dict(fresh.nodes)
+    assert list(snapshot.queued.items()) == list(fresh.queued.items())
+    assert dict(snapshot.allocations) == dict(fresh.allocations)
+    assert snapshot.silent == fresh.silent
+
+
+def known(state: LiveState) -> dict[str, object]:
+    return {
+        "sessions": dict(state.sessions),
+        "nodes": dict(state.nodes),
+        "allocations": dict(state.allocations),
+        "counters": dict(state.counters),
+    }
+
+
+async def test_every_member_sees_the_same() -> None:
+    async with bench() as made:
+        first, second = await made.member(), await made.member()
+        one, other = session(), session()
+        await made.write(node("a"), one, other, node("b"))
+        delete = Delete(key=records.session_key(other.id))
+        await made.store.commit(Transaction(success=(delete,)))
+        await made.settled(first, second)
+        fresh = await made.member()
+        assert known(first) == known(second) == known(fresh)
+        assert first.by_name(one.name) == one
+        assert first.by_request("kim", one.request_id) == one
+        assert first.session(other.id) is None
+        assert first.by_name(other.name) is None
+        assert [removal.session for removal in first.removals] == [other]
+
+
+async def test_own_writes_are_ahead_of_the_watch_and_never_undone() -> None:
+    state = LiveState(None, None)  # type: ignore[arg-type]
+    old, new = session(), None
+    new = replace(old, memo="new")
+    assert state.put_session(new, 9)
+    assert not state.put("session/" + old.id, records.encode_session(old), 7)
+    assert state.session(old.id) == new
+    state.delete(records.session_key(old.id), 12)
+    assert not state.put("session/" + old.id, records.encode_session(old), 11)
+    assert state.session(old.id) is None
+    assert state.put("session/" + old.id, records.encode_session(old), 13)
+
+
+async def test_compaction_is_answered_by_a_listing() -> None:
+    async with bench() as made:
+        state = await made.member()
+        one = session()
+        await made.write(one)
+        await made.settled(state)
+        # Not a turn of the loop between: the watch falls behind what is kept.
+        for number in range(5):
+            put = Put(key=records.node_key("a"), value=records.encode_node(node("a", number)))
+            await made.store.commit(Transaction(success=(put,)))
+        await made.store.commit(Transaction(success=(Delete(key=records.session_key(one.id)),)))
+        listing = await made.store.list("")
+        await made.store.compact(listing.revision)
+        await made.settled(state)
+        assert len(state.nodes["a"].value.devices) == 4
+        assert state.session(one.id) is None
+
+
+async def test_a_subscription_keeps_the_newest_of_each_key() -> None:
+    state = LiveState(None, None)  # type: ignore[arg-type]
+    one = session()
+    with (
+        state.subscribed() as everything,
+        state.subscribed(records.session_key(one.id)) as its,
+        state.subscribed("session/other") as others,
+    ):
+        for revision in range(2, 50):
+            state.put_session(replace(one, memo=str(revision)), revision)
+        [change] = await everything.take()
+        assert change.session.memo == "49"
+        assert len(its.drain()) == 1
+        assert not others.drain()
+        waiting = asyncio.ensure_future(everything.take())
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        everything.poke()
+        assert await waiting == []

@@ -1,0 +1,295 @@
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.domain.plan import Plan
+from controlplane.domain.snapshot import ClusterSnapshot
+from controlplane.domain.values import Allocation, DeviceShare, Isolation, Node, Session
+from controlplane.scheduler import schedule
+from tests.unit.controlplane.builders import GIB, cluster, held, node, session
+
+NOW = 1_000_000.0
+
+
+def places(plan: Plan) -> dict[str, list[str]]:
+    return {one.session_id: [r.node for r in one.replicas] for one in plan.placements}
+
+
+def reason(plan: Plan, waiting: Session) -> str:
+    return next(d.explanation.reason for d in plan.deferrals if d.session_id == waiting.id)
+
+
+def test_nothing_in_nothing_out() -> None:
+    assert schedule(ClusterSnapshot(), NOW) == Plan(revision=0)
+    assert schedule(cluster(node()), NOW) == Plan(revision=7)
+
+
+def test_an_idle_cluster_places_at_once() -> None:
+    wanted = session()
+    plan = schedule(cluster(node(), wanted), NOW)
+    assert plan.placements[0].replicas[0].devices == (DeviceShare(uuid="a-0", thousandths=1000),)
+    assert not plan.deferrals
+
+
+def test_the_tightest_node_is_taken_and_the_widest_kept() -> None:
+    wanted = session()
+    nodes = (node("wide", 8), node("tight", 2), node("full", 1), held("full", ("full-0", 1000)))
+    assert places(schedule(cluster(*nodes, wanted), NOW)) == {wanted.id: ["tight"]}
+
+
+def test_a_share_goes_to_an_opened_device() -> None:
+    wanted = session(500)
+    opened = held("wide", ("wide-3", 300))
+    plan = schedule(cluster(node("wide", 8), node("tight", 1), opened, wanted), NOW)
+    assert plan.placements[0].replicas[0].devices == (DeviceShare(uuid="wide-3", thousandths=500),)
+
+
+def test_a_share_never_spans_devices() -> None:
+    wanted = session(500)
+    allocations = (held("a", ("a-0", 600), ("a-1", 700)),)
+    plan = schedule(cluster(node(), *allocations, wanted), NOW)
+    assert not plan.placements
+    assert reason(plan, wanted) == "needs 0.5 GPU on one node; no device has 0.5 of it free"
+
+
+def test_a_whole_gpu_is_never_a_shared_one() -> None:
+    wanted = session(2000)
+    plan = schedule(cluster(node(), held("a", ("a-0", 1)), wanted), NOW)
+    assert not plan.placements
+    assert (
+        reason(plan, wanted) == "needs 2 GPUs on one node; the largest free hole is 1 (node a)"
+    )
+
+
+def test_first_come_first_served_and_small_ones_pass() -> None:
+    first, large, small = session(1000), session(2000), session(1000)
+    plan = schedule(cluster(node(), small, large, first), NOW)
+    assert places(plan) == {first.id: ["a"], small.id: ["a"]}
+    assert [d.explanation.place for d in plan.deferrals] == [1]
+
+
+def test_a_gang_is_placed_whole_or_not() -> None:
+    gang = session(2000, replicas=3)
+    assert not schedule(cluster(node("a"), node("b"), gang), NOW).placements
+    plan = schedule(cluster(node("a"), node("b"), node("c"), gang), NOW)
+    assert sorted(places(plan)[gang.id]) == ["a", "b", "c"]
+    assert [replica.rank for replica in plan.placements[0].replicas] == [0, 1, 2]
+
+
+def test_a_gang_takes_few_nodes() -> None:
+    gang = session(1000, replicas=5)
+    nodes = (node("a", 2), node("b", 4), node("c", 2), node("d", 1))
+    taken = Counter(places(schedule(cluster(*nodes, gang), NOW))[gang.id])
+    assert taken == {"b": 4, "d": 1}
+
+
+def test_a_gang_stays_in_the_pod_where_it_fits() -> None:
+    gang = session(1000, replicas=4)
+    nodes = (
+        node("a", 3, pod="x"),
+        node("b", 2, pod="y"),
+        node("c", 2, pod="y"),
+        node("d", 3, pod="z"),
+    )
+    assert set(places(schedule(cluster(*nodes, gang), NOW))[gang.id]) == {"b", "c"}
+
+
+def test_a_gang_crosses_pods_when_it_must() -> None:
+    gang = session(1000, replicas=4)
+    nodes = (node("a", 2, pod="x"), node("b", 2, pod="y"))
+    assert set(places(schedule(cluster(*nodes, gang), NOW))[gang.id]) == {"a", "b"}
+
+
+def test_a_gang_has_equal_gpu_models() -> None:
+    gang = session(1000, replicas=4)
+    nodes = (node("a", 2, model="old"), node("b", 2, model="new"))
+    assert not schedule(cluster(*nodes, gang), NOW).placements
+
+
+def test_a_node_without_isolation_takes_its_owners_sessions_only() -> None:
+    mine = node("a", 1, isolation=Isolation.NONE, owner="kim")
+    own, other = session(owner="kim"), session(owner="lee")
+    plan = schedule(cluster(mine, other, own), NOW)
+    assert places(plan) == {own.id: ["a"]}
+    assert "owner" in plan.deferrals[0].explanation.shortages[0].what
+
+
+@pytest.mark.parametrize("state", ["draining", "silent"])
+def test_draining_and_silent_nodes_take_nothing(state: str) -> None:
+    wanted = session()
+    snapshot = cluster(
+        node("a", draining=state == "draining"),
+        wanted,
+        silent=("a",) if state == "silent" else (),
+    )
+    plan = schedule(snapshot, NOW)
+    assert not plan.placements
+    assert state in reason(plan, wanted)
+
+
+def test_what_was_put_off_waits() -> None:
+    wanted = session(not_before=NOW + 5)
+    plan = schedule(cluster(node(), wanted), NOW)
+    assert reason(plan, wanted) == "tried before; waits another 5 s"
+    assert schedule(cluster(node(), wanted), NOW + 5).placements
+
+
+def test_default_resources_are_the_nodes_share() -> None:
+    plan = schedule(cluster(node(gpus=4, cpu=6000, memory=40 * GIB), session(2000)), NOW)
+    given_ = plan.placements[0].replicas[0].resources
+    assert (given_.cpu_thousandths, given_.memory_bytes) == (2000, 20 * GIB)
+    plan = schedule(cluster(node(gpus=8, cpu=2000, memory=8 * GIB), session(1000)), NOW)
+    assert plan.placements[0].replicas[0].resources.cpu_thousandths == 250
+
+
+def test_default_resources_are_at_most_those_of_nsml() -> None:
+    plan = schedule(cluster(node(gpus=1, cpu=64_000, memory=512 * GIB), session(1000)), NOW)
+    given_ = plan.placements[0].replicas[0].resources
+    assert (given_.cpu_thousandths, given_.memory_bytes) == (2000, 24_000_000_000)
+
+
+def test_without_a_gpu_it_is_one_gpus_share_or_a_quarter() -> None:
+    plan = schedule(cluster(node(gpus=8, cpu=4000), session(0)), NOW)
+    assert plan.placements[0].replicas[0].resources.cpu_thousandths == 500
+    plan = schedule(cluster(node(gpus=0, cpu=4000), session(0)), NOW)
+    assert plan.placements[0].replicas[0].resources.cpu_thousandths == 1000
+
+
+def test_what_never_fits_is_said_so() -> None:
+    wanted = session(9000)
+    plan = schedule(cluster(node(), wanted), NOW)
+    assert not plan.deferrals[0].explanation.can_ever_fit
+    assert reason(plan, wanted) == "needs 9 GPUs on one node; no node is large enough"
+    assert reason(schedule(cluster(wanted), NOW), wanted) == "no node has registered yet"
+
+
+def test_cores_and_memory_are_respected() -> None:
+    wanted = session(1000, cpu=5000)
+    plan = schedule(cluster(node(), held("a", ("a-0", 1000), cpu=4000), wanted), NOW)
+    assert "at most 4 cores are free (node a)" in reason(plan, wanted)
+    wanted = session(1000, memory=40 * GIB)
+    plan = schedule(cluster(node(), held("a", memory=30 * GIB), wanted), NOW)
+    assert "at most 34 GiB of memory are free (node a)" in reason(plan, wanted)
+
+
+NODES = st.lists(
+    st.builds(
+        lambda gpus, cpu, pod, isolation, owner, draining, model: (
+            gpus,
+            {
+                "cpu": cpu,
+                "pod": pod,
+                "isolation": isolation,
+                "owner": owner,
+                "draining": draining,
+                "model": model,
+            },
+        ),
+        st.integers(0, 8),
+        st.integers(1, 16).map(lambda cores: cores * 1000),
+        st.sampled_from(["", "x", "y"]),
+        st.sampled_from([Isolation.NONE, Isolation.NAMESPACE]),
+        st.sampled_from(["kim", "lee"]),
+        st.booleans(),
+        st.sampled_from(["old", "new"]),
+    ),
+    max_size=6,
+)
+SESSIONS = st.lists(
+    st.builds(
+        lambda gpu, replicas, cpu, owner: session(gpu, replicas, cpu=cpu, owner=owner),
+        st.sampled_from([0, 1, 100, 250, 500, 999, 1000, 2000, 4000, 8000]),
+        st.sampled_from([1, 1, 1, 2, 3, 8]),
+        st.sampled_from([0, 0, 500, 3000]),
+        st.sampled_from(["kim", "lee"]),
+    ),
+    max_size=12,
+)
+
+
+@st.composite
+def clusters(draw: st.DrawFn) -> ClusterSnapshot:
+    nodes = [node(f"n{i}", gpus, **facts) for i, (gpus, facts) in enumerate(draw(NODES))]
+    allocations = []
+    for one in nodes:
+        shares = [
+            (device.uuid, draw(st.sampled_from([0, 0, 1, 500, 1000]))) for device in one.devices
+        ]
+        allocations.append(held(one.name, *[share for share in shares if share[1]]))
+    silent = tuple(one.name for one in nodes if draw(st.integers(0, 9)) == 0)
+    return cluster(*nodes, *allocations, *draw(SESSIONS), silent=silent)
+
+
+@settings(max_examples=200, deadline=None)
+@given(clusters())
+def test_a_plan_is_sound(snapshot: ClusterSnapshot) -> None:
+    plan = schedule(snapshot, NOW)
+    assert schedule(snapshot, NOW) == plan
+    used: Counter[str] = Counter()
+    cpu: Counter[str] = Counter()
+    memory: Counter[str] = Counter()
+    for placement in plan.placements:
+        wanted = snapshot.queued[placement.session_id]
+        assert [r.rank for r in placement.replicas] == list(range(wanted.spec.replica_count))
+        assert len({r.resources.gpu_thousandths for r in placement.replicas}) == 1
+        for replica in placement.replicas:
+            capacity = snapshot.nodes[replica.node]
+            assert capacity.takes_sessions
+            target: Node = capacity.node
+            assert target.isolation is not Isolation.NONE or target.owner == wanted.owner
+            total = sum(share.thousandths for share in replica.devices)
+            assert total == wanted.spec.resources.gpu_thousandths
+            assert len(replica.devices) == wanted.spec.resources.device_count
+            for share in replica.devices:
+                used[share.uuid] += share.thousandths
+                whole = share.thousandths == 1000
+                assert not whole or capacity.free[share.uuid] == 1000
+            if not wanted.spec.resources.cpu_thousandths:
+                assert replica.resources.cpu_thousandths <= 2000
+            cpu[replica.node] += replica.resources.cpu_thousandths
+            memory[replica.node] += replica.resources.memory_bytes
+    for name, capacity in snapshot.nodes.items():
+        for uuid, free in capacity.free.items():
+            assert used[uuid] <= free
+        assert cpu[name] <= max(capacity.free_cpu_thousandths, 0)
+        assert memory[name] <= max(capacity.free_memory_bytes, 0)
+    placed = {one.session_id for one in plan.placements}
+    waiting = {one.session_id for one in plan.deferrals}
+    assert placed | waiting == snapshot.queued.keys()
+    assert not placed & waiting
+    assert [d.explanation.place for d in plan.deferrals] == list(range(1, len(waiting) + 1))
+
+
+@settings(max_examples=100, deadline=None)
+@given(clusters())
+def test_what_waits_does_not_fit_what_is_left(snapshot: ClusterSnapshot) -> None:
+    """No hole is left that a waiting session fits into."""
+    plan = schedule(snapshot, NOW)
+    allocations = {
+        name: list(capacity.allocation.replicas) for name, capacity in snapshot.nodes.items()
+    }
+    for placement in plan.placements:
+        for replica in placement.replicas:
+            resources = replica.resources
+            allocations[replica.node].append(
+                held(
+                    replica.node,
+                    *[(share.uuid, share.thousandths) for share in replica.devices],
+                    cpu=resources.cpu_thousandths,
+                    memory=resources.memory_bytes,
+                ).replicas[0]
+            )
+    after = cluster(
+        *[capacity.node for capacity in snapshot.nodes.values()],
+        *[
+            Allocation(node=name, replicas=tuple(replicas))
+            for name, replicas in allocations.items()
+        ],
+        *[snapshot.queued[one.session_id] for one in plan.deferrals],
+        silent=tuple(snapshot.silent),
+    )
+    assert not schedule(after, NOW).placements
