@@ -8,6 +8,7 @@ latency of its link, and is lost with everything else of its call when the link 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass
@@ -38,14 +39,27 @@ class Network:
         self.rng = rng
         self.latency_s = latency_s
         self._servers: dict[str, MemoryServer] = {}
-        self._calls: set[_Call] = set()
+        # Insertion order, so that what a crash breaks breaks in the same order every time.
+        self._calls: dict[_Call, None] = {}
+        self._names: dict[str, tuple[str, ...]] = {}
         self._cut: set[frozenset[str]] = set()
+        self._frozen: set[frozenset[str]] = set()
+        self._thawed = asyncio.Event()
         self.broken_calls = 0
 
     def serve(self, address: str, interceptors: Iterable[Any] = ()) -> MemoryServer:
         """A server at `address`; it replaces one that was there."""
         self._servers[address] = MemoryServer(tuple(interceptors))
         return self._servers[address]
+
+    def name(self, name: str, addresses: Iterable[str]) -> None:
+        """Let `name` stand for any of `addresses`: each call goes to one of them by chance."""
+        self._names[name] = tuple(addresses)
+
+    def resolve(self, address: str) -> str:
+        """One of the addresses that a name stands for; any other address itself."""
+        known = self._names.get(address)
+        return self.rng.choice(known) if known else address
 
     def channel(self, source: str, address: str) -> MemoryChannel:
         """A channel from the machine `source` to the server at `address`."""
@@ -62,8 +76,24 @@ class Network:
         self._break(lambda call: {call.source, call.address} == {source, address})
 
     def heal(self, source: str, address: str) -> None:
-        """Undo `cut`."""
+        """Undo `cut` and `freeze`."""
         self._cut.discard(frozenset({source, address}))
+        self._frozen.discard(frozenset({source, address}))
+        self._thawed.set()
+
+    def heal_all(self) -> None:
+        """Undo every `cut` and `freeze`."""
+        self._cut.clear()
+        self._frozen.clear()
+        self._thawed.set()
+
+    def is_cut(self, source: str, address: str) -> bool:
+        """Whether nothing passes between the two."""
+        return frozenset({source, address}) in self._cut
+
+    def freeze(self, source: str, address: str) -> None:
+        """What is sent between the two arrives only after `heal`; nobody is told."""
+        self._frozen.add(frozenset({source, address}))
 
     def server(self, source: str, address: str) -> MemoryServer:
         """The server that `source` reaches at `address`, or Broken."""
@@ -71,15 +101,18 @@ class Network:
             raise Broken(f"{address} is not reachable from {source}")
         return self._servers[address]
 
-    async def pass_link(self) -> None:
+    async def pass_link(self, source: str, address: str) -> None:
         """Wait for one message to cross."""
         await asyncio.sleep(self.rng.uniform(*self.latency_s))
+        while frozenset({source, address}) in self._frozen:
+            self._thawed.clear()
+            await self._thawed.wait()
 
     def opened(self, call: _Call) -> None:
-        self._calls.add(call)
+        self._calls[call] = None
 
     def closed(self, call: _Call) -> None:
-        self._calls.discard(call)
+        self._calls.pop(call, None)
 
     def _break(self, which: Callable[[_Call], bool]) -> None:
         for call in [call for call in self._calls if which(call)]:
@@ -136,7 +169,7 @@ class _Context:
         return self._call.metadata
 
     def peer(self) -> str:
-        return f"ipv4:{self._call.source}"
+        return f"ipv4:{self._call.source}:1"
 
     def auth_context(self) -> dict[str, Any]:
         return {}
@@ -181,7 +214,8 @@ class _Call:
 
     def __init__(self, channel: MemoryChannel, method: str, metadata: Any, codec: Any) -> None:
         self.network = channel.network
-        self.source, self.address, self.method = channel.source, channel.address, method
+        self.source, self.method = channel.source, method
+        self.address = self.network.resolve(channel.address)
         self.metadata = tuple(metadata or ())
         self._serialize, self._deserialize = codec
         self._up: asyncio.Queue[Any] = asyncio.Queue()
@@ -213,7 +247,7 @@ class _Call:
         if self._outcome is not None:
             raise asyncio.InvalidStateError("the call is over")
         data = self._serialize(request)
-        await self.network.pass_link()
+        await self.network.pass_link(self.source, self.address)
         self._up.put_nowait(data)
 
     async def done_writing(self) -> None:
@@ -278,7 +312,7 @@ class _Call:
         return grpc.aio.Metadata(*self._context.trailing)
 
     async def wait_for_connection(self) -> None:
-        await self.network.pass_link()
+        await self.network.pass_link(self.source, self.address)
 
     # The server's side.
 
@@ -298,7 +332,7 @@ class _Call:
         self._finish(code, details)
 
     async def _handle(self) -> None:
-        await self.network.pass_link()
+        await self.network.pass_link(self.source, self.address)
         server = self.network.server(self.source, self.address)
         handler = await server.find(_Details(self.method, self.metadata))
         if handler is None:
@@ -313,14 +347,15 @@ class _Call:
         argument = requests if handler.request_streaming else await anext(requests)
         result = function(argument, self._context)
         if handler.response_streaming:
-            async for response in result:
-                await self._respond(handler, response)
+            async with contextlib.aclosing(result) as responses:
+                async for response in responses:
+                    await self._respond(handler, response)
         else:
             await self._respond(handler, await result)
 
     async def _respond(self, handler: Any, response: Any) -> None:
         data = handler.response_serializer(response)
-        await self.network.pass_link()
+        await self.network.pass_link(self.source, self.address)
         self._down.put_nowait(data)
 
     async def _requests(self, deserialize: Any) -> AsyncIterator[Any]:
@@ -364,7 +399,7 @@ class MemoryChannel:
 
     def __init__(self, network: Network, source: str, address: str) -> None:
         self.network, self.source, self.address = network, source, address
-        self._open: set[_Call] = set()
+        self._open: dict[_Call, None] = {}
 
     def unary_unary(self, method: str, *codec: Any, **named: Any) -> Callable[..., _Call]:
         return self._call(method, codec, named, streaming=False)
@@ -389,8 +424,8 @@ class MemoryChannel:
             **options: Any,
         ) -> _Call:
             call = _Call(self, method, metadata, (serialize, deserialize))
-            self._open.add(call)
-            call.add_done_callback(self._open.discard)
+            self._open[call] = None
+            call.add_done_callback(lambda done: self._open.pop(done, None))
             if timeout is not None:
                 timer = asyncio.get_running_loop().call_later(timeout, call.time_out)
                 call.add_done_callback(lambda _: timer.cancel())
@@ -416,4 +451,4 @@ class MemoryChannel:
         return grpc.ChannelConnectivity.READY
 
     async def channel_ready(self) -> None:
-        await self.network.pass_link()
+        await self.network.pass_link(self.source, self.address)
