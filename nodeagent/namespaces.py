@@ -17,9 +17,29 @@ That user may be root, whose files and kernel settings are guarded by ownership 
 # It runs in the shim, where imports are counted: no pathlib.
 # ruff: noqa: PTH103, PTH112, PTH120, PTH123, PTH211
 
+from __future__ import annotations
+
 import ctypes
 import os
-from typing import TypedDict
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import TypedDict
+
+    class MountEntry(TypedDict):
+        """One line of a plan; targets are absolute inside the new root, parents before children.
+
+        kind: `bind` (source, a file or folder of the host), `tmpfs` (source = its options), `symlink`
+        (source = what it says), `folder`, `proc`, `devpts`. `write`: for binds, whether they can be
+        written to. `device`: for binds of device nodes.
+        """
+
+        kind: str
+        source: str
+        target: str
+        write: bool
+        device: bool
+
 
 CLONE_NEWNS = 0x00020000
 CLONE_NEWIPC = 0x08000000
@@ -48,21 +68,6 @@ _MOUNT_ATTR_RDONLY, _MOUNT_ATTR_NOSUID, _MOUNT_ATTR_NODEV = 1, 2, 4
 _SYS_MOUNT_SETATTR = 442
 _SYS_PIVOT_ROOT = {"x86_64": 155, "aarch64": 41}
 _CAPABILITY_VERSION_3 = 0x20080522
-
-
-class MountEntry(TypedDict):
-    """One line of a plan; targets are absolute inside the new root, parents before children.
-
-    kind: `bind` (source, a file or folder of the host), `tmpfs` (source = its options), `symlink`
-    (source = what it says), `folder`, `proc`, `devpts`. `write`: for binds, whether they can be
-    written to. `device`: for binds of device nodes.
-    """
-
-    kind: str
-    source: str
-    target: str
-    write: bool
-    device: bool
 
 
 class _MountAttributes(ctypes.Structure):

@@ -17,15 +17,22 @@ Standard library only, single-threaded, started by `shim_command` or forked by t
 `why` of the exit record: EXITED, STOPPED, TIME_LIMIT, LOST_AFTER, START_FAILED, SHIM_LOST.
 """
 
+from __future__ import annotations
+
 import contextlib
 import json
 import os
+import resource  # noqa: F401 - os.wait4 imports it: once, and not in every forked shim
 import signal
 import sys
 import time
-from typing import NoReturn
+import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
 from nodeagent import namespaces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 _ORDERS = (signal.SIGTERM, signal.SIGINT)

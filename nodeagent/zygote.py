@@ -7,6 +7,8 @@ of its own with nothing of the zygote open, the same as one that was started dir
 both the zygote and the agent. The zygote ends when the agent closes its end of the socket.
 """
 
+from __future__ import annotations
+
 import contextlib
 import gc
 import os
@@ -14,9 +16,12 @@ import select
 import signal
 import socket
 import sys
-from typing import NoReturn
 
 from nodeagent import namespaces, shim
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
 
 _MAX_MESSAGE = 8192
 
