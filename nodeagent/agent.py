@@ -14,7 +14,7 @@ import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -29,6 +29,7 @@ from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
 from nodeagent.hooks import CodeHook, DataHook, Hook
 from nodeagent.ingest import Collection, Ingest
+from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link import ChannelFactory, Link
 from nodeagent.outbox import Outbox
 from nodeagent.reconcile import Memory, Replicas
@@ -56,7 +57,7 @@ _ISOLATION = {
 log = structlog.get_logger()
 
 
-class Journal(Memory, Protocol):
+class Remembering(Memory, Protocol):
     """What an agent leaves to its successor; blocking, one caller at a time."""
 
     def cluster_id(self) -> str:
@@ -79,8 +80,11 @@ class Journal(Memory, Protocol):
 class Meter(Protocol):
     """Reads the node; blocking."""
 
-    def sample(self) -> pb.NodeSample:
-        """One reading; sequence, boot and time are filled in by the caller."""
+    def sample(self, shares: Mapping[str, float]) -> pb.NodeSample:
+        """One reading; sequence, boot and time are filled in by the caller.
+
+        `shares` is what sessions hold of each device, 0 to 1 by uuid.
+        """
         ...
 
 
@@ -110,7 +114,7 @@ class Parts:
     run: Offload
     channel_factory: ChannelFactory
     runtime: RuntimeDriver
-    journal: Journal
+    journal: Remembering
     machine: Machine
     meter: Meter
     token: str | None = None
@@ -268,12 +272,17 @@ class Agent:
         async with self._ingest.collecting(collection):
             yield collection
 
-    def _listen(
-        self, replica_id: ReplicaId, folder: ReplicaFolder
-    ) -> AbstractAsyncContextManager[None]:
-        if not self._parts.has_sockets:
-            return nullcontext()
-        return RequestServer(replica_id, folder, self._loads).listening()
+    @asynccontextmanager
+    async def _listen(self, replica_id: ReplicaId, folder: ReplicaFolder) -> AsyncIterator[None]:
+        """A program that cannot make requests still runs."""
+        async with AsyncExitStack() as stack:
+            if self._parts.has_sockets:
+                server = RequestServer(replica_id, folder, self._loads)
+                try:
+                    await stack.enter_async_context(server.listening())
+                except OSError:
+                    log.exception("requests.not_listening", replica=str(replica_id))
+            yield
 
     async def _remember(self, cursors: Mapping[StreamId, Cursor]) -> None:
         await self._parts.run(partial(self._parts.journal.acknowledge, cursors))
@@ -289,7 +298,8 @@ class Agent:
             await self._parts.clock.sleep(self._settings.sample_interval_s)
             if not self._link.up.is_set():
                 continue
-            sample = await self._parts.run(self._parts.meter.sample)
+            shares = self._replicas.shares()
+            sample = await self._parts.run(partial(self._parts.meter.sample, shares))
             sequence += 1
             sample.sequence, sample.boot_id = sequence, self._machine.boot_id
             sample.at.FromMicroseconds(round(self._parts.clock.time() * 1e6))
@@ -328,7 +338,7 @@ def main() -> NoReturn:
 
 
 async def _serve(settings: Settings) -> int:
-    from nodeagent.production import AlreadyRuns, opened  # noqa: PLC0415 - not for the simulation
+    from nodeagent.production import opened  # noqa: PLC0415 - not for the simulation
 
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -339,7 +349,10 @@ async def _serve(settings: Settings) -> int:
             await stopping.wait()
             log.info("agent.stopping", node=settings.node)
             working.cancel()
-    except AlreadyRuns as error:
-        log.error("agent.already_runs", data=str(settings.data), error=str(error))  # noqa: TRY400
+    except JournalLocked as error:
+        sys.stderr.write(f"nsml-agent: {error}\n")
         return _ALREADY_RUNS
+    except (SettingsError, JournalError) as error:
+        sys.stderr.write(f"nsml-agent: {error}\n")
+        return 1
     return 0

@@ -109,6 +109,7 @@ class Control:
             except Exception:
                 # A defect must not end the agent: its sessions need somebody who reports their end.
                 log.exception("control.broken")
+                self._link.forget_leader()
                 await self._backoff.pause()
 
     async def _failed(self, error: ClientError) -> None:
@@ -118,10 +119,11 @@ class Control:
         leader = error.metadata.get("leader", "")
         if leader and leader != self._link.address:
             self._link.follow(leader)
-        elif isinstance(error, Unavailable):
+        else:
             self._link.forget_leader()
-        else:  # refused: another agent speaks for this node, or it is not welcome
-            await self._clock.sleep(_REFUSED_PAUSE_S)
+            if not isinstance(error, Unavailable):
+                # Refused: another agent speaks for this node, or it is not welcome.
+                await self._clock.sleep(_REFUSED_PAUSE_S)
         await self._backoff.pause()
 
     async def _converse(self) -> None:

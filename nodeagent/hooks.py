@@ -7,8 +7,11 @@ python  the environment that the code's requirements ask for exists
 
 from __future__ import annotations
 
+import asyncio
 import os
+import re
 import shutil
+import threading
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -16,7 +19,15 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+import structlog
+
 from nodeagent.datasets import Trees
+from nodeagent.environments import (
+    EnvironmentFailed,
+    Environments,
+    Requirements,
+    read_requirements,
+)
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.runtimes.interface import DeviceGrant, Mount, PythonEnvironment
 from nodeagent.transfer import uninterrupted
@@ -28,6 +39,9 @@ from nsml.v1 import sessions_pb2 as sessions
 
 _FIRST_PORT = 20_000
 _PORTS = 10_000
+_PYTHON = re.compile(r"python(3(\.\d+)?)?")
+
+log = structlog.get_logger()
 
 
 class PreparationFailed(Exception):
@@ -100,6 +114,53 @@ class CodeHook:
         except (ClientError, ContentError, OSError) as error:
             text = f"the code could not be fetched: {error}"
             raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
+
+
+class PythonHook:
+    """The Python environment that the code asks for.
+
+    An entry always has one, a plain command line where it calls Python or comes with requirements.
+    """
+
+    def __init__(self, environments: Environments, run: Offload) -> None:
+        self._environments = environments
+        self._run = run
+        self._turns: dict[str, asyncio.Lock] = {}
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Sessions with an entry, with code, or with Python on the command line."""
+        return _calls_python(spec) or bool(spec.bundle_digest)
+
+    async def prepare(self, draft: Draft) -> None:
+        """Have the environment here, if there is to be one."""
+        try:
+            wanted = await self._run(partial(read_requirements, draft.folder.app))
+            if not wanted.lines and not _calls_python(draft.assignment.spec):
+                return
+            for note in wanted.notes:
+                log.info("environment.note", replica=draft.folder.path.name, note=note)
+            draft.python = await self._provide(wanted)
+        except (EnvironmentFailed, OSError) as error:
+            text = f"the environment could not be made: {error}"
+            raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
+
+    async def _provide(self, wanted: Requirements) -> PythonEnvironment:
+        """Waiters for one environment wait here, and not in threads that others need."""
+        cancelled = threading.Event()
+        async with self._turns.setdefault(self._environments.key(wanted), asyncio.Lock()):
+            return await uninterrupted(
+                self._run,
+                lambda: self._environments.provide(wanted, _unheard, cancelled),
+                cancel=cancelled.set,
+            )
+
+
+def _calls_python(spec: sessions.SessionSpec) -> bool:
+    return not spec.argv or _PYTHON.fullmatch(spec.argv[0]) is not None
+
+
+def _unheard(_piece: bytes) -> None:
+    """The log is the program's own; a failure tells its last lines."""
 
 
 def argv_of(spec: sessions.SessionSpec) -> list[str]:

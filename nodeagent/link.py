@@ -52,11 +52,9 @@ class Link:
         log.info("link.leader", address=leader)
         self._address = leader
 
-    def forget_leader(self) -> bool:
-        """Dial the configured server again; False when that is the one already."""
-        was_elsewhere = self._address != self._server
+    def forget_leader(self) -> None:
+        """Dial the configured server again."""
         self._address = self._server
-        return was_elsewhere
 
     def rpc(self) -> Rpc:
         """Calls with one request or one response."""

@@ -86,6 +86,16 @@ class Replicas:
         """Those that hold their devices."""
         return [runner for runner in self._runners.values() if runner.is_running]
 
+    def shares(self) -> dict[str, float]:
+        """How much of each device is held, by uuid; 1 is all of it."""
+        shares: dict[str, float] = {}
+        for runner in self.running():
+            uuids = runner.assignment.device_uuids
+            for uuid in uuids:
+                share = runner.assignment.resources.gpu_thousandths / 1000 / len(uuids)
+                shares[uuid] = shares.get(uuid, 0.0) + share
+        return shares
+
     def finalized(self, replica_id: ReplicaId) -> None:
         """The control plane knows all about a replica."""
         runner = self._runners.get(replica_id)

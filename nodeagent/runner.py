@@ -137,20 +137,30 @@ class Runner:
 
     async def work(self, facts: ReplicaFacts | None = None) -> None:
         """Live from where `facts` say it is (None: not begun) until its folder is gone."""
-        is_new = facts is None or facts.state is ReplicaState.PREPARED
-        record = facts.exit if facts is not None else None
-        failure = await self._start(is_again=facts is not None) if is_new else None
-        if failure is None and record is None:
-            self._is_started = True
-            if self.stop_order is not None:
-                await self._order_stop(self.stop_order)
-            record = await self._linger()
-        end = failure or (None if record is None else exit_of(record, self.stop_order))
-        if is_new and record is not None and end is not None and self._left_nothing(record):
-            self._end(pb.REPLICA_PHASE_FINALIZED, end)
+        if facts is not None and facts.exit is not None:
+            await self._collect(exit_of(facts.exit, self.stop_order))
         else:
-            await self._collect(end)
+            async with self.place.listen(self.replica_id, self.folder):
+                await self._live(facts)
         await self._destroy()
+
+    async def _live(self, facts: ReplicaFacts | None) -> None:
+        """From the start, or from where it was found running, to its last record."""
+        is_new = facts is None or facts.state is ReplicaState.PREPARED
+        failure = await self._start(is_again=facts is not None) if is_new else None
+        if failure is not None:
+            await self._collect(failure)
+            return
+        self._is_started = True
+        if self.stop_order is not None:
+            await self._order_stop(self.stop_order)
+        record = await self._linger()
+        if record is None:
+            await self._collect(None)
+        elif is_new and self._left_nothing(record):
+            self._end(pb.REPLICA_PHASE_FINALIZED, exit_of(record, self.stop_order))
+        else:
+            await self._collect(exit_of(record, self.stop_order))
 
     async def _start(self, *, is_again: bool) -> pb.ReplicaExit | None:
         """Prepare and start; the end of one that could not be, else None.
@@ -228,10 +238,8 @@ class Runner:
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
 
     async def _watch(self) -> pb.ReplicaExit:
-        """Serve the program while it runs; how it ended."""
         self._say(pb.REPLICA_PHASE_RUNNING)
-        async with self.place.listen(self.replica_id, self.folder):
-            record = await self.place.runtime.wait(self.replica_id)
+        record = await self.place.runtime.wait(self.replica_id)
         return exit_of(record, self.stop_order)
 
     async def _destroy(self) -> None:

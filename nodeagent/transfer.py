@@ -29,13 +29,22 @@ _ASKED_AT_ONCE = 10_000
 _FETCHED_AT_ONCE = 2_000
 
 
-async def uninterrupted(run: Offload, work: Callable[[], T]) -> T:
-    """`run(work)`; a cancelled caller still waits for its end, since no thread can be cancelled."""
+async def uninterrupted(
+    run: Offload, work: Callable[[], T], *, cancel: Callable[[], object] | None = None
+) -> T:
+    """`run(work)`; a cancelled caller still waits for its end, since no thread can be cancelled.
+
+    `cancel` tells the work that its result is not wanted any more.
+    """
     running = asyncio.ensure_future(run(work))
     try:
         return await asyncio.shield(running)
     except asyncio.CancelledError:
+        if cancel is not None:
+            cancel()
         await asyncio.wait([running])
+        if not running.cancelled():
+            running.exception()  # nobody is there to be told
         raise
 
 

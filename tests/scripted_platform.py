@@ -61,7 +61,10 @@ class ScriptedPlatform(
 ):
     """All services that an agent calls."""
 
-    def __init__(self, *, heartbeat_s: float = 1.0, cluster_id: str = "test") -> None:
+    def __init__(
+        self, *, heartbeat_s: float = 1.0, cluster_id: str = "test", patience_s: float = 1800.0
+    ) -> None:
+        self.patience_s = patience_s
         self.faults = Faults()
         self.cluster_id = cluster_id
         self.heartbeat_s = heartbeat_s
@@ -81,6 +84,8 @@ class ScriptedPlatform(
         self.authorization: set[str] = set()
         self._down: set[asyncio.Queue[pb.ControlResponse | None]] = set()
         self._ingests: set[asyncio.Queue[Any]] = set()
+        self.takes_blobs = asyncio.Event()
+        self.takes_blobs.set()
         self._changed = asyncio.Condition()
 
     def add_to(self, server: Any) -> None:
@@ -112,7 +117,7 @@ class ScriptedPlatform(
 
     async def until(self, condition: Callable[[], Any]) -> None:
         """Return when `condition()` holds; looked at after everything that agents say."""
-        async with self._changed:
+        async with asyncio.timeout(self.patience_s), self._changed:
             await self._changed.wait_for(condition)
 
     async def phase(self, session: str, phase: pb.ReplicaPhase, rank: int = 0) -> pb.ReplicaReport:
@@ -268,6 +273,7 @@ class ScriptedPlatform(
     async def PutBlobs(
         self, requests: AsyncIterator[content.PutBlobsRequest], context: Any
     ) -> content.PutBlobsResponse:
+        await self.takes_blobs.wait()
         parts: dict[str, bytes] = {}
         stored = 0
         async for request in requests:

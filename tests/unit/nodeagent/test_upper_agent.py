@@ -15,9 +15,9 @@ import pytest
 from nodeagent.agent import Agent, Machine, Parts
 from nodeagent.config import Settings
 from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.journal import Journal
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, ReplicaSpec
-from nodeagent.streams import Cursor, StreamId
 from nsml.clock import inline
 from nsml.content.packing import pack
 from nsml.v1 import agents_pb2 as pb
@@ -33,38 +33,8 @@ OTHER = session_id(2)
 
 
 class NullMeter:
-    def sample(self) -> pb.NodeSample:
+    def sample(self, shares: Any) -> pb.NodeSample:
         return pb.NodeSample(cpu_percent=1.0)
-
-
-class Remembered:
-    """The journal's contract in memory; outlives the agents of one test."""
-
-    def __init__(self) -> None:
-        self.position = (0, 0)
-        self.cluster = ""
-        self.kept: dict[StreamId, Cursor] = {}
-
-    def highest(self) -> tuple[int, int]:
-        return self.position
-
-    def obey(self, term: int, revision: int) -> None:
-        self.position = (term, revision)
-
-    def forget(self, replica_id: ReplicaId) -> None:
-        self.kept = {key: at for key, at in self.kept.items() if key.replica_id != replica_id}
-
-    def cluster_id(self) -> str:
-        return self.cluster
-
-    def join(self, cluster_id: str) -> None:
-        self.cluster = cluster_id
-
-    def cursors(self, replica_id: ReplicaId) -> dict[StreamId, Cursor]:
-        return {key: at for key, at in self.kept.items() if key.replica_id == replica_id}
-
-    def acknowledge(self, cursors: Any) -> None:
-        self.kept.update(cursors)
 
 
 @dataclass
@@ -76,7 +46,6 @@ class World:
     clock: VirtualClock
     machine: FakeMachine
     platform: ScriptedPlatform
-    journal: Remembered = field(default_factory=Remembered)
     started: list[ReplicaSpec] = field(default_factory=list)
 
     @asynccontextmanager
@@ -85,6 +54,8 @@ class World:
         settings = Settings(node="n1", server=server, data=self.data, sample_interval_s=5.0)
         folders = ReplicaFolders(self.data / "replicas")
         driver = FakeDriver(folders, self.machine, self.clock)
+        self.data.mkdir(exist_ok=True)
+        journal = Journal.open(self.data / "journal.db")
         agent = Agent(
             settings,
             Parts(
@@ -93,7 +64,7 @@ class World:
                 run=inline,
                 channel_factory=lambda address: self.network.channel("n1", address),
                 runtime=driver,
-                journal=self.journal,
+                journal=journal,
                 machine=MACHINE,
                 meter=NullMeter(),
                 token="secret",
@@ -101,10 +72,13 @@ class World:
                 touch=lambda _, replica_id: self.machine.contacted(replica_id),
             ),
         )
-        async with asyncio.TaskGroup() as group:
-            working = group.create_task(agent.run())
-            yield agent
-            working.cancel()
+        try:
+            async with asyncio.TaskGroup() as group:
+                working = group.create_task(agent.run())
+                yield agent
+                working.cancel()
+        finally:
+            journal.close()
 
     def serve(self, address: str, platform: ScriptedPlatform) -> None:
         platform.add_to(self.network.serve(address))
@@ -151,13 +125,16 @@ def test_registers_what_the_node_is(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async with world.agent():
             await world.platform.until(lambda: world.platform.registrations)
+            await world.clock.sleep(1)
         said = world.platform.registrations[0]
         assert (said.node, said.boot_id, said.host) == ("n1", "boot-1", "n1.lab")
         assert said.isolation == resources.ISOLATION_NAMESPACE
         assert [device.uuid for device in said.devices] == ["SIM-0"]
         assert (said.cluster_id, said.highest_term, list(said.replicas)) == ("", 0, [])
         assert world.platform.authorization == {"Bearer secret"}
-        assert world.journal.cluster == "test"
+        async with world.agent():
+            await world.platform.until(lambda: len(world.platform.registrations) == 2)
+        assert world.platform.registrations[1].cluster_id == "test"
 
     on_virtual_time(tmp_path, test)
 

@@ -1,0 +1,214 @@
+"""The real parts of an agent: processes, files, sockets, devices."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import grpc
+import grpc.aio
+import structlog
+
+from nodeagent.agent import Machine, Parts
+from nodeagent.config import Settings, SettingsError
+from nodeagent.environments import Environments
+from nodeagent.folders import ReplicaFolders
+from nodeagent.hooks import PythonHook
+from nodeagent.journal import Journal
+from nodeagent.meter import HeldDevices, NodeMeter
+from nodeagent.probes.host import HostFacts, HostProbe
+from nodeagent.probes.interface import Device, DeviceProbe, Devices
+from nodeagent.probes.simulated import SimulatedProbe
+from nodeagent.runtimes.interface import DeviceGrant, Isolation
+from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
+from nodeagent.runtimes.launcher import Launcher
+from nodeagent.runtimes.process import ProcessDriver
+from nsml._install import sdk_digest, write_sdk
+from nsml.client.contexts import is_local
+from nsml.client.rpc import Channel
+from nsml.clock import Clock, SystemClock, in_thread
+from nsml.v1 import resources_pb2 as resources
+
+_DRIVER_ANSWERS_WITHIN_S = 20.0
+_OPTIONS = (
+    # A control plane that stopped without a word, or a cut cable, is noticed by pings.
+    ("grpc.keepalive_time_ms", 10_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 2_000),
+    ("grpc.enable_http_proxy", 0),
+)
+
+
+@asynccontextmanager
+async def opened(settings: Settings) -> AsyncIterator[Parts]:
+    """The parts for these settings, while the context lasts.
+
+    Raises:
+        SettingsError: a file is missing, or what is asked for does not work on this machine.
+        JournalLocked: another agent uses the data folder.
+        JournalError: the journal cannot be used.
+    """
+    _log_to_stderr()
+    settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
+    settings.data.chmod(0o700)
+    journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
+    try:
+        token = _token(settings)
+        factory = ChannelMaker(settings)
+        clock = SystemClock()
+        held = HeldDevices(clock)
+        probe = _probe(settings, clock, held)
+        isolation = await in_thread(lambda: _isolation(settings))
+        host = HostProbe(settings.data)
+        devices = await _devices(probe)
+        runtime = ProcessDriver(
+            ReplicaFolders(settings.data / "replicas"),
+            machine=isolation.machine,
+            levels=isolation.levels,
+            launcher=Launcher(in_thread),
+            clock=clock,
+            run=in_thread,
+        )
+        async with runtime:
+            yield Parts(
+                clock=clock,
+                rng=random.Random(),  # noqa: S311 - the jitter of pauses
+                run=in_thread,
+                channel_factory=factory,
+                runtime=runtime,
+                journal=journal,
+                machine=_machine(settings, host.facts(), isolation.level, devices),
+                meter=NodeMeter(probe, host, held),
+                token=token,
+                hooks=[PythonHook(Environments(settings.data / "environments"), in_thread)],
+                sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
+            )
+        probe.close()
+    finally:
+        journal.close()
+
+
+class ChannelMaker:
+    """Makes channels as the settings say: TLS with an authority, plaintext only on this machine."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._credentials: grpc.ChannelCredentials | None = None
+        if settings.authority_file is not None:
+            self._credentials = grpc.ssl_channel_credentials(
+                _read(settings.authority_file),
+                None if settings.key_file is None else _read(settings.key_file),
+                None if settings.certificate_file is None else _read(settings.certificate_file),
+            )
+        elif not is_local(settings.server):
+            raise SettingsError(
+                f"{settings.server} is another machine: plaintext is for this one only."
+                " Join with `nsml join`, or name an authority_file"
+            )
+
+    def __call__(self, address: str) -> Channel:
+        """A channel to `address`, not connected yet."""
+        if self._credentials is not None:
+            return grpc.aio.secure_channel(address, self._credentials, options=_OPTIONS)
+        if not is_local(address):
+            raise SettingsError(f"{address} is another machine, and there is no authority for TLS")
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+
+def _log_to_stderr() -> None:
+    structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.processors.TimeStamper(fmt="iso", utc=True),
+            structlog.processors.format_exc_info,
+            structlog.processors.JSONRenderer(),
+        ],
+        wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
+        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+    )
+
+
+def _token(settings: Settings) -> str | None:
+    if settings.token_file is None:
+        return None
+    return _read(settings.token_file).decode().strip()
+
+
+def _read(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+
+
+def _isolation(settings: Settings) -> IsolationFacts:
+    found = probe_isolation(settings.data / "trial")
+    if settings.isolation == "auto":
+        return found
+    wanted = Isolation(settings.isolation)
+    if wanted not in found.levels:
+        raise SettingsError(f"isolation {wanted.value} does not work here: {found.reason}")
+    return IsolationFacts(
+        level=wanted, levels=found.levels, machine=found.machine, reason=found.reason
+    )
+
+
+def _probe(settings: Settings, clock: Clock, held: HeldDevices) -> DeviceProbe:
+    if settings.simulate_gpus:
+        return SimulatedProbe(settings.node, settings.simulate_gpus, clock, held.loads)
+    from nodeagent.probes.nvml import NvmlProbe  # noqa: PLC0415 - not for simulated devices
+
+    return NvmlProbe()
+
+
+async def _devices(probe: DeviceProbe) -> Devices:
+    """A driver that hangs must not keep the node away."""
+    try:
+        async with asyncio.timeout(_DRIVER_ANSWERS_WITHIN_S):
+            return await in_thread(probe.devices)
+    except TimeoutError:
+        return Devices(reason="the driver does not answer")
+
+
+def _machine(settings: Settings, facts: HostFacts, isolation: Isolation, found: Devices) -> Machine:
+    return Machine(
+        boot_id=facts.boot_id,
+        host=settings.host or facts.host,
+        isolation=isolation,
+        devices=[_message(device) for device in found.devices],
+        grants={device.uuid: _grant(device) for device in found.devices},
+        device_note=found.reason,
+        capacity=resources.Resources(
+            gpu_thousandths=1000 * len(found.devices),
+            cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),
+            memory_bytes=settings.memory_bytes or facts.memory_bytes,
+        ),
+    )
+
+
+def _message(device: Device) -> resources.Device:
+    return resources.Device(
+        uuid=device.uuid,
+        index=device.index,
+        model=device.model,
+        memory_bytes=device.memory_bytes,
+        simulated=device.simulated,
+    )
+
+
+def _grant(device: Device) -> DeviceGrant:
+    return DeviceGrant(uuid=device.uuid, minor=device.minor, simulated=device.simulated)
+
+
+def _sdk(folder: Path) -> Path:
+    """This version's SDK; programs that run keep the one they began with."""
+    place = folder / sdk_digest()
+    write_sdk(place)
+    return place

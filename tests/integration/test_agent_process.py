@@ -1,0 +1,321 @@
+"""The whole agent as a process, over real gRPC, with real sessions."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from nodeagent.probes.host import HostProbe
+from nsml.content.manifest import decode
+from nsml.content.packing import pack
+from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import sessions_pb2 as sessions
+from tests.scripted_platform import ScriptedPlatform, assignment, session_id
+
+PATIENCE_S = 30.0
+S = session_id(1)
+OTHER = session_id(2)
+
+
+@dataclass
+class Node:
+    """A data folder, and the agent process that uses it at the moment."""
+
+    data: Path
+    config: Path
+    platform: ScriptedPlatform
+    process: asyncio.subprocess.Process | None = None
+    settings: dict[str, object] = field(default_factory=dict)
+
+    async def start(self) -> None:
+        seen = len(self.platform.registrations)
+        self.process = await self.launch()
+        await self.platform.until(lambda: len(self.platform.registrations) > seen)
+
+    async def launch(self) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            "from nodeagent.agent import main; main()",
+            "--config",
+            str(self.config),
+            cwd=Path(__file__).parents[2],
+            stderr=(self.data.parent / "agent.log").open("ab"),
+        )
+
+    async def end(self, number: int = signal.SIGTERM) -> int:
+        assert self.process is not None
+        self.process.send_signal(number)
+        return await self.process.wait()
+
+    def folder(self, session: str) -> Path:
+        return self.data / "replicas" / f"{session}.1.0"
+
+
+@pytest.fixture
+async def platform() -> ScriptedPlatform:
+    return ScriptedPlatform(heartbeat_s=0.5, patience_s=PATIENCE_S)
+
+
+@pytest.fixture
+async def node(platform: ScriptedPlatform, tmp_path: Path) -> AsyncIterator[Node]:
+    server = grpc.aio.server()
+    platform.add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        f'node = "n1"\nserver = "127.0.0.1:{port}"\ndata = "data"\nsimulate_gpus = 2\n'
+        "longest_backoff_s = 0.3\nsample_interval_s = 0.2\n"
+    )
+    node = Node(tmp_path / "data", config, platform)
+    try:
+        await node.start()
+        yield node
+    finally:
+        if node.process is not None and node.process.returncode is None:
+            await platform.order()
+            await until(lambda: not list((node.data / "replicas").iterdir()))
+            await node.end()
+        await server.stop(None)
+
+
+def python(text: str) -> list[str]:
+    return ["python3", "-u", "-c", text]
+
+
+async def until(condition: Callable[[], object]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110 - files have no events
+            await asyncio.sleep(0.02)
+
+
+async def test_says_what_it_is_and_says_when_it_is_ready(node: Node) -> None:
+    said = node.platform.registrations[0]
+    assert [device.simulated for device in said.devices] == [True, True]
+    assert said.capacity.gpu_thousandths == 2000
+    assert said.capacity.memory_bytes > 0
+    assert said.boot_id == HostProbe(node.data).facts().boot_id
+    await until((node.data / "ready.json").exists)
+    ready = json.loads((node.data / "ready.json").read_text())
+    assert node.process is not None
+    assert (ready["pid"], ready["simulated"]) == (node.process.pid, True)
+    assert node.data.stat().st_mode & 0o777 == 0o700
+    await until(lambda: len(node.platform.samples) > 2)
+    sample = node.platform.samples[-1]
+    assert [reading.uuid for reading in sample.devices] == [one.uuid for one in said.devices]
+    assert sample.memory_used_bytes > 0
+    assert await node.end() == 0
+    assert not (node.data / "ready.json").exists()
+    node.process = None
+
+
+async def test_a_program_and_its_end(node: Node, platform: ScriptedPlatform) -> None:
+    order = assignment(S, *python("import os; print(os.environ['NSML_SESSION_NAME']); exit(3)"))
+    await platform.order(order, assignment(OTHER, "true"))
+    report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert (report.exit.cause, report.exit.exit_code) == (sessions.CAUSE_PROGRAM_FAILED, 3)
+    assert platform.log(S) == b"kim/None/1\n"
+    report = await platform.phase(OTHER, pb.REPLICA_PHASE_FINALIZED)
+    assert report.exit.cause == sessions.CAUSE_COMPLETED
+    await until(lambda: not list((node.data / "replicas").iterdir()))
+
+
+async def test_a_program_that_cannot_be_started(node: Node, platform: ScriptedPlatform) -> None:
+    await platform.order(assignment(S, "no-such-program"))
+    report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert report.exit.cause == sessions.CAUSE_START_FAILED
+    assert "no-such-program" in report.exit.message
+
+
+async def test_a_program_that_is_stopped(node: Node, platform: ScriptedPlatform) -> None:
+    order = assignment(S, "sh", "-c", "trap 'echo bye; exit 7' TERM; echo hi; sleep 1000 & wait")
+    await platform.order(order)
+    await platform.until(lambda: platform.log(S) == b"hi\n")
+    order.stop.cause = sessions.CAUSE_STOP_REQUESTED
+    order.stop.reason = "kim wants it"
+    order.stop.grace.seconds = 20
+    await platform.order(order)
+    report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert report.exit.cause == sessions.CAUSE_STOP_REQUESTED
+    assert report.exit.exit_code == 7
+    assert platform.log(S) == b"hi\nbye\n"
+
+
+async def test_a_second_agent_on_the_same_data_leaves(node: Node) -> None:
+    second = await node.launch()
+    assert await second.wait() == 3
+
+
+REPORTS = """
+import os, sys, time, nsml
+print(nsml.__file__)
+for step in range(300):
+    nsml.report(step=step, loss=1 / (step + 1))
+    print("step", step)
+    time.sleep(0.01)
+"""
+
+
+async def test_killed_agents_lose_nothing(node: Node, platform: ScriptedPlatform) -> None:
+    await platform.order(assignment(S, *python(REPORTS)))
+    for step in (20, 120, 200):
+        await platform.until(lambda step=step: len(platform.records(S)) > step)  # type: ignore[misc]
+        await node.end(signal.SIGKILL)
+        platform.faults.lose_chunk_acks = step == 120
+        await node.start()
+        platform.faults.lose_chunk_acks = False
+        if step == 120:
+            platform.break_streams()
+    report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert report.exit.exit_code == 0
+    lines = platform.log(S).decode().splitlines()
+    assert str(node.data / "sdk") in lines[0] or lines[0].startswith("/sdk/")
+    assert lines[1:] == [f"step {step}" for step in range(300)]
+    told = [json.loads(record) for record in platform.records(S)]
+    assert [record["step"] for record in told] == list(range(300))
+    assert len({one.exit.started_at.nanos for one in platform.said(S) if one.HasField("exit")}) == 1
+
+
+async def test_an_end_without_an_agent_is_not_lost(node: Node, platform: ScriptedPlatform) -> None:
+    await platform.order(assignment(S, *python("import time; time.sleep(1.5); exit(5)")))
+    await platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+    await node.end(signal.SIGKILL)
+    await until((node.folder(S) / "exit.json").exists)
+    await node.start()
+    assert platform.registrations[-1].replicas[0].exit.exit_code == 5
+    report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert report.exit.exit_code == 5
+
+
+async def test_much_output_arrives_byte_for_byte(node: Node, platform: ScriptedPlatform) -> None:
+    text = "import os, sys\nfor n in range(400): os.write(1, bytes(range(256)) * 256)"
+    await platform.order(assignment(S, *python(text)))
+    await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert platform.log(S) == bytes(range(256)) * 256 * 400
+
+
+async def test_code_runs_from_its_bundle_with_an_environment(
+    node: Node, platform: ScriptedPlatform, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "main.py").write_text(
+        "import sys, os, other\n"
+        "print(other.NAME, sys.argv[1:], open(os.environ['NSML_DATASET_PATH'] + '/x').read())\n"
+        "print(os.getcwd(), sys.prefix != sys.base_prefix)\n"
+        "open('written', 'w').write('x')\n"
+    )
+    (code / "other.py").write_text("NAME = 'other'")
+    data = tmp_path / "set"
+    data.mkdir()
+    (data / "x").write_text("42")
+    order = assignment(S, entry="main.py", args=["--lr", "0.1"], bundle_digest=put(platform, code))
+    order.spec.datasets.add(name="kim/digits", version=1, digest=put(platform, data))
+    await platform.order(order)
+    report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert report.exit.cause == sessions.CAUSE_COMPLETED, platform.log(S).decode()
+    first, second = platform.log(S).decode().splitlines()
+    assert first == "other ['--lr', '0.1'] 42"
+    folder, is_separate = second.split()
+    assert folder == "/app" or folder.endswith("/app")
+    assert is_separate == "True"
+
+
+async def test_requirements_that_cannot_be_had(
+    node: Node, platform: ScriptedPlatform, tmp_path: Path
+) -> None:
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "main.py").write_text("print(1)")
+    (code / "requirements.txt").write_text("git+https://example.org/x.git\n")
+    await platform.order(assignment(S, entry="main.py", bundle_digest=put(platform, code)))
+    report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert report.exit.cause == sessions.CAUSE_ENVIRONMENT_FAILED
+    assert "example.org" in report.exit.message
+    assert b"example.org" in platform.log(S)
+
+
+SAVES = """
+import os, sys, time, nsml
+def save(path):
+    with open(os.path.join(path, "weights"), "wb") as file:
+        file.write(b"w" * 3_000_000 + sys.argv[1].encode())
+nsml.bind(save=save, load=lambda path: None)
+nsml.report(step=1, loss=0.5)
+nsml.save("best")
+nsml.save(3)
+if len(sys.argv) > 2:
+    time.sleep(1000)
+"""
+
+
+async def test_checkpoints_are_durable_before_the_session_is_final(
+    node: Node, platform: ScriptedPlatform
+) -> None:
+    await platform.order(assignment(S, *python(SAVES), "v1"))
+    await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert {commit.name for commit in platform.commits} == {"best", "3"}
+    for commit in platform.commits:
+        assert (commit.session_id, commit.attempt, commit.file_count) == (S, 1, 1)
+        assert commit.size_bytes == 3_000_002
+        manifest = decode(platform.blobs[commit.digest], digest=commit.digest)
+        assert [entry.path for entry in manifest.entries] == ["weights"]
+        data = b"".join(platform.blobs[ref.digest] for ref in manifest.refs())
+        assert data == b"w" * 3_000_000 + b"v1"
+
+
+async def test_a_killed_agent_sends_the_checkpoint_later(
+    node: Node, platform: ScriptedPlatform
+) -> None:
+    platform.takes_blobs.clear()
+    await platform.order(assignment(S, *python(SAVES), "v1"))
+    await platform.phase(S, pb.REPLICA_PHASE_EXITED)
+    await platform.until(lambda: len(platform.records(S)) == 3)
+    await asyncio.sleep(0.3)
+    assert not platform.said(S, pb.REPLICA_PHASE_FINALIZED)
+    await node.end(signal.SIGKILL)
+    platform.takes_blobs.set()
+    await node.start()
+    await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    assert {commit.name for commit in platform.commits} == {"best", "3"}
+
+
+LOADS = """
+import os, sys, nsml
+def load(path):
+    print(sorted(os.listdir(path)), os.path.getsize(os.path.join(path, "weights")))
+nsml.bind(save=lambda path: None, load=load)
+nsml.load("best", session=sys.argv[1])
+try:
+    nsml.load("worst", session=sys.argv[1])
+except KeyError as error:
+    print("KeyError", error)
+"""
+
+
+async def test_a_program_loads_another_sessions_checkpoint(
+    node: Node, platform: ScriptedPlatform
+) -> None:
+    await platform.order(assignment(S, *python(SAVES), "v1"))
+    await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    await platform.order(assignment(OTHER, *python(LOADS), S))
+    report = await platform.phase(OTHER, pb.REPLICA_PHASE_FINALIZED)
+    lines = platform.log(OTHER).decode().splitlines()
+    assert lines[0] == "['weights'] 3000002", lines
+    assert lines[1].startswith("KeyError")
+    assert report.exit.exit_code == 0
+
+
+def put(platform: ScriptedPlatform, folder: Path) -> str:
+    packed = pack(folder)
+    blobs = [packed.source.read(digest) for digest in packed.manifest.blobs()]
+    return platform.put_manifest(packed.manifest.encode(), *blobs)
