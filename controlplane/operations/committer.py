@@ -21,6 +21,7 @@ from controlplane.store.interface import (
     MAX_OPERATIONS,
     CommitUnknown,
     Compare,
+    InvalidTransaction,
     StoreUnavailable,
 )
 
@@ -37,7 +38,7 @@ LARGEST_DRAFT: Final = MAX_OPERATIONS - 1
 """Operations in one transaction, beside the fence."""
 
 MOST_DECISIONS: Final = 100
-"""Decisions in one transaction: bounds its bytes, at most 8 KiB of a session each."""
+"""Decisions in one transaction."""
 
 SOFT_DELAY_S: Final = 0.03
 """How long a decision that nobody waits for may wait for company."""
@@ -152,7 +153,12 @@ class Committer:
         """Write as many as one transaction holds; the rest, and all when it failed, is left."""
         draft, results = self._decide(batch)
         if not draft.is_empty:
-            result = await self._write(draft, fence)
+            try:
+                result = await self._write(draft, fence)
+            except InvalidTransaction:
+                # Together they are too many bytes; one alone never is.
+                half = len(results) // 2
+                return await self._commit_some(batch[:half], fence) + batch[half:]
             if result is None:
                 return batch
             draft.applied(result.revision)

@@ -31,9 +31,6 @@ MOST_POINTS: Final = 5_000
 CHANGES_TOGETHER_S: Final = 0.005
 """Changes of sessions within this time are sent as one message."""
 
-SESSIONS_A_MESSAGE: Final = 500
-"""Keeps a message far below gRPC's limit: a session is 1 to 8 KiB."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
@@ -173,15 +170,14 @@ class SessionWatch:
     async def steps(self, from_revision: int) -> AsyncGenerator[Step, None]:
         """First what is asked for, then changes for ever."""
         with self._state.subscribed() as changes:
-            for step in self._first(from_revision):
-                yield step
+            yield self._first(from_revision)
             while True:
                 news = self._step(await changes.take())
                 if news is not None:
                     yield news
                     await self._clock.sleep(CHANGES_TOGETHER_S)
 
-    def _first(self, from_revision: int) -> Iterator[Step]:
+    def _first(self, from_revision: int) -> Step:
         state = self._state
         oldest = state.first_revision
         if len(state.removals) == state.removals.maxlen:
@@ -196,19 +192,12 @@ class SessionWatch:
             gone = [one for one in state.removals if one.revision > since]
             changed += [one.session for one in gone if self._fits(one.session)]
             removed = [one.session.id for one in gone if self._fits(one.session)]
-        parts = [
-            tuple(changed[start : start + SESSIONS_A_MESSAGE])
-            for start in range(0, len(changed), SESSIONS_A_MESSAGE)
-        ] or [()]
-        for number, part in enumerate(parts):
-            is_last = number == len(parts) - 1
-            yield Step(
-                # Only the last part may be resumed from.
-                revision=state.revision if is_last else since,
-                changed=part,
-                removed=tuple(removed) if is_last else (),
-                is_reset=is_reset and number == 0,
-            )
+        return Step(
+            revision=state.revision,
+            changed=tuple(changed),
+            removed=tuple(removed),
+            is_reset=is_reset,
+        )
 
     def _fits(self, session: Session) -> bool:
         return self._matcher.fits(session, ended_too=True)

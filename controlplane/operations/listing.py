@@ -125,7 +125,7 @@ class Listings:
         ordered = sorted(found.values(), key=_age, reverse=True)
         page = tuple(ordered[:size])
         more = len(ordered) > size
-        next_cursor = encode_cursor(PageKey(*_age(page[-1]))) if more else ""
+        next_cursor = cursor_behind(page[-1]) if more else ""
         return Page(sessions=page, next_cursor=next_cursor, revision=revision)
 
     async def _ended(
@@ -149,6 +149,11 @@ def _age(session: Session) -> tuple[float, str]:
 
 def _is_behind(session: Session, after: PageKey | None) -> bool:
     return after is None or _age(session) < tuple(after)
+
+
+def cursor_behind(session: Session) -> str:
+    """The cursor of a page that ended with this session."""
+    return encode_cursor(PageKey(*_age(session)))
 
 
 def encode_cursor(key: PageKey) -> str:

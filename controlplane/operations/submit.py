@@ -27,6 +27,7 @@ from controlplane.store.interface import (
     MAX_OPERATIONS,
     CommitUnknown,
     Get,
+    InvalidTransaction,
     Put,
     StoreUnavailable,
     Transaction,
@@ -187,6 +188,11 @@ class Submitter:
         made: dict[tuple[str, str], Session] = {}
         try:
             made = await self._made(self._fresh(batch))
+        except InvalidTransaction:
+            # Together they are too many bytes; one alone never is.
+            half = len(batch) // 2
+            await self._write(batch[:half])
+            await self._write(batch[half:])
         except (CommitUnknown, StoreUnavailable) as error:
             self._log.warning("submission.unavailable", error=str(error))
             for pending in batch:

@@ -28,8 +28,10 @@ MOST_DATASETS: Final = 16
 MOST_RETRIES: Final = 100
 LONGEST_GRACE_S: Final = 3_600.0
 LONGEST_S: Final = 10 * 365 * 86_400.0
-MOST_WORDS_BYTES: Final = 64 << 10
-MOST_ENVIRONMENT_BYTES: Final = 64 << 10
+MOST_WORDS_BYTES: Final = 32 << 10
+MOST_ENVIRONMENT_BYTES: Final = 32 << 10
+"""With the words this bounds a spec, and so the orders of a node: one message of at most 4 MiB."""
+
 MOST_MEMO_BYTES: Final = 4 << 10
 
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")

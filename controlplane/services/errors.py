@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import grpc
 from google.protobuf import any_pb2
-from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.domain import errors
 from controlplane.store.interface import StoreError

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.operations.following import LogPosition, SessionWatch
+from controlplane.operations.listing import cursor_behind
 from controlplane.services import convert
 from controlplane.services.errors import Context, answering, streaming
 from nsml.v1 import sessions_pb2 as pb
@@ -27,6 +28,10 @@ if TYPE_CHECKING:
     from controlplane.operations.update import Updater
     from controlplane.services.presenting import Presenter
     from nsml.clock import Clock
+
+
+MESSAGE_BYTES: Final = 3 << 20
+"""Of sessions in one message: below gRPC's 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,10 +85,12 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             size=request.page_size,
             cursor=request.cursor,
         )
+        sessions, *more = parts_of(await self._presenter.sessions(page.sessions))
+        cursor = page.next_cursor
+        if more:
+            cursor = cursor_behind(page.sessions[len(sessions) - 1])
         return pb.ListSessionsResponse(
-            sessions=await self._presenter.sessions(page.sessions),
-            next_cursor=page.next_cursor,
-            revision=page.revision,
+            sessions=sessions, next_cursor=cursor, revision=page.revision
         )
 
     @streaming
@@ -97,13 +104,19 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             caller=require_user(),
             wanted=convert.to_filter(request.filter),
         )
+        sent = request.from_revision
         async for step in watch.steps(request.from_revision):
-            yield pb.WatchSessionsResponse(
-                revision=step.revision,
-                changed=await self._presenter.sessions(step.changed),
-                removed=step.removed,
-                reset=step.is_reset,
-            )
+            parts = parts_of(await self._presenter.sessions(step.changed))
+            for number, changed in enumerate(parts):
+                is_last = number == len(parts) - 1
+                yield pb.WatchSessionsResponse(
+                    # Only behind the last part everything was sent.
+                    revision=step.revision if is_last else 0 if step.is_reset else sent,
+                    changed=changed,
+                    removed=step.removed if is_last else (),
+                    reset=step.is_reset and number == 0,
+                )
+            sent = step.revision
 
     @answering
     async def StopSession(  # noqa: N802
@@ -186,6 +199,19 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         counts = await self._do.history.streams.metric_counts(session.id)
         metrics = [pb.Metric(name=name, count=count) for name, count in sorted(counts.items())]
         return pb.ListMetricsResponse(metrics=metrics)
+
+
+def parts_of(sessions: list[pb.Session]) -> list[list[pb.Session]]:
+    """Cut into parts that fit into a message each; one empty part of nothing."""
+    parts: list[list[pb.Session]] = [[]]
+    size = 0
+    for session in sessions:
+        size += session.ByteSize()
+        if parts[-1] and size > MESSAGE_BYTES:
+            parts.append([])
+            size = session.ByteSize()
+        parts[-1].append(session)
+    return parts
 
 
 def _mark(text: str) -> int:

@@ -53,7 +53,9 @@ def session(gpu: int = 1000, replicas: int = 1, **facts: Any) -> Session:
     number = next(_ids)
     spec = facts.pop("spec", {})
     resources = Resources(
-        gpu_thousandths=gpu, cpu_thousandths=facts.pop("cpu", 0), memory_bytes=facts.pop("memory", 0)
+        gpu_thousandths=gpu,
+        cpu_thousandths=facts.pop("cpu", 0),
+        memory_bytes=facts.pop("memory", 0),
     )
     owner = facts.pop("owner", "kim")
     return Session(

@@ -95,9 +95,7 @@ async def test_devices_are_given_up_to_their_capacity_and_no_further() -> None:
         committer = made.committer(state)
         made.lead(committer, await made.elect())
         await asyncio.sleep(0)
-        done = await asyncio.gather(
-            *[committer.decide(placing(one, ("a", "a-0"))) for one in ones]
-        )
+        done = await asyncio.gather(*[committer.decide(placing(one, ("a", "a-0"))) for one in ones])
         assert done == [True] * 100 + [False] * 50
 
 
@@ -235,3 +233,17 @@ async def test_a_defect_in_one_decision_is_its_own() -> None:
         )
         assert isinstance(done[0], ZeroDivisionError)
         assert done[1] is True
+
+
+async def test_large_decisions_together_are_written_apart() -> None:
+    async with bench() as made:
+        state = await made.member()
+        ones = [session(10, command=("x" * 90_000,)) for _ in range(40)]
+        await made.write(node("a", 1), *ones)
+        await made.settled(state)
+        committer = made.committer(state)
+        made.lead(committer, await made.elect())
+        await asyncio.sleep(0)
+        done = await asyncio.gather(*[committer.decide(placing(one, ("a", "a-0"))) for one in ones])
+        assert all(done)
+        assert made.store.commits > 1

@@ -156,9 +156,7 @@ def test_a_good_run_forgives_bad_attempts() -> None:
     script = Script(node("a"), one)
     for attempt, ran in enumerate([0.0, 0.0, 500.0, 0.0, 0.0], start=1):
         script.place(one, ("a", "a-0"))
-        after = script.say(
-            one, "FINALIZED", cause="NODE_LOST", attempt=attempt, ran_for_s=ran
-        )
+        after = script.say(one, "FINALIZED", cause="NODE_LOST", attempt=attempt, ran_for_s=ran)
         assert after.state == "QUEUED"
     script.place(one, ("a", "a-0"))
     after = script.say(one, "FINALIZED", cause="NODE_LOST", attempt=6)

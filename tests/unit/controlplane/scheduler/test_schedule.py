@@ -60,9 +60,7 @@ def test_a_whole_gpu_is_never_a_shared_one() -> None:
     wanted = session(2000)
     plan = schedule(cluster(node(), held("a", ("a-0", 1)), wanted), NOW)
     assert not plan.placements
-    assert (
-        reason(plan, wanted) == "needs 2 GPUs on one node; the largest free hole is 1 (node a)"
-    )
+    assert reason(plan, wanted) == "needs 2 GPUs on one node; the largest free hole is 1 (node a)"
 
 
 def test_first_come_first_served_and_small_ones_pass() -> None:

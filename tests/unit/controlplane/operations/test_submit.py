@@ -1,0 +1,284 @@
+"""Submission: each request once, numbered without gaps of ours, refused when it must be."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pytest
+
+from controlplane.domain.errors import (
+    AlreadyExists,
+    CannotEverFit,
+    InvalidRequest,
+    MissingBlobs,
+    NoCapacity,
+    NotFound,
+    NsmlError,
+    TooLarge,
+    Unavailable,
+)
+from controlplane.domain.identity import User
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Resources
+from controlplane.history.sqlite import open_history
+from controlplane.history.values import Dataset
+from controlplane.objects.memory import MemoryObjects
+from controlplane.operations.content import Content
+from controlplane.operations.datasets import Datasets
+from controlplane.operations.export import row_of
+from controlplane.operations.submit import Submitter
+from controlplane.operations.validation import DatasetWish, Submission
+from controlplane.store.interface import Delete, Transaction
+from nsml.clock import inline
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
+from tests.unit.controlplane.builders import held, new_id, node
+from tests.unit.controlplane.workbench import Bench, bench
+
+KIM = User(name="kim")
+
+
+def wish(request_id: str = "r1", **facts: Any) -> Submission:
+    facts.setdefault("argv", ("true",))
+    facts.setdefault("digest", b"content")
+    facts.setdefault("owner", KIM)
+    return Submission(request_id=request_id, **facts)
+
+
+@dataclass
+class Desk:
+    made: Bench
+    history: Any
+    objects: MemoryObjects
+
+    async def submitter(self) -> Submitter:
+        state = await self.made.member()
+        content = Content(objects=self.objects, history=self.history, state=state)
+        submitter = Submitter(
+            store=self.made.store,
+            state=state,
+            history=self.history,
+            datasets=Datasets(history=self.history, content=content, clock=self.made.clock),
+            content=content,
+            clock=self.made.clock,
+            new_id=new_id,
+        )
+        submitter.state = state
+        self.made.tasks.append(self.made.group.create_task(submitter.run()))
+        return submitter
+
+    async def sessions(self) -> list[str]:
+        return sorted(item.key for item in (await self.made.store.list("name/")).items)
+
+
+@contextlib.asynccontextmanager
+async def desk():
+    async with bench() as made:
+        history = await open_history(":memory:", clock=made.clock, run=inline)
+        yield Desk(made, history, MemoryObjects(made.clock))
+        await history.close()
+
+
+async def test_a_repeated_request_gives_the_same_session() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        first = await submitter.submit(wish())
+        assert first.name == "kim/None/1"
+        assert await submitter.submit(wish()) == first
+        other = await at.submitter()
+        assert await other.submit(wish()) == first
+        both = await asyncio.gather(*[submitter.submit(wish("r2")) for _ in range(5)])
+        assert {one.name for one in both} == {"kim/None/2"}
+        assert await at.sessions() == ["name/kim/None/1", "name/kim/None/2"]
+
+
+async def test_a_request_of_an_exported_session_gives_it() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        first = await submitter.submit(wish())
+        ended = replace(first, state=SessionState.SUCCEEDED, ended_at=5.0)
+        await at.history.catalogue.put_session(row_of(ended))
+        keys = [f"session/{first.id}", "name/kim/None/1", "request/kim/r1"]
+        deletions = tuple(Delete(key=key) for key in keys)
+        await at.made.store.commit(Transaction(success=deletions))
+        await at.made.settled(submitter.state)
+        assert await submitter.submit(wish()) == ended
+        with pytest.raises(AlreadyExists):
+            await submitter.submit(wish(digest=b"other"))
+
+
+async def test_the_same_request_with_another_content_is_refused() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        await submitter.submit(wish())
+        with pytest.raises(AlreadyExists):
+            await submitter.submit(wish(digest=b"other"))
+        outcomes = await asyncio.gather(
+            submitter.submit(wish("r2", digest=b"one")),
+            submitter.submit(wish("r2", digest=b"two")),
+            return_exceptions=True,
+        )
+        assert [isinstance(one, AlreadyExists) for one in outcomes].count(True) == 1
+
+
+async def test_two_members_number_without_doubles_or_gaps() -> None:
+    async with desk() as at:
+        one, two = await at.submitter(), await at.submitter()
+        sessions = await asyncio.gather(
+            *[(one, two)[i % 2].submit(wish(f"r{i}")) for i in range(40)]
+        )
+        assert sorted(int(s.name.split("/")[2]) for s in sessions) == list(range(1, 41))
+        assert len({session.id for session in sessions}) == 40
+
+
+async def test_users_and_datasets_count_apart() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        lee = wish("r1", owner=User(name="lee"))
+        assert (await submitter.submit(wish())).name == "kim/None/1"
+        assert (await submitter.submit(lee)).name == "lee/None/1"
+
+
+@pytest.mark.parametrize("fault", ["lost before", "lost after", "down"])
+async def test_a_lost_answer_is_repeated_by_the_caller(fault: str) -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        at.made.store.faults = [fault]
+        with pytest.raises(Unavailable):
+            await submitter.submit(wish())
+        session = await submitter.submit(wish())
+        assert session.name == "kim/None/1"
+        assert await at.sessions() == ["name/kim/None/1"]
+
+
+async def test_datasets_are_resolved_and_name_the_session() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        data = b"numbers"
+        entry = Entry(path="x", mode=0o644, size=7, chunks=(ChunkRef(digest_of(data), len(data)),))
+        manifest = build([entry])
+        dataset = Dataset(owner="lee", name="digits", created_at=1.0)
+        await at.history.catalogue.put_dataset_version(
+            dataset, digest=manifest.digest, size_bytes=7, file_count=1
+        )
+        wanted = wish(datasets=(DatasetWish(name="digits", owner="lee"),))
+        with pytest.raises(NotFound):
+            await submitter.submit(wanted)
+        mine = replace(dataset, owner="kim")
+        await at.history.catalogue.put_dataset_version(
+            mine, digest=manifest.digest, size_bytes=7, file_count=1
+        )
+        session = await submitter.submit(wish(datasets=(DatasetWish(name="digits"),)))
+        assert session.name == "kim/digits/1"
+        assert session.spec.datasets[0].digest == manifest.digest
+        with pytest.raises(NotFound):
+            await submitter.submit(wish("r2", datasets=(DatasetWish(name="digits", version=2),)))
+
+
+async def test_code_must_have_been_sent() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        code = b"print()"
+        entry = Entry(path="main.py", mode=0o644, size=7, chunks=(ChunkRef(digest_of(code), 7),))
+        manifest = build([entry])
+        wanted = wish(argv=(), bundle_digest=manifest.digest)
+        with pytest.raises(MissingBlobs):
+            await submitter.submit(wanted)
+        await at.objects.put(manifest.digest, manifest.encode())
+        with pytest.raises(MissingBlobs):
+            await submitter.submit(wanted)
+        await at.objects.put(digest_of(code), code)
+        assert (await submitter.submit(wanted)).spec.entry == "main.py"
+
+
+async def test_what_can_never_fit_is_refused_once_there_are_nodes() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        nine = wish(resources=Resources(gpu_thousandths=9000))
+        await submitter.submit(nine)
+        await at.made.write(node("a"))
+        await at.made.settled(submitter.state)
+        with pytest.raises(CannotEverFit) as refused:
+            await submitter.submit(replace(nine, request_id="r2"))
+        assert "9 GPUs" in refused.value.message
+
+
+async def test_no_queue_is_refused_when_nothing_is_free() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        await at.made.write(node("a", 1))
+        await at.made.settled(submitter.state)
+        one = Resources(gpu_thousandths=1000)
+        await submitter.submit(wish("r1", resources=one, no_queue=True))
+        submitter.state.put_allocation(held("a", ("a-0", 1000)), 1000)
+        with pytest.raises(NoCapacity) as refused:
+            await submitter.submit(wish("r2", resources=one, no_queue=True))
+        assert "largest free hole is 0" in refused.value.why
+
+
+@pytest.mark.parametrize(
+    ("facts", "error"),
+    [
+        ({"request_id": ""}, InvalidRequest),
+        ({"request_id": "a/b"}, InvalidRequest),
+        ({"entry": "main.py"}, InvalidRequest),
+        ({"argv": ("",)}, InvalidRequest),
+        ({"argv": (), "entry": "main.py"}, InvalidRequest),
+        ({"argv": (), "entry": "../main.py", "bundle_digest": "0" * 64}, InvalidRequest),
+        ({"argv": (), "entry": "/main.py", "bundle_digest": "0" * 64}, InvalidRequest),
+        ({"bundle_digest": "../../etc/passwd"}, InvalidRequest),
+        ({"argv": ("a\0b",)}, InvalidRequest),
+        ({"argv": ("x" * 33_000,)}, TooLarge),
+        ({"resources": Resources(gpu_thousandths=1500)}, InvalidRequest),
+        ({"resources": Resources(gpu_thousandths=2_000_000)}, InvalidRequest),
+        ({"replica_count": 65}, InvalidRequest),
+        ({"environment": {"1A": "x"}}, InvalidRequest),
+        ({"environment": {"NSML_RUN_DIR": "x"}}, InvalidRequest),
+        ({"environment": {"A": "x\0"}}, InvalidRequest),
+        ({"environment": {"A": "x" * 33_000}}, TooLarge),
+        ({"image": "pytorch"}, InvalidRequest),
+        ({"retry_count": 101}, InvalidRequest),
+        ({"grace_s": 1e9}, InvalidRequest),
+        ({"grace_s": float("nan")}, InvalidRequest),
+        ({"time_limit_s": -1.0}, InvalidRequest),
+        ({"memo": "x" * 5000}, TooLarge),
+        ({"project": "other"}, NotFound),
+        ({"datasets": (DatasetWish(name="../x"),)}, InvalidRequest),
+        ({"datasets": (DatasetWish(name="x"), DatasetWish(name="x", owner="lee"))}, InvalidRequest),
+    ],
+)
+async def test_bad_input_leaves_nothing(facts: dict[str, Any], error: type[NsmlError]) -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        with pytest.raises(error):
+            await submitter.submit(wish(**{"request_id": "r1", **facts}))
+        assert not await at.sessions()
+
+
+async def test_defaults() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        spec = (await submitter.submit(wish("r1"))).spec
+        assert (spec.replica_count, spec.grace_s, spec.lost_after_s) == (1, 10.0, 0.0)
+        spec = (await submitter.submit(wish("r2", retry_count=1))).spec
+        assert spec.lost_after_s == 600.0
+        spec = (await submitter.submit(wish("r3", retry_count=1, lost_after_s=0.0))).spec
+        assert spec.lost_after_s == 0.0
+
+
+async def test_large_submissions_together_are_written_apart() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        large = ("x" * 32_000,)
+        sessions = await asyncio.gather(
+            *[
+                submitter.submit(
+                    wish(f"r{i}", argv=large, environment={"A": large[0]}, command=large)
+                )
+                for i in range(31)
+            ]
+        )
+        assert len({session.name for session in sessions}) == 31

@@ -1,0 +1,395 @@
+"""The contract of SessionService, through real gRPC: references, visibility, streams, errors."""
+
+from __future__ import annotations
+
+import asyncio
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from controlplane.domain.identity import Role
+from controlplane.history.values import Channel, StreamKey
+from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.controlplane.rig import Rig, Stubs, platform, until
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+def refusal(error: grpc.aio.AioRpcError) -> tuple[str, str, dict[str, str]]:
+    """Code, reason and metadata of an error."""
+    for key, value in error.trailing_metadata() or ():
+        if key == "grpc-status-details-bin":
+            status = status_pb2.Status.FromString(value)
+            info = error_details_pb2.ErrorInfo()
+            status.details[0].Unpack(info)
+            assert info.domain == "nsml"
+            return error.code().name, info.reason, dict(info.metadata)
+    return error.code().name, "", {}
+
+
+async def refused(call) -> tuple[str, str, dict[str, str]]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await call
+    return refusal(caught.value)
+
+
+async def ended(rig: Rig, user: Stubs, session: str) -> pb.Session:
+    return await user.reaches(session, "SUCCEEDED", "FAILED", "STOPPED")
+
+
+async def test_references(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    one, two = await kim.submit(), await kim.submit()
+    for text in (two.id, "kim/None/2", "None/2", "2", "@last", "@1"):
+        assert (await kim.get(text)).id == two.id
+    assert (await kim.get("@2")).id == one.id
+    assert (await refused(kim.get("@3")))[:2] == ("NOT_FOUND", "NOT_FOUND")
+    assert (await refused(kim.get("kim/None/9")))[0] == "NOT_FOUND"
+    assert (await refused(kim.get("a b")))[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+    for text in (one.id, "kim/None/1"):
+        assert (await refused(lee.get(text)))[0] == "NOT_FOUND"
+
+
+async def test_ended_ones_are_found_alike(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await rig.agent()
+    agent.runs_at_once = True
+    await agent.connect()
+    one, two = await kim.submit(), await kim.submit()
+    for session in (one, two):
+        await ended(rig, kim, session.id)
+    for text in (two.id, "kim/None/2", "None/2", "2", "@last"):
+        assert (await kim.get(text)).id == two.id
+
+
+async def test_somebody_elses_private_session_is_not_there(rig: Rig) -> None:
+    kim = await rig.user("kim", team="vision")
+    lee = await rig.user("lee", team="vision")
+    root = await rig.user("root", role=Role.ADMIN)
+    private = await kim.submit()
+    shared = await kim.submit(visibility=resources_pb2.VISIBILITY_TEAM)
+    public = await kim.submit(visibility=resources_pb2.VISIBILITY_PUBLIC)
+    assert (await lee.get(shared.name)).id == shared.id
+    assert (await lee.get(public.name)).id == public.id
+    assert (await root.get(private.name)).id == private.id
+    for session in (private, shared, public):
+        stop = pb.StopSessionRequest(session=session.name)
+        assert (await refused(lee.sessions.StopSession(stop)))[0] == "NOT_FOUND"
+        remove = pb.RemoveSessionRequest(session=session.name)
+        assert (await refused(lee.sessions.RemoveSession(remove)))[0] == "NOT_FOUND"
+        update = pb.UpdateSessionRequest(session=session.name, memo="mine")
+        assert (await refused(lee.sessions.UpdateSession(update)))[0] == "NOT_FOUND"
+    listed = await lee.sessions.ListSessions(pb.ListSessionsRequest())
+    assert {one.id for one in listed.sessions} == {shared.id, public.id}
+    stopped = await root.sessions.StopSession(pb.StopSessionRequest(session=private.name))
+    assert stopped.session.state == pb.SESSION_STATE_STOPPED
+
+
+async def test_stop_of_a_queued_session_is_at_once(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    session = await kim.submit()
+    request = pb.StopSessionRequest(session=session.id, reason="wrong flag")
+    stopped = (await kim.sessions.StopSession(request)).session
+    assert stopped.state == pb.SESSION_STATE_STOPPED
+    assert (stopped.end.cause, stopped.end.message) == (pb.CAUSE_STOP_REQUESTED, "wrong flag")
+    code, reason, _ = await refused(kim.sessions.StopSession(request))
+    assert (code, reason) == ("FAILED_PRECONDITION", "ALREADY_ENDED")
+
+
+async def test_stop_of_a_running_session_goes_to_its_node(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "RUNNING")
+    await kim.reaches(session.id, "RUNNING")
+    before = agent.orders.revision
+    request = pb.StopSessionRequest(session=session.id)
+    request.grace.seconds = 3
+    assert (await kim.sessions.StopSession(request)).session.state == pb.SESSION_STATE_STOPPING
+
+    async def ordered() -> bool:
+        return any(one.HasField("stop") for one in agent.orders.assignments)
+
+    await until(ordered, "the stop is ordered")
+    assert agent.orders.revision > before
+    assert agent.orders.assignments[0].stop.grace.seconds == 3
+    assert agent.orders.assignments[0].stop.cause == pb.CAUSE_STOP_REQUESTED
+    await agent.report(assignment.replica, "FINALIZED", cause="STOP_REQUESTED", code=143)
+    stopped = await kim.reaches(session.id, "STOPPED")
+    assert stopped.end.exit_code == 143
+
+
+async def test_remove(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    request = pb.RemoveSessionRequest(session=session.id)
+    code, reason, details = await refused(kim.sessions.RemoveSession(request))
+    assert (code, reason) == ("FAILED_PRECONDITION", "STILL_LIVE")
+    assert details["try"] == f"nsml stop {session.name}"
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+    await ended(rig, kim, session.id)
+    assert (await kim.sessions.RemoveSession(request)).name == session.name
+    assert (await refused(kim.get(session.id)))[0] == "NOT_FOUND"
+
+
+async def test_memo_and_visibility_change_live_and_ended(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    session = await kim.submit(memo="old")
+    update = pb.UpdateSessionRequest(session=session.id, memo="new")
+    assert (await kim.sessions.UpdateSession(update)).session.memo == "new"
+    await kim.sessions.StopSession(pb.StopSessionRequest(session=session.id))
+
+    async def exported() -> bool:
+        return rig.plane.state.session(session.id) is None
+
+    await until(exported, "it is exported")
+    update = pb.UpdateSessionRequest(
+        session=session.id, memo="", visibility=resources_pb2.VISIBILITY_PUBLIC
+    )
+    assert (await kim.sessions.UpdateSession(update)).session.memo == ""
+    assert (await lee.get(session.name)).visibility == resources_pb2.VISIBILITY_PUBLIC
+
+
+async def test_why_it_waits_is_shown(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await (await rig.agent(gpus=2)).connect()
+    two = resources_pb2.Resources(gpu_thousandths=2000)
+    await kim.submit()
+    waiting = await kim.submit(resources=two)
+
+    async def explained() -> str:
+        return (await kim.get(waiting.id)).waiting
+
+    reason = await until(explained, "the reason")
+    assert reason == "needs 2 GPUs on one node; the largest free hole is 1 (node a)"
+    code, reason, _ = await refused(
+        kim.submit(resources=resources_pb2.Resources(gpu_thousandths=9000))
+    )
+    assert (code, reason) == ("FAILED_PRECONDITION", "CANNOT_EVER_FIT")
+
+
+async def test_pages(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    sessions = [await kim.submit(f"p{i}") for i in range(7)]
+    request, seen = pb.ListSessionsRequest(page_size=3), []
+    while True:
+        page = await kim.sessions.ListSessions(request)
+        seen += [one.id for one in page.sessions]
+        if not page.next_cursor:
+            break
+        request.cursor = page.next_cursor
+    assert seen == [one.id for one in reversed(sessions)]
+    request.cursor = "nonsense"
+    assert (await refused(kim.sessions.ListSessions(request)))[0] == "INVALID_ARGUMENT"
+
+
+async def test_a_page_of_large_sessions_is_cut_below_the_message_limit(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    large = "x" * 32_000
+    sessions = [await kim.submit(large, environment={"A": large}) for _ in range(70)]
+    request, seen, pages = pb.ListSessionsRequest(page_size=1000), [], 0
+    while True:
+        page = await kim.sessions.ListSessions(request)
+        pages += 1
+        seen += [one.id for one in page.sessions]
+        if not page.next_cursor:
+            break
+        request.cursor = page.next_cursor
+    assert seen == [one.id for one in reversed(sessions)]
+    assert pages > 1
+    steps = kim.sessions.WatchSessions(pb.WatchSessionsRequest())
+    got: list[str] = []
+    async for step in steps:
+        assert step.reset == (not got)
+        got += [one.id for one in step.changed]
+        if step.revision:
+            break
+    assert sorted(got) == sorted(seen)
+
+
+async def test_watching(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent()).connect()
+    first = await kim.submit()
+    watch = kim.sessions.WatchSessions(pb.WatchSessionsRequest())
+    step = await watch.read()
+    assert (step.reset, [one.id for one in step.changed]) == (True, [first.id])
+    secret = await lee.submit()
+    states, removed, seen, revision = [], False, set(), step.revision
+    for assignment in await agent.assignments(2):
+        await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+    while not removed:
+        step = await watch.read()
+        assert step.revision >= revision
+        revision = step.revision
+        seen |= {one.id for one in step.changed} | set(step.removed)
+        states += [one.state for one in step.changed]
+        removed = first.id in step.removed
+    assert states[-1] == pb.SESSION_STATE_SUCCEEDED
+    assert seen == {first.id}
+    assert secret.id not in seen
+    second = await kim.submit()
+    resumed = kim.sessions.WatchSessions(pb.WatchSessionsRequest(from_revision=revision))
+    step = await resumed.read()
+    assert (step.reset, [one.id for one in step.changed]) == (False, [second.id])
+
+
+async def test_a_resumed_watch_tells_ends_that_it_missed(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    watch = kim.sessions.WatchSessions(pb.WatchSessionsRequest())
+    revision = (await watch.read()).revision
+    watch.cancel()
+    await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+
+    async def exported() -> bool:
+        return rig.plane.state.session(session.id) is None
+
+    await until(exported, "it is exported")
+    resumed = kim.sessions.WatchSessions(pb.WatchSessionsRequest(from_revision=revision))
+    step = await resumed.read()
+    assert not step.reset
+    assert [one.state for one in step.changed] == [pb.SESSION_STATE_SUCCEEDED]
+    assert list(step.removed) == [session.id]
+
+
+def log_chunk(session: str, first: int, data: bytes, *, attempt: int = 1) -> agents_pb2.Chunk:
+    chunk = agents_pb2.Chunk(first=first, last=first + len(data) - 1, data=data)
+    chunk.stream.replica.session_id = session
+    chunk.stream.replica.attempt = attempt
+    chunk.stream.channel = agents_pb2.CHANNEL_LOG
+    return chunk
+
+
+class Ingest:
+    """An agent's second stream."""
+
+    def __init__(self, stubs: Stubs) -> None:
+        self.call = stubs.agents._stub.Ingest(metadata=stubs.metadata)
+
+    async def send(self, *chunks: agents_pb2.Chunk) -> list[int]:
+        await self.call.write(agents_pb2.IngestRequest(chunks=chunks))
+        response = await self.call.read()
+        return [cursor.next for cursor in response.acknowledged]
+
+
+async def test_logs_are_followed_to_the_end(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    ingest = Ingest(agent.stubs)
+    reading = kim.sessions.ReadLogs(pb.ReadLogsRequest(session=session.id, follow=True))
+    got = asyncio.ensure_future(_all(reading))
+    whole = bytes(range(256)) * 1200
+    assert await ingest.send(log_chunk(session.id, 0, whole[:1000])) == [1000]
+    await agent.report(assignment.replica, "RUNNING")
+    assert await ingest.send(log_chunk(session.id, 500, whole[500:])) == [len(whole)]
+    await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+    pieces = await asyncio.wait_for(got, 15)
+    assert b"".join(piece.data for piece in pieces) == whole
+    assert max(len(piece.data) for piece in pieces) <= 64 << 10
+    later = kim.sessions.ReadLogs(pb.ReadLogsRequest(session=session.id, offset=len(whole) - 7))
+    assert b"".join(piece.data for piece in await _all(later)) == whole[-7:]
+
+
+async def test_the_log_of_the_next_attempt_follows(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit(retry_count=1)
+    [assignment] = await agent.assignments(1)
+    ingest = Ingest(agent.stubs)
+    reading = kim.sessions.ReadLogs(pb.ReadLogsRequest(session=session.id, follow=True))
+    got = asyncio.ensure_future(_all(reading))
+    await ingest.send(log_chunk(session.id, 0, b"one\n"))
+    await agent.report(assignment.replica, "RUNNING")
+    report = agents_pb2.ReplicaReport(replica=assignment.replica, phase="REPLICA_PHASE_FINALIZED")
+    report.exit.cause = pb.CAUSE_LOST_AFTER
+    report.exit.ran_for.seconds = 100
+    await agent._call.write(agents_pb2.ControlRequest(report=report))
+
+    async def second() -> bool:
+        return [one.replica.attempt for one in agent.orders.assignments] == [2]
+
+    await until(second, "the second attempt is ordered")
+    # What the first attempt left is still taken, and from nobody else.
+    await ingest.send(log_chunk(session.id, 4, b"late\n"))
+    await ingest.send(log_chunk(session.id, 0, b"two\n", attempt=2))
+    replica = agent.orders.assignments[0].replica
+    await agent.report(replica, "FINALIZED", cause="COMPLETED")
+    pieces = await asyncio.wait_for(got, 15)
+    assert [(p.attempt, p.data) for p in pieces if p.attempt == 2] == [(2, b"two\n")]
+    first = b"".join(piece.data for piece in pieces if piece.attempt == 1)
+    assert first in (b"one\n", b"one\nlate\n")
+
+
+async def test_a_node_cannot_write_for_another_node(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a")).connect()
+    session = await kim.submit()
+    await agent.assignments(1)
+    stranger = await rig.agent("b")
+    await Ingest(stranger.stubs).send(log_chunk(session.id, 0, b"forged"))
+    assert not await _all(kim.sessions.ReadLogs(pb.ReadLogsRequest(session=session.id)))
+
+
+async def _all(call) -> list:
+    return [piece async for piece in call]
+
+
+async def test_metrics(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    records = (
+        b'{"kind":"metric","time":5.5,"step":1,"values":{"loss":0.5,"note":"x"},"summary":true}',
+        b'{"kind":"metric","time":6.5,"step":2,"values":{"loss":"NaN"},"summary":false}',
+        b'{"kind":"checkpoint","time":7.0,"name":"best","folder":"1-best","files":[["model",3]],'
+        b'"size":3,"elapsed":1.5,"summary":{"loss":0.5},"step":2}',
+    )
+    key = StreamKey(session.id, 1, 0, Channel.METRIC, 0)
+    chunk = agents_pb2.Chunk(first=1, last=3, records=records)
+    chunk.stream.replica.session_id = key.session_id
+    chunk.stream.replica.attempt = 1
+    chunk.stream.channel = agents_pb2.CHANNEL_METRIC
+    assert await Ingest(agent.stubs).send(chunk) == [4]
+    reading = kim.sessions.ReadMetrics(pb.ReadMetricsRequest(session=session.id))
+    points = [point for page in await _all(reading) for point in page.points]
+    assert [(p.name, p.step) for p in points] == [("loss", 1), ("note", 1), ("loss", 2)]
+    assert (points[0].number, points[1].json) == (0.5, '"x"')
+    assert points[2].number != points[2].number
+    counts = await kim.sessions.ListMetrics(pb.ListMetricsRequest(session=session.id))
+    assert [(one.name, one.count) for one in counts.metrics] == [("loss", 2), ("note", 1)]
+    seen = await kim.get(session.id)
+    assert (dict(seen.summary)["loss"], seen.checkpoint_count) == (0.5, 1)
+    follow = kim.sessions.ReadMetrics(
+        pb.ReadMetricsRequest(session=session.id, names=["loss"], follow=True)
+    )
+    got = asyncio.ensure_future(_all(follow))
+    await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+    pages = await asyncio.wait_for(got, 15)
+    assert [p.number for page in pages for p in page.points][0] == 0.5
+
+
+async def test_metadata_names_the_request_errors(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await kim.submit("a", request_id="same")
+    code, reason, details = await refused(kim.submit("b", request_id="same"))
+    assert (code, reason) == ("ALREADY_EXISTS", "ALREADY_EXISTS")
+    assert details["try"] == "a fresh request id"
+    code, reason, _ = await refused(kim.submit("x" * 40_000))
+    assert (code, reason) == ("RESOURCE_EXHAUSTED", "TOO_LARGE")
+    bad = sessions_pb2.ReadMetricsRequest(session="@last", **{"from": "x"})
+    assert (await refused(_all(kim.sessions.ReadMetrics(bad))))[0] == "INVALID_ARGUMENT"
