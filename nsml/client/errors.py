@@ -204,7 +204,7 @@ def _error_info(trailing: Any) -> tuple[str, dict[str, str]]:
         return "", {}
     # Loaded by the first error only: they cost a tenth of a short command.
     from google.protobuf.message import DecodeError
-    from google.rpc import error_details_pb2, status_pb2  # type: ignore[import-untyped]
+    from google.rpc import error_details_pb2, status_pb2
 
     info = error_details_pb2.ErrorInfo()
     try:

@@ -1,6 +1,7 @@
 """What bad input gets: a clear error, an exit code, and nothing left over."""
 
 import os
+import re
 import shutil
 import subprocess
 
@@ -18,7 +19,7 @@ def refused(platform: Platform, *arguments: str, code: int, cwd=None, says: str)
     before = platform.json("ps", "-a")["items"]
     done = platform.nsml(*arguments, check=False, cwd=cwd)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
-    assert done.stderr.startswith("error: "), done.stderr
+    assert re.search("^error: ", done.stderr, re.MULTILINE), done.stderr
     assert says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
     assert platform.json("ps", "-a")["items"] == before
