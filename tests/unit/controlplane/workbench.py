@@ -135,12 +135,14 @@ class Bench:
 @contextlib.asynccontextmanager
 async def bench() -> AsyncIterator[Bench]:
     clock = HandClock()
-    async with EmbeddedStore(":memory:", clock=clock, run=inline) as store:
-        async with asyncio.TaskGroup() as group:
-            made = Bench(Flaky(store), clock, group)
-            yield made
-            for task in made.tasks:
-                task.cancel()
+    async with (
+        EmbeddedStore(":memory:", clock=clock, run=inline) as store,
+        asyncio.TaskGroup() as group,
+    ):
+        made = Bench(Flaky(store), clock, group)
+        yield made
+        for task in made.tasks:
+            task.cancel()
 
 
 def placement(session: Session, *where: tuple[str, str]) -> Placement:

@@ -153,10 +153,11 @@ async def test_a_conflict_is_decided_again_on_what_is_there() -> None:
         # Somebody stops it at the same moment: the write is there, the watch has not told.
         stopped = records.encode_session(replace(one, state=SessionState.STOPPED))
         put = Put(key=records.session_key(one.id), value=stopped)
-        assert not await asyncio.gather(
+        done, _ = await asyncio.gather(
             committer.decide(placing(one, ("a", "a-0"))),
             made.store._store.commit(Transaction(success=(put,))),
-        ) == [True]
+        )
+        assert done is False
         assert (await stored(made, one)).state == "STOPPED"
 
 

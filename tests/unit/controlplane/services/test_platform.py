@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import asyncio
 
-import grpc
 import pytest
 
-from controlplane.domain.identity import Role
-from nsml.v1 import nodes_pb2, resources_pb2, sessions_pb2
+from nsml.v1 import sessions_pb2
 from tests.unit.controlplane.rig import Rig, platform, until
 
 

@@ -356,8 +356,10 @@ async def test_metrics(rig: Rig) -> None:
     records = (
         b'{"kind":"metric","time":5.5,"step":1,"values":{"loss":0.5,"note":"x"},"summary":true}',
         b'{"kind":"metric","time":6.5,"step":2,"values":{"loss":"NaN"},"summary":false}',
-        b'{"kind":"checkpoint","time":7.0,"name":"best","folder":"1-best","files":[["model",3]],'
-        b'"size":3,"elapsed":1.5,"summary":{"loss":0.5},"step":2}',
+        (
+            b'{"kind":"checkpoint","time":7.0,"name":"best","folder":"1-best","files":[["m",3]],'
+            b'"size":3,"elapsed":1.5,"summary":{"loss":0.5},"step":2}'
+        ),
     )
     key = StreamKey(session.id, 1, 0, Channel.METRIC, 0)
     chunk = agents_pb2.Chunk(first=1, last=3, records=records)
@@ -380,7 +382,7 @@ async def test_metrics(rig: Rig) -> None:
     got = asyncio.ensure_future(_all(follow))
     await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
     pages = await asyncio.wait_for(got, 15)
-    assert [p.number for page in pages for p in page.points][0] == 0.5
+    assert pages[0].points[0].number == 0.5
 
 
 async def test_metadata_names_the_request_errors(rig: Rig) -> None:
