@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from enum import StrEnum
 from pathlib import Path
+from typing import TypeVar
 
 from controlplane.domain.lifecycle import (
     ATTEMPT_LIFE,
@@ -19,6 +20,9 @@ from controlplane.domain.lifecycle import (
     SessionEvent,
     SessionState,
 )
+
+StateT = TypeVar("StateT", bound=StrEnum)
+EventT = TypeVar("EventT", bound=StrEnum)
 
 TARGET = Path(__file__).resolve().parent.parent / "docs" / "lifecycle.md"
 
@@ -53,13 +57,13 @@ EVENTS: Mapping[SessionEvent, str] = {
 }
 
 
-def diagram(life: Mapping[tuple[StrEnum, StrEnum], StrEnum], first: StrEnum) -> list[str]:
+def diagram(life: Mapping[tuple[StateT, EventT], StateT], first: StateT) -> list[str]:
     """A mermaid diagram; events between the same two states share an arrow."""
-    arrows: dict[tuple[StrEnum, StrEnum], list[str]] = {}
+    arrows: dict[tuple[StateT, StateT], list[str]] = {}
     for (state, event), following in life.items():
         arrows.setdefault((state, following), []).append(event.value)
     left = {state for state, _ in life}
-    ends = sorted({following for following in life.values()} - left)
+    ends = sorted(set(life.values()) - left)
     return [
         "```mermaid",
         "stateDiagram-v2",
@@ -84,8 +88,10 @@ def document() -> str:
     lines = [
         "# The life of a session",
         "",
-        "Made by `make generate` from the tables in `controlplane/domain/lifecycle.py`; what is "
-        "not drawn cannot happen.",
+        (
+            "Made by `make generate` from the tables in `controlplane/domain/lifecycle.py`; what is "
+            "not drawn cannot happen."
+        ),
         "",
         "## A session",
         "",
