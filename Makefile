@@ -15,7 +15,7 @@ setup: .venv/.complete  ## Make the environment in .venv
 	@echo "setup: making .venv (a minute or two the first time)"
 	@test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check "pip>=25.1"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e . --config-settings editable_mode=compat
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt --group dev -e .
 	@touch $@
 
 demo: setup      ## Start a one-machine platform, train on real data, show the result, stop

@@ -61,6 +61,8 @@ class Platform:
     def close(self) -> None:
         """Stop everything and remove the folder."""
         self.nsml("down", "-y", check=False, timeout_s=120)
+        # The agent's caches are read-only.
+        subprocess.run(["chmod", "-R", "u+w", str(self.folder)], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
 
     def nsml(

@@ -10,13 +10,18 @@ finish() {
   code=$?
   trap - EXIT INT TERM
   nsml down -y >/dev/null 2>&1 || true
+  chmod -R u+w "$NSML_DATA"  # the caches of datasets and code are read-only
   rm -rf "$NSML_DATA"
   exit "$code"
 }
 trap finish EXIT INT TERM
 
 show() {
-  printf '\n$ %s\n' "$*"
+  printf '\n$'
+  for word in "$@"; do
+    case "$word" in *[\ \*]*) printf ' "%s"' "$word" ;; *) printf ' %s' "$word" ;; esac
+  done
+  printf '\n'
   "$@"
 }
 
@@ -31,7 +36,7 @@ show nsml dataset push digits examples/digits/data
 cd examples/digits
 show nsml run -d digits -g 1 -a "--epochs 20 --lr 0.1" -m "first try"
 show nsml logs -f @last
-show nsml plot @last --metric 'val/*'
+show nsml plot @last --metric 'val/*' --chart
 show nsml ps -a
 show nsml model ls @last
 show nsml gpustat
