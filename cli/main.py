@@ -62,9 +62,9 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
 
 def _show_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
     if value and not context.resilient_parsing:
-        from cli.topics import client_version
+        from nsml._version import VERSION
 
-        click.echo(f"nsml {client_version()}")
+        click.echo(f"nsml {VERSION}")
         context.exit()
 
 

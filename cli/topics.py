@@ -11,6 +11,7 @@ from cli.app import App, pass_app
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near
 from cli.output import write_one
+from nsml._version import VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -123,23 +124,12 @@ def _unknown(word: str, inside: click.Command, context: click.Context) -> Comman
     )
 
 
-def client_version() -> str:
-    """The version of the installed package; "unknown" for a tree that was never installed."""
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as installed
-
-    try:
-        return installed("nsml")
-    except PackageNotFoundError:
-        return "unknown"
-
-
 @command("version", reads=True, examples=["nsml version", "nsml version --server"])
 @click.option("--server", is_flag=True, help="Ask the platform for its version too.")
 @pass_app
 def version(app: App, *, server: bool) -> None:
     """Show the version of this program, and with --server the platform's."""
-    found = {"client": client_version()}
+    found = {"client": VERSION}
     if server:
         found["server"] = app.call(lambda client: client.nodes.cluster()).version
     lines = [f"{where:<8}{number}" for where, number in found.items()]

@@ -13,7 +13,6 @@ import signal
 import socket
 import sys
 from dataclasses import dataclass
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -44,6 +43,7 @@ from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from controlplane.store.open import endpoints_of, open_store
+from nsml._version import VERSION
 from nsml.clock import SystemClock, in_thread
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ async def _serve(
     listeners = Listeners(server, settings, on.authority)
     character = Character(
         member=settings.member or f"{socket.gethostname()}-{os.getpid()}",
-        version=metadata.version("nsml"),
+        version=VERSION,
         address=listeners.for_agents() or listeners.primary,
         agent_address=listeners.for_agents(),
         coordination=coordination.shown,

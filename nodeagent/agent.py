@@ -37,11 +37,11 @@ from nodeagent.requests import Loads, RequestServer
 from nodeagent.runner import Place
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, RuntimeDriver
 from nodeagent.streams import Cursor, StreamId
+from nsml._version import VERSION
 from nsml.clock import Clock, Offload
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
-VERSION = "0.1.0"
 SPOOL_VERSION = 1
 _ALREADY_RUNS = 3
 _CONTACT_EVERY_S = 1.0

@@ -1,0 +1,3 @@
+"""The version of everything here: the SDK, the programs, the command line."""
+
+VERSION = "0.1.0"
