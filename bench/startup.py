@@ -22,7 +22,7 @@ ROUNDS = 15
 def wall_ms(command: Sequence[str], environment: Mapping[str, str]) -> float:
     """Wall time of one run, milliseconds; its failure is ours."""
     began = time.perf_counter()
-    subprocess.run(command, env=dict(environment), check=True, stdout=subprocess.DEVNULL)
+    subprocess.run(command, env=dict(environment), check=True, capture_output=True)
     return (time.perf_counter() - began) * 1000
 
 
