@@ -112,4 +112,4 @@ def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
 def _decode(kind: type, value: Any) -> Any:
     if kind is Path and isinstance(value, str):
         return Path(value)
-    raise NotImplementedError(f"{value!r} is not a {kind.__name__}")
+    raise ValueError(f"{value!r} is not a {kind.__name__}")

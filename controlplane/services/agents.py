@@ -84,8 +84,11 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     ) -> AsyncGenerator[agents_pb2.ControlResponse, None]:
         """Register, then orders and acknowledgements down while reports come up."""
         who = require_agent()
+        term = self._term()
+        if not term:
+            raise NotLeader(self._leader_address())
         said = aiter(requests)
-        link = await self._register(who, said)
+        link = await self._register(who, said, term)
         reading = asyncio.create_task(self._read(link, said), name="control.read")
         reading.add_done_callback(lambda done: _ended(link, done))
         try:
@@ -98,11 +101,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             _log.info("agent.disconnected", node=who.node)
 
     async def _register(
-        self, who: NodeCaller, requests: AsyncIterator[agents_pb2.ControlRequest]
+        self, who: NodeCaller, requests: AsyncIterator[agents_pb2.ControlRequest], term: int
     ) -> Link:
-        term = self._term()
-        if not term:
-            raise NotLeader(self._leader_address())
         first = await anext(requests, None)
         if first is None or first.WhichOneof("kind") != "register":
             raise InvalidRequest("the first message must be Register")

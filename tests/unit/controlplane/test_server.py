@@ -1,0 +1,181 @@
+"""The program: settings, data folder, listeners, signals."""
+
+from __future__ import annotations
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import grpc
+import pytest
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from controlplane.config import SettingsError, read_settings
+from controlplane.server import StartRefused, choose_coordination
+from nsml.v1 import nodes_pb2, nodes_pb2_grpc
+
+PLAIN = (
+    'data = "d"\naddress = "127.0.0.1:0"\ncoordination = "embedded"\nadmin = "kim"\nnode = "a"\n'
+)
+
+
+class Program:
+    """`nsml-controlplane` as a process."""
+
+    def __init__(self, folder: Path, settings: str = PLAIN) -> None:
+        self.data = folder / "d"
+        self.config = folder / "controlplane.toml"
+        self.config.write_text(settings)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "controlplane.server", "--config", str(self.config)],
+            stderr=subprocess.PIPE,
+            cwd=Path(__file__).parents[3],
+        )
+
+    def ready(self) -> dict:
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            try:
+                facts = json.loads((self.data / "ready.json").read_text())
+                if facts["pid"] == self.process.pid:
+                    return facts
+            except (FileNotFoundError, ValueError):
+                pass
+            assert self.process.poll() is None, self.process.stderr.read().decode()
+            time.sleep(0.02)
+        raise AssertionError("not ready")
+
+    def refused(self) -> tuple[int, str]:
+        _, said = self.process.communicate(timeout=30)
+        return self.process.returncode, said.decode()
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+
+def test_it_serves_health_and_users_and_stops_in_order(tmp_path: Path) -> None:
+    with Program(tmp_path) as program:
+        facts = program.ready()
+        token = (program.data / "admin.token").read_text().strip()
+        assert (program.data / "node.token").exists()
+        for target in (facts["address"], f"unix:{facts['socket']}"):
+            with grpc.insecure_channel(target) as channel:
+                health = health_pb2_grpc.HealthStub(channel)
+                answer = health.Check(health_pb2.HealthCheckRequest(), timeout=10)
+                assert answer.status == health_pb2.HealthCheckResponse.SERVING
+                nodes = nodes_pb2_grpc.NodeServiceStub(channel)
+                with pytest.raises(grpc.RpcError) as caught:
+                    nodes.GetCluster(nodes_pb2.GetClusterRequest(), timeout=10)
+                assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+                cluster = nodes.GetCluster(
+                    nodes_pb2.GetClusterRequest(),
+                    timeout=10,
+                    metadata=(("authorization", f"Bearer {token}"),),
+                )
+                assert cluster.coordination == "embedded"
+                assert cluster.cluster_id == facts["cluster_id"]
+        private = ("ready.json", "admin.token", "node.token", "ca.key", "coordination")
+        for name in private:
+            assert (program.data / name).stat().st_mode & 0o077 == 0
+        assert program.data.stat().st_mode & 0o777 == 0o700
+        program.process.send_signal(signal.SIGTERM)
+        code, said = program.refused()
+        assert code == 0, said
+        assert token not in said
+        assert not (program.data / "ready.json").exists()
+
+
+def test_after_a_kill_it_goes_on_where_it_was(tmp_path: Path) -> None:
+    with Program(tmp_path) as program:
+        first = program.ready()
+        token = (program.data / "admin.token").read_text()
+        program.process.kill()
+        program.process.wait()
+    with Program(tmp_path) as program:
+        assert program.ready()["cluster_id"] == first["cluster_id"]
+        assert (program.data / "admin.token").read_text() == token
+
+
+def test_one_process_has_a_data_folder(tmp_path: Path) -> None:
+    with Program(tmp_path) as first:
+        first.ready()
+        with Program(tmp_path) as second:
+            code, said = second.refused()
+        assert code == 3
+        assert "another control plane runs in" in said
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        ('address = "0.0.0.0:0"', "refuse to listen on 0.0.0.0:0 without TLS"),
+        ('coordination = "paper"', "coordination 'paper' is not"),
+    ],
+)
+def test_it_refuses_to_start(tmp_path: Path, change: str, words: str) -> None:
+    key = change.split(" ")[0]
+    settings = "\n".join(line for line in PLAIN.splitlines() if not line.startswith(key))
+    with Program(tmp_path, f"{settings}\n{change}\n") as program:
+        code, said = program.refused()
+    assert code == 1
+    assert words in said
+    assert "Traceback" not in said
+
+
+def test_a_taken_port_is_said(tmp_path: Path) -> None:
+    with Program(tmp_path) as first:
+        address = first.ready()["address"]
+        other = tmp_path / "other"
+        other.mkdir()
+        with Program(other, PLAIN.replace("127.0.0.1:0", address)) as second:
+            code, said = second.refused()
+    assert code == 1
+    assert f"cannot listen on {address}" in said
+
+
+def test_a_folder_made_with_another_backend_is_refused(tmp_path: Path) -> None:
+    assert choose_coordination("embedded", tmp_path).kind == "embedded"
+    assert choose_coordination("auto", tmp_path).kind == "embedded"
+    with pytest.raises(StartRefused) as refused:
+        choose_coordination("http://127.0.0.1:2379", tmp_path)
+    assert "was made with coordination by 'embedded'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        'data = "d"\nunknown = 1',
+        'data = "d"\nsilent_after_s = 1.0',
+        'data = "d"\nlease_s = 0.1',
+        'data = "d"\nlog_level = "loud"',
+        "data = [",
+        "data = 5",
+    ],
+)
+def test_bad_settings_are_said(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(text)
+    with pytest.raises(SettingsError):
+        read_settings(path, {})
+
+
+def test_the_environment_overrides(tmp_path: Path) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('data = "d"\n')
+    environment = {
+        "NSML_CONTROLPLANE_HEARTBEAT_S": "0.5",
+        "NSML_CONTROLPLANE_HOSTS": "a.example,b.example",
+    }
+    settings = read_settings(path, environment)
+    assert (settings.heartbeat_s, settings.hosts) == (0.5, ("a.example", "b.example"))
+    assert settings.data == tmp_path / "d"
+    with pytest.raises(SettingsError):
+        read_settings(tmp_path / "none.toml", {})
