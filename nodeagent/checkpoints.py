@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -33,6 +33,7 @@ from nsml.client.errors import (
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload
 from nsml.content.errors import ContentError, EmptyFolder
+from nsml.content.ignore import IgnoreRules
 from nsml.content.manifest import build
 from nsml.content.packing import ChunkSource, Packed, Skipped, pack
 from nsml.v1 import checkpoints_pb2 as pb
@@ -46,11 +47,15 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavedCheckpoint:
-    """What a record says of a checkpoint; `folder` is relative to the replica's checkpoints."""
+    """What a record says of a checkpoint.
+
+    `folder` is relative to the replica's checkpoints, `files` to the folder.
+    """
 
     name: str
     folder: str
     saved_at: float
+    files: tuple[str, ...]
 
     @classmethod
     def from_record(cls, record: dict[str, Any]) -> SavedCheckpoint | None:
@@ -62,9 +67,26 @@ class SavedCheckpoint:
             return None
         if isinstance(saved_at, bool) or not isinstance(saved_at, int | float):
             return None
+        match record.get("files"):
+            case [*files] if all(_is_file(file) for file in files):
+                paths = tuple(path for path, _ in files)
+            case _:
+                return None
         if not 0 <= saved_at < 1 << 33:
             return None
-        return cls(name=name, folder=folder, saved_at=float(saved_at))
+        return cls(name=name, folder=folder, saved_at=float(saved_at), files=paths)
+
+
+class OnlyListed(IgnoreRules):
+    """Leaves out what a record does not list: links and special files."""
+
+    def __init__(self, files: Collection[str]) -> None:
+        super().__init__(())
+        self._files = frozenset(files)
+
+    def ignores(self, path: str, *, is_folder: bool) -> bool:
+        """Folders are looked into, files have to be listed."""
+        return not is_folder and path not in self._files
 
 
 class Uploads:
@@ -110,7 +132,10 @@ class Uploads:
         except ValueError as error:  # cut short by a power loss
             log.warning("uploads.unreadable", replica=str(self._replica_id), error=str(error))
             return
-        self._pending = {item["name"]: SavedCheckpoint(**item) for item in noted}
+        self._pending = {
+            item["name"]: SavedCheckpoint(**{**item, "files": tuple(item["files"])})
+            for item in noted
+        }
         self._tell()
 
     async def add(self, checkpoint: SavedCheckpoint) -> None:
@@ -151,7 +176,7 @@ class Uploads:
         # Opened for as long as it is read: what user code puts in its place is another folder.
         parts = ["checkpoints", *checkpoint.folder.split("/")]
         with open_folder(self._folder.run, parts) as descriptor:
-            packed = await self._pack(path_of(descriptor))
+            packed = await self._pack(path_of(descriptor), checkpoint.files)
             digest = await put_tree(self._rpc(), packed, self._run)
         request = pb.CommitCheckpointRequest(
             session_id=self._replica_id.session_id,
@@ -168,12 +193,16 @@ class Uploads:
         self._log("checkpoint.durable", checkpoint, None)
         await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
 
-    async def _pack(self, root: Path) -> Packed:
-        """The manifest of the folder; a save function may have written no files at all."""
+    async def _pack(self, root: Path, files: Sequence[str]) -> Packed:
+        """The manifest of the folder's files, of which a save function may have written none."""
+        packing = partial(pack, root, ignore=OnlyListed(files), max_bytes=_LARGEST)
         try:
-            return await uninterrupted(self._run, partial(pack, root, max_bytes=_LARGEST))
+            packed = await uninterrupted(self._run, packing)
         except EmptyFolder:
-            return Packed(manifest=build([]), source=ChunkSource(root, {}), skipped=Skipped())
+            packed = Packed(manifest=build([]), source=ChunkSource(root, {}), skipped=Skipped())
+        if len(packed.manifest.entries) != len(files):
+            raise FileNotFoundError("files of the checkpoint are gone")
+        return packed
 
     def _remove_older(self, folder: str) -> None:
         """Delete earlier checkpoints of the same name: `<number>-<escaped name>`, lower numbers."""
@@ -200,3 +229,10 @@ class Uploads:
     def _log(self, event: str, checkpoint: SavedCheckpoint, error: Exception | None) -> None:
         told = {} if error is None else {"error": str(error)}
         log.info(event, replica=str(self._replica_id), checkpoint=checkpoint.name, **told)
+
+
+def _is_file(file: object) -> bool:
+    match file:
+        case [str(), int()]:
+            return True
+    return False

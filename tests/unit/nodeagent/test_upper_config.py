@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeagent.config import SettingsError, read_settings
+from nodeagent.production import ChannelMaker
+
+BASE = 'node = "n1"\nserver = "127.0.0.1:1"\ndata = "data"\n'
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "agent.toml"
+    path.write_text(text)
+    return path
+
+
+def test_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:
+    settings = read_settings(write(tmp_path, BASE + 'token_file = "t"\n'), {})
+    assert settings.data == tmp_path / "data"
+    assert settings.token_file == tmp_path / "t"
+    assert settings.key_file is None
+
+
+def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
+    environment = {"NSML_AGENT_SIMULATE_GPUS": "4", "NSML_AGENT_POD": "rack-1", "HOME": "/x"}
+    settings = read_settings(write(tmp_path, BASE + "simulate_gpus = 2\n"), environment)
+    assert (settings.simulate_gpus, settings.pod) == (4, "rack-1")
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("node = ", "TOML"),
+        ('server = "x:1"\ndata = "d"\n', "node"),
+        (BASE + "gpus = 2\n", "gpus"),
+        (BASE + "simulate_gpus = 65\n", "simulate_gpus"),
+        (BASE + 'isolation = "jail"\n', "isolation"),
+        (BASE + 'certificate_file = "c"\n', "key_file"),
+        (BASE + "sample_interval_s = 0\n", "sample_interval_s"),
+    ],
+)
+def test_what_cannot_be_used_is_named(tmp_path: Path, text: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        read_settings(write(tmp_path, text), {})
+
+
+def test_a_file_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="cannot read"):
+        read_settings(tmp_path / "none.toml", {})
+
+
+@pytest.mark.parametrize("server", ["gpu.lab:18600", "10.0.0.1:18600", "0.0.0.0:1"])
+def test_plaintext_never_leaves_the_machine(tmp_path: Path, server: str) -> None:
+    text = BASE.replace("127.0.0.1:1", server)
+    with pytest.raises(SettingsError, match="plaintext"):
+        ChannelMaker(read_settings(write(tmp_path, text), {}))
+
+
+async def test_a_leader_elsewhere_is_not_dialled_in_plaintext(tmp_path: Path) -> None:
+    maker = ChannelMaker(read_settings(write(tmp_path, BASE), {}))
+    with pytest.raises(SettingsError, match="TLS"):
+        maker("10.0.0.1:18600")

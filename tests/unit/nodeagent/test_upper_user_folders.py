@@ -1,0 +1,324 @@
+"""What user code can put into its folders, and say on its socket, against the agent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc.aio
+import pytest
+
+from nodeagent.beneath import open_folder
+from nodeagent.checkpoints import SavedCheckpoint, Uploads
+from nodeagent.datasets import Trees
+from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
+from nodeagent.requests import Loads, RequestRefused, RequestServer
+from nsml.client.rpc import Rpc
+from nsml.clock import in_thread
+from nsml.content.manifest import decode
+from nsml.content.packing import pack
+from nsml.v1 import checkpoints_pb2 as pb
+from tests.scripted_platform import ScriptedPlatform, session_id
+
+S = session_id(1)
+REPLICA = ReplicaId(session_id=S, attempt=1, rank=0)
+
+
+class Bench:
+    """One replica's folder beside a secret, and a platform."""
+
+    def __init__(self, data: Path, rpc: Rpc, platform: ScriptedPlatform) -> None:
+        self.platform = platform
+        self.folder: ReplicaFolder = ReplicaFolders(data / "replicas").of(REPLICA)
+        self.folder.path.parent.mkdir(parents=True)
+        self.folder.create()
+        self.secret = data / "secret"
+        self.secret.mkdir()
+        (self.secret / "key").write_text("secret")
+        shared: dict[str, Any] = {"rpc": lambda: rpc, "run": in_thread, "pause": _pause}
+        self.uploads = Uploads(REPLICA, self.folder, **shared)
+        trees = Trees(data / "datasets", **shared)
+        self.loads = Loads(trees, data / "staging", **shared)
+        trees.create()
+        self.loads.create()
+
+    def save(self, name: str, number: int, **files: str) -> SavedCheckpoint:
+        folder = self.folder.checkpoints / f"{number}-{name}" / "model"
+        folder.mkdir(parents=True)
+        for file, text in files.items():
+            (folder / file).write_text(text)
+        return saved(name, f"{number}-{name}/model", *files, at=100.0 + number)
+
+    async def send(self, *checkpoints: SavedCheckpoint) -> None:
+        for checkpoint in checkpoints:
+            await self.uploads.add(checkpoint)
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            working = group.create_task(self.uploads.work())
+            await self.uploads.finished()
+            working.cancel()
+
+    def committed(self, name: str) -> dict[str, bytes]:
+        digest = self.platform.checkpoints[S, name].digest
+        manifest = decode(self.platform.blobs[digest])
+        return {
+            entry.path: b"".join(self.platform.blobs[ref.digest] for ref in entry.chunks)
+            for entry in manifest.entries
+        }
+
+
+def saved(name: str, folder: str, *files: str, at: float = 1.0) -> SavedCheckpoint:
+    return SavedCheckpoint(name=name, folder=folder, saved_at=at, files=files)
+
+
+async def _pause() -> None:
+    await asyncio.sleep(0.01)
+
+
+@pytest.fixture
+async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
+    platform = ScriptedPlatform(patience_s=30)
+    server = grpc.aio.server()
+    platform.add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Bench(tmp_path, Rpc(channel), platform)
+    await server.stop(None)
+
+
+async def test_a_checkpoint_is_sent(bench: Bench) -> None:
+    await bench.send(bench.save("best", 1, weights="w", config="c"))
+    assert bench.committed("best") == {"config": b"c", "weights": b"w"}
+    commit = bench.platform.commits[0]
+    assert (commit.saved_at.seconds, commit.size_bytes, commit.file_count) == (101, 2, 2)
+
+
+async def test_one_without_files_is_sent_too(bench: Bench) -> None:
+    await bench.send(bench.save("empty", 1))
+    assert bench.committed("empty") == {}
+
+
+async def test_what_was_overwritten_meanwhile_is_skipped(bench: Bench) -> None:
+    first, second = bench.save("best", 1, w="1"), bench.save("best", 2, w="2")
+    await bench.send(first, second)
+    assert bench.committed("best") == {"w": b"2"}
+    assert len(bench.platform.commits) == 1
+    assert [path.name for path in bench.folder.checkpoints.iterdir()] == ["2-best"]
+
+
+async def test_what_is_pending_survives_the_agent(bench: Bench) -> None:
+    await bench.uploads.add(bench.save("best", 1, w="1"))
+    successor = Uploads(
+        REPLICA,
+        bench.folder,
+        rpc=bench.uploads._rpc,
+        run=in_thread,
+        pause=_pause,
+    )
+    await successor.restore()
+    bench.uploads = successor
+    await bench.send()
+    assert bench.committed("best") == {"w": b"1"}
+
+
+@pytest.mark.parametrize(
+    "folder", ["../../secret", "/etc", "1-x/../../..", "", ".", "a//b", "link", "link/model"]
+)
+async def test_no_record_leads_out_of_the_checkpoints(bench: Bench, folder: str) -> None:
+    (bench.folder.checkpoints / "link").symlink_to(bench.secret)
+    (bench.secret / "model").mkdir()
+    (bench.secret / "model" / "key").write_text("secret")
+    await bench.send(saved("x", folder or "x", "key"))
+    assert not bench.platform.commits
+    assert not any(b"secret" in blob for blob in bench.platform.blobs.values())
+
+
+@pytest.mark.parametrize("is_listed", [False, True])
+async def test_links_in_a_checkpoint_do_not_lead_out(bench: Bench, is_listed: bool) -> None:
+    checkpoint = bench.save("best", 1, w="1")
+    model = bench.folder.checkpoints / "1-best" / "model"
+    (model / "key").symlink_to(bench.secret / "key")
+    (model / "all").symlink_to(bench.secret)
+    os.mkfifo(model / "pipe")
+    if is_listed:
+        await bench.send(saved("best", "1-best/model", "w", "key"))
+        assert not bench.platform.commits
+    else:
+        await bench.send(checkpoint)
+        assert bench.committed("best") == {"w": b"1"}
+    assert not any(b"secret" in blob for blob in bench.platform.blobs.values())
+
+
+async def test_a_checkpoint_without_one_of_its_files_is_not_sent(bench: Bench) -> None:
+    bench.save("best", 1, w="1")
+    await bench.send(saved("best", "1-best/model", "w", "x"))
+    assert not bench.platform.commits
+
+
+async def test_a_folder_swapped_for_a_link_never_sends_the_secret(bench: Bench) -> None:
+    model = bench.folder.checkpoints / "1-best" / "model"
+    bench.save("best", 1, key="public")
+    stop = threading.Event()
+
+    def swap() -> None:
+        aside = model.with_name("aside")
+        while not stop.is_set():
+            model.rename(aside)
+            model.symlink_to(bench.secret)
+            model.unlink()
+            aside.rename(model)
+
+    swapping = threading.Thread(target=swap)
+    swapping.start()
+    try:
+        for number in range(100):
+            await bench.send(saved(f"n{number}", "1-best/model", "key"))
+    finally:
+        stop.set()
+        swapping.join()
+    assert bench.platform.commits, "the swap left no round to win"
+    assert not any(blob == b"secret" for blob in bench.platform.blobs.values())
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        {},
+        {"name": "", "folder": "1-x", "time": 1},
+        {"name": "x" * 600, "folder": "1-x", "time": 1},
+        {"name": 3, "folder": "1-x", "time": 1},
+        {"name": "x", "folder": None, "time": 1},
+        {"name": "x", "folder": "1-x", "time": "now"},
+        {"name": "x", "folder": "1-x", "time": True},
+        {"name": "x", "folder": "1-x", "time": 1e300},
+        {"name": "x", "folder": "1-x", "time": float("nan")},
+        {"name": "x", "folder": "1-x", "time": 1, "files": None},
+        {"name": "x", "folder": "1-x", "time": 1, "files": ["w"]},
+        {"name": "x", "folder": "1-x", "time": 1, "files": [["w", "1"]]},
+    ],
+)
+def test_a_record_that_no_sdk_writes_is_none(record: dict[str, Any]) -> None:
+    assert SavedCheckpoint.from_record({"files": [["w", 1]], **record}) is None
+
+
+def test_a_record_of_the_sdk_is_understood() -> None:
+    record = {"name": "x", "folder": "1-x/model", "time": 2, "files": [["w", 1], ["sub/v", 0]]}
+    assert SavedCheckpoint.from_record(record) == saved("x", "1-x/model", "w", "sub/v", at=2.0)
+
+
+@asynccontextmanager
+async def connected(
+    bench: Bench,
+) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
+    async with RequestServer(REPLICA, bench.folder, bench.loads).listening():
+        with open_folder(bench.folder.run, []) as run:
+            reader, writer = await asyncio.open_unix_connection(f"/proc/self/fd/{run}/socket")
+        yield reader, writer
+        writer.close()
+
+
+async def ask(bench: Bench, line: bytes) -> dict[str, Any]:
+    async with asyncio.timeout(30), connected(bench) as (reader, writer):
+        writer.write(line)
+        answer: dict[str, Any] = json.loads(await reader.readline())
+        return answer
+
+
+def load(**fields: Any) -> bytes:
+    request = {"v": 1, "op": "load", "checkpoint": "best", "session": None, "target": "loads/a/m"}
+    return json.dumps({**request, **fields}).encode() + b"\n"
+
+
+def keep_checkpoint(bench: Bench, tmp_path: Path, session: str = S) -> None:
+    source = tmp_path / "source"
+    (source / "sub").mkdir(parents=True)
+    (source / "sub" / "w").write_text("weights")
+    packed = pack(source)
+    blobs = [packed.source.read(digest) for digest in packed.manifest.blobs()]
+    digest = bench.platform.put_manifest(packed.manifest.encode(), *blobs)
+    bench.platform.checkpoints[session, "best"] = pb.Checkpoint(name="best", digest=digest)
+
+
+@pytest.mark.parametrize("session", [None, "kim/digits/3"])
+async def test_a_checkpoint_is_laid_out_where_it_was_asked_for(
+    bench: Bench, tmp_path: Path, session: str | None
+) -> None:
+    keep_checkpoint(bench, tmp_path, session or S)
+    answer = await ask(bench, load(session=session))
+    assert answer == {"ok": True, "folder": "loads/a/m"}
+    assert (bench.folder.run / "loads/a/m/sub/w").read_text() == "weights"
+    assert not list((tmp_path / "staging").iterdir())
+
+
+async def test_a_checkpoint_that_is_not_there(bench: Bench) -> None:
+    answer = await ask(bench, load(checkpoint="worst"))
+    assert (answer["ok"], answer["error"]) == (False, "NOT_FOUND")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\n",
+        b"nonsense\n",
+        b"[1]\n",
+        b'{"v": 2, "op": "load"}\n',
+        b'{"v": 1, "op": "dance"}\n',
+        b"[" * 50_000 + b"\n",
+        b"x" * 100_000 + b"\n",
+        load(checkpoint=None),
+        load(checkpoint="x" * 5000),
+        load(target="/etc"),
+        load(target="../out"),
+        load(target="loads/../../out"),
+        load(target="spool/1.records"),
+        load(target="socket"),
+        load(target="a/b/c/d/e"),
+        load(target=""),
+        load(session=7),
+    ],
+)
+async def test_a_wrong_request_is_refused_and_the_next_one_answered(
+    bench: Bench, tmp_path: Path, line: bytes
+) -> None:
+    keep_checkpoint(bench, tmp_path)
+    answer = await ask(bench, line)
+    assert (answer["ok"], answer["error"] in {"INVALID", "UNSUPPORTED"}) == (False, True)
+    assert (await ask(bench, load()))["ok"]
+
+
+async def test_a_target_behind_a_link_is_refused(bench: Bench, tmp_path: Path) -> None:
+    keep_checkpoint(bench, tmp_path)
+    (bench.folder.run / "loads").symlink_to(bench.secret)
+    assert not (await ask(bench, load(target="loads/m")))["ok"]
+    assert [path.name for path in bench.secret.iterdir()] == ["key"]
+    assert not list((tmp_path / "staging").iterdir())
+
+
+async def test_a_link_in_place_of_the_socket_is_replaced(bench: Bench) -> None:
+    (bench.folder.run / "socket").symlink_to(bench.secret / "key")
+    answer = await ask(bench, load(checkpoint="worst"))
+    assert answer["error"] == "NOT_FOUND"
+    assert (bench.secret / "key").read_text() == "secret"
+
+
+async def test_clients_that_say_nothing_or_leave_hurt_nobody(bench: Bench) -> None:
+    async with asyncio.timeout(30), connected(bench) as (reader, writer):
+        for _ in range(12):
+            with open_folder(bench.folder.run, []) as run:
+                path = f"/proc/self/fd/{run}/socket"
+                _, silent = await asyncio.open_unix_connection(path)
+            silent.write(b'{"v": 1')
+            silent.close()
+        writer.write(load(checkpoint="worst"))
+        assert json.loads(await reader.readline())["error"] == "NOT_FOUND"
+
+
+async def test_a_load_without_a_target_is_refused_by_name(bench: Bench) -> None:
+    with pytest.raises(RequestRefused, match="target"):
+        await bench.loads.load(REPLICA, bench.folder.run, {"checkpoint": "best"})
