@@ -13,8 +13,10 @@ from cli.output import write_list, write_one
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from nsml.client.calls import Client
-    from nsml.v1.accounts_pb2 import User
+    from nsml.v1.accounts_pb2 import CreateJoinTokenResponse, CreateTokenResponse, User
 
 
 @click.group("admin", cls=Group)
@@ -119,7 +121,9 @@ def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None
         app.say(f"{count} tokens of {name} are invalid now")
         return
     made = app.call(lambda client: client.accounts.create_token(name, valid_for_s=valid_for))
-    _show_secret(app, made.token, made.expires_at, f"for {name}")
+    line = f"nsml login {made.address or app.context.server} --token-stdin"
+    where = "on their machine" if made.address else "on this machine, the only one that is served"
+    _show_secret(app, made, f"for {name}", [f"{where}:  {line}"])
 
 
 @command(
@@ -130,22 +134,41 @@ def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None
 @click.option("--valid-for", type=DURATION, metavar="TIME", help="Default 1h, at most a week.")
 @pass_app
 def join_token(app: App, *, valid_for: float | None) -> None:
-    """Make a secret with which machines become nodes: nsml join HOST --token TOKEN."""
+    """Make a secret with which machines become nodes. It is shown this once, alone on stdout."""
 
     async def make(client: Client) -> Any:
         return await client.accounts.create_join_token(valid_for_s=valid_for)
 
     made = app.call(make)
-    _show_secret(app, made.token, made.expires_at, "to join nodes")
+    if made.address:
+        # to be pasted, where a person looks; a script's log gets no secret
+        shown = made.token if app.stdout.isatty() else "TOKEN"
+        lines = [f"on each machine:  nsml join {made.address} --token {shown}"]
+    else:
+        lines = [
+            "no machine can join yet: this platform listens to this machine alone",
+            "next:  nsml down --keep-sessions",
+            "       nsml up --listen 0.0.0.0:18553",
+        ]
+    _show_secret(app, made, "to join nodes", lines)
 
 
-def _show_secret(app: App, secret: str, expires_at: Any, purpose: str) -> None:
+def _show_secret(
+    app: App,
+    made: CreateTokenResponse | CreateJoinTokenResponse,
+    purpose: str,
+    use: Sequence[str],
+) -> None:
+    """The secret on stdout; what it is for and how to `use` it beside."""
     from nsml.view.sessions import seconds_of
     from nsml.view.units import moment
 
-    until = moment(seconds_of(expires_at))
+    until = moment(seconds_of(made.expires_at))
     app.say(f"a token {purpose}, valid until {until}; it is not shown again")
-    write_one(app, {"token": secret, "expires_at": until}, [secret], name="token")
+    for line in use:
+        app.say(line)
+    record = {"token": made.token, "expires_at": until, "address": made.address or None}
+    write_one(app, record, [made.token], name="token")
 
 
 user.add_command(add)

@@ -49,7 +49,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     hosts: tuple[str, ...] = ()
     """Names and addresses under which others reach us, beside those of this host: what our
-    certificate bears. The first one is what joined agents are told to dial."""
+    certificate bears. The first one is what others are told to dial."""
 
     admin: str = ""
     """Set: `admin.token` in the data folder holds a valid token of an administrator, who is made

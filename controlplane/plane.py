@@ -96,6 +96,7 @@ class Character:
     Attributes:
         member: unique among all control planes of one store.
         address: where agents and other control planes reach it.
+        user_address: where other machines call with TLS; "" for nowhere.
         agent_address: where joined agents dial with mutual TLS; "" for nowhere.
         coordination: "etcd" or "embedded", for display.
     """
@@ -103,6 +104,7 @@ class Character:
     member: str
     version: str
     address: str = ""
+    user_address: str = ""
     agent_address: str = ""
     coordination: str = "embedded"
     heartbeat_s: float = 2.0
@@ -289,5 +291,9 @@ class ControlPlane:
     def _accounts(self) -> AccountServicer:
         on = self._on
         joining = Joining(on.store, on.authority, clock=on.clock, random_bytes=on.random_bytes)
-        platform = Platform(cluster_id=self.cluster_id, agent_address=self.character.agent_address)
+        platform = Platform(
+            cluster_id=self.cluster_id,
+            user_address=self.character.user_address,
+            agent_address=self.character.agent_address,
+        )
         return AccountServicer(self.accounts, joining, platform=platform, limiter=self._limiter)

@@ -28,6 +28,7 @@ from controlplane.access.listeners import (
     Address,
     Identity,
     ListenRefused,
+    host_for_others,
     listen_agents,
     listen_plain,
     listen_tls,
@@ -196,19 +197,26 @@ class Listeners:
         chosen = self.plain or self.socket or self.users
         return str(chosen) if chosen else ""
 
+    def for_users(self) -> str:
+        """HOST:PORT that other machines call; "" when there is no listener for them."""
+        return self._reached(self.users)
+
     def for_agents(self) -> str:
         """HOST:PORT that joined agents dial; "" when there is no listener for them."""
-        if self.agents is None:
+        return self._reached(self.agents)
+
+    def _reached(self, listener: Address | None) -> str:
+        if listener is None:
             return ""
-        host = next(iter(names_of_this_host(self._settings.hosts)), self.agents.host)
-        return str(Address(host=host, port=self.agents.port))
+        host = host_for_others(listener, self._settings.hosts)
+        return str(Address(host=host, port=listener.port))
 
     def facts(self) -> dict[str, str]:
         """All of them by name, for ready.json."""
         found = {
             "address": self.primary,
             "socket": self.socket.path if self.socket else "",
-            "listen": str(self.users) if self.users else "",
+            "listen": self.for_users(),
             "listen_agents": self.for_agents(),
         }
         return {name: text for name, text in found.items() if text}
@@ -237,6 +245,7 @@ async def _serve(
         member=settings.member or f"{socket.gethostname()}-{os.getpid()}",
         version=VERSION,
         address=listeners.for_agents() or listeners.primary,
+        user_address=listeners.for_users(),
         agent_address=listeners.for_agents(),
         coordination=coordination.shown,
         heartbeat_s=settings.heartbeat_s,

@@ -60,6 +60,11 @@ class Joining:
         """The authority's certificate."""
         return self._authority.pem
 
+    @property
+    def authority_digest(self) -> str:
+        """Digest of that certificate: whoever knows it can fetch the certificate and check it."""
+        return self._authority.digest
+
     async def create_token(self, created_by: str, life_s: float = 0.0) -> IssuedJoinToken:
         """Make a join token; 0 means an hour.
 

@@ -159,6 +159,33 @@ def names_of_this_host(extra: Sequence[str] = ()) -> tuple[str, ...]:
     return tuple(dict.fromkeys(name for name in found if name not in {"", "0.0.0.0", "::"}))  # noqa: S104
 
 
+def host_for_others(listener: Address, names: Sequence[str] = ()) -> str:
+    """Return under which name or address other machines reach a listener.
+
+    That is the first of `names`; else the address that it listens on; for a listener on all
+    addresses the one that faces the network, because a host's own name is often known to nobody
+    else.
+    """
+    if names:
+        return names[0]
+    if listener.host not in {"0.0.0.0", "::"}:  # noqa: S104 - compared, not bound
+        return listener.host
+    return _address_facing_the_network() or socket.gethostname()
+
+
+def _address_facing_the_network() -> str:
+    """Our address on the default route; "" without one."""
+    for family, elsewhere in ((socket.AF_INET, "192.0.2.1"), (socket.AF_INET6, "2001:db8::1")):
+        try:
+            # a datagram socket sends nothing when it connects: the kernel only picks the route
+            with socket.socket(family, socket.SOCK_DGRAM) as probe:
+                probe.connect((elsewhere, 9))
+                return str(probe.getsockname()[0])
+        except OSError:
+            continue
+    return ""
+
+
 def _listen_unix(server: grpc.aio.Server, address: Address) -> Address:
     path = Path(address.path)
     if len(os.fsencode(path)) > 100:

@@ -30,12 +30,18 @@ _ROLES = {
 class Platform:
     """What answers say about this platform.
 
-    `agent_address` is where joined agents dial, HOST:PORT with mutual TLS; empty when no listener
-    for them is configured.
+    `user_address` is where other machines call, HOST:PORT with TLS, and `agent_address` where joined
+    agents dial, with mutual TLS; empty when there is no such listener.
     """
 
     cluster_id: str
+    user_address: str = ""
     agent_address: str = ""
+
+    @property
+    def join_address(self) -> str:
+        """Where machines join; empty when their agents would not be served."""
+        return self.user_address if self.agent_address else ""
 
 
 class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
@@ -103,8 +109,11 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         user = request.user or asking.user.name
         _check_own(asking, user)
         issued = await self._accounts.create_token(user, _seconds(request))
+        where = self._platform.user_address
         return accounts_pb2.CreateTokenResponse(
-            token=issued.secret.text, expires_at=_timestamp(issued.expires_at)
+            token=issued.secret.text,
+            expires_at=_timestamp(issued.expires_at),
+            address=f"{where}#{self._joining.authority_digest}" if where else "",
         )
 
     @answering
@@ -130,7 +139,9 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         """Make a token with which machines become nodes."""
         issued = await self._joining.create_token(require_user().user.name, _seconds(request))
         return accounts_pb2.CreateJoinTokenResponse(
-            token=issued.text, expires_at=_timestamp(issued.expires_at)
+            token=issued.text,
+            expires_at=_timestamp(issued.expires_at),
+            address=self._platform.join_address,
         )
 
     @answering

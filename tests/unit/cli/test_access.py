@@ -80,7 +80,31 @@ def test_users_and_tokens(nsml, state):
     assert "lee" not in state.tokens.values()
     nsml("admin", "user", "rm", "lee", "-y")
     assert set(state.users) == {"kim"}
-    assert nsml("admin", "join-token").stdout == "SECRET.DIGEST\n"
+
+
+def test_a_users_token_comes_with_the_line_that_uses_it(nsml, state, server):
+    result = nsml("admin", "user", "token", "lee")
+    assert f"nsml login {server.address} --token-stdin" in result.stderr
+    state.login_address = "gpu.lab:18600#" + "0" * 64
+    result = nsml("admin", "user", "token", "lee")
+    assert result.stdout == "token-of-lee\n"
+    assert f"nsml login {state.login_address} --token-stdin" in result.stderr
+    told = json.loads(nsml("admin", "user", "token", "lee", "-j").stdout)
+    assert told["address"] == state.login_address
+
+
+def test_a_join_token_comes_with_the_line_that_uses_it(nsml, state):
+    result = nsml("admin", "join-token")
+    assert result.stdout == "SECRET.DIGEST\n"
+    assert "nsml up --listen 0.0.0.0:18553" in result.stderr
+    assert "nsml join" not in result.stderr
+    state.join_address = "gpu.lab:18600"
+    result = nsml("admin", "join-token")
+    assert result.stdout == "SECRET.DIGEST\n"
+    assert "nsml join gpu.lab:18600 --token TOKEN\n" in result.stderr
+    assert "SECRET" not in result.stderr
+    pasted = nsml("admin", "join-token", terminal=True).stderr
+    assert "nsml join gpu.lab:18600 --token SECRET.DIGEST\n" in pasted
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

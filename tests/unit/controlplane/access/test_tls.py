@@ -92,7 +92,7 @@ async def live() -> AsyncIterator[Live]:
         servicer = AccountServicer(
             door.accounts,
             door.joining,
-            platform=Platform(cluster_id="c1", agent_address="here:1"),
+            platform=Platform(cluster_id="c1", user_address="here:0", agent_address="here:1"),
             limiter=door.limiter,
         )
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(servicer, server)
@@ -243,6 +243,12 @@ async def test_tokens_work_over_tls_and_account_calls_do_what_they_say(live: Liv
     await stub.DeleteUser(accounts_pb2.DeleteUserRequest(name="kim"), metadata=root)
     join_token = await stub.CreateJoinToken(accounts_pb2.CreateJoinTokenRequest(), metadata=root)
     assert join_token.token.endswith("." + door.authority.digest)
+    assert join_token.address == "here:0"
+    assert token.address == f"here:0#{door.authority.digest}"
+
+
+def test_nobody_joins_a_platform_that_does_not_serve_agents() -> None:
+    assert not Platform(cluster_id="c1", user_address="here:0").join_address
 
 
 async def test_guessing_join_secrets_is_limited(live: Live) -> None:

@@ -11,7 +11,7 @@ import grpc
 import pytest
 
 from controlplane.access.authority import SERVER_NAME, make_authority
-from controlplane.access.listeners import names_of_this_host
+from controlplane.access.listeners import Address, host_for_others, names_of_this_host
 from nsml.client import trust
 from nsml.client.errors import AlreadyExists, NotSignedIn, Unavailable
 from nsml.client.trust import NodeFiles, TrustError
@@ -142,6 +142,26 @@ def test_the_secret_of_a_join_token_never_shows() -> None:
     token = trust.parse_join_token(f" {text}.{'0' * 64}\n")
     assert token.secret == text
     assert text not in repr(token)
+
+
+@pytest.mark.parametrize(
+    ("listens_on", "names", "reached_as"),
+    [
+        ("127.0.0.1", [], "127.0.0.1"),
+        ("10.0.0.7", [], "10.0.0.7"),
+        ("10.0.0.7", ["gpu.lab", "gpu"], "gpu.lab"),
+        ("0.0.0.0", ["gpu.lab"], "gpu.lab"),
+    ],
+)
+def test_where_others_reach_a_listener(listens_on: str, names: list[str], reached_as: str) -> None:
+    assert host_for_others(Address(host=listens_on, port=1), names) == reached_as
+
+
+@pytest.mark.parametrize("everywhere", ["0.0.0.0", "::"])
+def test_a_listener_on_all_addresses_is_reached_under_one_of_this_host(everywhere: str) -> None:
+    found = host_for_others(Address(host=everywhere, port=1))
+    assert found in names_of_this_host()
+    assert found != "localhost"
 
 
 def test_names_of_this_host_include_its_addresses() -> None:

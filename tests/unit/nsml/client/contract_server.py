@@ -70,6 +70,7 @@ class State:
         self.tokens = {TOKEN: "kim"}
         self.revision = 0
         self.simulated = False
+        self.join_address = self.login_address = ""
         self.calls: list[str] = []
         self.piece = 7
         self.largest_message = 0
@@ -494,7 +495,7 @@ class Accounts(accounts_pb2_grpc.AccountServiceServicer):
     def CreateToken(self, request, context):
         token = f"token-of-{request.user or 'kim'}"
         self.state.tokens[token] = request.user or "kim"
-        answer = accounts_pb2.CreateTokenResponse(token=token)
+        answer = accounts_pb2.CreateTokenResponse(token=token, address=self.state.login_address)
         answer.expires_at.seconds = EPOCH + (request.valid_for.seconds or 30 * 86400)
         return answer
 
@@ -510,7 +511,9 @@ class Accounts(accounts_pb2_grpc.AccountServiceServicer):
         return accounts_pb2.RevokeTokenResponse(revoked=len(gone))
 
     def CreateJoinToken(self, request, context):
-        answer = accounts_pb2.CreateJoinTokenResponse(token="SECRET.DIGEST")
+        answer = accounts_pb2.CreateJoinTokenResponse(
+            token="SECRET.DIGEST", address=self.state.join_address
+        )
         answer.expires_at.seconds = EPOCH + 3600
         return answer
 
