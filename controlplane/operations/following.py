@@ -7,7 +7,7 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.errors import InvalidRequest, Unavailable
 from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.operations import records
 from controlplane.operations.listing import Matcher
@@ -28,6 +28,9 @@ if TYPE_CHECKING:
 
 PIECE_BYTES: Final = 64 << 10
 MOST_POINTS: Final = 5_000
+CATCH_UP_S: Final = 5.0
+"""How long a watcher waits who knows more than we do."""
+
 CHANGES_TOGETHER_S: Final = 0.005
 """Changes of sessions within this time are sent as one message."""
 
@@ -168,7 +171,15 @@ class SessionWatch:
         self._known: set[str] = set()
 
     async def steps(self, from_revision: int) -> AsyncGenerator[Step, None]:
-        """First what is asked for, then changes for ever."""
+        """First what is asked for, then changes for ever.
+
+        A caller who was told more by another control plane never sees older states from us.
+
+        Raises:
+            Unavailable: we are too far behind what he knows.
+        """
+        if not await self._catch_up(from_revision):
+            from_revision = 0
         with self._state.subscribed() as changes:
             yield self._first(from_revision)
             while True:
@@ -177,12 +188,19 @@ class SessionWatch:
                     yield news
                     await self._clock.sleep(CHANGES_TOGETHER_S)
 
+    async def _catch_up(self, revision: int) -> bool:
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                return await self._state.catch_up(revision)
+        except TimeoutError:
+            raise Unavailable("this control plane is behind", attempt="another one") from None
+
     def _first(self, from_revision: int) -> Step:
         state = self._state
         oldest = state.first_revision
         if len(state.removals) == state.removals.maxlen:
             oldest = state.removals[0].revision
-        is_reset = from_revision < max(oldest, 1) or from_revision > state.revision
+        is_reset = from_revision < max(oldest, 1)
         since = 0 if is_reset else from_revision
         live = [stored for stored in state.sessions.values() if self._fits(stored.value)]
         self._known = {stored.value.id for stored in live}

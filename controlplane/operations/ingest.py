@@ -34,8 +34,12 @@ class Rights:
 
         Raises:
             NotFound: it is not.
+            StoreError: what is not known here cannot be looked up.
         """
         session = await self._references.by_id(session_id)
+        if session is None or node not in nodes_of(session, attempt, rank):
+            # The leader may have placed it a moment ago, and we may not have heard of that.
+            session = await self._references.newest(session_id)
         if session is None or node not in nodes_of(session, attempt, rank):
             raise NotFound(f"session {session_id} has no replica on node {node}")
 

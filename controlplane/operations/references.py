@@ -68,6 +68,11 @@ class References:
         """A live or ended session, visible or not."""
         return await self._by_key(SessionReference(id=session_id))
 
+    async def newest(self, session_id: str) -> Session | None:
+        """Like `by_id`, as the store has it now: another control plane may have written it."""
+        live = await self._state.renewed(session_id)
+        return live or await self._recorded(SessionReference(id=session_id))
+
     async def _find(self, caller: UserCaller, reference: SessionReference) -> Session | None:
         owner = caller.user.name
         if reference.id or reference.name:
@@ -80,14 +85,28 @@ class References:
         return await self._by_number(caller, reference.number)
 
     async def _by_key(self, reference: SessionReference) -> Session | None:
+        known = self._known(reference) or await self._recorded(reference)
+        if known is not None:
+            return known
+        # Another control plane may have made it a moment ago, or, by then, recorded its end.
+        if reference.id:
+            live = await self._state.renewed(reference.id)
+        else:
+            live = await self._state.renewed_by_name(reference.name)
+        return live or await self._recorded(reference)
+
+    def _known(self, reference: SessionReference) -> Session | None:
+        if reference.id:
+            return self._state.session(reference.id)
+        return self._state.by_name(reference.name)
+
+    async def _recorded(self, reference: SessionReference) -> Session | None:
         catalogue = self._history.catalogue
         if reference.id:
-            live = self._state.session(reference.id)
-            row = None if live else await catalogue.session(reference.id)
+            row = await catalogue.session(reference.id)
         else:
-            live = self._state.by_name(reference.name)
-            row = None if live else await catalogue.session_by_name(reference.name)
-        return live or (records.decode_session(row.record) if row else None)
+            row = await catalogue.session_by_name(reference.name)
+        return records.decode_session(row.record) if row else None
 
     async def _recent(self, caller: UserCaller, count: int) -> Session | None:
         """The count-th last of the caller's own."""

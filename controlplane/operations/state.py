@@ -119,6 +119,7 @@ class LiveState:
         self.first_revision = 0
         self.removals: deque[Removal] = deque(maxlen=REMEMBERED_REMOVALS)
         self.repaired = 0
+        self._expected: dict[bytes, Session | Allocation] = {}
         self._names: dict[str, str] = {}
         self._requests: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, int] = {}
@@ -132,6 +133,23 @@ class LiveState:
         """A live session."""
         stored = self.sessions.get(session_id)
         return stored.value if stored else None
+
+    async def renewed(self, session_id: str) -> Session | None:
+        """The live session as the store has it now, which may be ahead of what the watch has told.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        item = await self._store.get(records.session_key(session_id))
+        if item is None:
+            return None
+        self.put(item.key, item.value, item.mod_revision)
+        return self.session(session_id)
+
+    async def renewed_by_name(self, name: str) -> Session | None:
+        """Like `renewed`, by full name."""
+        item = await self._store.get(records.name_key(name))
+        return None if item is None else await self.renewed(records.decode_pointer(item.value))
 
     def by_name(self, name: str) -> Session | None:
         """A live session by its full name."""
@@ -173,6 +191,20 @@ class LiveState:
         while self.revision < revision:
             self._advanced.clear()
             await self._advanced.wait()
+
+    async def catch_up(self, revision: int) -> bool:
+        """Wait until everything up to a revision has been seen; False when it never happened.
+
+        It never happened where the store went back in time, or is another one.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        if revision > self.revision:
+            if revision > (await self._store.list(records.CLUSTER)).revision:
+                return False
+            await self.reached(revision)
+        return True
 
     # Following
 
@@ -248,10 +280,10 @@ class LiveState:
         match prefix:
             case "session":
                 if self._is_news(self.sessions.get(rest), revision):
-                    return self.put_session(records.decode_session(value), revision)
+                    return self.put_session(self._session_of(value), revision)
             case "alloc":
                 if self._is_news(self.allocations.get(rest), revision):
-                    return self.put_allocation(records.decode_allocation(value), revision)
+                    return self.put_allocation(self._allocation_of(value), revision)
             case "node":
                 if self._is_news(self.nodes.get(rest), revision):
                     return self.put_node(records.decode_node(value), revision)
@@ -259,6 +291,24 @@ class LiveState:
                 if self._is_news(self.counters.get(key), revision):
                     return self.put_counter(key, records.decode_counter(value), revision)
         return False
+
+    @contextlib.contextmanager
+    def expecting(self, values: dict[bytes, Session | Allocation]) -> Iterator[None]:
+        """These records are being written by us: the watch may bring them before the answer."""
+        self._expected |= values
+        try:
+            yield
+        finally:
+            for value in values:
+                self._expected.pop(value, None)
+
+    def _session_of(self, value: bytes) -> Session:
+        known = self._expected.get(value)
+        return known if isinstance(known, Session) else records.decode_session(value)
+
+    def _allocation_of(self, value: bytes) -> Allocation:
+        known = self._expected.get(value)
+        return known if isinstance(known, Allocation) else records.decode_allocation(value)
 
     def put_counter(self, key: str, number: int, revision: int) -> bool:
         """Take a counter that was written at `revision`."""

@@ -1,0 +1,160 @@
+"""A control plane that has not heard yet what another one has written."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, replace
+
+import pytest
+
+from controlplane.domain.errors import NotFound, Unavailable
+from controlplane.domain.identity import NodeCaller, User, UserCaller
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Cause, EndedAttempt, Replica, Session, SessionSpec
+from controlplane.history.sqlite import SqliteHistory, open_history
+from controlplane.history.values import Channel, Chunk, StreamKey
+from controlplane.operations import following, records
+from controlplane.operations.export import row_of
+from controlplane.operations.following import SessionWatch
+from controlplane.operations.ingest import Ingestor, Rights
+from controlplane.operations.listing import Filter
+from controlplane.operations.references import References
+from controlplane.operations.state import LiveState
+from controlplane.store.embedded import EmbeddedStore
+from controlplane.store.interface import Put, Transaction
+from nsml.clock import SystemClock, inline
+
+KIM = UserCaller(user=User(name="kim"))
+SESSION = Session(
+    id="s" + "a" * 16,
+    name="kim/None/1",
+    owner="kim",
+    spec=SessionSpec(argv=("true",)),
+    created_at=1.0,
+    request_id="r1",
+    state=SessionState.RUNNING,
+    attempt=1,
+    replicas=(Replica(rank=0, node="n1"),),
+)
+LOG = StreamKey(SESSION.id, 1, 0, Channel.LOG, 0)
+
+
+@dataclass
+class Behind:
+    """Parts of a control plane whose watch has told it nothing."""
+
+    store: EmbeddedStore
+    history: SqliteHistory
+    state: LiveState
+
+    async def write(self, session: Session) -> int:
+        """As another control plane does."""
+        puts = (
+            Put(key=records.session_key(session.id), value=records.encode_session(session)),
+            Put(key=records.name_key(session.name), value=records.encode_pointer(session.id)),
+        )
+        return (await self.store.commit(Transaction(success=puts))).revision
+
+    @property
+    def references(self) -> References:
+        return References(state=self.state, history=self.history)
+
+    async def ingest(self, chunk: Chunk) -> None:
+        rights = Rights(references=self.references)
+        ingestor = Ingestor(history=self.history, rights=rights)
+        await ingestor.ingest(NodeCaller(node="n1"), [chunk], None)
+
+    def watch(self) -> SessionWatch:
+        return SessionWatch(state=self.state, clock=SystemClock(), caller=KIM, wanted=Filter())
+
+
+@contextlib.asynccontextmanager
+async def behind() -> AsyncIterator[Behind]:
+    clock = SystemClock()
+    async with EmbeddedStore(":memory:", clock=clock, run=inline) as store:
+        history = await open_history(":memory:", clock=clock, run=inline)
+        yield Behind(store, history, LiveState(store, clock))
+        await history.close()
+
+
+CHUNK = Chunk(stream=LOG, first=0, last=4, data=b"hello")
+
+
+async def test_records_of_an_attempt_that_is_not_known_yet_are_kept() -> None:
+    async with behind() as plane:
+        await plane.write(SESSION)
+        await plane.ingest(CHUNK)
+        assert (await plane.history.streams.read_log(SESSION.id)).data == b"hello"
+
+
+async def test_records_are_kept_when_an_older_state_of_the_session_is_known() -> None:
+    async with behind() as plane:
+        queued = replace(SESSION, state=SessionState.QUEUED, attempt=0, replicas=())
+        plane.state.put_session(queued, await plane.write(queued))
+        await plane.write(SESSION)
+        await plane.ingest(CHUNK)
+        assert (await plane.history.streams.read_log(SESSION.id)).data == b"hello"
+
+
+async def test_records_are_kept_when_the_session_was_exported_meanwhile() -> None:
+    async with behind() as plane:
+        queued = replace(SESSION, state=SessionState.QUEUED, attempt=0, replicas=())
+        plane.state.put_session(queued, 2)
+        ended = EndedAttempt(
+            number=1,
+            cause=Cause.COMPLETED,
+            placed_at=1.0,
+            ended_at=2.0,
+            gpu_thousandths=0,
+            held_s=1.0,
+            nodes=("n1",),
+        )
+        done = replace(SESSION, state=SessionState.SUCCEEDED, ended_at=2.0, attempts=(ended,))
+        await plane.history.catalogue.put_session(row_of(done))
+        await plane.ingest(CHUNK)
+        assert (await plane.history.streams.read_log(SESSION.id)).data == b"hello"
+
+
+async def test_records_of_another_nodes_replica_are_still_dropped() -> None:
+    async with behind() as plane:
+        await plane.write(replace(SESSION, replicas=(Replica(rank=0, node="n2"),)))
+        await plane.ingest(CHUNK)
+        assert (await plane.history.streams.read_log(SESSION.id)).data == b""
+
+
+@pytest.mark.parametrize("reference", [SESSION.id, SESSION.name])
+async def test_what_another_one_has_answered_is_found(reference: str) -> None:
+    async with behind() as plane:
+        await plane.write(SESSION)
+        assert await plane.references.find(KIM, reference) == SESSION
+        with pytest.raises(NotFound):
+            await plane.references.find(KIM, "kim/None/2")
+
+
+async def test_a_watcher_who_knows_more_is_told_nothing_older(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(following, "CATCH_UP_S", 0.05)
+    async with behind() as plane:
+        known = await plane.write(SESSION)
+        with pytest.raises(Unavailable):
+            await anext(plane.watch().steps(known))
+
+
+async def test_a_watcher_who_knows_more_waits_until_we_know_it_too() -> None:
+    async with behind() as plane:
+        known = await plane.write(SESSION)
+        first = asyncio.ensure_future(anext(plane.watch().steps(known - 1)))
+        follow = asyncio.create_task(plane.state.follow())
+        assert (await first).revision >= known - 1
+        follow.cancel()
+
+
+async def test_a_watcher_from_a_store_that_was_replaced_begins_anew() -> None:
+    async with behind() as plane:
+        plane.state.put_session(SESSION, await plane.write(SESSION))
+        step = await anext(plane.watch().steps(1_000_000))
+        assert step.is_reset
+        assert step.changed == (SESSION,)
