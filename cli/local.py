@@ -227,25 +227,6 @@ def node_name() -> str:
     return re.sub(r"[^a-z0-9]+", "-", host).strip("-")[:63].strip("-") or "node"
 
 
-def is_taken(host: str, port: int) -> bool:
-    """Whether somebody listens there, or the address cannot be used."""
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind((host, port))
-        except OSError:
-            return True
-    return False
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def toml(settings: Mapping[str, object]) -> str:
     """Settings as a TOML document: texts, paths, numbers, truths and lists of texts."""
     return "".join(f"{key} = {_toml_value(value)}\n" for key, value in settings.items())

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli import ports
 from cli.app import App, pass_app
 from cli.bringup import BringUp
 from cli.exits import CommandError, ExitCode
@@ -18,12 +19,9 @@ from cli.local import (
     AGENT,
     CONTEXT_NAME,
     CONTROL_PLANE,
-    DEFAULT_PORT,
     Choices,
     DataFolder,
     data_folder,
-    free_port,
-    is_taken,
     node_name,
     user_name,
 )
@@ -70,7 +68,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
     """
     folder = data_folder(data, app.environ)
     with folder.locked():
-        choices = _chosen(folder, has_agent=not no_agent, **options)
+        choices = _chosen(app, folder, has_agent=not no_agent, **options)
         bring_up = BringUp(app, folder)
         with bring_up.undoing():
             said = bring_up.ensure(CONTROL_PLANE, _control_plane_settings(folder, choices))
@@ -83,6 +81,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
 
 
 def _chosen(
+    app: App,
     folder: DataFolder,
     *,
     etcd: str | None,
@@ -116,6 +115,9 @@ def _chosen(
             why=f"it cannot be used with {_words_of(wanted)}",
             advice="nsml up\nnsml up --data ANOTHER_FOLDER",
         )
+    if listen:
+        asked = ports.parse_listener(listen)
+        listen = str(ports.with_ports(asked, before=choices.listen, avoid=port or choices.port))
     changed = replace(
         choices,
         coordination=wanted,
@@ -125,7 +127,7 @@ def _chosen(
         has_agent=has_agent,
     )
     _check_running(folder, choices, changed)
-    return _with_ports(folder, changed, is_fixed=port is not None)
+    return _with_ports(app, folder, changed, is_fixed=port is not None)
 
 
 def _check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
@@ -144,38 +146,29 @@ def _check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
             )
 
 
-def _with_ports(folder: DataFolder, choices: Choices, *, is_fixed: bool) -> Choices:
-    """The choices with a port that is free, unless the control plane holds it already.
+def _with_ports(app: App, folder: DataFolder, choices: Choices, *, is_fixed: bool) -> Choices:
+    """The choices with ports that are free, unless the control plane holds them already.
 
     Raises:
         CommandError: a port that was asked for is taken.
     """
     if folder.running(CONTROL_PLANE) is not None:
         return choices
+    reason = ports.obstacle(ports.LOOPBACK, choices.port)
     if choices.listen:
-        host, port = _split(choices.listen)
-        for needed in (port, port + 1):
-            if is_taken(host, needed):
-                raise _port_taken(f"{host}:{needed}", "--listen HOST:ANOTHER_PORT")
-    if not is_taken("127.0.0.1", choices.port):
+        listener = ports.parse_listener(choices.listen)
+        ports.check_free(listener)
+        if listener.covers(choices.port):
+            reason = f"--listen {listener} takes it"
+    if not reason:
         return choices
     if is_fixed:
-        raise _port_taken(f"127.0.0.1:{choices.port}", "--port ANOTHER")
-    return replace(choices, port=free_port())
-
-
-def _port_taken(address: str, advice: str) -> CommandError:
-    return CommandError(
-        f"cannot listen on {address}",
-        code=ExitCode.CONFLICT,
-        why="another program does, or it is not an address of this machine",
-        advice=advice,
-    )
-
-
-def _split(address: str) -> tuple[str, int]:
-    host, _, port = contexts.parse_server(address).rpartition(":")
-    return host.strip("[]"), int(port)
+        address = f"{ports.LOOPBACK}:{choices.port}"
+        raise ports.refusal(address, reason, "nsml up --port ANOTHER")
+    taken = ports.parse_listener(choices.listen).ports if choices.listen else ()
+    chosen = ports.free_port(avoid=taken)
+    app.say(f"port {choices.port}: {reason}; users of this machine are served on {chosen}")
+    return replace(choices, port=chosen)
 
 
 def _words_of(coordination: str) -> str:
@@ -198,9 +191,9 @@ def _control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str
         "node": choices.node,
     }
     if choices.listen:
-        host, port = _split(choices.listen)
-        settings["listen"] = choices.listen
-        settings["listen_agents"] = f"{host}:{port + 1}"
+        listener = ports.parse_listener(choices.listen)
+        settings["listen"] = str(listener)
+        settings["listen_agents"] = listener.agents
     return settings
 
 
@@ -275,8 +268,6 @@ def _tell_up(
     steps = ["nsml dataset push NAME FOLDER", "nsml run -g 1", "nsml status", "nsml down"]
     if choices.listen:
         steps.insert(0, "nsml admin join-token")
-    if choices.port != DEFAULT_PORT:
-        app.say(f"port {DEFAULT_PORT} was taken or another was chosen: {choices.port}")
     app.say("next:  " + "\n       ".join(steps))
 
 
@@ -415,7 +406,7 @@ def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -
         now = app.clock.time()
         asyncio.run(trust.renew_when_due(choices.agents, choices.node, files, now=now))
         return choices
-    host, port = _split(choices.server)
+    host, port = contexts.split_server(choices.server)
     parsed = trust.parse_join_token(_join_token(app, token))
     app.say(f"{'platform':<14} asking {choices.server} to sign this machine's key")
     listener = asyncio.run(trust.join(host, port, parsed, node=choices.node, folder=folder.trust))
@@ -426,7 +417,8 @@ def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -
             advice="on its machine: nsml up --listen HOST:PORT",
         )
     # the name that we reached it under is one that works from here
-    return replace(choices, agents=f"{_bracketed(host)}:{listener.rpartition(':')[2]}")
+    agents_port = contexts.split_server(listener)[1]
+    return replace(choices, agents=contexts.server_at(host, agents_port))
 
 
 def _join_token(app: App, token: str | None) -> str:
@@ -440,10 +432,6 @@ def _join_token(app: App, token: str | None) -> str:
             "nsml join HOST:PORT --token TOKEN",
         )
     return str(click.prompt("Join token", hide_input=True, err=True))
-
-
-def _bracketed(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
 
 
 def _node_settings(folder: DataFolder, choices: Choices) -> Mapping[str, object]:

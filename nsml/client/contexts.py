@@ -246,6 +246,17 @@ def parse_server(text: str) -> str:
     return f"{match[1]}:{match[2] or _PORT}"
 
 
+def split_server(server: str) -> tuple[str, int]:
+    """Host, without brackets, and port of what `parse_server` gave; not for unix:PATH."""
+    host, _, port = server.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def server_at(host: str, port: int) -> str:
+    """HOST:PORT, or [V6]:PORT: the opposite of `split_server`."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_local(server: str) -> bool:
     """Whether the server is reached without a network: plaintext is allowed there alone."""
     if server.startswith("unix:"):

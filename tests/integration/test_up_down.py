@@ -247,6 +247,7 @@ def test_a_taken_port_is_refused_when_asked_for_and_avoided_otherwise(machine: M
         assert machine.leftovers() == []
     chosen = machine.up("--port", port)
     assert chosen.returncode == 0, chosen.stderr
+    assert f"port {port}" not in chosen.stderr
     assert machine.ready()["address"] == f"127.0.0.1:{port}"
     assert machine.nsml("down").returncode == 0
     with socket.socket() as foreign:
@@ -255,6 +256,7 @@ def test_a_taken_port_is_refused_when_asked_for_and_avoided_otherwise(machine: M
         foreign.listen()
         elsewhere = machine.up()
         assert elsewhere.returncode == 0, elsewhere.stderr
+        assert f"port {port}: address already in use" in elsewhere.stderr
         assert machine.ready()["address"] != f"127.0.0.1:{port}"
         assert machine.nsml("status").returncode == 0
 
@@ -308,23 +310,66 @@ def test_strangers_and_secrets(machine: Machine) -> None:
             assert secret.encode() not in file.read_bytes(), file
 
 
-def free_pair() -> int:
-    """A port that is free together with the next one."""
-    while True:
-        with socket.socket() as one, socket.socket() as two:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
-            try:
-                two.bind(("127.0.0.1", port + 1))
-            except OSError:
-                continue
-            return port
+def listens(machine: Machine) -> tuple[str, int]:
+    host, _, port = machine.ready()["listen"].rpartition(":")
+    return host, int(port)
+
+
+def test_a_listener_without_a_port_gets_one_and_keeps_it(machine: Machine) -> None:
+    up = machine.up("--listen", "127.0.0.1:0")
+    assert up.returncode == 0, up.stderr
+    host, port = listens(machine)
+    assert host == "127.0.0.1"
+    assert port > 1
+    assert machine.ready()["listen_agents"] == f"127.0.0.1:{port + 1}"
+    assert machine.up("--listen", "127.0.0.1:0").stdout.startswith("nsml already runs\n")
+    assert machine.nsml("down").returncode == 0
+    for arguments in ((), ("--listen", "127.0.0.1:0")):
+        assert machine.up(*arguments).returncode == 0
+        assert listens(machine) == (host, port)
+        assert machine.nsml("down").returncode == 0
+
+
+def test_a_listener_that_takes_the_usual_port_moves_the_other_one(machine: Machine) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    assert machine.up("--port", str(port)).returncode == 0
+    assert machine.nsml("down").returncode == 0
+    for number in (port, port - 1):
+        up = machine.up("--listen", f"0.0.0.0:{number}")
+        assert up.returncode == 0, up.stderr
+        assert machine.ready()["address"] not in {f"127.0.0.1:{port}", f"127.0.0.1:{number}"}
+        assert machine.nsml("status").returncode == 0
+        assert machine.nsml("down").returncode == 0
+    refused = machine.up("--port", str(port), "--listen", f"0.0.0.0:{port}")
+    assert refused.returncode == 6
+    assert "--listen" in refused.stderr
+
+
+def test_a_listener_that_cannot_be_leaves_nothing(machine: Machine) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        for number in (port, port - 1):  # that of users, that of agents
+            refused = machine.up("--listen", f"127.0.0.1:{number}")
+            assert refused.returncode == 6, refused.stderr
+            assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
+            assert "address already in use" in refused.stderr
+    foreign = machine.up("--listen", "192.0.2.1:0")
+    assert foreign.returncode == 6
+    assert "cannot assign requested address" in foreign.stderr
+    for text in ("127.0.0.1:65535", "unix:/x", "a b", "127.0.0.1:x"):
+        assert machine.up("--listen", text).returncode == 2
+    assert machine.leftovers() == []
+    assert not (machine.data / "local.json").exists()
 
 
 def test_other_machines_join_over_tls_with_a_token(machine: Machine, tmp_path: Path) -> None:
-    port = free_pair()
-    up = machine.up("--listen", f"127.0.0.1:{port}")
+    up = machine.up("--listen", "127.0.0.1:0")
     assert up.returncode == 0, up.stderr
+    _, port = listens(machine)
     token = machine.nsml("admin", "join-token").stdout.split()[-1]
     assert token.startswith("nsml_")
     node = Machine(tmp_path / "node")
