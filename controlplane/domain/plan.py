@@ -37,20 +37,20 @@ class Shortage:
 class Explanation:
     """Why a session waits: one dominant reason for people, and the counts behind it.
 
-    `place` counts from 1. `can_ever_fit` is false when no node is large enough even when empty.
+    `can_ever_fit` is false when no node is large enough even when empty.
     """
 
     reason: str
-    place: int
     shortages: tuple[Shortage, ...] = ()
     can_ever_fit: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Deferral:
-    """A session that stays queued."""
+    """A session that stays queued, at `place` from 1 among those that do."""
 
     session_id: str
+    place: int
     explanation: Explanation
 
 

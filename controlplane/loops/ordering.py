@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.snapshot import AllocationChanged, SessionChanged
+from controlplane.operations.orders import replicas_of
 
 if TYPE_CHECKING:
+    from controlplane.domain.snapshot import Change
     from controlplane.operations.contacts import Contacts
-    from controlplane.operations.state import LiveState
+    from controlplane.operations.state import LiveState, Subscription
+
+REMOVALS_WAIT_S: Final = 0.05
+"""An agent knows what has ended there: to be told so can wait for the next thing to start."""
 
 
 class Ordering:
@@ -20,18 +26,42 @@ class Ordering:
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
+        later: set[str] = set()
         with self._state.subscribed() as changes:
             for connected in self._contacts.links():
                 connected.order()
             while True:
-                concerned: set[str] = set()
-                for change in await changes.take():
-                    match change:
-                        case AllocationChanged(allocation=allocation):
-                            concerned.add(allocation.node)
-                        case SessionChanged(session=session) if session.stop is not None:
-                            concerned.update(one.node for one in session.replicas)
-                for node in sorted(concerned):
+                taken = await self._take(changes, wait_at_most=REMOVALS_WAIT_S if later else None)
+                if taken is None:
+                    now, later = later, set()
+                else:
+                    now = {node for change in taken for node in self._urgent(change)}
+                    later = (later | {n for one in taken for n in _concerned(one)}) - now
+                for node in now:
                     link = self._contacts.link(node)
                     if link is not None:
                         link.order()
+
+    @staticmethod
+    async def _take(changes: Subscription, *, wait_at_most: float | None) -> list[Change] | None:
+        """Changes; None when the time is over."""
+        try:
+            async with asyncio.timeout(wait_at_most):
+                return await changes.take()
+        except TimeoutError:
+            return None
+
+    def _urgent(self, change: Change) -> set[str]:
+        """Nodes that have something to start or to stop."""
+        match change:
+            case AllocationChanged(allocation=allocation):
+                link = self._contacts.link(allocation.node)
+                known = link.ordered if link else frozenset()
+                return set() if replicas_of(allocation.replicas) <= known else {allocation.node}
+            case SessionChanged(session=session) if session.stop is not None:
+                return {one.node for one in session.replicas}
+        return set()
+
+
+def _concerned(change: Change) -> set[str]:
+    return {change.allocation.node} if isinstance(change, AllocationChanged) else set()

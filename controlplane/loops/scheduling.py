@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import structlog
@@ -12,9 +11,7 @@ from controlplane.operations.placing import place
 from controlplane.scheduler import schedule
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-    from controlplane.domain.plan import Explanation, Placement, Plan
+    from controlplane.domain.plan import Deferral, Explanation, Placement, Plan
     from controlplane.domain.snapshot import ClusterSnapshot
     from controlplane.operations.committer import Committer
     from controlplane.operations.draft import Draft
@@ -30,11 +27,18 @@ class Scheduling:
         self._committer = committer
         self._clock = clock
         self._log = structlog.get_logger("loops.scheduling")
-        self._waiting: Mapping[str, Explanation] = MappingProxyType({})
+        self._deferrals: tuple[Deferral, ...] = ()
+        self._waiting: dict[str, Explanation] | None = None
 
     def waiting(self, session_id: str) -> Explanation | None:
         """Why a queued session waits, as of the last plan."""
+        if self._waiting is None:
+            self._waiting = {one.session_id: one.explanation for one in self._deferrals}
         return self._waiting.get(session_id)
+
+    def _defer(self, deferrals: tuple[Deferral, ...]) -> None:
+        self._deferrals = deferrals
+        self._waiting = None
 
     async def run(self) -> None:
         """Plan whenever something changed, until cancelled."""
@@ -44,14 +48,12 @@ class Scheduling:
                 while True:
                     now = self._clock.time()
                     plan = schedule(snapshot, now)
-                    self._waiting = MappingProxyType(
-                        {one.session_id: one.explanation for one in plan.deferrals}
-                    )
+                    self._defer(plan.deferrals)
                     if plan.placements:
                         await self._commit(plan)
                     snapshot = await self._next(snapshot, changes, now)
         finally:
-            self._waiting = MappingProxyType({})
+            self._defer(())
 
     async def _next(
         self, snapshot: ClusterSnapshot, changes: Subscription, now: float

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from controlplane.operations.state import LiveState
-    from controlplane.store.interface import KeyValueStore, TransactionResult
+    from controlplane.store.interface import KeyValueStore, Transaction, TransactionResult
     from nsml.clock import Clock
 
 T = TypeVar("T")
@@ -190,8 +190,10 @@ class Committer:
 
     async def _write(self, draft: Draft, fence: Compare) -> TransactionResult | None:
         """Commit; None when it must be decided again on what is there now."""
+        transaction = draft.transaction(fence)
         try:
-            result = await self._store.commit(draft.transaction(fence))
+            with self._state.expecting(draft.written):
+                result = await self._store.commit(transaction)
         except CommitUnknown:
             self._log.warning("plan.unknown")
             await self._refresh(fence)
@@ -202,11 +204,11 @@ class Committer:
             return None
         if result.succeeded:
             return result
-        self._reread(draft, result, fence)
+        self._reread(transaction, result, fence)
         return None
 
-    def _reread(self, draft: Draft, result: TransactionResult, fence: Compare) -> None:
-        keys = [compare.key for compare in draft.transaction(fence).compares]
+    def _reread(self, transaction: Transaction, result: TransactionResult, fence: Compare) -> None:
+        keys = [compare.key for compare in transaction.compares]
         for key, response in zip(keys, result.responses, strict=True):
             item = response.item
             if key == fence.key:

@@ -21,6 +21,7 @@ class Link:
     Attributes:
         acknowledged: committed reports that the agent need not repeat.
         wants_orders: its allocation changed.
+        ordered: what it was last told to run: session id, attempt, rank.
         failure: set when the stream must end.
     """
 
@@ -28,6 +29,7 @@ class Link:
         self.node = node
         self.acknowledged: list[Report] = []
         self.wants_orders = True
+        self.ordered: frozenset[tuple[str, int, int]] = frozenset()
         self.failure: NsmlError | None = None
         self._wake = asyncio.Event()
 

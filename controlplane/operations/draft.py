@@ -37,6 +37,9 @@ class Draft:
     Args:
         state: what is live.
         base: the draft that this one is laid upon.
+
+    Attributes:
+        written: what `transaction` has encoded, by its bytes.
     """
 
     def __init__(self, state: LiveState, base: Draft | None = None) -> None:
@@ -45,6 +48,7 @@ class Draft:
         self._sessions: dict[str, Session | Removed] = {}
         self._allocations: dict[str, Allocation] = {}
         self._nodes: dict[str, Node] = {}
+        self.written: dict[bytes, Session | Allocation] = {}
 
     def session(self, session_id: str) -> Session | None:
         """The session as it would be."""
@@ -142,9 +146,11 @@ class Draft:
                 yield Delete(key=records.request_key(entry.session.owner, entry.session.request_id))
             else:
                 value = records.encode_session(entry)
+                self.written[value] = entry
                 yield Put(key=records.session_key(session_id), value=value)
         for name, allocation in self._allocations.items():
             value = records.encode_allocation(allocation)
+            self.written[value] = allocation
             yield Put(key=records.allocation_key(name), value=value)
         for name, node in self._nodes.items():
             yield Put(key=records.node_key(name), value=records.encode_node(node))

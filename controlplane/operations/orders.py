@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from controlplane.domain.values import AllocatedReplica, Session
     from controlplane.operations.state import LiveState
 
@@ -30,6 +32,16 @@ class Orders:
     node: str
     revision: int
     assignments: tuple[Assignment, ...]
+
+    @property
+    def replicas(self) -> frozenset[tuple[str, int, int]]:
+        """Session id, attempt and rank of each."""
+        return replicas_of(one.held for one in self.assignments)
+
+
+def replicas_of(held: Iterable[AllocatedReplica]) -> frozenset[tuple[str, int, int]]:
+    """Session id, attempt and rank of each."""
+    return frozenset((one.session_id, one.attempt, one.rank) for one in held)
 
 
 def orders_for(state: LiveState, node: str) -> Orders | None:

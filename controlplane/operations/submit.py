@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.domain.identity import User
-    from controlplane.domain.values import DatasetVersion
+    from controlplane.domain.values import Allocation, DatasetVersion
     from controlplane.history.interface import History
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
@@ -244,21 +244,23 @@ class Submitter:
         ]
         compares += [absent(records.request_key(*key)) for key in sessions]
         puts = [Put(key=key, value=records.encode_counter(number)) for key, number in last.items()]
+        written: dict[bytes, Session | Allocation] = {}
         for key, session in sessions.items():
             pointer = records.encode_pointer(session.id)
             value = records.encode_session(session)
+            written[value] = session
             puts += [
                 Put(key=records.session_key(session.id), value=value),
                 Put(key=records.name_key(session.name), value=pointer),
                 Put(key=records.request_key(*key), value=pointer),
             ]
-        result = await self._store.commit(
-            Transaction(
-                compares=tuple(compares),
-                success=tuple(puts),
-                failure=tuple(Get(key=compare.key) for compare in compares),
-            )
+        transaction = Transaction(
+            compares=tuple(compares),
+            success=tuple(puts),
+            failure=tuple(Get(key=compare.key) for compare in compares),
         )
+        with self._state.expecting(written):
+            result = await self._store.commit(transaction)
         if not result.succeeded:
             for compare, response in zip(compares, result.responses, strict=True):
                 if response.item is None:

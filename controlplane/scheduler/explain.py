@@ -18,9 +18,9 @@ _GIB = 2**30
 
 
 def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explanation:
-    """Why a session with this request does not fit now; its place is left at 1."""
+    """Why a session with this request does not fit now."""
     if not snapshot.nodes:
-        return Explanation(reason="no node has registered yet", place=1)
+        return Explanation(reason="no node has registered yet")
     counts = Counter[str]()
     for capacity in snapshot.nodes.values():
         if capacity.is_silent:
@@ -33,8 +33,8 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
     shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
     if not can_ever_fit((entry.node for entry in snapshot.nodes.values()), request):
         reason = f"needs {describe(request)}; no node is large enough"
-        return Explanation(reason=reason, place=1, shortages=shortages, can_ever_fit=False)
-    return Explanation(reason=_reason(open_rooms, request, counts), place=1, shortages=shortages)
+        return Explanation(reason=reason, shortages=shortages, can_ever_fit=False)
+    return Explanation(reason=_reason(open_rooms, request, counts), shortages=shortages)
 
 
 def describe(request: Request) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from controlplane.domain.values import WHOLE_DEVICE, Isolation, Node, Resources, Session
 
@@ -16,9 +16,11 @@ DEVICELESS_SHARES = 4
 """Into how many default shares a node without devices is cut."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Request:
-    """What every replica of one session asks for: sessions with equal requests fit alike."""
+class Request(NamedTuple):
+    """What every replica of one session asks for: sessions with equal requests fit alike.
+
+    A tuple, because every queued session is looked up by its request in every plan.
+    """
 
     owner: str
     gpu_thousandths: int
@@ -41,11 +43,11 @@ def request_of(session: Session) -> Request:
     """The request of a session."""
     wanted = session.spec.resources
     return Request(
-        owner=session.owner,
-        gpu_thousandths=wanted.gpu_thousandths,
-        cpu_thousandths=wanted.cpu_thousandths,
-        memory_bytes=wanted.memory_bytes,
-        replica_count=session.spec.replica_count,
+        session.owner,
+        wanted.gpu_thousandths,
+        wanted.cpu_thousandths,
+        wanted.memory_bytes,
+        session.spec.replica_count,
     )
 
 

@@ -34,9 +34,10 @@ def schedule(snapshot: ClusterSnapshot, now: float) -> Plan:
     for session in in_order(snapshot.queued.values()):
         place = len(deferrals) + 1
         if session.not_before > now:
-            reason = f"tried before; waits another {session.not_before - now:.0f} s"
-            waits = Explanation(reason=reason, place=place)
-            deferrals.append(Deferral(session_id=session.id, explanation=waits))
+            waits = f"tried before; waits another {session.not_before - now:.0f} s"
+            deferrals.append(
+                Deferral(session_id=session.id, place=place, explanation=Explanation(reason=waits))
+            )
             continue
         request = request_of(session)
         # Room only shrinks while a plan is made: what did not fit before does not fit now.
@@ -46,7 +47,7 @@ def schedule(snapshot: ClusterSnapshot, now: float) -> Plan:
             continue
         if request not in blocked:
             blocked[request] = explain(snapshot, rooms, request)
-        deferrals.append(Deferral(session_id=session.id, explanation=_at(blocked[request], place)))
+        deferrals.append(Deferral(session_id=session.id, place=place, explanation=blocked[request]))
     return Plan(
         revision=snapshot.revision, placements=tuple(placements), deferrals=tuple(deferrals)
     )
@@ -66,12 +67,3 @@ def place_session(rooms: Rooms, request: Request) -> tuple[ReplicaPlacement, ...
         return place_gang(rooms, request)
     room = rooms.tightest_for(request)
     return () if room is None else (rooms.take(room, request, 0),)
-
-
-def _at(explanation: Explanation, place: int) -> Explanation:
-    return Explanation(
-        reason=explanation.reason,
-        place=place,
-        shortages=explanation.shortages,
-        can_ever_fit=explanation.can_ever_fit,
-    )

@@ -137,6 +137,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 orders = orders_for(self._state, link.node)
                 if orders is not None and orders.revision > sent:
                     sent = orders.revision
+                    link.ordered = orders.replicas
                     yield convert.orders_message(orders, term)
             await link.wait()
 

@@ -232,7 +232,9 @@ class Agent:
         self._call = agents_pb2_grpc.AgentServiceStub
         stub = self.stubs.agents._stub
         self._call = stub.Control(metadata=self.stubs.metadata)
-        await self._call.write(agents_pb2.ControlRequest(register=self.register))
+        # A refusal can be there before the message is out: then reading tells it.
+        with contextlib.suppress(grpc.aio.AioRpcError):
+            await self._call.write(agents_pb2.ControlRequest(register=self.register))
         self._reading = asyncio.create_task(self._read())
         await until(self._answered, f"{self.node} is answered")
         return self

@@ -67,7 +67,7 @@ def test_first_come_first_served_and_small_ones_pass() -> None:
     first, large, small = session(1000), session(2000), session(1000)
     plan = schedule(cluster(node(), small, large, first), NOW)
     assert places(plan) == {first.id: ["a"], small.id: ["a"]}
-    assert [d.explanation.place for d in plan.deferrals] == [1]
+    assert [d.place for d in plan.deferrals] == [1]
 
 
 def test_a_gang_is_placed_whole_or_not() -> None:
@@ -259,7 +259,7 @@ def test_a_plan_is_sound(snapshot: ClusterSnapshot) -> None:
     waiting = {one.session_id for one in plan.deferrals}
     assert placed | waiting == snapshot.queued.keys()
     assert not placed & waiting
-    assert [d.explanation.place for d in plan.deferrals] == list(range(1, len(waiting) + 1))
+    assert [d.place for d in plan.deferrals] == list(range(1, len(waiting) + 1))
 
 
 @settings(max_examples=100, deadline=None)
