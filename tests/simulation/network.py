@@ -53,7 +53,7 @@ class Network:
         return self._servers[address]
 
     def name(self, name: str, addresses: Iterable[str]) -> None:
-        """Let `name` stand for any of `addresses`: each call goes to one of them by chance."""
+        """Let `name` stand for any of `addresses`: a channel takes one of them by chance."""
         self._names[name] = tuple(addresses)
 
     def resolve(self, address: str) -> str:
@@ -91,6 +91,10 @@ class Network:
         """Whether nothing passes between the two."""
         return frozenset({source, address}) in self._cut
 
+    def is_frozen(self, source: str, address: str) -> bool:
+        """Whether what is sent between the two waits."""
+        return frozenset({source, address}) in self._frozen
+
     def freeze(self, source: str, address: str) -> None:
         """What is sent between the two arrives only after `heal`; nobody is told."""
         self._frozen.add(frozenset({source, address}))
@@ -104,7 +108,7 @@ class Network:
     async def pass_link(self, source: str, address: str) -> None:
         """Wait for one message to cross."""
         await asyncio.sleep(self.rng.uniform(*self.latency_s))
-        while frozenset({source, address}) in self._frozen:
+        while self.is_frozen(source, address):
             self._thawed.clear()
             await self._thawed.wait()
 
@@ -215,7 +219,8 @@ class _Call:
     def __init__(self, channel: MemoryChannel, method: str, metadata: Any, codec: Any) -> None:
         self.network = channel.network
         self.source, self.method = channel.source, method
-        self.address = self.network.resolve(channel.address)
+        self.address = channel.pick()
+        self._channel = channel
         self.metadata = tuple(metadata or ())
         self._serialize, self._deserialize = codec
         self._up: asyncio.Queue[Any] = asyncio.Queue()
@@ -377,6 +382,8 @@ class _Call:
         if self._outcome is not None:
             return
         self._outcome = self._error(code, details)
+        if code is grpc.StatusCode.UNAVAILABLE:
+            self._channel.lost(self.address)
         if self._feeder is not None:
             self._feeder.cancel()
         self.network.closed(self)
@@ -399,7 +406,18 @@ class MemoryChannel:
 
     def __init__(self, network: Network, source: str, address: str) -> None:
         self.network, self.source, self.address = network, source, address
+        self._picked = ""
         self._open: dict[_Call, None] = {}
+
+    def pick(self) -> str:
+        """Where calls go: the same server of a name until one of them breaks, as gRPC does."""
+        self._picked = self._picked or self.network.resolve(self.address)
+        return self._picked
+
+    def lost(self, address: str) -> None:
+        """A call to `address` broke."""
+        if self._picked == address:
+            self._picked = ""
 
     def unary_unary(self, method: str, *codec: Any, **named: Any) -> Callable[..., _Call]:
         return self._call(method, codec, named, streaming=False)

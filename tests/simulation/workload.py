@@ -1,0 +1,110 @@
+"""What users of a simulated cluster want, and what their programs do."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controlplane.domain.values import WHOLE_DEVICE
+from nodeagent.runtimes.fake import Act, Script
+from nsml.v1 import resources_pb2, sessions_pb2
+
+LOST_AFTER_S = 60.0
+GRACE_S = 5.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """One session.
+
+    Attributes:
+        key: names it in the trace and in its command line; its request id too.
+        gpu_thousandths: for each replica.
+        exit_codes: of each replica, by rank.
+        lines: log lines and records that each replica writes, evenly over its time.
+        stops_in_s: how long the program takes to obey SIGTERM; None: it never does.
+        stop_after_s: its owner stops it so long after the submission was answered.
+    """
+
+    key: str
+    owner: str
+    submit_at_s: float
+    runs_for_s: float
+    gpu_thousandths: int = WHOLE_DEVICE
+    replicas: int = 1
+    exit_codes: tuple[int, ...] = (0,)
+    lines: int = 3
+    stops_in_s: float | None = 0.0
+    retries: int = 0
+    stop_after_s: float | None = None
+
+    @property
+    def device_count(self) -> int:
+        return -(-self.gpu_thousandths // WHOLE_DEVICE)
+
+    @property
+    def share(self) -> int:
+        """Thousandths that each of its replicas holds of each of its devices."""
+        return min(self.gpu_thousandths, WHOLE_DEVICE)
+
+    def script(self, rank: int) -> Script:
+        """What the program of one replica does."""
+        pause = self.runs_for_s / (self.lines + 1)
+        acts = [
+            Act(
+                after_s=pause,
+                output=f"{self.key}.{rank} line {line}\n".encode(),
+                records=[
+                    {"kind": "metric", "time": 0.0, "step": line, "values": {"loss": line + rank}}
+                ],
+            )
+            for line in range(self.lines)
+        ]
+        return Script(
+            acts=[*acts, Act(after_s=pause)],
+            exit_code=self.exit_codes[rank],
+            stops_in_s=self.stops_in_s,
+        )
+
+    def request(self) -> sessions_pb2.CreateSessionRequest:
+        """Its submission."""
+        spec = sessions_pb2.SessionSpec(
+            argv=["simulated", self.key],
+            resources=resources_pb2.Resources(gpu_thousandths=self.gpu_thousandths),
+            replica_count=self.replicas,
+            retry_count=self.retries,
+        )
+        spec.grace.FromSeconds(round(GRACE_S))
+        if self.retries:
+            spec.lost_after.FromSeconds(round(LOST_AFTER_S))
+        return sessions_pb2.CreateSessionRequest(request_id=f"request-{self.key}", spec=spec)
+
+
+def mixed(rng: random.Random, count: int, *, over_s: float = 100.0) -> dict[str, Wish]:
+    """So many sessions of all kinds, submitted over `over_s` seconds, by key."""
+    return {wish.key: wish for wish in _mixed(rng, count, over_s)}
+
+
+def _mixed(rng: random.Random, count: int, over_s: float) -> Iterator[Wish]:
+    for number in range(count):
+        replicas = 2 if rng.random() < 0.2 else 1
+        is_long = rng.random() < 0.4
+        fails = rng.random() < 0.2
+        stopped = rng.random() < 0.15
+        yield Wish(
+            key=f"w{number}",
+            owner=rng.choice(("kim", "lee", "park")),
+            submit_at_s=rng.uniform(0.0, over_s),
+            runs_for_s=rng.uniform(10.0, 60.0) if is_long else rng.choice((0.0, rng.uniform(0, 3))),
+            gpu_thousandths=rng.choice((0, 500, 1000, 1000, 1000, 2000)),
+            replicas=replicas,
+            exit_codes=tuple(
+                rng.choice((1, 2, 77)) if fails and rng.random() < 0.7 else 0
+                for _ in range(replicas)
+            ),
+            lines=rng.choice((0, 1, 5)),
+            stops_in_s=rng.choice((0.0, 1.0, None)),
+            retries=rng.choice((0, 0, 3)),
+            stop_after_s=rng.expovariate(1 / 20) if stopped else None,
+        )
