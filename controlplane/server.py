@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import gc
 import json
 import logging
 import os
@@ -358,6 +359,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         settings = read_settings(chosen.config, os.environ)
         configure_logging(settings.log_level)
+        # What is there now stays: it need not be looked at by every collection.
+        gc.freeze()
+        gc.set_threshold(20_000, 20, 50)
         asyncio.run(_run(settings))
     except SettingsError as error:
         _exit(2, str(error))
