@@ -1,4 +1,3 @@
-# ruff: noqa: N802 - methods have the names of the contract
 """A control plane that does what a test says, over the real contract: what agents are tried on.
 
 It keeps to the comments in agents.proto, content.proto and checkpoints.proto: reports and chunks are
