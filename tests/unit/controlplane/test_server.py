@@ -120,7 +120,7 @@ def test_one_process_has_a_data_folder(tmp_path: Path) -> None:
     ],
 )
 def test_it_refuses_to_start(tmp_path: Path, change: str, words: str) -> None:
-    key = change.split(" ")[0]
+    key = change.split(" ", maxsplit=1)[0]
     settings = "\n".join(line for line in PLAIN.splitlines() if not line.startswith(key))
     with Program(tmp_path, f"{settings}\n{change}\n") as program:
         code, said = program.refused()

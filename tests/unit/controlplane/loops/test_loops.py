@@ -1,0 +1,211 @@
+"""The leader's loops on a clock that tests move."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from dataclasses import dataclass
+
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Cause
+from controlplane.history.sqlite import open_history
+from controlplane.loops.export import Exporting
+from controlplane.loops.liveness import Liveness
+from controlplane.loops.scheduling import Scheduling
+from controlplane.operations.contacts import Contacts
+from controlplane.operations.export import Exporter
+from controlplane.operations.reports import apply_report
+from controlplane.operations.silence import LOST_AFTER_MARGIN_S
+from controlplane.operations.state import LiveState
+from nsml.clock import inline
+from tests.unit.controlplane.builders import node, session
+from tests.unit.controlplane.workbench import Bench, HandClock, bench, report
+
+SILENT_AFTER_S = 10.0
+
+
+class SteppedClock(HandClock):
+    """Sleeping ends when the test has moved the time so far."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._moved = asyncio.Condition()
+
+    async def sleep(self, seconds: float) -> None:
+        until = self.now + seconds
+        async with self._moved:
+            await self._moved.wait_for(lambda: self.now >= until)
+
+    async def pass_(self, seconds: float) -> None:
+        async with self._moved:
+            self.now += seconds
+            self._moved.notify_all()
+        await turns()
+
+
+async def turns(count: int = 60) -> None:
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+@dataclass
+class Led:
+    made: Bench
+    clock: SteppedClock
+    state: LiveState
+    contacts: Contacts
+    committer: object
+
+    def run(self, loop) -> None:
+        self.made.tasks.append(self.made.group.create_task(loop.run()))
+
+    async def say(self, one, phase, **told) -> None:
+        said = report(one, phase, **told)
+        unheard = self.contacts.unheard
+        await self.committer.decide(lambda d: apply_report(d, said, unheard, self.clock.now))
+        await turns()
+
+
+@contextlib.asynccontextmanager
+async def led(*things):
+    async with bench() as made:
+        clock = SteppedClock()
+        made.clock = clock
+        state = await made.member()
+        await made.write(*things)
+        await made.settled(state)
+        contacts = Contacts(state=state, clock=clock)
+        committer = made.committer(state)
+        made.lead(committer, await made.elect())
+        await turns()
+        contacts.restart()
+        yield Led(made, clock, state, contacts, committer)
+
+
+def scheduling(at: Led) -> Scheduling:
+    return Scheduling(state=at.state, committer=at.committer, clock=at.clock)
+
+
+def liveness(at: Led) -> Liveness:
+    return Liveness(
+        state=at.state,
+        committer=at.committer,
+        contacts=at.contacts,
+        clock=at.clock,
+        silent_after_s=SILENT_AFTER_S,
+    )
+
+
+async def test_what_is_queued_is_placed_when_an_agent_connects() -> None:
+    one, two = session(2000), session(2000)
+    async with led(node("a"), one, two) as at:
+        loop = scheduling(at)
+        at.run(loop)
+        await turns()
+        assert at.state.session(one.id).state is SessionState.QUEUED
+        assert "1 silent" in loop.waiting(one.id).reason
+        at.contacts.connect("a")
+        await turns()
+        assert at.state.session(one.id).state is SessionState.PREPARING
+        assert "largest free hole is 0" in loop.waiting(two.id).reason
+        await at.say(one, "FINALIZED", cause="COMPLETED")
+        assert at.state.session(two.id).state is SessionState.PREPARING
+        assert loop.waiting(two.id) is None
+
+
+async def test_a_bad_attempt_waits_before_the_next() -> None:
+    one = session()
+    async with led(node("a"), one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        await at.say(one, "FINALIZED", cause="DATA_FAILED")
+        after = at.state.session(one.id)
+        assert (after.state, after.attempt) == (SessionState.QUEUED, 1)
+        assert after.not_before > at.clock.now
+
+
+async def test_silence_makes_unknown_and_a_word_ends_it() -> None:
+    one = session()
+    async with led(node("a"), one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        at.run(liveness(at))
+        await turns()
+        await at.say(one, "RUNNING")
+        await at.clock.pass_(SILENT_AFTER_S - 1)
+        assert at.state.session(one.id).state is SessionState.RUNNING
+        at.contacts.heard("a")
+        await at.clock.pass_(2)
+        assert at.state.session(one.id).state is SessionState.RUNNING
+        await at.clock.pass_(SILENT_AFTER_S)
+        assert at.state.session(one.id).state is SessionState.UNKNOWN
+        assert at.state.allocations["a"].value.replicas
+        assert at.contacts.link("a").failure is not None
+        at.contacts.heard("a")
+        await at.clock.pass_(SILENT_AFTER_S / 5)
+        assert at.state.session(one.id).state is SessionState.RUNNING
+
+
+async def test_nobody_is_silent_before_the_grace_after_an_election() -> None:
+    one = session()
+    async with led(node("a"), one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        await at.say(one, "RUNNING")
+        await at.clock.pass_(1000)
+        at.contacts.restart()
+        at.run(liveness(at))
+        await at.clock.pass_(SILENT_AFTER_S - 1)
+        assert at.state.session(one.id).state is SessionState.RUNNING
+        await at.clock.pass_(1)
+        assert at.state.session(one.id).state is SessionState.UNKNOWN
+
+
+async def test_after_lost_after_it_is_gone_and_not_before() -> None:
+    kept = session(1000)
+    one = session(1000, spec={"lost_after_s": 100.0, "retry_count": 1})
+    async with led(node("a"), kept, one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        at.run(liveness(at))
+        await turns()
+        await at.say(kept, "RUNNING")
+        await at.say(one, "RUNNING")
+        link = at.contacts.link("a")
+        at.contacts.disconnect(link)
+        proof = 100.0 + one.spec.grace_s + LOST_AFTER_MARGIN_S
+        for _ in range(int(proof // 2)):
+            await at.clock.pass_(2)
+        assert at.state.session(one.id).state is SessionState.UNKNOWN
+        for _ in range(3):
+            await at.clock.pass_(2)
+        again = at.state.session(one.id)
+        assert (again.state, again.attempts[0].cause) == (SessionState.QUEUED, Cause.LOST_AFTER)
+        assert at.state.session(kept.id).state is SessionState.UNKNOWN
+        [held] = at.state.allocations["a"].value.replicas
+        assert held.session_id == kept.id
+
+
+async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
+    one, other = session(), session()
+    async with led(node("a"), one, other) as at:
+        history = await open_history(":memory:", clock=at.clock, run=inline)
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        exporter = Exporter(history=history, committer=at.committer)
+        at.run(Exporting(state=at.state, exporter=exporter, clock=at.clock))
+        await turns()
+        await at.say(one, "FINALIZED", cause="COMPLETED")
+        at.made.store.faults = ["lost after", "lost before"]
+        for _ in range(20):
+            await at.clock.pass_(0.1)
+        assert at.state.session(one.id) is None
+        row = await history.catalogue.session(one.id)
+        assert row.state == "SUCCEEDED"
+        assert at.state.session(other.id) is not None
+        charged = await history.ledger.charged(owner="kim")
+        assert charged == 0.0
+        assert await at.made.store.get(f"session/{one.id}") is None
+        await history.close()

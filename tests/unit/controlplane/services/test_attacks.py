@@ -1,0 +1,318 @@
+"""What hostile users, programs and nodes try through real gRPC."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import grpc
+import pytest
+
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, Manifest
+from nsml.v1 import (
+    agents_pb2,
+    checkpoints_pb2,
+    content_pb2,
+    datasets_pb2,
+    resources_pb2,
+    sessions_pb2,
+)
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
+from tests.unit.controlplane.services.test_sessions import Ingest, _all, refusal, refused
+
+FAR = (1 << 64) - 1
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+def checkpoint_record(**fields: Any) -> bytes:
+    told = {"time": 7.0, "name": "best", "folder": "1-best", "files": [["m", 3]], "size": 3}
+    return json.dumps({"kind": "checkpoint", **told, **fields}).encode()
+
+
+def metric_record(**fields: Any) -> bytes:
+    told = {"time": 7.0, "step": 1, "values": {"loss": 1}, "summary": True}
+    return json.dumps({"kind": "metric", **told, **fields}).encode()
+
+
+LIES = [
+    checkpoint_record(size=10**30),
+    checkpoint_record(size=-5),
+    checkpoint_record(time=1e300),
+    checkpoint_record(time=float("nan")),
+    checkpoint_record(time=float("inf")),
+    checkpoint_record(time=-1e12),
+    checkpoint_record(time=10**400),
+    checkpoint_record(name="\ud800"),
+    checkpoint_record(name=""),
+    checkpoint_record(name="x" * 100_000),
+    checkpoint_record(folder="\udfff"),
+    checkpoint_record(folder="x" * 100_000),
+    checkpoint_record(elapsed=10**400),
+    checkpoint_record(elapsed=float("nan")),
+    checkpoint_record(step=float("nan")),
+    checkpoint_record(step=10**400),
+    checkpoint_record(summary={"a": 10**5000 if False else 10**400}),
+    checkpoint_record(summary={"a": float("nan"), "\ud800": "\ud800"}),
+    checkpoint_record(summary=[1, 2]),
+    checkpoint_record(summary="text"),
+    checkpoint_record(summary={"x": "y" * 900_000}),
+    checkpoint_record(summary={"d": json.loads("[" * 900 + "]" * 900)}),
+    checkpoint_record(files="x" * 1000),
+    checkpoint_record(files=3),
+    b'{"kind":"checkpoint"' + b"[" * 5000,
+    b'{"kind":"checkpoint","time":1' + b"0" * 5000 + b"}",
+    metric_record(time=1e300),
+    metric_record(time=-1e300),
+    metric_record(step=1e308),
+    metric_record(step="NaN"),
+    metric_record(step=10**30),
+    metric_record(values={"\ud800": 1}),
+    metric_record(values={"a": "\ud800"}),
+    metric_record(values={"a": 10**400}),
+    b'{"kind":"metric","time":8,"values":{"a":1' + b"0" * 5000 + b'},"summary":true}',
+    b'{"kind":"metric","time":8,"values":{"a":' + b"[" * 900 + b"]" * 900 + b'},"summary":true}',
+    metric_record(values={"": 1, "\0": 2, "a\0b": 3, "\x1b]0;x\x07": 4}),
+    metric_record(values={"x" * 512: 1, "a": {"b": [None, True, {"c": "d"}]}}),
+    metric_record(values={"big": "z" * 900_000}),
+    metric_record(values={f"n{number}": 1 for number in range(20_000)}),
+    b'{"kind":"state","time":1,"state":"DANCING"}',
+    b"[]",
+    b"null",
+    b"\xff\xfe",
+    b"",
+]
+
+
+def chunk(session: str, records: list[bytes], *, writer: int = 1) -> agents_pb2.Chunk:
+    message = agents_pb2.Chunk(first=1, last=len(records), records=records)
+    message.stream.replica.session_id = session
+    message.stream.replica.attempt = 1
+    message.stream.channel = agents_pb2.CHANNEL_METRIC
+    message.stream.writer = writer
+    return message
+
+
+async def running(rig: Rig, user: Stubs, **spec: Any) -> tuple[Agent, pb.Session]:
+    agent = await (await rig.agent()).connect()
+    session = await user.submit(**spec)
+    await agent.assignments(1)
+    return agent, session
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie[:60].decode(errors="replace"))
+async def test_no_record_stops_the_stream_or_a_screen(rig: Rig, lie: bytes) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim)
+    ingest = Ingest(agent.stubs)
+    good = metric_record(values={"after": 1}, time=9.0)
+    assert await ingest.send(chunk(session.id, [lie, good])) == [3]
+    assert (await kim.get(session.id)).id == session.id
+    [listed] = (await kim.sessions.ListSessions(pb.ListSessionsRequest())).sessions
+    assert dict(listed.summary)["after"] == 1
+    reading = kim.sessions.ReadMetrics(pb.ReadMetricsRequest(session=session.id))
+    points = [point for page in await _all(reading) for point in page.points]
+    assert "after" in {point.name for point in points}
+    await kim.sessions.ListMetrics(pb.ListMetricsRequest(session=session.id))
+    asked = checkpoints_pb2.ListCheckpointsRequest(session=session.id)
+    await kim.checkpoints.ListCheckpoints(asked)
+
+
+async def test_a_lie_that_is_the_summary_breaks_no_listing(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim)
+    ingest = Ingest(agent.stubs)
+    for writer, lie in enumerate(LIES, start=1):
+        assert await ingest.send(chunk(session.id, [lie], writer=writer)) == [2]
+        [listed] = (await kim.sessions.ListSessions(pb.ListSessionsRequest())).sessions
+        assert listed.id == session.id
+    reading = kim.sessions.ReadMetrics(pb.ReadMetricsRequest(session=session.id))
+    await _all(reading)
+
+
+def filters() -> list[pb.SessionFilter]:
+    return [
+        pb.SessionFilter(name_glob="*a" * 20_000),
+        pb.SessionFilter(name_glob="[" * 60_000),
+        pb.SessionFilter(name_glob="[z-a]"),
+        pb.SessionFilter(name_glob="\0"),
+        pb.SessionFilter(text="%" * 100_000),
+        pb.SessionFilter(text="\0"),
+        pb.SessionFilter(owners=["x"] * 100_000),
+        pb.SessionFilter(dataset="d" * 1_000_000),
+    ]
+
+
+async def sound(call: Any) -> None:
+    """It answers, or refuses by name."""
+    try:
+        if hasattr(call, "__aiter__") and not hasattr(call, "__await__"):
+            await _all(call)
+        else:
+            await call
+    except grpc.aio.AioRpcError as error:
+        code, reason, _ = refusal(error)
+        assert reason, f"{code}: {error.details()}"
+
+
+@pytest.mark.parametrize("include_ended", [False, True])
+@pytest.mark.parametrize("number", range(len(filters())))
+async def test_no_filter_breaks_a_listing(rig: Rig, number: int, include_ended: bool) -> None:
+    kim = await rig.user("kim")
+    await kim.submit()
+    wanted = filters()[number]
+    wanted.include_ended = include_ended
+    await sound(kim.sessions.ListSessions(pb.ListSessionsRequest(filter=wanted)))
+
+
+@pytest.mark.parametrize(
+    "cursor",
+    ["x", "W10=", "bnVsbA==", "WzEsMl0=", "W05hTiwgIngiXQ==", "Ww==" * 1000]
+    + [
+        __import__("base64").urlsafe_b64encode(text.encode()).decode()
+        for text in (
+            "[" * 100_000,
+            "[1" + "0" * 400 + ', "x"]',
+            '["1e999", "x"]',
+            "{}",
+            '[1, "\\ud800"]',
+            "[1" + "0" * 5000 + ', "x"]',
+        )
+    ],
+)
+async def test_no_cursor_breaks_a_listing(rig: Rig, cursor: str) -> None:
+    kim = await rig.user("kim")
+    wanted = pb.SessionFilter(include_ended=True)
+    for size in (0, 1, (1 << 32) - 1):
+        request = pb.ListSessionsRequest(filter=wanted, cursor=cursor, page_size=size)
+        await sound(kim.sessions.ListSessions(request))
+
+
+async def test_no_number_breaks_a_reader(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim)
+    await Ingest(agent.stubs).send(chunk(session.id, [metric_record()]))
+    top = (1 << 32) - 1
+    for request in (
+        pb.ReadLogsRequest(session=session.id, offset=FAR),
+        pb.ReadLogsRequest(session=session.id, attempt=top, rank=top, offset=1 << 63),
+        pb.ReadLogsRequest(session=session.id, tail_lines=top),
+    ):
+        await sound(kim.sessions.ReadLogs(request))
+    for request in (
+        pb.ReadMetricsRequest(session=session.id, **{"from": "9" * 19}),
+        pb.ReadMetricsRequest(session=session.id, **{"from": "-1"}),
+        pb.ReadMetricsRequest(session=session.id, names=["*a" * 1000] * 1000),
+        pb.ReadMetricsRequest(session=session.id, names=["[!"] * 3),
+        pb.ReadMetricsRequest(session=session.id, names=["x"] * 200_000),
+    ):
+        await sound(kim.sessions.ReadMetrics(request))
+    for text in ("@999999", "99999999999", "kim/None/99999999999", "\0", "a/b/c/d", "x" * 10**6):
+        await sound(kim.sessions.GetSession(pb.GetSessionRequest(session=text)))
+    for name in ("\0", "", "x" * 10**6, "../../etc"):
+        request = checkpoints_pb2.GetCheckpointRequest(session=session.id, name=name)
+        await sound(kim.checkpoints.GetCheckpoint(request))
+    for version in (0, top):
+        request = datasets_pb2.GetDatasetRequest(name="digits", version=version)
+        await sound(kim.datasets.GetDataset(request))
+    for glob in ("[" * 60_000, "*a" * 20_000, "\0"):
+        await sound(kim.datasets.ListDatasets(datasets_pb2.ListDatasetsRequest(name_glob=glob)))
+
+
+async def test_no_wish_breaks_a_submission(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await (await rig.agent()).connect()
+    top = FAR
+    for spec in (
+        {"resources": resources_pb2.Resources(gpu_thousandths=(1 << 32) - 1)},
+        {"resources": resources_pb2.Resources(cpu_thousandths=(1 << 32) - 1)},
+        {"resources": resources_pb2.Resources(memory_bytes=top)},
+        {"datasets": [sessions_pb2.DatasetReference(name="x/../y")]},
+        {"datasets": [sessions_pb2.DatasetReference(name="\0", version=7)]},
+        {"environment": {"A": "\0"}},
+        {"environment": {"LD_PRELOAD": "/app/x.so"}},
+        {"bundle_digest": "0" * 64},
+        {"bundle_digest": "../" * 21 + "x"},
+        {"replica_count": (1 << 32) - 1},
+        {"request_id": "../x"},
+        {"memo": "x" * 5000},
+        {"visibility": 77},
+    ):
+        await sound(kim.submit("true", **spec))
+    for seconds in (1 << 62, -1, 315_576_000_000):
+        for field in ("time_limit", "grace", "lost_after"):
+            spec = sessions_pb2.SessionSpec(argv=["true"])
+            getattr(spec, field).seconds = seconds
+            request = pb.CreateSessionRequest(request_id=f"{field}{seconds}", spec=spec)
+            await sound(kim.sessions.CreateSession(request))
+
+
+async def put(user: Stubs, *blobs: bytes) -> None:
+    sent = [content_pb2.Blob(digest=digest_of(blob), data=blob, last=True) for blob in blobs]
+    await user.content.PutBlobs(iter([content_pb2.PutBlobsRequest(blobs=sent)]))
+
+
+def tree(*contents: bytes) -> bytes:
+    entries = tuple(
+        Entry(
+            path=f"f{number}",
+            mode=0o644,
+            size=len(content),
+            chunks=(ChunkRef(digest_of(content), len(content)),),
+        )
+        for number, content in enumerate(contents)
+    )
+    return Manifest(entries=entries).encode()
+
+
+async def read(user: Stubs, root: str, *digests: str) -> list[bytes]:
+    request = content_pb2.GetBlobsRequest(root=root, digests=digests)
+    return [blob.data for page in await _all(user.content.GetBlobs(request)) for blob in page.blobs]
+
+
+async def private_dataset(owner: Stubs) -> tuple[str, str]:
+    secret = b"the secret of kim"
+    manifest = tree(secret)
+    await put(owner, secret, manifest)
+    root = digest_of(manifest)
+    await owner.datasets.CreateDatasetVersion(
+        datasets_pb2.CreateDatasetVersionRequest(name="secret", digest=root)
+    )
+    return root, digest_of(secret)
+
+
+async def test_a_public_session_does_not_open_its_private_dataset(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    root, chunk_digest = await private_dataset(kim)
+    session = await kim.submit(
+        datasets=[sessions_pb2.DatasetReference(name="secret")],
+        visibility=resources_pb2.VISIBILITY_PUBLIC,
+    )
+    assert (await kim.get(session.id)).spec.datasets[0].digest == root
+    assert not (await lee.get(session.id)).spec.datasets[0].digest
+    listed = await lee.sessions.ListSessions(pb.ListSessionsRequest())
+    assert root not in str(listed)
+    assert (await refused(_all(lee.content.GetBlobs(content_pb2.GetBlobsRequest(root=root)))))[
+        0
+    ] == "NOT_FOUND"
+
+
+async def test_knowing_a_digest_is_no_right_to_its_content(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    root, secret = await private_dataset(kim)
+    spec = sessions_pb2.SessionSpec(entry="main.py", bundle_digest=root)
+    request = pb.CreateSessionRequest(request_id="r", spec=spec)
+    stolen = await refused(lee.sessions.CreateSession(request))
+    assert stolen[:2] == ("FAILED_PRECONDITION", "MISSING_BLOBS")
+    claim = datasets_pb2.CreateDatasetVersionRequest(name="mine", digest=root)
+    assert (await refused(lee.datasets.CreateDatasetVersion(claim)))[1] == "MISSING_BLOBS"
+    forged = tree(b"the secret of kim")
+    assert digest_of(forged) == root
+    with pytest.raises(grpc.aio.AioRpcError):
+        await read(lee, root, secret)
