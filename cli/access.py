@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import contextlib
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ from nsml.client import contexts
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsml.client.contexts import Context
 
 
@@ -25,14 +28,28 @@ def _refuse_password(_context: click.Context, _parameter: click.Parameter, value
                                " use --token-stdin")  # fmt: skip
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trust:
+    """What proves that a server is the platform.
+
+    Attributes:
+        pem: the authority; empty: the public ones, or nothing at all on this machine.
+        server_name: what its certificate must bear; empty: the host.
+    """
+
+    pem: str = ""
+    server_name: str = ""
+
+
 @command(
     "login",
     examples=[
-        "nsml login gpu.lab:18553 --ca lab.pem",
+        "nsml login gpu.lab:18553#4f0c...",
         "nsml login gpu.lab --token-stdin < token.txt",
+        "nsml login gpu.lab:18553 --ca lab.pem",
     ],
 )
-@click.argument("host")
+@click.argument("host", metavar="HOST[:PORT][#DIGEST]")
 @click.option("--token-stdin", is_flag=True, help="Read the token from stdin.")
 @click.option(
     "--ca",
@@ -44,22 +61,80 @@ def _refuse_password(_context: click.Context, _parameter: click.Parameter, value
 @click.option("-p", "--password", hidden=True, expose_value=False, callback=_refuse_password)
 @pass_app
 def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str | None) -> None:
-    """Use the platform at HOST[:PORT] from now on, with a token from its administrator."""
-    server = contexts.parse_server(host)
+    """Use the platform at HOST[:PORT] from now on, with a token from its administrator.
+
+    DIGEST, from the same administrator, proves that it is that platform. Without one you are shown
+    the platform's own and asked, the first time.
+    """
+    from nsml.client.trust import parse_pinned_server
+
+    address, digest = parse_pinned_server(host)
+    server = contexts.parse_server(address)
     chosen = name or app.flags.context or _name_of(server)
     contexts.check_name(chosen)
-    secret = _token(app, from_stdin=token_stdin)
-    folder = app.config.folder
-    fresh = contexts.Context(
-        name=chosen,
-        server=server,
-        ca=_kept_authority(folder, chosen, ca),
-        token_file=app.config.token_path(chosen),
+    if ca is not None and digest:
+        raise click.UsageError("--ca and #DIGEST exclude one another")
+    trust = (
+        Trust(pem=_authority_in(ca))
+        if ca is not None
+        else _trust_in(app, server, digest, app.config.contexts.get(chosen))
     )
-    who = _whoami(app, fresh, secret)
-    contexts.write_private(app.config.token_path(chosen), secret + "\n")
-    app.save(app.config.with_context(fresh))
+    secret = _token(app, from_stdin=token_stdin)
+    fresh = contexts.Context(name=chosen, server=server, server_name=trust.server_name)
+    with _on_trial(app.config.folder, fresh, trust, secret) as trial:
+        who = _whoami(app, trial)
+    context = _keep(app.config.folder, fresh, trust, secret, chosen)
+    app.save(app.config.with_context(context))
     app.write(f"Welcome to NSML! You are {who} at {server} (context {chosen}).")
+
+
+def _trust_in(app: App, server: str, digest: str, known: Context | None) -> Trust:
+    """What proves the server from now on: a digest, what was trusted before, or the user's word.
+
+    Raises:
+        TrustError: it is not whom it should be.
+        CommandError: the user does not trust it, or nobody is there to ask.
+    """
+    from nsml.client import trust
+
+    if server.startswith("unix:"):
+        return Trust()
+    host, port = contexts.split_server(server)
+    if not digest and known is not None and known.server == server and known.ca is not None:
+        pem = _authority_in(known.ca)
+        if known.server_name != trust.SERVER_NAME:
+            return Trust(pem=pem, server_name=known.server_name)
+        digest = trust.digest_of(pem)
+    if digest:
+        fetched = trust.fetch_trusted_authority(host, port, digest)
+        return Trust(pem=fetched.pem.decode(), server_name=trust.SERVER_NAME)
+    try:
+        if not contexts.is_local(server) and trust.is_publicly_trusted(host, port):
+            return Trust()
+        fetched = trust.fetch_authority(host, port)
+    except trust.TrustError:
+        if contexts.is_local(server):  # plaintext, which does not leave this machine
+            return Trust()
+        raise
+    _ask_trust(app, server, fetched.digest)
+    return Trust(pem=fetched.pem.decode(), server_name=trust.SERVER_NAME)
+
+
+def _authority_in(file: Path) -> str:
+    try:
+        return file.read_text(encoding="ascii")
+    except UnicodeDecodeError as error:
+        raise CommandError(f"{file} is not a certificate in PEM", code=ExitCode.USAGE) from error
+
+
+def _ask_trust(app: App, server: str, digest: str) -> None:
+    app.say(f"{server} is not known here yet. The digest of its authority is\n  {digest}")
+    app.say("Its administrator sees the right one with nsml admin user token.")
+    if app.flags.says_yes:
+        return
+    answer = app.ask("trust it from now on? [y/N] ", flag="-y, or to the address #DIGEST")
+    if answer.lower() not in {"y", "yes"}:
+        raise CommandError(f"{server} is not trusted; nothing is kept")
 
 
 def _token(app: App, *, from_stdin: bool) -> str:
@@ -78,32 +153,40 @@ def _token(app: App, *, from_stdin: bool) -> str:
     return str(secret)
 
 
-def _kept_authority(folder: Path, name: str, given: Path | None) -> Path | None:
-    """A copy of the authority's certificate beside the configuration."""
-    if given is None:
-        return None
-    kept = folder / "authorities" / f"{name}.pem"
-    contexts.write_private(kept, given.read_text(encoding="ascii"))
-    return kept
+def _keep(folder: Path, fresh: Context, trust: Trust, secret: str, stem: str) -> Context:
+    """Write token and authority into files called `stem`; the context that names them."""
+    token_file = folder / "tokens" / stem
+    contexts.write_private(token_file, secret + "\n")
+    if not trust.pem:
+        return replace(fresh, token_file=token_file)
+    ca = folder / "authorities" / f"{stem}.pem"
+    contexts.write_private(ca, trust.pem)
+    return replace(fresh, token_file=token_file, ca=ca)
 
 
-def _whoami(app: App, fresh: Context, secret: str) -> str:
-    """The user that the token stands for, asked of the platform before anything is kept."""
-    probe = app.config.folder / "tokens" / f".{fresh.name}.probe"
-    contexts.write_private(probe, secret + "\n")
+@contextlib.contextmanager
+def _on_trial(folder: Path, fresh: Context, trust: Trust, secret: str) -> Iterator[Context]:
+    """Like `_keep`, for the length of a block, and apart from what is kept."""
+    trial = _keep(folder, fresh, trust, secret, f".{fresh.name}.trial")
     try:
-        asking = App(
-            environ={},
-            stdout=app.stdout,
-            stderr=app.stderr,
-            stdin=app.stdin,
-            flags=replace(app.flags, context=fresh.name),
-        )
-        trial = replace(fresh, token_file=probe)
-        asking.use(contexts.Config(folder=app.config.folder).with_context(trial))
-        answer = asking.call(lambda client: client.accounts.caller())
+        yield trial
     finally:
-        probe.unlink(missing_ok=True)
+        for file in (trial.token_file, trial.ca):
+            if file is not None:
+                file.unlink(missing_ok=True)
+
+
+def _whoami(app: App, trial: Context) -> str:
+    """The user that the token stands for, asked of the platform before anything is kept."""
+    asking = App(
+        environ={},
+        stdout=app.stdout,
+        stderr=app.stderr,
+        stdin=app.stdin,
+        flags=replace(app.flags, context=trial.name),
+    )
+    asking.use(contexts.Config(folder=app.config.folder).with_context(trial))
+    answer = asking.call(lambda client: client.accounts.caller())
     return answer.user.name or answer.node
 
 

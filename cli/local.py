@@ -97,7 +97,7 @@ class DataFolder:
 
     @property
     def authority(self) -> Path:
-        """Certificate of the platform's authority: what `nsml login --ca` takes elsewhere."""
+        """Certificate of the platform's authority: others know it by its digest."""
         return self.path / CONTROL_PLANE / "ca.pem"
 
     @property

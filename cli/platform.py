@@ -28,6 +28,7 @@ from cli.local import (
 from cli.teardown import TearDown
 from nsml.client import contexts
 from nsml.client.errors import NotSignedIn
+from nsml.client.trust import digest_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -260,14 +261,15 @@ def _tell_up(
     app.write("nsml is up" if is_news else "nsml already runs")
     app.write(f"  control plane  {said.get('address')}, on {_words_of(choices.coordination)}")
     if choices.listen:
-        app.write(f"                 {choices.listen} with TLS for other machines")
-        app.write(f"  authority      {folder.authority}")
+        app.write(f"  other machines {choices.listen}, with TLS")
     app.write(f"  node           {_node_words(choices, agent)}")
     app.write(f"  you            {choices.admin}, context {CONTEXT_NAME}")
     app.write(f"  data           {folder.path}")
     steps = ["nsml dataset push NAME FOLDER", "nsml run -g 1", "nsml status", "nsml down"]
     if choices.listen:
-        steps.insert(0, "nsml admin join-token")
+        steps[:0] = ["nsml admin join-token", "nsml admin user add NAME"]
+        digest = digest_of(folder.authority.read_text(encoding="ascii"))
+        app.say(f"users of other machines:  nsml login {said.get('listen')}#{digest}")
     app.say("next:  " + "\n       ".join(steps))
 
 

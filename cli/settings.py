@@ -106,7 +106,10 @@ def _changed_context(config: Config, name: str, part: str, value: str) -> Config
             advice=f"nsml config set contexts.{name}.server HOST:PORT",
         )
     file = Path(value).expanduser().absolute() if value else None
-    changed = replace(found, ca=file) if part == "ca" else replace(found, token_file=file)
+    if part == "ca":
+        changed = replace(found, ca=file, server_name="")  # the name belonged to the old one
+    else:
+        changed = replace(found, token_file=file)
     return config.with_context(changed, current=False)
 
 

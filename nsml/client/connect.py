@@ -32,9 +32,9 @@ _OPTIONS = (
 def open_channel(context: Context) -> grpc.aio.Channel:
     """A channel to the context's server, not connected yet.
 
-    TLS, checked against the context's authority or the system's; plaintext only to loopback and
-    Unix sockets, and there only without an authority. Raises ContextError when the authority's
-    file cannot be read.
+    TLS, checked against the context's authority or the system's, for the context's name of the
+    server or its host; plaintext only to loopback and Unix sockets, and there only without an
+    authority. Raises ContextError when the authority's file cannot be read.
     """
     if context.ca is None and is_local(context.server):
         return grpc.aio.insecure_channel(_target(context.server), options=_OPTIONS)
@@ -48,7 +48,10 @@ def open_channel(context: Context) -> grpc.aio.Channel:
                 advice="nsml login HOST --ca FILE",
             ) from error
     credentials = grpc.ssl_channel_credentials(authority)
-    return grpc.aio.secure_channel(_target(context.server), credentials, options=_OPTIONS)
+    named = (("grpc.ssl_target_name_override", context.server_name),) if context.server_name else ()
+    return grpc.aio.secure_channel(
+        _target(context.server), credentials, options=(*_OPTIONS, *named)
+    )
 
 
 @asynccontextmanager

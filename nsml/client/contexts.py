@@ -4,7 +4,8 @@
 
     [contexts.default]
     server = "127.0.0.1:18553"
-    ca = "/home/kim/.config/nsml/lab.pem"
+    ca = "/home/kim/.config/nsml/authorities/default.pem"
+    server_name = "nsml-controlplane"
     token_file = "/home/kim/.config/nsml/tokens/default"
 
     [settings]
@@ -50,6 +51,9 @@ class Context:
     ca: Path | None = None
     """Certificate authority of the server, PEM; none: the system's, or plaintext on loopback."""
     token_file: Path | None = None
+    server_name: str = ""
+    """Name that the server's certificate must bear; empty: the host of `server`. With the platform's
+    own authority in `ca` it is that of all its listeners, whatever the host is called here."""
 
     def token(self) -> str | None:
         """The secret; None without a file. Raises ContextError for a file that cannot be read."""
@@ -151,6 +155,7 @@ def _parse(folder: Path, tree: Mapping[str, Any]) -> Config:
             server=entry["server"],
             ca=Path(entry["ca"]) if entry.get("ca") else None,
             token_file=Path(entry["token_file"]) if entry.get("token_file") else None,
+            server_name=str(entry.get("server_name", "")),
         )
     settings = {str(k): str(v) for k, v in dict(tree.get("settings", {})).items()}
     return Config(
@@ -169,6 +174,8 @@ def _to_toml(config: Config) -> str:
         lines += ["", f"[contexts.{_quoted(name)}]", f"server = {_quoted(context.server)}"]
         if context.ca is not None:
             lines.append(f"ca = {_quoted(str(context.ca))}")
+        if context.server_name:
+            lines.append(f"server_name = {_quoted(context.server_name)}")
         if context.token_file is not None:
             lines.append(f"token_file = {_quoted(str(context.token_file))}")
     if config.settings:

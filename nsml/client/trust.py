@@ -5,7 +5,8 @@ fetch it over a connection that it does not trust yet and hold its digest agains
 another way: in a join token, or read to the user by an administrator. From then on only that
 authority counts.
 
-    SECRET.DIGEST    a join token: SHA-256 of the authority's certificate (DER), hexadecimal
+    SECRET.DIGEST       a join token: SHA-256 of the authority's certificate (DER), hexadecimal
+    HOST:PORT#DIGEST    where users elsewhere sign in
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ CHANNEL_OPTIONS = (("grpc.ssl_target_name_override", SERVER_NAME), ("grpc.enable
 """For channels to listeners whose authority is pinned: it signs nobody else for that name."""
 
 _TOKEN = re.compile(r"(?P<secret>nsml_[A-Za-z0-9_-]{20,100})\.(?P<digest>[0-9a-f]{64})")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
 _RENEW_BELOW = 1 / 3
 _HANDSHAKE_S = 10.0
 _DER = 2  # _ssl.ENCODING_DER, which ssl does not export before Python 3.13
@@ -87,6 +89,54 @@ def parse_join_token(text: str) -> JoinToken:
     return JoinToken(match["secret"], match["digest"])
 
 
+def parse_pinned_server(text: str) -> tuple[str, str]:
+    """Take HOST:PORT#DIGEST apart; the digest is empty where there is none.
+
+    Raises:
+        TrustError: what follows the # is no digest.
+    """
+    server, mark, digest = text.partition("#")
+    digest = digest.strip().lower()
+    if mark and not _DIGEST.fullmatch(digest):
+        raise TrustError(
+            f"{digest!r} is not the digest of an authority",
+            why="it has 64 hexadecimal digits, as nsml admin user token prints it",
+        )
+    return server, digest
+
+
+def digest_of(authority_pem: str) -> str:
+    """Digest of an authority's certificate.
+
+    Raises:
+        TrustError: the text is not one.
+    """
+    try:
+        return hashlib.sha256(ssl.PEM_cert_to_DER_cert(authority_pem)).hexdigest()
+    except ValueError as error:
+        raise TrustError("not a certificate in PEM", why=str(error)) from error
+
+
+def is_publicly_trusted(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S) -> bool:
+    """Whether the listener proves by a certificate of the public authorities that it is `host`.
+
+    Raises:
+        Unavailable: nobody answers there.
+    """
+    context = ssl.create_default_context()
+    context.set_alpn_protocols(["h2"])
+    try:
+        with (
+            socket.create_connection((host, port), timeout=timeout_s) as plain,
+            context.wrap_socket(plain, server_hostname=host),
+        ):
+            return True
+    except ssl.SSLError:
+        return False
+    except OSError as error:
+        raise _nobody(host, port, error) from error
+
+
 def fetch_authority(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S) -> FetchedAuthority:
     """Ask a listener for its authority's certificate, over a connection that proves nothing.
 
@@ -110,11 +160,7 @@ def fetch_authority(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S) ->
             f"{where} does not speak TLS as nsml does", why=str(error), advice="check the port"
         ) from error
     except OSError as error:
-        raise Unavailable(
-            f"nobody answers at {where}",
-            why=error.strerror or str(error),
-            advice="check the address, and that its firewall lets you in",
-        ) from error
+        raise _nobody(host, port, error) from error
     if len(chain) < 2:
         raise TrustError(
             f"{where} does not send its authority along",
@@ -123,6 +169,14 @@ def fetch_authority(host: str, port: int, *, timeout_s: float = _HANDSHAKE_S) ->
     return FetchedAuthority(
         pem=ssl.DER_cert_to_PEM_cert(chain[-1]).encode(),
         digest=hashlib.sha256(chain[-1]).hexdigest(),
+    )
+
+
+def _nobody(host: str, port: int, error: OSError) -> Unavailable:
+    return Unavailable(
+        f"nobody answers at {host}:{port}",
+        why=error.strerror or str(error),
+        advice="check the address, and that its firewall lets you in",
     )
 
 

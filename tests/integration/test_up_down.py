@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import socket
 import stat
@@ -357,7 +359,7 @@ def test_a_listener_that_cannot_be_leaves_nothing(machine: Machine) -> None:
             assert refused.returncode == 6, refused.stderr
             assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
             assert "address already in use" in refused.stderr
-    foreign = machine.up("--listen", "192.0.2.1:0")
+    foreign = machine.up("--listen", "203.0.113.1:0")
     assert foreign.returncode == 6
     assert "cannot assign requested address" in foreign.stderr
     for text in ("127.0.0.1:65535", "unix:/x", "a b", "127.0.0.1:x"):
@@ -392,3 +394,42 @@ def test_other_machines_join_over_tls_with_a_token(machine: Machine, tmp_path: P
     finally:
         assert node.nsml("down", "-y").returncode == 0
     assert node.leftovers() == []
+
+
+def test_users_of_other_machines_sign_in_to_the_platform_that_they_were_told_of(
+    machine: Machine, tmp_path: Path
+) -> None:
+    up = machine.up("--listen", "127.0.0.1:0")
+    assert up.returncode == 0, up.stderr
+    assert machine.nsml("admin", "user", "add", "lee").returncode == 0
+    made = machine.nsml("admin", "user", "token", "lee")
+    told = re.search(r"nsml login (\S+) --token-stdin", made.stderr)
+    assert told, made.stderr
+    pinned, token = told[1], made.stdout
+    assert f"nsml login {pinned}\n" in up.stderr
+    address, _, digest = pinned.partition("#")
+    laptop = Machine(tmp_path / "laptop")
+
+    def login(*arguments: str, secret: str = token) -> subprocess.CompletedProcess[str]:
+        return laptop.nsml("login", *arguments, "--token-stdin", stdin=secret)
+
+    unasked = login(address)
+    assert unasked.returncode == 2
+    assert digest in unasked.stderr
+    wrong = login(f"{address}#{'0' * 64}")
+    assert wrong.returncode == 1
+    assert "not the platform that you were told about" in wrong.stderr
+    assert login(f"{address}#xyz").returncode != 0
+    assert not laptop.config.exists()
+    assert login(pinned, secret="nsml_" + "x" * 43).returncode == 4
+    assert [path for path in laptop.config.rglob("*") if path.is_file()] == []
+    right = login(pinned)
+    assert right.returncode == 0, right.stderr
+    assert "You are lee" in right.stdout
+    assert laptop.nsml("ps").returncode == 0
+    again = login(address)
+    assert again.returncode == 0, again.stderr
+    shutil.rmtree(laptop.config)
+    first_use = login(address, "-y", "--name", "lab")
+    assert first_use.returncode == 0, first_use.stderr
+    assert laptop.nsml("ps").returncode == 0

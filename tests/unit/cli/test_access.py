@@ -36,6 +36,7 @@ def test_a_token_that_does_not_work_leaves_nothing(fresh, server, home):
     result = fresh("login", server.address, "--token-stdin", stdin="wrong\n", check=False)
     assert result.code == 4
     assert not (home / "config.toml").exists()
+    assert not (home / "authorities").exists()
     assert list((home / "tokens").iterdir()) == []
     assert "wrong" not in result.stderr
 

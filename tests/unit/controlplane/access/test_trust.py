@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
+from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -13,6 +14,8 @@ import pytest
 from controlplane.access.authority import SERVER_NAME, make_authority
 from controlplane.access.listeners import Address, host_for_others, names_of_this_host
 from nsml.client import trust
+from nsml.client.connect import connect
+from nsml.client.contexts import Context
 from nsml.client.errors import AlreadyExists, NotSignedIn, Unavailable
 from nsml.client.trust import NodeFiles, TrustError
 from nsml.clock import SystemClock
@@ -135,6 +138,41 @@ async def test_plaintext_and_silence_are_told_apart(live: Live) -> None:
 def test_malformed_join_tokens_are_refused(text: str) -> None:
     with pytest.raises(TrustError, match="not a join token"):
         trust.parse_join_token(text)
+
+
+def test_an_address_may_carry_the_digest_of_its_authority() -> None:
+    digest = make_authority(SystemClock()).digest
+    assert trust.parse_pinned_server(f"gpu.lab:1#{digest.upper()}") == ("gpu.lab:1", digest)
+    assert trust.parse_pinned_server("[::1]:1") == ("[::1]:1", "")
+    for text in ("gpu.lab#", "gpu.lab#xyz", f"gpu.lab#{digest}0", f"gpu.lab#{digest[1:]}"):
+        with pytest.raises(TrustError, match="not the digest"):
+            trust.parse_pinned_server(text)
+
+
+def test_the_digest_of_a_certificate_is_that_of_its_authority() -> None:
+    authority = make_authority(SystemClock())
+    assert trust.digest_of(authority.pem.decode()) == authority.digest
+    with pytest.raises(TrustError, match="not a certificate"):
+        trust.digest_of("nothing")
+
+
+async def test_a_pinned_platform_is_itself_under_any_name(live: Live, tmp_path: Path) -> None:
+    """The listener's certificate does not bear 127.0.0.1."""
+    ca = tmp_path / "ca.pem"
+    ca.write_bytes(live.door.authority.pem)
+    server = f"127.0.0.1:{port_of(live.tls)}"
+    pinned = Context(name="a", server=server, ca=ca, server_name=trust.SERVER_NAME)
+    async with connect(pinned) as client:
+        with pytest.raises(NotSignedIn):
+            await client.accounts.caller()
+    async with connect(replace(pinned, server_name=""), deadline_s=5) as client:
+        with pytest.raises(Unavailable):
+            await client.accounts.caller()
+
+
+async def test_no_public_authority_vouches_for_a_platform(live: Live) -> None:
+    port = port_of(live.tls)
+    assert not await asyncio.to_thread(trust.is_publicly_trusted, "127.0.0.1", port)
 
 
 def test_the_secret_of_a_join_token_never_shows() -> None:

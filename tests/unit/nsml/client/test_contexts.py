@@ -1,5 +1,6 @@
 import stat
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ def environ(tmp_path):
 def test_what_is_saved_is_loaded(environ):
     config = Config(folder=contexts.config_folder(environ), settings={"output": "wide"})
     lab = Context(name="lab", server="gpu.lab:1", ca=Path('/a "b"\\c'), token_file=Path("/t"))
+    lab = replace(lab, server_name="nsml-controlplane")
     config = config.with_context(Context(name="default", server="127.0.0.1:2")).with_context(lab)
     contexts.save(config)
     assert contexts.load(environ) == config
@@ -46,6 +48,13 @@ def test_the_flag_wins_over_the_environment_over_the_file(environ):
     assert contexts.choose(config, environ, "a").name == "a"
     with pytest.raises(ContextError, match="known: a, b, c"):
         contexts.choose(config, {}, "d")
+
+
+@pytest.mark.parametrize("server", ["gpu.lab:18553", "127.0.0.1:1", "[::1]:65535"])
+def test_a_server_is_split_and_put_together(server):
+    host, port = contexts.split_server(contexts.parse_server(server))
+    assert not host.startswith("[")
+    assert contexts.server_at(host, port) == server
 
 
 def test_a_token_never_goes_to_another_server():
