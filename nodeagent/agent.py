@@ -33,6 +33,7 @@ from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link import ChannelFactory, Link
 from nodeagent.outbox import Outbox
 from nodeagent.reconcile import Memory, Replicas
+from nodeagent.renewal import Renew, keep_renewed
 from nodeagent.requests import Loads, RequestServer
 from nodeagent.runner import Place
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, RuntimeDriver
@@ -106,7 +107,8 @@ class Parts:
     """What an agent is made of.
 
     `touch` notes a contact with the control plane for one replica. `hooks` come after those for
-    data and code. Without `has_sockets` user code cannot make requests (the simulation).
+    data and code. `renew` renews the node's certificate; None where a token says who it is.
+    Without `has_sockets` user code cannot make requests (the simulation).
     """
 
     clock: Clock
@@ -118,6 +120,7 @@ class Parts:
     machine: Machine
     meter: Meter
     token: str | None = None
+    renew: Renew | None = None
     hooks: Sequence[Hook] = ()
     sdk_folder: Path | None = None
     has_sockets: bool = True
@@ -167,6 +170,9 @@ class Agent:
             async with self._replicas, asyncio.TaskGroup() as group:
                 group.create_task(self._ingest.run())
                 group.create_task(self._measure())
+                if self._parts.renew is not None:
+                    renewing = keep_renewed(self._parts.renew, self._link, self._parts.clock)
+                    group.create_task(renewing)
                 await self._control.run()
         finally:
             ready.unlink(missing_ok=True)

@@ -41,6 +41,7 @@ class Link:
         self._factory = channel_factory
         self._token = token
         self._channels: dict[str, Channel] = {}
+        self._retired: list[Channel] = []
 
     @property
     def address(self) -> str:
@@ -69,11 +70,17 @@ class Link:
         )
         return opened(metadata=(("authorization", f"Bearer {self._token}"),) if self._token else ())
 
+    def refresh(self) -> None:
+        """Make channels anew: what they prove themselves by has changed. Open calls go on."""
+        self._retired += self._channels.values()
+        self._channels = {}
+
     async def close(self) -> None:
         """Close all channels and with them all calls."""
         self.up.clear()
-        channels, self._channels = self._channels, {}
-        for channel in channels.values():
+        self.refresh()
+        retired, self._retired = self._retired, []
+        for channel in retired:
             await channel.close()  # type: ignore[attr-defined]
 
     def _channel(self) -> Channel:

@@ -24,6 +24,7 @@ from nodeagent.meter import HeldDevices, NodeMeter
 from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import Device, DeviceProbe, Devices
 from nodeagent.probes.simulated import SimulatedProbe
+from nodeagent.renewal import Renew
 from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.launcher import Launcher
@@ -31,6 +32,7 @@ from nodeagent.runtimes.process import ProcessDriver
 from nsml._install import sdk_digest, write_sdk
 from nsml.client.contexts import is_local
 from nsml.client.rpc import Channel
+from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_thread
 from nsml.v1 import resources_pb2 as resources
 
@@ -88,6 +90,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 machine=_machine(settings, host.facts(), isolation.level, devices),
                 meter=NodeMeter(probe, host, held),
                 token=token,
+                renew=_renewal(settings, clock),
                 hooks=[PythonHook(Environments(settings.data / "environments"), in_thread)],
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
             )
@@ -97,16 +100,15 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
 
 
 class ChannelMaker:
-    """Makes channels as the settings say: TLS with an authority, plaintext only on this machine."""
+    """Makes channels as the settings say: TLS with an authority, plaintext only on this machine.
+
+    The files are read for each channel, since certificates are renewed.
+    """
 
     def __init__(self, settings: Settings) -> None:
-        self._credentials: grpc.ChannelCredentials | None = None
+        self._settings = settings
         if settings.authority_file is not None:
-            self._credentials = grpc.ssl_channel_credentials(
-                _read(settings.authority_file),
-                None if settings.key_file is None else _read(settings.key_file),
-                None if settings.certificate_file is None else _read(settings.certificate_file),
-            )
+            self._credentials(settings.authority_file)
         elif not is_local(settings.server):
             raise SettingsError(
                 f"{settings.server} is another machine: plaintext is for this one only."
@@ -115,11 +117,41 @@ class ChannelMaker:
 
     def __call__(self, address: str) -> Channel:
         """A channel to `address`, not connected yet."""
-        if self._credentials is not None:
-            return grpc.aio.secure_channel(address, self._credentials, options=_OPTIONS)
+        authority = self._settings.authority_file
+        if authority is not None:
+            # only listeners of the platform have that name, whatever their hosts are called here
+            named = ("grpc.ssl_target_name_override", SERVER_NAME)
+            return grpc.aio.secure_channel(
+                address, self._credentials(authority), options=(*_OPTIONS, named)
+            )
         if not is_local(address):
             raise SettingsError(f"{address} is another machine, and there is no authority for TLS")
         return grpc.aio.insecure_channel(address, options=_OPTIONS)
+
+    def _credentials(self, authority: Path) -> grpc.ChannelCredentials:
+        key, certificate = self._settings.key_file, self._settings.certificate_file
+        return grpc.ssl_channel_credentials(
+            _read(authority),
+            None if key is None else _read(key),
+            None if certificate is None else _read(certificate),
+        )
+
+
+def _renewal(settings: Settings, clock: Clock) -> Renew | None:
+    """Renews the certificate of a joined node; None for an agent that has none."""
+    key, certificate, authority = (
+        settings.key_file,
+        settings.certificate_file,
+        settings.authority_file,
+    )
+    if key is None or certificate is None or authority is None:
+        return None
+    files = NodeFiles(key=key, certificate=certificate, authority=authority)
+
+    async def renew() -> bool:
+        return await renew_when_due(settings.server, settings.node, files, now=clock.time())
+
+    return renew
 
 
 def _log_to_stderr() -> None:

@@ -1,0 +1,39 @@
+"""The certificate by which a joined node is known, renewed before it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import NoReturn
+
+import structlog
+
+from nodeagent.link import Link
+from nsml.client.errors import ClientError
+from nsml.clock import Clock
+
+Renew = Callable[[], Awaitable[bool]]
+"""Renews the certificate if that is due; whether there is a new one. Raises ClientError or OSError
+when it could not, ValueError when the one that is there cannot be read."""
+
+DAY_S = 86_400.0
+RETRY_S = 600.0
+
+log = structlog.get_logger()
+
+
+async def keep_renewed(renew: Renew, link: Link, clock: Clock) -> NoReturn:
+    """Renew when it is due, asked at the start and daily; connections are then made with the new one.
+
+    A failure is no reason to stop: the old certificate is good for weeks, and what runs here runs on
+    even without one.
+    """
+    while True:
+        pause_s = DAY_S
+        try:
+            if await renew():
+                link.refresh()
+                log.info("certificate.renewed")
+        except (ClientError, OSError, ValueError) as error:
+            log.warning("certificate.not_renewed", error=str(error))
+            pause_s = RETRY_S
+        await clock.sleep(pause_s)
