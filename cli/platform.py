@@ -307,17 +307,33 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
             app.say(f"nothing runs in {folder.path}")
             return
         if not keep_sessions:
-            _confirm(app, sessions, len({replica.session_id for replica in replicas}))
+            local = len({replica.session_id for replica in replicas})
+            _confirm(app, sessions, local, is_node=_is_joined(folder))
             left = tear_down.stop_sessions(sessions or [])
             for session in left:
                 app.say(f"{'sessions':<14} {session.name} did not end in time")
             tear_down.stop_replicas()
         tear_down.stop_programs()
         kept = len({replica.session_id for replica in tear_down.replicas()})
-    app.write(f"nsml is down{f', {kept} sessions go on' if kept else ''}")
+    words = f", {_sessions(kept, 'goes', 'go')} on" if kept else ""
+    app.write(f"nsml is down{words}")
 
 
-def _confirm(app: App, sessions: Sequence[Session] | None, local_count: int) -> None:
+def _sessions(count: int, verb: str = "", verb_of_many: str = "") -> str:
+    """So many sessions, and what they do."""
+    return (
+        f"1 session {verb}".rstrip() if count == 1 else f"{count} sessions {verb_of_many}".rstrip()
+    )
+
+
+def _is_joined(folder: DataFolder) -> bool:
+    choices = folder.choices()
+    return choices is not None and choices.is_joined
+
+
+def _confirm(
+    app: App, sessions: Sequence[Session] | None, local_count: int, *, is_node: bool
+) -> None:
     """List what would be ended and ask, unless nothing runs or -y was given.
 
     Raises:
@@ -331,10 +347,12 @@ def _confirm(app: App, sessions: Sequence[Session] | None, local_count: int) -> 
     for session in sessions or ():
         app.say(f"  {visible(session.name)}  {visible(session.memo)}".rstrip())
     if sessions is None:
-        app.say(f"  {local_count} sessions run on this machine; the control plane does not answer")
+        runs = f"{_sessions(count, 'runs', 'run')} on this machine"
+        app.say(f"  {runs}" if is_node else f"  {runs}; the control plane does not answer")
     if app.flags.says_yes:
         return
-    question = f"stop {count} session{'s' if count > 1 else ''} and the platform? [y/N] "
+    what = "this node" if is_node else "the platform"
+    question = f"stop {_sessions(count)} and {what}? [y/N] "
     if app.ask(question, flag="-y, or --keep-sessions").lower() not in {"y", "yes"}:
         raise CommandError("nothing was stopped", code=ExitCode.FAILED)
 
@@ -397,13 +415,14 @@ def _check_free_for(folder: DataFolder, before: Choices | None, address: str) ->
 
 
 def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -> Choices:
-    """The choices with the address of the agents' listener, asked for with a join token once.
+    """The choices with the address of the agents' listener, asked for with a join token.
 
-    Later calls renew the certificate when that is due.
+    A node that has joined needs none: its certificate is renewed when that is due. With one it joins
+    again, under the same name and key.
     """
     from nsml.client import trust
 
-    if choices.agents:
+    if choices.agents and token is None:
         files = trust.NodeFiles.within(folder.trust)
         now = app.clock.time()
         asyncio.run(trust.renew_when_due(choices.agents, choices.node, files, now=now))

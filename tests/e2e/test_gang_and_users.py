@@ -1,6 +1,7 @@
 """Two agents on one platform: a gang over both, and users who do not see one another's things."""
 
 import re
+import subprocess
 
 import pytest
 
@@ -20,19 +21,26 @@ def platform():
         yield running
 
 
-def join(platform: Platform) -> None:
-    made = platform.nsml("admin", "join-token").stdout
-    command = re.search(r"nsml join (\S+) --token (\S+)", made)
-    assert command, made
+@pytest.fixture
+def second(platform):
+    """The data folder of a second machine, which joins and leaves again."""
+    made = platform.nsml("admin", "join-token")
+    told = re.search(r"nsml join (\S+) --token TOKEN", made.stderr)
+    assert told, made.stderr
+    folder = platform.folder / "second"
     platform.nsml(
-        *("join", command[1], "--token", command[2], "--name", "second", "--simulate-gpus", "1"),
-        *("--data", str(platform.folder / "second")),
+        *("join", told[1], "--token", "-", "--name", "second", "--simulate-gpus", "1"),
+        *("--data", str(folder)),
+        stdin=made.stdout,
         timeout_s=120,
     )
+    yield folder
+    platform.nsml("down", "-y", "--data", str(folder), timeout_s=120)
+    left = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, check=False)
+    assert left.stdout == b""
 
 
-def test_a_gang_runs_over_two_agents(platform, tmp_path):
-    join(platform)
+def test_a_gang_runs_over_two_agents(platform, second, tmp_path):
     wait_for(lambda: len(platform.json("node", "ls")["items"]) == 2, what="two nodes")
     write_program(tmp_path / "code", GANG)
     platform.nsml("run", "-g", "1", "--nodes", "2", "--wait", cwd=tmp_path / "code", timeout_s=120)

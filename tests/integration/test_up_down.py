@@ -4,77 +4,18 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import shutil
 import signal
 import socket
 import stat
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from cli import processes
 from cli.processes import Program
+from tests.integration.machine import Machine, machine, until
 
-NSML = Path(sys.executable).parent / "nsml"
-
-
-class Machine:
-    """A data folder and a configuration of their own."""
-
-    def __init__(self, folder: Path) -> None:
-        self.data = folder / "data"
-        self.config = folder / "config"
-
-    def nsml(
-        self, *arguments: str, stdin: str = "", cwd: Path | None = None, **environment: str
-    ) -> subprocess.CompletedProcess[str]:
-        base = {k: v for k, v in os.environ.items() if not k.startswith("NSML_")}
-        places = {"NSML_DATA": str(self.data), "NSML_CONFIG_DIR": str(self.config)}
-        return subprocess.run(
-            [str(NSML), *arguments],
-            env={**base, **places, **environment},
-            cwd=cwd,
-            input=stdin,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-
-    def up(self, *arguments: str, embedded: bool = True):
-        kind = ["--embedded"] if embedded and "--etcd" not in arguments else []
-        return self.nsml("up", "--no-agent", *kind, *arguments)
-
-    def program(self) -> Program:
-        found = processes.recorded(self.data / "controlplane.pid")
-        assert found is not None
-        return found
-
-    def ready(self) -> dict[str, str]:
-        return json.loads((self.data / "controlplane" / "ready.json").read_text())
-
-    def leftovers(self) -> list[str]:
-        """Command lines of processes that work in the data folder or name it."""
-        found = []
-        for entry in Path("/proc").iterdir():
-            if entry.name.isdecimal() and int(entry.name) != os.getpid():
-                program = processes.find(int(entry.name))
-                if program and program.is_alive and processes._belongs_to(program.pid, self.data):
-                    found.append((entry / "cmdline").read_bytes().decode())
-        return found
-
-
-@pytest.fixture
-def machine(tmp_path: Path) -> Iterator[Machine]:
-    made = Machine(tmp_path)
-    yield made
-    made.nsml("down", "-y")
-    assert made.leftovers() == []
+__all__ = ["machine"]
 
 
 def test_up_status_down_and_again(machine: Machine) -> None:
@@ -110,13 +51,6 @@ def states(machine: Machine) -> dict[str, str]:
     found = machine.nsml("ps", "-a", "-j")
     assert found.returncode == 0, found.stderr
     return {item["name"]: item["state"] for item in json.loads(found.stdout)["items"]}
-
-
-def until(condition: Callable[[], bool]) -> None:
-    ends_at = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < ends_at, "nothing came of it"
-        time.sleep(0.1)
 
 
 @pytest.fixture
@@ -310,126 +244,3 @@ def test_strangers_and_secrets(machine: Machine) -> None:
     for file in (machine.data / "controlplane").rglob("*"):
         if file.is_file() and file.name != "admin.token":
             assert secret.encode() not in file.read_bytes(), file
-
-
-def listens(machine: Machine) -> tuple[str, int]:
-    host, _, port = machine.ready()["listen"].rpartition(":")
-    return host, int(port)
-
-
-def test_a_listener_without_a_port_gets_one_and_keeps_it(machine: Machine) -> None:
-    up = machine.up("--listen", "127.0.0.1:0")
-    assert up.returncode == 0, up.stderr
-    host, port = listens(machine)
-    assert host == "127.0.0.1"
-    assert port > 1
-    assert machine.ready()["listen_agents"] == f"127.0.0.1:{port + 1}"
-    assert machine.up("--listen", "127.0.0.1:0").stdout.startswith("nsml already runs\n")
-    assert machine.nsml("down").returncode == 0
-    for arguments in ((), ("--listen", "127.0.0.1:0")):
-        assert machine.up(*arguments).returncode == 0
-        assert listens(machine) == (host, port)
-        assert machine.nsml("down").returncode == 0
-
-
-def test_a_listener_that_takes_the_usual_port_moves_the_other_one(machine: Machine) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-    assert machine.up("--port", str(port)).returncode == 0
-    assert machine.nsml("down").returncode == 0
-    for number in (port, port - 1):
-        up = machine.up("--listen", f"0.0.0.0:{number}")
-        assert up.returncode == 0, up.stderr
-        assert machine.ready()["address"] not in {f"127.0.0.1:{port}", f"127.0.0.1:{number}"}
-        assert machine.nsml("status").returncode == 0
-        assert machine.nsml("down").returncode == 0
-    refused = machine.up("--port", str(port), "--listen", f"0.0.0.0:{port}")
-    assert refused.returncode == 6
-    assert "--listen" in refused.stderr
-
-
-def test_a_listener_that_cannot_be_leaves_nothing(machine: Machine) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
-        for number in (port, port - 1):  # that of users, that of agents
-            refused = machine.up("--listen", f"127.0.0.1:{number}")
-            assert refused.returncode == 6, refused.stderr
-            assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
-            assert "address already in use" in refused.stderr
-    foreign = machine.up("--listen", "203.0.113.1:0")
-    assert foreign.returncode == 6
-    assert "cannot assign requested address" in foreign.stderr
-    for text in ("127.0.0.1:65535", "unix:/x", "a b", "127.0.0.1:x"):
-        assert machine.up("--listen", text).returncode == 2
-    assert machine.leftovers() == []
-    assert not (machine.data / "local.json").exists()
-
-
-def test_other_machines_join_over_tls_with_a_token(machine: Machine, tmp_path: Path) -> None:
-    up = machine.up("--listen", "127.0.0.1:0")
-    assert up.returncode == 0, up.stderr
-    _, port = listens(machine)
-    token = machine.nsml("admin", "join-token").stdout.split()[-1]
-    assert token.startswith("nsml_")
-    node = Machine(tmp_path / "node")
-    try:
-        wrong = node.nsml("join", f"127.0.0.1:{port}", "--token", token[:-4] + "0000")
-        assert wrong.returncode == 1
-        assert "not the platform that you were told about" in wrong.stderr
-        join = ("join", f"127.0.0.1:{port}", "--name", "gpu-7", "--simulate-gpus", "2")
-        joined = node.nsml(*join, "--token", "-", stdin=token)
-        assert joined.returncode == 0, joined.stderr
-        assert "(simulated)" in joined.stdout
-        nodes = json.loads(machine.nsml("node", "ls", "-j").stdout)["items"]
-        assert [item["name"] for item in nodes] == ["gpu-7"]
-        again = node.nsml(*join)
-        assert again.returncode == 0, again.stderr
-        assert again.stdout.startswith("already joined")
-        refused = node.nsml("up", "--embedded")
-        assert refused.returncode == 6
-        assert "is a node of the platform" in refused.stderr
-    finally:
-        assert node.nsml("down", "-y").returncode == 0
-    assert node.leftovers() == []
-
-
-def test_users_of_other_machines_sign_in_to_the_platform_that_they_were_told_of(
-    machine: Machine, tmp_path: Path
-) -> None:
-    up = machine.up("--listen", "127.0.0.1:0")
-    assert up.returncode == 0, up.stderr
-    assert machine.nsml("admin", "user", "add", "lee").returncode == 0
-    made = machine.nsml("admin", "user", "token", "lee")
-    told = re.search(r"nsml login (\S+) --token-stdin", made.stderr)
-    assert told, made.stderr
-    pinned, token = told[1], made.stdout
-    assert f"nsml login {pinned}\n" in up.stderr
-    address, _, digest = pinned.partition("#")
-    laptop = Machine(tmp_path / "laptop")
-
-    def login(*arguments: str, secret: str = token) -> subprocess.CompletedProcess[str]:
-        return laptop.nsml("login", *arguments, "--token-stdin", stdin=secret)
-
-    unasked = login(address)
-    assert unasked.returncode == 2
-    assert digest in unasked.stderr
-    wrong = login(f"{address}#{'0' * 64}")
-    assert wrong.returncode == 1
-    assert "not the platform that you were told about" in wrong.stderr
-    assert login(f"{address}#xyz").returncode != 0
-    assert not laptop.config.exists()
-    assert login(pinned, secret="nsml_" + "x" * 43).returncode == 4
-    assert [path for path in laptop.config.rglob("*") if path.is_file()] == []
-    right = login(pinned)
-    assert right.returncode == 0, right.stderr
-    assert "You are lee" in right.stdout
-    assert laptop.nsml("ps").returncode == 0
-    again = login(address)
-    assert again.returncode == 0, again.stderr
-    shutil.rmtree(laptop.config)
-    first_use = login(address, "-y", "--name", "lab")
-    assert first_use.returncode == 0, first_use.stderr
-    assert laptop.nsml("ps").returncode == 0

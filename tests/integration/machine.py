@@ -1,0 +1,80 @@
+"""A machine of the tests: whole programs on a data folder and a configuration of their own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from cli import processes
+from cli.processes import Program
+
+NSML = Path(sys.executable).parent / "nsml"
+
+
+class Machine:
+    """A data folder and a configuration of their own."""
+
+    def __init__(self, folder: Path) -> None:
+        self.data = folder / "data"
+        self.config = folder / "config"
+
+    def nsml(
+        self, *arguments: str, stdin: str = "", cwd: Path | None = None, **environment: str
+    ) -> subprocess.CompletedProcess[str]:
+        base = {k: v for k, v in os.environ.items() if not k.startswith("NSML_")}
+        places = {"NSML_DATA": str(self.data), "NSML_CONFIG_DIR": str(self.config)}
+        return subprocess.run(
+            [str(NSML), *arguments],
+            env={**base, **places, **environment},
+            cwd=cwd,
+            input=stdin,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+
+    def up(self, *arguments: str, embedded: bool = True):
+        kind = ["--embedded"] if embedded and "--etcd" not in arguments else []
+        return self.nsml("up", "--no-agent", *kind, *arguments)
+
+    def program(self) -> Program:
+        found = processes.recorded(self.data / "controlplane.pid")
+        assert found is not None
+        return found
+
+    def ready(self) -> dict[str, str]:
+        return json.loads((self.data / "controlplane" / "ready.json").read_text())
+
+    def leftovers(self) -> list[str]:
+        """Command lines of processes that work in the data folder or name it."""
+        found = []
+        for entry in Path("/proc").iterdir():
+            if entry.name.isdecimal() and int(entry.name) != os.getpid():
+                program = processes.find(int(entry.name))
+                if program and program.is_alive and processes._belongs_to(program.pid, self.data):
+                    found.append((entry / "cmdline").read_bytes().decode())
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    made = Machine(tmp_path)
+    yield made
+    made.nsml("down", "-y")
+    assert made.leftovers() == []
+
+
+def until(condition: Callable[[], object]) -> None:
+    """Wait for a condition."""
+    ends_at = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < ends_at, "nothing came of it"
+        time.sleep(0.1)
