@@ -37,7 +37,7 @@ class Ordering:
                 else:
                     now = {node for change in taken for node in self._urgent(change)}
                     later = (later | {n for one in taken for n in _concerned(one)}) - now
-                for node in now:
+                for node in sorted(now):
                     link = self._contacts.link(node)
                     if link is not None:
                         link.order()
