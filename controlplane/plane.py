@@ -112,9 +112,9 @@ class Character:
     lease_s: float = 3.0
 
 
-async def ensure_cluster(on: Surroundings, coordination: str) -> str:
-    """The id of the platform that lives in the store; made with it."""
-    fresh = "c" + new_name(on.random_bytes)
+async def ensure_cluster(on: Surroundings, coordination: str, fresh: str = "") -> str:
+    """The id of the platform that lives in the store; an empty store gets `fresh`, or a new one."""
+    fresh = fresh or new_cluster_id(on.random_bytes)
     value = records.encode_cluster(fresh, on.clock.time(), coordination)
     result = await on.store.commit(
         Transaction(
@@ -125,6 +125,17 @@ async def ensure_cluster(on: Surroundings, coordination: str) -> str:
     )
     item = None if result.succeeded else result.responses[0].item
     return records.decode_cluster(item.value)[0] if item else fresh
+
+
+async def cluster_in(store: KeyValueStore) -> str:
+    """The id of the platform that lives in a store; "" for an empty one."""
+    item = await store.get(records.CLUSTER)
+    return records.decode_cluster(item.value)[0] if item else ""
+
+
+def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
+    """An id that no other platform has."""
+    return "c" + new_name(random_bytes)
 
 
 def new_name(random_bytes: Callable[[int], bytes]) -> str:

@@ -13,7 +13,6 @@ import secrets
 import signal
 import socket
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -36,15 +35,16 @@ from controlplane.access.listeners import (
     names_of_this_host,
 )
 from controlplane.access.table import TABLE
+from controlplane.claim import Coordination, StartRefused, choose_coordination, claim
 from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.history.sqlite import open_history
 from controlplane.objects.stored import open_folder
-from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.plane import Character, ControlPlane, Surroundings
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
-from controlplane.store.open import endpoints_of, open_store
+from controlplane.store.open import open_store
 from nsml._version import VERSION
 from nsml.clock import SystemClock, in_thread
 
@@ -75,47 +75,6 @@ GRPC_OPTIONS: Final = (
     # A port that somebody else has is an error, not half of the calls.
     ("grpc.so_reuseport", 0),
 )
-
-
-class StartRefused(Exception):
-    """The control plane does not start; the message says why and what to do."""
-
-
-@dataclass(frozen=True, slots=True)
-class Coordination:
-    """What keeps the live records: "embedded", "etcd" (our child), or the URLs of a cluster."""
-
-    kind: str
-
-    @property
-    def shown(self) -> str:
-        """The word that users see."""
-        return "embedded" if self.kind == "embedded" else "etcd"
-
-
-def choose_coordination(wanted: str, data: Path) -> Coordination:
-    """What the data folder was made with, or, for a fresh one, what is wanted or there.
-
-    The choice is recorded, because the records of one are not in the other.
-
-    Raises:
-        StartRefused: the folder was made with something else, or there is no sound etcd.
-    """
-    record = data / "coordination"
-    made_with = record.read_text(encoding="utf-8").strip() if record.exists() else ""
-    if made_with and wanted not in ("auto", made_with):
-        raise StartRefused(
-            f"{data} was made with coordination by {made_with!r}, not by {wanted!r}: the platform's "
-            f"records are there; start without naming it, or use another data folder"
-        )
-    kind = made_with or wanted
-    if kind == "auto":
-        kind = "etcd" if find_etcd() else "embedded"
-    if kind not in ("embedded", "etcd") and not endpoints_of(kind):
-        raise StartRefused(f"coordination {kind!r} is not embedded, etcd, auto or http(s) URLs")
-    if not made_with:
-        write_private(record, kind.encode() + b"\n")
-    return Coordination(kind)
 
 
 @contextlib.asynccontextmanager
@@ -239,6 +198,7 @@ async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
 async def _serve(
     settings: Settings, coordination: Coordination, on: Surroundings, stop: asyncio.Event
 ) -> None:
+    cluster_id = await claim(on, settings.data, coordination)
     door = _Door()
     server = grpc.aio.server(interceptors=[door], options=GRPC_OPTIONS)
     listeners = Listeners(server, settings, on.authority)
@@ -253,7 +213,7 @@ async def _serve(
         silent_after_s=settings.silent_after_s,
         lease_s=settings.lease_s,
     )
-    plane = ControlPlane(on, character, await ensure_cluster(on, coordination.shown))
+    plane = ControlPlane(on, character, cluster_id)
     door.open(plane.interceptor())
     plane.add_services(server)
     health_servicer = _add_standard_services(server)

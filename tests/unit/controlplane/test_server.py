@@ -141,6 +141,7 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
 
 
 def test_a_folder_made_with_another_backend_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "coordination").write_text("embedded\n")
     assert choose_coordination("embedded", tmp_path).kind == "embedded"
     assert choose_coordination("auto", tmp_path).kind == "embedded"
     with pytest.raises(StartRefused) as refused:
