@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from controlplane.domain.errors import TooLarge
 from controlplane.history.values import Point
 
 if TYPE_CHECKING:
@@ -16,6 +17,12 @@ if TYPE_CHECKING:
 
 _SPECIAL = {"NaN": float("nan"), "Infinity": float("inf"), "-Infinity": float("-inf")}
 MAX_NAME_CHARS = 512
+MAX_GLOBS = 256
+LATEST_TIME = float(1 << 33)
+"""Seconds since 1970: later times, and those before, are no clock's."""
+MAX_DEPTH = 16
+"""Of values in values: what goes further could be written, but not be sent on."""
+_LARGEST_INTEGER = 1 << 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +54,26 @@ def report_of(record: bytes) -> Report | None:
         raise ValueError(str(error)) from error
     if metric.kind != "metric":
         return None
+    if not 0 <= metric.time < LATEST_TIME:
+        raise ValueError(f"{metric.time} is not a time")
+    if is_deep(metric.values):
+        raise ValueError(f"values are nested over {MAX_DEPTH} levels, or beyond any float")
     step = _SPECIAL.get(metric.step) if isinstance(metric.step, str) else metric.step
     values = {name: value for name, value in metric.values.items() if len(name) <= MAX_NAME_CHARS}
     return Report(metric.time, step, values, metric.summary)
+
+
+def is_deep(value: Any, room: int = MAX_DEPTH) -> bool:
+    """Whether a value holds more levels, or a larger integer, than can be passed on everywhere."""
+    match value:
+        case dict():
+            return room == 0 or any(is_deep(one, room - 1) for one in value.values())
+        case list():
+            return room == 0 or any(is_deep(one, room - 1) for one in value)
+        case int():
+            return abs(value) > _LARGEST_INTEGER
+        case _:
+            return False
 
 
 def number_or_value(value: Any) -> Any:
@@ -61,6 +85,8 @@ class NameFilter:
     """Globs over metric names; none means all."""
 
     def __init__(self, globs: Collection[str]) -> None:
+        if len(globs) > MAX_GLOBS or any(len(glob) > MAX_NAME_CHARS for glob in globs):
+            raise TooLarge(f"at most {MAX_GLOBS} names of {MAX_NAME_CHARS} characters at a time")
         pattern = "|".join(f"(?:{fnmatch.translate(glob)})" for glob in globs)
         self._match = re.compile(pattern).match if globs else None
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from nsml.clock import Clock
 
 MOST_MESSAGE_BYTES = 4 << 10
+MOST_GLOB_CHARS = 512
 
 
 def viewer_of(caller: UserCaller) -> Viewer:
@@ -89,7 +90,9 @@ class Datasets:
         return DatasetListing(dataset, version), created
 
     async def list(self, caller: UserCaller, name_glob: str) -> tuple[DatasetListing, ...]:
-        """Those that the caller may see, by name."""
+        """Those that the caller may see, by name; TooLarge for an overlong pattern."""
+        if len(name_glob) > MOST_GLOB_CHARS:
+            raise TooLarge(f"a pattern has at most {MOST_GLOB_CHARS} characters")
         return await self._history.catalogue.datasets(viewer_of(caller), name_glob=name_glob)
 
     async def find(self, caller: UserCaller, wish: DatasetWish) -> DatasetListing:

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import math
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
+import msgspec
 import structlog
 
 from controlplane.domain.errors import NotFound
+from controlplane.history.records import LATEST_TIME, is_deep
 from controlplane.history.values import Channel, Checkpoint, Chunk, NodeSample, StreamKey
+from controlplane.operations.checkpoints import MOST_NAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,6 +23,10 @@ if TYPE_CHECKING:
     from controlplane.operations.references import References
 
 _log = structlog.get_logger("operations.ingest")
+
+MOST_FOLDER_CHARS: Final = 2_048
+MOST_SUMMARY_BYTES: Final = 16 << 10
+"""What a checkpoint says of the reports before it; a listing of thousands has to stay readable."""
 
 
 class Rights:
@@ -94,6 +102,23 @@ class Ingestor:
         return wanted
 
 
+class _Told(msgspec.Struct):
+    """A checkpoint record: written by a program, which may lie in every field."""
+
+    kind: Literal["checkpoint"]
+    time: Annotated[float, msgspec.Meta(ge=0, lt=LATEST_TIME)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME_BYTES)]
+    folder: Annotated[str, msgspec.Meta(max_length=MOST_FOLDER_CHARS)]
+    files: list[msgspec.Raw]
+    size: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]
+    elapsed: float | str | None = None
+    summary: dict[str, Any] | None = None
+    step: float | str | None = None
+
+
+_DECODER = msgspec.json.Decoder(_Told)
+
+
 def checkpoints_in(chunk: Chunk, node: str) -> Iterator[Checkpoint]:
     """The checkpoints that a chunk's records tell of."""
     if chunk.stream.channel is not Channel.METRIC:
@@ -102,27 +127,36 @@ def checkpoints_in(chunk: Chunk, node: str) -> Iterator[Checkpoint]:
         if b'"checkpoint"' not in record:
             continue
         try:
-            told = json.loads(record)
-            if told["kind"] == "checkpoint":
-                yield _checkpoint(chunk.stream, told, node)
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+            told = _DECODER.decode(record)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             # Records are user data: a broken one is kept as it is and means nothing.
-            _log.info("record.unreadable", session=chunk.stream.session_id, reason=str(error))
+            _log.info("record.unreadable", session=chunk.stream.session_id, reason=str(error)[:200])
+        else:
+            yield _checkpoint(chunk.stream, told, node)
 
 
-def _checkpoint(stream: StreamKey, told: dict[str, Any], node: str) -> Checkpoint:
-    step = told.get("step")
+def _checkpoint(stream: StreamKey, told: _Told, node: str) -> Checkpoint:
     return Checkpoint(
         session_id=stream.session_id,
-        name=str(told["name"]),
-        saved_at=float(told["time"]),
-        size_bytes=int(told["size"]),
-        file_count=len(told["files"]),
-        elapsed_s=float(told.get("elapsed") or 0.0),
-        summary=json.dumps(told.get("summary") or {}),
-        step=None if step is None else float(step),
+        name=told.name,
+        saved_at=told.time,
+        size_bytes=told.size,
+        file_count=len(told.files),
+        elapsed_s=_finite(told.elapsed) or 0.0,
+        summary=_summary(told.summary or {}),
+        step=_finite(told.step),
         attempt=stream.attempt,
         rank=stream.rank,
         node=node,
-        folder=str(told["folder"]),
+        folder=told.folder,
     )
+
+
+def _summary(values: dict[str, Any]) -> str:
+    text = "{}" if is_deep(values) else json.dumps(values)
+    return text if len(text) <= MOST_SUMMARY_BYTES else "{}"
+
+
+def _finite(number: float | str | None) -> float | None:
+    """The number; None for none, and for those that JSON has as text."""
+    return number if isinstance(number, float) and math.isfinite(number) else None

@@ -9,7 +9,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.errors import InvalidRequest, TooLarge
+from controlplane.domain.names import parse_reference
 from controlplane.history.values import PageKey, SessionQuery
 from controlplane.operations import records
 from controlplane.operations.content import session_visible
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 
 DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1_000
+MOST_FILTER_CHARS: Final = 512
+MOST_OWNERS: Final = 100
+LONGEST_CURSOR: Final = 256
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +60,7 @@ class Matcher:
     """A filter made ready for one caller."""
 
     def __init__(self, caller: UserCaller, wanted: Filter) -> None:
+        _check(wanted)
         self._caller = caller
         self._filter = wanted
         self._owners = owners_of(caller, wanted)
@@ -74,6 +79,15 @@ class Matcher:
             and (self._name is None or self._name.match(session.name) is not None)
             and (not self._text or self._text in searched_text(session).casefold())
             and session_visible(self._caller, session)
+        )
+
+
+def _check(wanted: Filter) -> None:
+    """Raise TooLarge for what would cost more to look for than anybody needs."""
+    texts = (wanted.dataset, wanted.name_glob, wanted.text, *wanted.owners)
+    if len(wanted.owners) > MOST_OWNERS or any(len(one) > MOST_FILTER_CHARS for one in texts):
+        raise TooLarge(
+            f"a filter has texts of {MOST_FILTER_CHARS} characters, {MOST_OWNERS} owners"
         )
 
 
@@ -107,6 +121,7 @@ class Listings:
 
         Raises:
             InvalidRequest: the cursor is none of ours.
+            TooLarge: the filter is.
         """
         size = min(size or DEFAULT_PAGE, LARGEST_PAGE)
         after = decode_cursor(cursor) if cursor else None
@@ -164,7 +179,9 @@ def encode_cursor(key: PageKey) -> str:
 def decode_cursor(cursor: str) -> PageKey:
     """The page key of a cursor."""
     try:
-        created_at, session_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
-        return PageKey(float(created_at), str(session_id))
-    except (ValueError, TypeError):
-        raise InvalidRequest("the cursor is not one of this platform's") from None
+        if len(cursor) <= LONGEST_CURSOR:
+            created_at, session_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+            return PageKey(float(created_at), parse_reference(session_id).id)
+    except (ValueError, TypeError, OverflowError, InvalidRequest):
+        pass
+    raise InvalidRequest("the cursor is not one of this platform's")

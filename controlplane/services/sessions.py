@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 MESSAGE_BYTES: Final = 3 << 20
 """Of sessions in one message: below gRPC's 4 MiB."""
 
+LAST_POSITION: Final = 1 << 62
+"""Further than any stream goes, and within what the history counts to."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionOperations:
@@ -159,6 +162,8 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> AsyncGenerator[pb.ReadLogsResponse, None]:
         """Output."""
         session = await self._do.references.find(require_user(), request.session)
+        if request.offset > LAST_POSITION:
+            raise InvalidRequest(f"no log has {request.offset} bytes")
         start = LogPosition(
             attempt=request.attempt,
             rank=request.rank,
@@ -217,6 +222,6 @@ def parts_of(sessions: list[pb.Session]) -> list[list[pb.Session]]:
 def _mark(text: str) -> int:
     if not text:
         return 0
-    if not (text.isascii() and text.isdigit() and len(text) < 20):
+    if not (text.isascii() and text.isdigit() and len(text) < 19):
         raise InvalidRequest("the resume token is not one of this platform's")
     return int(text)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controlplane.history.records import (
     NameFilter,
@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 
 MAX_COUNTED_NAMES = 10_000
 LOG_PIECE_BYTES = 256 << 10
+MAX_SUMMARY_BYTES = 64 << 10
+"""What a summary keeps of the last report: listings show it for a thousand sessions at once."""
 TAIL_LOOKS_BACK_BYTES = 8 << 20
 _MAX_BODY_BYTES = 64 << 20
 _LENGTH = struct.Struct("<I")
@@ -298,7 +300,7 @@ class _Appending:
                 key.attempt,
                 latest.time,
                 latest.step,
-                json.dumps(latest.values),
+                _bounded(latest.values),
             ),
         )
 
@@ -322,6 +324,17 @@ class _Appending:
                     "INSERT INTO metric_counts (session_id, name, points) VALUES (?, ?, ?)",
                     (session_id, name, points),
                 )
+
+
+def _bounded(values: Mapping[str, Any]) -> str:
+    """As JSON, as many of the values, in their order, as there is room for."""
+    kept, room = {}, MAX_SUMMARY_BYTES
+    for name, value in values.items():
+        room -= len(json.dumps(name)) + len(json.dumps(value)) + 4
+        if room < 0:
+            break
+        kept[name] = value
+    return json.dumps(kept)
 
 
 def _find(connection: sqlite3.Connection, key: StreamKey) -> _Stream | None:
