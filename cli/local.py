@@ -48,6 +48,7 @@ class Choices:
     Attributes:
         coordination: "embedded", "etcd" (a child of the control plane), or URLs of an etcd cluster
             separated by commas; "auto" before the first start, and "" on a joined node.
+        etcd_ca, etcd_cert, etcd_key: PEM files for an etcd cluster with TLS; empty: none.
         port: on the loopback, for users of this machine.
         listen: HOST:PORT with TLS for everybody else; agents dial the next port. Empty: nobody.
         server: a joined node only: HOST:PORT of the platform.
@@ -59,6 +60,9 @@ class Choices:
     """
 
     coordination: str = "auto"
+    etcd_ca: str = ""
+    etcd_cert: str = ""
+    etcd_key: str = ""
     port: int = DEFAULT_PORT
     listen: str = ""
     server: str = ""

@@ -42,6 +42,7 @@ _DATA = click.option(
     metavar="DIR",
     help="The data folder; default: NSML_DATA, else your own.",
 )
+_PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 _SIMULATE = click.option(
     "--simulate-gpus",
     type=click.IntRange(0, 64),
@@ -55,6 +56,9 @@ _SIMULATE = click.option(
     examples=["nsml up", "nsml up --simulate-gpus 8", "nsml up --listen 0.0.0.0:18600"],
 )
 @click.option("--etcd", metavar="URL,...", help="Use this etcd cluster.")
+@click.option("--etcd-ca", type=_PEM, metavar="FILE", help="Authority of its servers.")
+@click.option("--etcd-cert", type=_PEM, metavar="FILE", help="Certificate that it asks for.")
+@click.option("--etcd-key", type=_PEM, metavar="FILE", help="That certificate's key.")
 @click.option("--embedded", is_flag=True, help="Coordinate by a file, even if etcd is installed.")
 @_SIMULATE
 @_DATA
@@ -91,6 +95,7 @@ def _chosen(
     port: int | None,
     listen: str | None,
     has_agent: bool,
+    **etcd_files: str | None,
 ) -> Choices:
     """What to start: what the folder was set up as, changed by what is asked for now.
 
@@ -126,6 +131,7 @@ def _chosen(
         port=port or choices.port,
         listen=choices.listen if listen is None else listen,
         has_agent=has_agent,
+        **{name: file for name, file in etcd_files.items() if file is not None},
     )
     _check_running(folder, choices, changed)
     return _with_ports(app, folder, changed, is_fixed=port is not None)
@@ -191,6 +197,12 @@ def _control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str
         "admin": choices.admin,
         "node": choices.node,
     }
+    files = {
+        "etcd_ca": choices.etcd_ca,
+        "etcd_certificate": choices.etcd_cert,
+        "etcd_key": choices.etcd_key,
+    }
+    settings.update({name: file for name, file in files.items() if file})
     if choices.listen:
         listener = ports.parse_listener(choices.listen)
         settings["listen"] = str(listener)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.access.files import write_private
 from controlplane.plane import cluster_in, ensure_cluster, new_cluster_id
+from controlplane.store.etcd_members import plain_or_tls
 from controlplane.store.etcd_process import find_etcd
 from controlplane.store.open import endpoints_of
 
@@ -63,6 +64,11 @@ def choose_coordination(wanted: str, data: Path) -> Coordination:
         kind = "etcd" if find_etcd() else "embedded"
     if kind not in ("embedded", "etcd") and not endpoints_of(kind):
         raise StartRefused(f"coordination {kind!r} is not embedded, etcd, auto or http(s) URLs")
+    for endpoint in endpoints_of(kind):
+        try:
+            plain_or_tls(endpoint)
+        except ValueError as error:
+            raise StartRefused(str(error)) from error
     return Coordination(kind)
 
 

@@ -30,6 +30,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `auto`: what the data folder was made with; for a fresh one `etcd` where a sound one is on
     PATH, else `embedded`."""
 
+    etcd_ca: Path | None = None
+    """PEM of the authority of an etcd cluster's servers; https needs it."""
+
+    etcd_certificate: Path | None = None
+    """PEM of our certificate for an etcd cluster that asks for one; with `etcd_key`."""
+
+    etcd_key: Path | None = None
+    """PEM of that certificate's key."""
+
     etcd_root: str = "nsml/"
     """What all our keys in an etcd begin with."""
 
@@ -80,6 +89,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("address", bool(self.address or self.socket or self.listen), "nobody could call"),
             ("heartbeat_s", self.heartbeat_s > 0, "more than 0"),
             ("silent_after_s", self.silent_after_s > 2 * self.heartbeat_s, "over two heartbeats"),
+            (
+                "etcd_key",
+                (self.etcd_key is None) == (self.etcd_certificate is None),
+                "etcd_certificate and etcd_key belong together",
+            ),
             ("lease_s", 0.5 <= self.lease_s <= 60, "between 0.5 and 60"),
         ]
         for field, is_sound, rule in problems:
@@ -106,7 +120,12 @@ def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
         settings = msgspec.convert(document, Settings, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
         raise SettingsError(f"{path}: {error}") from error
-    return msgspec.structs.replace(settings, data=path.absolute().parent / settings.data)
+    paths = {
+        field: path.absolute().parent / given
+        for field in ("data", "etcd_ca", "etcd_certificate", "etcd_key")
+        if (given := getattr(settings, field)) is not None
+    }
+    return msgspec.structs.replace(settings, **paths)
 
 
 def _decode(kind: type, value: Any) -> Any:

@@ -14,7 +14,7 @@ import signal
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
 import grpc.aio
 import structlog
@@ -41,12 +41,14 @@ from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.history.sqlite import open_history
 from controlplane.objects.stored import open_folder
 from controlplane.plane import Character, ControlPlane, Surroundings
+from controlplane.store.etcd_members import Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from controlplane.store.open import open_store
 from nsml._version import VERSION
 from nsml.clock import SystemClock, in_thread
+from nsml.lossy import LossyText
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Sequence
@@ -96,8 +98,13 @@ async def surroundings(
             where = (await stack.enter_async_context(process)).endpoint
         elif coordination.kind != "embedded":
             where = coordination.kind
+            if "https://" in where and settings.etcd_ca is None:
+                raise StartRefused(
+                    f"the etcd cluster at {where} cannot be checked without the authority of its "
+                    "servers: nsml up --etcd-ca FILE, or etcd_ca in the settings"
+                )
         store = await stack.enter_async_context(
-            open_store(where, clock=clock, root=settings.etcd_root)
+            open_store(where, clock=clock, root=settings.etcd_root, tls=_tls(settings))
         )
         history = await open_history(data / "history.db", clock=clock, run=in_thread)
         stack.push_async_callback(history.close)
@@ -109,6 +116,18 @@ async def surroundings(
             clock=clock,
             random_bytes=secrets.token_bytes,
         )
+
+
+def _tls(settings: Settings) -> Tls | None:
+    """What encrypts the way to an etcd cluster; None for plain text on this machine."""
+    if settings.etcd_ca is None:
+        return None
+    certificate, key = settings.etcd_certificate, settings.etcd_key
+    return Tls(
+        ca=settings.etcd_ca.read_bytes(),
+        certificate=None if certificate is None else certificate.read_bytes(),
+        key=None if key is None else key.read_bytes(),
+    )
 
 
 def _make_folder(data: Path) -> None:
@@ -296,7 +315,7 @@ def configure_logging(level: str) -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(getattr(logging, level.upper())),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(cast("TextIO", LossyText(sys.stderr))),
         cache_logger_on_first_use=True,
     )
 
