@@ -93,7 +93,7 @@ class Loads:
         name = _text(request, "checkpoint")
         session = _text(request, "session") if request.get("session") else replica.session_id
         parts = _target(_text(request, "target"))
-        checkpoint = await self._find(session, name)
+        checkpoint = await self._find(replica, session, name)
         if not checkpoint.digest:
             raise RequestRefused("NOT_FOUND", f"checkpoint {name} of {session} is not durable yet")
         staged = self._staging / secrets.token_hex(8)
@@ -108,8 +108,11 @@ class Loads:
             await uninterrupted(self._run, partial(remove_tree, staged))
         return "/".join(parts)
 
-    async def _find(self, session: str, name: str) -> pb.Checkpoint:
-        request = pb.GetCheckpointRequest(session=session, name=name)
+    async def _find(self, replica: ReplicaId, session: str, name: str) -> pb.Checkpoint:
+        """As the owner of the replica's session may see it: others' programs run here too."""
+        request = pb.GetCheckpointRequest(
+            session=session, name=name, for_session=replica.session_id
+        )
         method = "CheckpointService/GetCheckpoint"
         while True:
             try:

@@ -78,6 +78,7 @@ class ScriptedPlatform(
         self.streams: dict[StreamName, Kept] = {}
         self.blobs: dict[str, bytes] = {}
         self.checkpoints: dict[tuple[str, str], checkpoints.Checkpoint] = {}
+        self.checkpoint_questions: list[tuple[str, str]] = []
         self.commits: list[checkpoints.CommitCheckpointRequest] = []
         self.asked_for: list[str] = []
         self.authorization: set[str] = set()
@@ -307,6 +308,7 @@ class ScriptedPlatform(
     async def GetCheckpoint(
         self, request: checkpoints.GetCheckpointRequest, context: Any
     ) -> checkpoints.GetCheckpointResponse:
+        self.checkpoint_questions.append((request.for_session, request.session))
         found = self.checkpoints.get((request.session, request.name))
         if found is None:
             await context.abort(grpc.StatusCode.NOT_FOUND, f"no checkpoint {request.name}")

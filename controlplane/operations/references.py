@@ -47,17 +47,21 @@ class References:
             raise _not_found(text)
         return session
 
-    async def find_for_node(self, caller: NodeCaller, text: str) -> Session:
-        """By id or full name; the session must be visible to one that is placed on the node."""
+    async def find_for_node(self, caller: NodeCaller, text: str, for_session: str) -> Session:
+        """By id or full name, as the session `for_session`, which is placed on the node, sees it.
+
+        Without `for_session` the one that is meant asks for itself. A node runs programs of many
+        users: what one of them may see, another one's program must not get through it.
+        """
         session = await self._by_key(parse_reference(text))
+        asking = self._state.session(for_session) if for_session else session
         stored = self._state.allocations.get(caller.node)
-        for held in stored.value.replicas if stored else ():
-            running = self._state.session(held.session_id)
-            if session is None or running is None:
-                continue
-            if running.owner == session.owner or self._sees(running, session):
-                return session
-        raise _not_found(text)
+        held = {one.session_id for one in stored.value.replicas} if stored else set()
+        if session is None or asking is None or asking.id not in held:
+            raise _not_found(text)
+        if not self._sees(asking, session):
+            raise _not_found(text)
+        return session
 
     @staticmethod
     def _sees(running: Session, other: Session) -> bool:

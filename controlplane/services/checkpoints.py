@@ -33,7 +33,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         self, request: pb.ListCheckpointsRequest, _: Context
     ) -> pb.ListCheckpointsResponse:
         """Oldest first."""
-        session = await self._find(request.session)
+        session = await self._find(request)
         found = await self._checkpoints.list(session)
         messages = [convert.checkpoint_message(one, session.name) for one in found]
         return pb.ListCheckpointsResponse(checkpoints=messages)
@@ -43,7 +43,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         self, request: pb.GetCheckpointRequest, _: Context
     ) -> pb.GetCheckpointResponse:
         """One of them; its content may be read from then on."""
-        session = await self._find(request.session)
+        session = await self._find(request)
         found = await self._checkpoints.get(session, request.name)
         if found.digest:
             self._content.show(caller(), found.digest)
@@ -67,8 +67,8 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         await self._checkpoints.commit(require_agent(), saved)
         return pb.CommitCheckpointResponse()
 
-    async def _find(self, reference: str) -> Session:
-        who = caller()
+    async def _find(self, request: pb.ListCheckpointsRequest | pb.GetCheckpointRequest) -> Session:
+        who, wanted = caller(), request.session
         if isinstance(who, NodeCaller):
-            return await self._references.find_for_node(who, reference)
-        return await self._references.find(require_user(), reference)
+            return await self._references.find_for_node(who, wanted, request.for_session)
+        return await self._references.find(require_user(), wanted)

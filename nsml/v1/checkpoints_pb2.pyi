@@ -45,10 +45,12 @@ class Checkpoint(_message.Message):
     def __init__(self, name: _Optional[str] = ..., session: _Optional[str] = ..., state: _Optional[_Union[CheckpointState, str]] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., elapsed_s: _Optional[float] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., step: _Optional[float] = ...) -> None: ...
 
 class ListCheckpointsRequest(_message.Message):
-    __slots__ = ("session",)
+    __slots__ = ("session", "for_session")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    FOR_SESSION_FIELD_NUMBER: _ClassVar[int]
     session: str
-    def __init__(self, session: _Optional[str] = ...) -> None: ...
+    for_session: str
+    def __init__(self, session: _Optional[str] = ..., for_session: _Optional[str] = ...) -> None: ...
 
 class ListCheckpointsResponse(_message.Message):
     __slots__ = ("checkpoints",)
@@ -57,12 +59,14 @@ class ListCheckpointsResponse(_message.Message):
     def __init__(self, checkpoints: _Optional[_Iterable[_Union[Checkpoint, _Mapping]]] = ...) -> None: ...
 
 class GetCheckpointRequest(_message.Message):
-    __slots__ = ("session", "name")
+    __slots__ = ("session", "name", "for_session")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
+    FOR_SESSION_FIELD_NUMBER: _ClassVar[int]
     session: str
     name: str
-    def __init__(self, session: _Optional[str] = ..., name: _Optional[str] = ...) -> None: ...
+    for_session: str
+    def __init__(self, session: _Optional[str] = ..., name: _Optional[str] = ..., for_session: _Optional[str] = ...) -> None: ...
 
 class GetCheckpointResponse(_message.Message):
     __slots__ = ("checkpoint",)

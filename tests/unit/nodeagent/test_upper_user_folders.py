@@ -252,6 +252,8 @@ async def test_a_checkpoint_is_laid_out_where_it_was_asked_for(
     keep_checkpoint(bench, tmp_path, session or S)
     answer = await ask(bench, load(session=session))
     assert answer == {"ok": True, "folder": "loads/a/m"}
+    # Whose program asks is said by the agent: it stands for programs of many users.
+    assert bench.platform.checkpoint_questions == [(S, session or S)]
     assert (bench.folder.run / "loads/a/m/sub/w").read_text() == "weights"
     assert not list((tmp_path / "staging").iterdir())
 

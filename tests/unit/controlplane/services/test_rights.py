@@ -1,0 +1,75 @@
+"""What one user, or one node for its programs, must not get of another's, through real gRPC."""
+
+from __future__ import annotations
+
+import pytest
+
+from nsml.v1 import checkpoints_pb2, resources_pb2
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
+from tests.unit.controlplane.services.test_content import send, tree
+from tests.unit.controlplane.services.test_sessions import refused
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+async def save(agent: Agent, session: str, name: str = "best") -> str:
+    """Make a checkpoint of a session on the agent's node durable; its digest."""
+    manifest, blobs = tree(weights=f"of {session}".encode())
+    await send(agent.stubs, blobs)
+    saved = checkpoints_pb2.CommitCheckpointRequest(
+        session_id=session, attempt=1, name=name, digest=manifest.digest, size_bytes=1, file_count=1
+    )
+    saved.saved_at.GetCurrentTime()
+    await agent.stubs.checkpoints.CommitCheckpoint(saved)
+    return manifest.digest
+
+
+async def get(who: Stubs, session: str, for_session: str = "") -> checkpoints_pb2.Checkpoint:
+    request = checkpoints_pb2.GetCheckpointRequest(
+        session=session, name="best", for_session=for_session
+    )
+    return (await who.checkpoints.GetCheckpoint(request)).checkpoint
+
+
+async def test_a_program_gets_no_checkpoint_of_its_neighbour(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent()).connect()
+    own, other = await kim.submit(), await lee.submit()
+    await agent.assignments(2)
+    digest = await save(agent, own.id)
+    assert (await get(agent.stubs, own.id)).digest == digest
+    assert (await get(agent.stubs, own.name, own.id)).digest == digest
+    for asked in (own.id, own.name):
+        assert (await refused(get(agent.stubs, asked, other.id)))[0] == "NOT_FOUND"
+        listing = checkpoints_pb2.ListCheckpointsRequest(session=asked, for_session=other.id)
+        assert (await refused(agent.stubs.checkpoints.ListCheckpoints(listing)))[0] == "NOT_FOUND"
+    second = await kim.submit()
+    assert (await refused(get(agent.stubs, own.id, second.id)))[0] == "NOT_FOUND"
+
+
+async def test_a_program_gets_what_its_owner_may_see(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent()).connect()
+    own = await kim.submit(visibility=resources_pb2.VISIBILITY_PUBLIC)
+    other = await lee.submit()
+    await agent.assignments(2)
+    digest = await save(agent, own.id)
+    assert (await get(agent.stubs, own.id, other.id)).digest == digest
+
+
+async def test_a_node_asks_for_nobody_elses_programs(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    own = await kim.submit()
+    await agent.assignments(1)
+    await save(agent, own.id)
+    stranger = await rig.agent("b")
+    for_session: tuple[str, ...] = ("", own.id, "s" + "a" * 16, "kim/None/1", "\0")
+    for said in for_session:
+        assert (await refused(get(stranger.stubs, own.id, said)))[0] == "NOT_FOUND"
+    with pytest.raises(Exception, match="no replica on node"):
+        await save(stranger, own.id)
