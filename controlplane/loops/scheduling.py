@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import structlog
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from controlplane.operations.state import LiveState, Subscription
     from nsml.clock import Clock
 
+RETOLD_EVERY_S: Final = 2.0
+"""How often a changed reason to wait is shown to those who watch."""
+
 
 class Scheduling:
     """The scheduling loop; knows why what waits waits."""
@@ -29,6 +32,8 @@ class Scheduling:
         self._log = structlog.get_logger("loops.scheduling")
         self._deferrals: tuple[Deferral, ...] = ()
         self._waiting: dict[str, Explanation] | None = None
+        self._told: dict[str, str] = {}
+        self._told_at = 0.0
 
     def waiting(self, session_id: str) -> Explanation | None:
         """Why a queued session waits, as of the last plan."""
@@ -39,6 +44,25 @@ class Scheduling:
     def _defer(self, deferrals: tuple[Deferral, ...]) -> None:
         self._deferrals = deferrals
         self._waiting = None
+        if self._state.has_viewers:
+            self._tell(deferrals)
+        else:
+            self._told = {}
+
+    def _tell(self, deferrals: tuple[Deferral, ...]) -> None:
+        """Let viewers look again: at once for a first reason, now and then for another one."""
+        now = self._clock.monotonic()
+        is_due = now - self._told_at >= RETOLD_EVERY_S
+        told = {}
+        for one in deferrals:
+            known = self._told.get(one.session_id)
+            told[one.session_id] = known or one.explanation.reason
+            if known is None or (is_due and known != one.explanation.reason):
+                told[one.session_id] = one.explanation.reason
+                self._state.announce(one.session_id)
+        self._told = told
+        if is_due:
+            self._told_at = now
 
     async def run(self) -> None:
         """Plan whenever something changed, until cancelled."""

@@ -11,6 +11,7 @@ from controlplane.domain.errors import InvalidRequest, Unavailable
 from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.operations import records
 from controlplane.operations.listing import Matcher
+from controlplane.operations.state import VIEWED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -180,7 +181,7 @@ class SessionWatch:
         """
         if not await self._catch_up(from_revision):
             from_revision = 0
-        with self._state.subscribed() as changes:
+        with self._state.subscribed("", VIEWED) as changes:
             yield self._first(from_revision)
             while True:
                 news = self._step(await changes.take())

@@ -43,6 +43,9 @@ RELIST_EVERY_S: Final = 60.0
 RETRY_S: Final = 0.5
 """Pause after the store did not answer a listing."""
 
+VIEWED: Final = "viewed"
+"""Subscribes to what is announced: no key is named so."""
+
 REMEMBERED_REMOVALS: Final = 10_000
 """Sessions that left and can still be told to watchers that come back."""
 
@@ -174,17 +177,31 @@ class LiveState:
             yield ContactChanged(name=name, is_silent=True)
 
     @contextlib.contextmanager
-    def subscribed(self, key: str = "") -> Iterator[Subscription]:
-        """Changes from now on: of everything, or of one key."""
+    def subscribed(self, *keys: str) -> Iterator[Subscription]:
+        """Changes from now on: of everything, or of these keys; VIEWED adds what is announced."""
         subscription = Subscription()
-        group = self._subscriptions.setdefault(key, {})
-        group[subscription] = None
+        for key in keys or ("",):
+            self._subscriptions.setdefault(key, {})[subscription] = None
         try:
             yield subscription
         finally:
-            group.pop(subscription, None)
-            if not group:
-                self._subscriptions.pop(key, None)
+            for key in keys or ("",):
+                group = self._subscriptions[key]
+                group.pop(subscription, None)
+                if not group:
+                    del self._subscriptions[key]
+
+    @property
+    def has_viewers(self) -> bool:
+        """Whether anybody wants to know what is announced."""
+        return VIEWED in self._subscriptions
+
+    def announce(self, session_id: str) -> None:
+        """Something that viewers see beside a session's record changed."""
+        session = self.session(session_id)
+        if session is not None:
+            for subscription in self._subscriptions.get(VIEWED, ()):
+                subscription.add(records.session_key(session_id), SessionChanged(session=session))
 
     async def reached(self, revision: int) -> None:
         """Wait until everything up to a revision has been seen."""

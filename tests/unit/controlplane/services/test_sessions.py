@@ -177,6 +177,21 @@ async def test_why_it_waits_is_shown(rig: Rig) -> None:
     assert (code, reason) == ("FAILED_PRECONDITION", "CANNOT_EVER_FIT")
 
 
+async def test_watchers_are_told_why_it_waits(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await (await rig.agent(gpus=1)).connect()
+    await kim.submit()
+    watch = kim.sessions.WatchSessions(pb.WatchSessionsRequest())
+    await watch.read()
+    waiting = await kim.submit()
+
+    async def told() -> bool:
+        step = await watch.read()
+        return any(one.id == waiting.id and one.waiting for one in step.changed)
+
+    await until(told, "the reason comes by itself")
+
+
 async def test_pages(rig: Rig) -> None:
     kim = await rig.user("kim")
     sessions = [await kim.submit(f"p{i}") for i in range(7)]
