@@ -7,6 +7,7 @@ import pytest
 import cli.sessions
 from cli.exits import CommandError, ExitCode, code_of
 from nsml.client import errors
+from nsml.client.trust import TrustError
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -171,6 +172,7 @@ EXPECTED_CODES = {
     errors.TooLarge: 1,
     errors.Unsupported: 1,
     errors.PlatformFault: 1,
+    TrustError: 1,
 }
 
 
