@@ -104,6 +104,17 @@ async def test_own_writes_are_ahead_of_the_watch_and_never_undone() -> None:
     assert state.put("session/" + old.id, records.encode_session(old), 13)
 
 
+async def test_a_late_answer_does_not_bring_back_what_has_left() -> None:
+    state = LiveState(None, None)  # type: ignore[arg-type]
+    one = session()
+    state.put("session/" + one.id, records.encode_session(one), 5)
+    state.delete("session/" + one.id, 6)
+    state.reach(6)
+    assert not state.put_session(one, 5)
+    assert state.session(one.id) is None
+    assert state.by_name(one.name) is None
+
+
 async def test_compaction_is_answered_by_a_listing() -> None:
     async with bench() as made:
         state = await made.member()

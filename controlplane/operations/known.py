@@ -1,0 +1,246 @@
+"""What is known of the store: each key's value with the revision that last wrote it.
+
+Only a newer revision replaces a value. So a member's own writes are visible to it at once, the
+watch's later copy of them is skipped without being decoded, and a decision that was made on an old
+value fails its compare.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
+
+from controlplane.domain.snapshot import (
+    AllocationChanged,
+    Change,
+    ClusterSnapshot,
+    ContactChanged,
+    NodeChanged,
+    NodeRemoved,
+    SessionChanged,
+    SessionRemoved,
+)
+from controlplane.domain.values import Allocation, Node, Session
+from controlplane.operations import records
+from controlplane.operations.subscriptions import Subscriptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+T = TypeVar("T")
+
+REMEMBERED_REMOVALS: Final = 10_000
+"""Sessions that left and can still be told to watchers that come back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored(Generic[T]):
+    """A value with the revision that last wrote it: what a compare is made of."""
+
+    value: T
+    revision: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Removal:
+    """A session that left the store, as it was last."""
+
+    session: Session
+    revision: int
+
+
+class Known:
+    """Live sessions, nodes, allocations and counters; nothing here waits.
+
+    Attributes:
+        sessions, nodes, allocations, counters: by id, name, node name and key.
+        revision: everything up to here has been seen; single keys may be ahead of it.
+        first_revision: where this control plane began to follow.
+        silent: nodes whose agents are not connected here.
+        removals: the last sessions that left, oldest first.
+        subscriptions: who is told of changes.
+    """
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, Stored[Session]] = {}
+        self.nodes: dict[str, Stored[Node]] = {}
+        self.allocations: dict[str, Stored[Allocation]] = {}
+        self.counters: dict[str, Stored[int]] = {}
+        self.silent: frozenset[str] = frozenset()
+        self.revision = 0
+        self.first_revision = 0
+        self.removals: deque[Removal] = deque(maxlen=REMEMBERED_REMOVALS)
+        self.subscriptions = Subscriptions()
+        self._expected: dict[bytes, Session | Allocation] = {}
+        self._names: dict[str, str] = {}
+        self._requests: dict[tuple[str, str], str] = {}
+        self._deleted: dict[str, int] = {}
+        self._gone: dict[str, int] = {}
+
+    def session(self, session_id: str) -> Session | None:
+        """A live session."""
+        stored = self.sessions.get(session_id)
+        return stored.value if stored else None
+
+    def by_name(self, name: str) -> Session | None:
+        """A live session by its full name."""
+        return self.session(self._names.get(name, ""))
+
+    def by_request(self, owner: str, request_id: str) -> Session | None:
+        """The live session that this request made."""
+        return self.session(self._requests.get((owner, request_id), ""))
+
+    def snapshot(self) -> ClusterSnapshot:
+        """A fresh snapshot; loops keep theirs up by changes instead."""
+        return ClusterSnapshot().apply(self._everything(), revision=self.revision)
+
+    def _everything(self) -> Iterator[Change]:
+        for node in self.nodes.values():
+            yield NodeChanged(node=node.value)
+        for allocation in self.allocations.values():
+            yield AllocationChanged(allocation=allocation.value)
+        for session in self.sessions.values():
+            yield SessionChanged(session=session.value)
+        for name in self.silent:
+            yield ContactChanged(name=name, is_silent=True)
+
+    def keys(self) -> Iterator[tuple[str, int]]:
+        """Every key that is known, with its revision."""
+        for session_id, session in self.sessions.items():
+            yield records.session_key(session_id), session.revision
+        for name, node in self.nodes.items():
+            yield records.node_key(name), node.revision
+        for name, allocation in self.allocations.items():
+            yield records.allocation_key(name), allocation.revision
+        for key, counter in self.counters.items():
+            yield key, counter.revision
+
+    def reach(self, revision: int) -> None:
+        """Take the word that everything up to a revision has been told."""
+        if revision <= self.revision:
+            return
+        self.revision = revision
+        self.first_revision = self.first_revision or revision
+        if self._deleted:
+            self._deleted = {key: at for key, at in self._deleted.items() if at > revision}
+
+    def put(self, key: str, value: bytes, revision: int) -> bool:
+        """Take a key's value if it is news."""
+        if self._deleted.get(key, 0) >= revision:
+            return False
+        prefix, _, rest = key.partition("/")
+        match prefix:
+            case "session":
+                if self._is_news(self.sessions.get(rest), revision):
+                    return self.put_session(self._session_of(value), revision)
+            case "alloc":
+                if self._is_news(self.allocations.get(rest), revision):
+                    return self.put_allocation(self._allocation_of(value), revision)
+            case "node":
+                if self._is_news(self.nodes.get(rest), revision):
+                    return self.put_node(records.decode_node(value), revision)
+            case "counter":
+                if self._is_news(self.counters.get(key), revision):
+                    return self.put_counter(key, records.decode_counter(value), revision)
+        return False
+
+    @contextlib.contextmanager
+    def expecting(self, values: dict[bytes, Session | Allocation]) -> Iterator[None]:
+        """These records are being written by us: the watch may bring them before the answer."""
+        self._expected |= values
+        try:
+            yield
+        finally:
+            for value in values:
+                self._expected.pop(value, None)
+
+    def _session_of(self, value: bytes) -> Session:
+        known = self._expected.get(value)
+        return known if isinstance(known, Session) else records.decode_session(value)
+
+    def _allocation_of(self, value: bytes) -> Allocation:
+        known = self._expected.get(value)
+        return known if isinstance(known, Allocation) else records.decode_allocation(value)
+
+    def put_counter(self, key: str, number: int, revision: int) -> bool:
+        """Take a counter that was written at `revision`."""
+        if not self._is_news(self.counters.get(key), revision):
+            return False
+        self.counters[key] = Stored(number, revision)
+        return True
+
+    def put_session(self, session: Session, revision: int) -> bool:
+        """Take a session that was written at `revision`."""
+        if not self._is_news(self.sessions.get(session.id), revision):
+            return False
+        if self._gone.get(session.id, 0) >= revision:
+            # Our own write, whose answer came after the watch had told of its end.
+            return False
+        self.sessions[session.id] = Stored(session, revision)
+        self._names[session.name] = session.id
+        self._requests[session.owner, session.request_id] = session.id
+        self.subscriptions.tell(records.session_key(session.id), SessionChanged(session=session))
+        return True
+
+    def put_allocation(self, allocation: Allocation, revision: int) -> bool:
+        """Take an allocation that was written at `revision`."""
+        if not self._is_news(self.allocations.get(allocation.node), revision):
+            return False
+        self.allocations[allocation.node] = Stored(allocation, revision)
+        change = AllocationChanged(allocation=allocation)
+        self.subscriptions.tell(records.allocation_key(allocation.node), change)
+        return True
+
+    def put_node(self, node: Node, revision: int) -> bool:
+        """Take a node that was written at `revision`."""
+        if not self._is_news(self.nodes.get(node.name), revision):
+            return False
+        self.nodes[node.name] = Stored(node, revision)
+        self.subscriptions.tell(records.node_key(node.name), NodeChanged(node=node))
+        return True
+
+    def set_contact(self, node: str, *, is_silent: bool) -> None:
+        """Take the word whether an agent is connected: nothing is placed where none is."""
+        if is_silent == (node in self.silent):
+            return
+        self.silent = self.silent - {node} if not is_silent else self.silent | {node}
+        self.subscriptions.tell(f"contact/{node}", ContactChanged(name=node, is_silent=is_silent))
+
+    def delete(self, key: str, revision: int) -> None:
+        """Take the word that a key was deleted at `revision`."""
+        if revision > self.revision:
+            self._deleted[key] = revision
+        prefix, _, rest = key.partition("/")
+        match prefix:
+            case "session" if self._is_news(self.sessions.get(rest), revision):
+                self._remove_session(rest, revision)
+            case "alloc" if self._is_news(self.allocations.get(rest), revision):
+                if self.allocations.pop(rest, None):
+                    change = AllocationChanged(allocation=Allocation(node=rest))
+                    self.subscriptions.tell(key, change)
+            case "node" if self._is_news(self.nodes.get(rest), revision):
+                if self.nodes.pop(rest, None):
+                    self.subscriptions.tell(key, NodeRemoved(name=rest))
+            case "counter" if self._is_news(self.counters.get(key), revision):
+                self.counters.pop(key, None)
+
+    def _remove_session(self, session_id: str, revision: int) -> None:
+        stored = self.sessions.pop(session_id, None)
+        if stored is None:
+            return
+        session = stored.value
+        self._names.pop(session.name, None)
+        self._requests.pop((session.owner, session.request_id), None)
+        self.removals.append(Removal(session=session, revision=revision))
+        self._gone[session_id] = revision
+        if len(self._gone) > REMEMBERED_REMOVALS:
+            self._gone.pop(next(iter(self._gone)))
+        self.subscriptions.tell(
+            records.session_key(session_id), SessionRemoved(session_id=session_id)
+        )
+
+    @staticmethod
+    def _is_news(known: Stored[T] | None, revision: int) -> bool:
+        return known is None or known.revision < revision
