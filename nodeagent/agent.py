@@ -291,7 +291,11 @@ class Agent:
             yield
 
     async def _remember(self, cursors: Mapping[StreamId, Cursor]) -> None:
-        await self._parts.run(partial(self._parts.journal.acknowledge, cursors))
+        """Losing the newest only sends again what the control plane then trims."""
+        try:
+            await self._parts.run(partial(self._parts.journal.acknowledge, cursors))
+        except OSError as error:
+            log.warning("cursors.not_remembered", error=str(error))
 
     async def _pause(self) -> None:
         """Before something that failed is tried again: a moment, and a connection."""
@@ -328,7 +332,11 @@ class Agent:
             "simulated": any(device.simulated for device in devices),
             "device_note": self._machine.device_note,
         }
-        write_atomically(self._settings.data / "ready.json", json.dumps(content).encode())
+        try:
+            write_atomically(self._settings.data / "ready.json", json.dumps(content).encode())
+        except OSError as error:
+            # Of an agent that works: whoever asks the control plane learns the same.
+            log.warning("agent.ready_not_said", error=str(error))
 
 
 def main() -> NoReturn:

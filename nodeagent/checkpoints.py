@@ -170,7 +170,10 @@ class Uploads:
             self._log("checkpoint.lost", checkpoint, error)
         if self._pending.get(checkpoint.name) is checkpoint:
             del self._pending[checkpoint.name]
-            await self._note()
+            try:
+                await self._note()
+            except OSError as error:  # a successor sends it again, which changes nothing
+                self._log("checkpoint.end_not_noted", checkpoint, error)
 
     async def _upload(self, checkpoint: SavedCheckpoint) -> None:
         # Opened for as long as it is read: what user code puts in its place is another folder.

@@ -38,6 +38,10 @@ class JournalError(Exception):
     """The journal cannot be used; the text says why and what to do."""
 
 
+class JournalUnwritable(OSError):
+    """The disk did not take what was to be remembered; what was remembered before stands."""
+
+
 class JournalLocked(JournalError):
     """Another agent uses this data folder."""
 
@@ -115,7 +119,7 @@ class Journal:
             )
             for stream, cursor in cursors.items()
         ]
-        with self._turn, self._connection:
+        with self._turn, _writing(self._connection):
             self._connection.executemany(
                 "INSERT INTO cursors VALUES (?, ?, ?, ?, ?) ON CONFLICT DO UPDATE"
                 " SET last = excluded.last, offset = excluded.offset",
@@ -124,7 +128,7 @@ class Journal:
 
     def forget(self, replica_id: ReplicaId) -> None:
         """Nothing of a replica is needed any more."""
-        with self._turn, self._connection:
+        with self._turn, _writing(self._connection):
             self._connection.execute("DELETE FROM cursors WHERE replica = ?", (str(replica_id),))
 
     def _fact(self, name: str, default: str) -> str:
@@ -139,10 +143,20 @@ class Journal:
         with self._turn:
             self._connection.execute("PRAGMA synchronous = FULL")
             try:
-                with self._connection:
+                with _writing(self._connection):
                     yield self._connection
             finally:
                 self._connection.execute("PRAGMA synchronous = NORMAL")
+
+
+@contextmanager
+def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+    """A transaction; raises JournalUnwritable."""
+    try:
+        with connection:
+            yield
+    except sqlite3.OperationalError as error:
+        raise JournalUnwritable(f"the journal: {error}") from error
 
 
 def _connect(path: Path) -> sqlite3.Connection:

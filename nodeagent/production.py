@@ -9,6 +9,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import TextIO, cast
 
 import grpc
 import grpc.aio
@@ -34,6 +35,7 @@ from nsml.client.contexts import is_local
 from nsml.client.rpc import Channel
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_thread
+from nsml.lossy import LossyText
 from nsml.v1 import resources_pb2 as resources
 
 _DRIVER_ANSWERS_WITHIN_S = 20.0
@@ -163,7 +165,7 @@ def _log_to_stderr() -> None:
             structlog.processors.JSONRenderer(),
         ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
-        logger_factory=structlog.WriteLoggerFactory(file=sys.stderr),
+        logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", LossyText(sys.stderr))),
     )
 
 

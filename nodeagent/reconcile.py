@@ -105,7 +105,8 @@ class Replicas:
     async def obey(self, orders: pb.Orders) -> bool:
         """Make what runs what should run; False for orders older than others that were obeyed.
 
-        On return what has to begin is noted on disk, and has begun.
+        On return what has to begin is noted on disk, and has begun. On a disk that takes nothing
+        (OSError) nothing begins, but what has to end does: that may be what filled it.
         """
         position = (orders.term, orders.revision)
         if position < self._highest:
@@ -117,7 +118,11 @@ class Replicas:
             for replica_id, assignment in listed.items()
             if replica_id not in self._runners
         }
-        await self._place.run(lambda: self._persist(position, begun))
+        try:
+            await self._place.run(lambda: self._persist(position, begun))
+        except OSError:
+            await self._end_others(listed)
+            raise
         self._highest = position
         for replica_id, assignment in begun.items():
             self._begin(replica_id, assignment, self._waiting.pop(replica_id, None))
@@ -138,7 +143,7 @@ class Replicas:
                 await runner.stop(_NOT_WANTED)
             elif assignment.HasField("stop"):
                 await runner.stop(assignment.stop)
-        for replica_id in tuple(self._waiting):
+        for replica_id in self._waiting.keys() - listed.keys():
             del self._waiting[replica_id]
             await self._remove(replica_id)
 
@@ -176,11 +181,17 @@ class Replicas:
             log.exception("replica.broken", replica=str(runner.replica_id))
             return
         del self._runners[runner.replica_id], self._tasks[runner.replica_id]
-        await self._place.run(lambda: self._memory.forget(runner.replica_id))
+        await self._forget(runner.replica_id)
 
     async def _remove(self, replica_id: ReplicaId) -> None:
         await self._place.runtime.remove(replica_id)
-        await self._place.run(lambda: self._memory.forget(replica_id))
+        await self._forget(replica_id)
+
+    async def _forget(self, replica_id: ReplicaId) -> None:
+        try:
+            await self._place.run(lambda: self._memory.forget(replica_id))
+        except OSError as error:  # some rows too many, of an id that never comes back
+            log.warning("replica.not_forgotten", replica=str(replica_id), error=str(error))
 
 
 _NOT_WANTED = pb.StopOrder(

@@ -36,6 +36,7 @@ _LINGER_S = 0.06
 """A program that ends within this time costs one report, not three: nobody could see it run."""
 _GRACE_S = 10.0
 _LOST_AFTER_S = 600.0
+_STOP_AGAIN_S = 1.0
 _ENDED = frozenset({pb.REPLICA_PHASE_EXITED, pb.REPLICA_PHASE_FINALIZED})
 
 log = structlog.get_logger()
@@ -129,11 +130,15 @@ class Runner:
         """Order the end, or shorten an earlier order's grace; nothing for what has ended."""
         if self.stop_order == order or not self.is_running:
             return
-        self.stop_order = order
-        if self._is_started:
-            await self._order_stop(order)
-        elif self._preparing is not None:
-            self._preparing.cancel()
+        before, self.stop_order = self.stop_order, order
+        try:
+            if self._is_started:
+                await self._order_stop(order)
+            elif self._preparing is not None:
+                self._preparing.cancel()
+        except OSError:
+            self.stop_order = before  # the same order, repeated, is not obeyed yet
+            raise
 
     async def work(self, facts: ReplicaFacts | None = None) -> None:
         """Live from where `facts` say it is (None: not begun) until its folder is gone."""
@@ -153,7 +158,7 @@ class Runner:
             return
         self._is_started = True
         if self.stop_order is not None:
-            await self._order_stop(self.stop_order)
+            await self._insist_on_stop(self.stop_order)
         record = await self._linger()
         if record is None:
             await self._collect(None)
@@ -261,7 +266,11 @@ class Runner:
         self, cause: sessions.Cause, message: str, *, told: bytes = b""
     ) -> pb.ReplicaExit:
         end = exit_without_start(cause, message, at=self.place.clock.time())
-        await self.place.run(lambda: note_unstarted(self.folder, end, told))
+        try:
+            await self.place.run(lambda: note_unstarted(self.folder, end, told))
+        except OSError as error:
+            # The next agent would try to start it again, which harms nobody: it never ran.
+            log.warning("replica.end_not_noted", replica=str(self.replica_id), error=str(error))
         return end
 
     async def _order_stop(self, order: pb.StopOrder) -> None:
@@ -273,6 +282,14 @@ class Runner:
             grace_s=_seconds(grace) if has_grace else _GRACE_S,
             reason=order.reason,
         )
+
+    async def _insist_on_stop(self, order: pb.StopOrder) -> None:
+        while True:
+            try:
+                return await self._order_stop(order)
+            except OSError as error:
+                log.warning("replica.stop_failed", replica=str(self.replica_id), error=str(error))
+                await self.place.clock.sleep(_STOP_AGAIN_S)
 
     def _left_nothing(self, record: ExitRecord) -> bool:
         """Whether the program wrote neither output nor records."""

@@ -28,7 +28,7 @@ import sys
 import time
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
-from nodeagent import namespaces
+from nodeagent import namespaces, reserve
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -90,6 +90,7 @@ class Shim:
 
     def start(self) -> None:
         """Fork the program; when this returns, its pid is in `shim.json`."""
+        reserve.take(self.folder)
         namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
         namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-shim")
         output = os.open(
@@ -140,15 +141,14 @@ class Shim:
             pause = min(pause * 2, 1.0)
 
     def write_exit_record(self) -> None:
-        """Write `exit.json`, waiting for a full disk to have room: the code must not be lost."""
+        """Write `exit.json`: on a full disk into the room that was taken, or when there is some."""
         record = self._exit_record()
         while True:
-            try:
-                _replace(self.folder, "exit.json", record, durable=True)
-            except OSError:
-                time.sleep(1.0)
-            else:
-                return
+            with contextlib.suppress(OSError):
+                return _replace(self.folder, "exit.json", record, durable=True)
+            with contextlib.suppress(OSError):
+                return reserve.spend(self.folder, "exit.json", record)
+            time.sleep(1.0)
 
     def _exit_record(self) -> dict[str, object]:
         code, number = self._outcome()

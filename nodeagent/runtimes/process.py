@@ -114,8 +114,15 @@ class ProcessDriver:
             raise ReplicaNotFound(str(replica_id))
         if folder.exit.exists():
             return
-        await self._run(lambda: write_stop(folder, reason=reason, grace_s=grace_s))
         # a shim without a claim is not ready for signals, and looks for the order after its claim
+        is_ready = folder.shim.exists()
+        try:
+            await self._run(lambda: write_stop(folder, reason=reason, grace_s=grace_s))
+        except OSError as error:
+            if not is_ready:
+                raise
+            # What fills the disk must be possible to stop: a signal alone is an order too.
+            log.warning("replica.stop_unwritten", replica=str(replica_id), error=str(error))
         if not folder.shim.exists() or not self._watch_claimed(replica_id):
             return
         with contextlib.suppress(ProcessLookupError):

@@ -6,6 +6,7 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from nodeagent import reserve
 from nodeagent.folders import write_atomically
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy
 
@@ -63,7 +64,7 @@ def read_exit(folder: ReplicaFolder) -> ExitRecord | None:
 
 
 def write_exit(folder: ReplicaFolder, record: ExitRecord) -> None:
-    """Write `exit.json` for a replica whose shim cannot."""
+    """Write `exit.json` for a replica whose shim cannot. Raises OSError."""
     content = {
         "version": 1,
         "why": record.why.value,
@@ -79,7 +80,10 @@ def write_exit(folder: ReplicaFolder, record: ExitRecord) -> None:
         "max_rss_bytes": record.max_rss_bytes,
         "output_bytes": record.output_bytes,
     }
-    write_atomically(folder.exit, json.dumps(content).encode())
+    try:
+        write_atomically(folder.exit, json.dumps(content).encode())
+    except OSError:
+        reserve.spend(str(folder.path), folder.exit.name, content)
 
 
 def write_stop(folder: ReplicaFolder, *, reason: str, grace_s: float) -> None:

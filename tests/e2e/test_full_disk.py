@@ -1,0 +1,98 @@
+"""A session that fills the disk can be stopped, and harms nobody else for longer than that."""
+
+import os
+import subprocess
+
+import pytest
+
+from bench.platform import Platform
+from tests.e2e.programs import wait_for, write_program
+
+GREEDY = '''\
+"""Takes the whole disk, then goes on printing and reporting into it."""
+import os, time
+import nsml
+
+os.write(1, b"begin\\n")
+with open("/app/greedy", "wb", buffering=0) as greedy:
+    size = 1 << 20
+    while size:
+        try:
+            greedy.write(b"x" * size)
+        except OSError:
+            size //= 2
+os.mkdir("/nsml/full")
+while True:
+    for act in (lambda: nsml.report(loss=1), lambda: os.write(1, b"y" * 100)):
+        try:
+            act()
+        except OSError:
+            pass
+    time.sleep(0.01)
+'''
+MODEST = """\
+import os, time
+import nsml
+
+step = 0
+while not os.path.exists("/app/finish"):
+    nsml.report(step=step, loss=step)
+    step += 1
+    time.sleep(0.02)
+"""
+
+
+@pytest.fixture
+def platform():
+    """Everything of it on a small disk; etcd and history too."""
+    running = Platform(simulate_gpus=2)
+    data = running.folder / "data"
+    data.mkdir(mode=0o700)
+    mount = ["mount", "-t", "tmpfs", "-o", "size=160m,mode=700", "tmpfs", str(data)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        running.close()
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        running.up()
+        yield running
+    finally:
+        running.nsml("down", "-y", check=False, timeout_s=120)
+        subprocess.run(["umount", "-l", str(data)], check=True)
+        running.close()
+
+
+def state(platform: Platform, name: str) -> str:
+    return next(one["state"] for one in platform.json("ps", "-a")["items"] if one["name"] == name)
+
+
+def replica_folder(platform: Platform, name: str):
+    session_id = platform.nsml("getid", name).stdout.strip()
+    return platform.folder / "data/agent/replicas" / f"{session_id}.1.0"
+
+
+def is_full(platform: Platform) -> bool:
+    space = os.statvfs(platform.folder / "data")
+    return space.f_bavail == 0
+
+
+def test_what_fills_the_disk_can_be_stopped(platform, tmp_path):
+    modest = write_program(tmp_path / "modest", MODEST)
+    greedy = write_program(tmp_path / "greedy", GREEDY)
+    other = platform.nsml("run", "-o", "name", cwd=modest).stdout.strip()
+    wait_for(lambda: state(platform, other) == "RUNNING", what="the other one runs")
+    name = platform.nsml("run", "-o", "name", "--grace", "1s", cwd=greedy).stdout.strip()
+    full = replica_folder(platform, name) / "run/full"
+    wait_for(lambda: full.exists() or is_full(platform), what="the disk is full")
+    agent = platform.pid("agent")
+    wait_for(
+        lambda: platform.nsml("stop", name, "-y", check=False).returncode in {0, 6},
+        what="the stop is taken",
+    )
+    wait_for(lambda: state(platform, name) == "STOPPED", what="the greedy one is stopped")
+    wait_for(lambda: not is_full(platform), what="there is room again")
+    assert platform.pid("agent") == agent
+    assert state(platform, other) == "RUNNING"
+    (replica_folder(platform, other) / "app/finish").touch()
+    wait_for(lambda: state(platform, other) == "SUCCEEDED", what="the other one ends well")
+    later = platform.nsml("run", "--wait", "--no-code", "--argv", "--", "true")
+    assert later.returncode == 0
