@@ -143,7 +143,7 @@ class Replicas:
                 await runner.stop(_NOT_WANTED)
             elif assignment.HasField("stop"):
                 await runner.stop(assignment.stop)
-        for replica_id in self._waiting.keys() - listed.keys():
+        for replica_id in sorted(self._waiting.keys() - listed.keys()):
             del self._waiting[replica_id]
             await self._remove(replica_id)
 
