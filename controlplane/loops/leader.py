@@ -67,8 +67,13 @@ class LeaderLoop:
         return self._leader
 
     def leader_address(self) -> str:
-        """Where the leader is; "" while there is none."""
-        return self._leader.address if self._leader else ""
+        """Where else the leader is; "" while there is none.
+
+        Nor is it a predecessor at our own address, which died and whose lease has not ended.
+        """
+        if self._leader is None or self._leader.address == self._candidate.address:
+            return ""
+        return self._leader.address
 
     async def run(self) -> None:
         """Stand, lead, stand again; until cancelled."""
