@@ -24,7 +24,7 @@ from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
 from controlplane.store.embedded import EmbeddedStore
-from controlplane.store.interface import KeyValueStore, StoreUnavailable
+from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
 from nsml.client.calls import Client
 from nsml.clock import inline
 from tests.simulation.invariants import Referee, Violation
@@ -33,11 +33,11 @@ from tests.simulation.network import Network
 from tests.simulation.store_link import StoreLink
 from tests.simulation.trace import Trace
 from tests.simulation.virtual_time import VirtualClock
-from tests.simulation.workload import Wish
+from tests.simulation.workload import OWNERS, Wish
 
 T = TypeVar("T")
 
-USERS = ("kim", "lee", "park")
+USERS = OWNERS
 _RETRY_S = 0.2
 _SILENCE_LOOK_S = 0.5
 
@@ -116,15 +116,13 @@ class ControlPlaneProcess:
             async with asyncio.TaskGroup() as group:
                 group.create_task(plane.run())
                 await plane.state.reached(1)
-                plane.add_services(
-                    self.world.network.serve(self.address, [plane.interceptor()])
-                )
+                plane.add_services(self.world.network.serve(self.address, [plane.interceptor()]))
         finally:
             self.plane = None
 
     async def _cluster_id(self, on: Surroundings) -> str:
         while True:
-            with suppress(StoreUnavailable):
+            with suppress(StoreUnavailable, CommitUnknown):  # as its supervisor does
                 return await ensure_cluster(on, "embedded")
             await asyncio.sleep(_RETRY_S)
 
@@ -152,14 +150,21 @@ class Cluster:
         channel = self.network.channel(machine or f"{user}-laptop", CONTROL_PLANE)
         return Client(channel, token=self.tokens[user], clock=self.world.clock)
 
-    async def until(self, condition: Callable[[], T], what: str, within_s: float = 60.0) -> T:
+    async def until(
+        self, condition: Callable[[], T], what: str, within_s: float = 60.0, look_s: float = 0.1
+    ) -> T:
         """The first true value of a condition; a violation when there is none in time."""
         deadline = self.world.clock.monotonic() + within_s
         while not (value := condition()):
             if self.world.clock.monotonic() > deadline:
-                raise Violation(f"seed {self.seed}: not within {within_s:g} s: {what}")
-            await asyncio.sleep(0.1)
+                error = Violation(f"not within {within_s:g} s: {what}{self._left()}")
+                raise self.trace.explained(error)
+            await asyncio.sleep(look_s)
         return value
+
+    def _left(self) -> str:
+        leftovers = {node.name: left for node in self.nodes if (left := node.leftovers())}
+        return f"; {self.referee.unfinished} are unfinished, on nodes are {leftovers}"
 
     @property
     def leader(self) -> ControlPlaneProcess | None:
@@ -174,6 +179,7 @@ class Cluster:
         plane = await self.until(
             lambda: next((one.plane for one in self.planes if one.plane), None), "somebody serves"
         )
+        assert plane is not None
         for user in USERS:
             await plane.accounts.create_user(user, Role.MEMBER, "")
             token = await plane.accounts.create_token(user)
@@ -248,7 +254,9 @@ async def simulated(
         history = await open_history(":memory:", clock=clock, run=inline)
         stack.push_async_callback(history.close)
         durable = Durable(
-            store=await stack.enter_async_context(EmbeddedStore(":memory:", clock=clock, run=inline)),
+            store=await stack.enter_async_context(
+                EmbeddedStore(":memory:", clock=clock, run=inline)
+            ),
             history=history,
             objects=MemoryObjects(clock),
             authority=make_authority(clock),

@@ -20,6 +20,7 @@ FAULTS: Mapping[str, float] = {
     "cut agent": 3,
     "freeze agent": 2,
     "cut client": 2,
+    "lose answers": 1,
     "cut store": 1.5,
     "freeze store": 2,
     "reboot": 0.7,
@@ -45,6 +46,7 @@ class Faults:
             "cut agent": lambda: self._between_agents(self._cut),
             "freeze agent": lambda: self._between_agents(self._freeze),
             "cut client": self._cut_client,
+            "lose answers": self._lose_answers,
             "cut store": lambda: self._at_store(self._cut),
             "freeze store": lambda: self._at_store(self._freeze),
             "reboot": self._reboot,
@@ -86,6 +88,14 @@ class Faults:
     async def _cut_client(self) -> None:
         machine = f"{self.rng.choice(USERS)}-laptop"
         await self._cut(machine, self.rng.choice(self.cluster.planes).address)
+
+    async def _lose_answers(self) -> None:
+        machine = f"{self.rng.choice(USERS)}-laptop"
+        for process in self.cluster.planes:
+            self.cluster.network.lose_answers(machine, process.address, 0.5)
+        await asyncio.sleep(self._while())
+        for process in self.cluster.planes:
+            self.cluster.network.heal(machine, process.address)
 
     async def _at_store(self, harm: Callable[[str, str], Awaitable[None]]) -> None:
         await harm(self.rng.choice(self.cluster.planes).address, STORE)

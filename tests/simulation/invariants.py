@@ -140,9 +140,7 @@ class Referee:
                 f"two attempts of {key} run: {other.replica} on {other.node}, {replica} on {node}",
             )
         for uuid in uuids:
-            held = sum(
-                self.wishes[other.key].share for other in running if uuid in other.devices
-            )
+            held = sum(self.wishes[other.key].share for other in running if uuid in other.devices)
             self.expect(
                 held + wish.share <= WHOLE_DEVICE,
                 f"device {uuid} of {node} is held by {held} thousandths when {replica} begins: "
@@ -328,12 +326,14 @@ class Referee:
     def _check_end(self, promise: Promise, session: Session) -> None:
         lives = self._lives(session.id, session.attempt)
         right = self._right_end(promise, session, lives)
+        if self._declared_lost(session):
+            right += [(SessionState.FAILED, None)]
         code = session.end.exit_code if session.end else None
         is_right = (session.state, code) in right or (session.state, None) in right
         self.expect(
             is_right,
             f"{session.name} ({promise.wish.key}, stopped={promise.stopped}) ended {session.state} "
-            f"with {session.end}, right were {right}; {[(str(l.replica), l.exit) for l in lives]}",
+            f"with {session.end}, right were {right}; {[(str(life.replica), life.exit) for life in lives]}",
         )
 
     def _right_end(
@@ -364,7 +364,11 @@ class Referee:
 
     def _declared_lost(self, session: Session) -> bool:
         """Whether it was given up for a silence that really was so long."""
-        longest = max((self.silences.get(node, 0.0) for node in session.attempts[-1].nodes), default=0) if session.attempts else 0.0
+        longest = (
+            max((self.silences.get(node, 0.0) for node in session.attempts[-1].nodes), default=0)
+            if session.attempts
+            else 0.0
+        )
         after = session.spec.lost_after_s
         return (
             session.end is not None
@@ -391,7 +395,11 @@ class Referee:
                 reasons.get(attempt.cause, False),
                 f"{session.name} was repeated after {attempt.cause} on {nodes} without a reason",
             )
-        known = {life.replica.attempt for life in self.lives.values() if life.replica.session_id == session.id}
+        known = {
+            life.replica.attempt
+            for life in self.lives.values()
+            if life.replica.session_id == session.id
+        }
         self.expect(known <= set(numbers), f"{session.name} ran attempts {known} of {numbers}")
 
     def _lives(self, session_id: str, attempt: int) -> list[Life]:
@@ -444,7 +452,7 @@ class Referee:
         if self.trace.defects:
             self.violation("a defect was logged: " + self.trace.defects[0])
         if self.violations:
-            raise Violation("\n".join(self.violations[:10]))
+            raise self.trace.explained(Violation("\n".join(self.violations[:10])))
 
 
 async def _whole(history: History, stream: StreamKey) -> list[bytes]:
@@ -463,5 +471,5 @@ async def _whole(history: History, stream: StreamKey) -> list[bytes]:
 
 def tally(lives: Iterable[Life]) -> str:
     """How many programs ended how."""
-    counts = Counter("power" if l.exit is None else l.exit.why.value for l in lives)
+    counts = Counter("power" if one.exit is None else one.exit.why.value for one in lives)
     return ", ".join(f"{count} {why}" for why, count in sorted(counts.items()))

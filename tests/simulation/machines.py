@@ -32,7 +32,6 @@ CONTROL_PLANE = "controlplane"
 """The name under which agents and clients know all control planes."""
 
 _SAMPLE_EVERY_S = 5.0
-_LOOK_S = 0.05
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +126,6 @@ class SimulatedNode:
                 self._power.clear()
                 self._on.set()
                 await self._power.wait()
-                self._on.clear()
 
     @property
     def has_agent(self) -> bool:
@@ -156,10 +154,8 @@ class SimulatedNode:
         await self.kill_agent()
         self.world.referee.trace.note("power lost", self.name)
         self.world.referee.reboots[self.name] += 1
-        boots = self.boots
+        self._on.clear()
         self._power.set()
-        while self.boots == boots:
-            await asyncio.sleep(_LOOK_S)
         await self._on.wait()
 
     def leftovers(self) -> list[str]:

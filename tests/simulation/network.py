@@ -18,6 +18,7 @@ import grpc
 import grpc.aio
 
 _END = object()
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 
 class Broken(Exception):
@@ -44,7 +45,8 @@ class Network:
         self._names: dict[str, tuple[str, ...]] = {}
         self._cut: set[frozenset[str]] = set()
         self._frozen: set[frozenset[str]] = set()
-        self._thawed = asyncio.Event()
+        self._healed = asyncio.Event()
+        self._answer_loss: dict[frozenset[str], float] = {}
         self.broken_calls = 0
 
     def serve(self, address: str, interceptors: Iterable[Any] = ()) -> MemoryServer:
@@ -76,16 +78,18 @@ class Network:
         self._break(lambda call: {call.source, call.address} == {source, address})
 
     def heal(self, source: str, address: str) -> None:
-        """Undo `cut` and `freeze`."""
+        """Undo `cut`, `freeze` and `lose_answers`."""
+        self._answer_loss.pop(frozenset({source, address}), None)
         self._cut.discard(frozenset({source, address}))
         self._frozen.discard(frozenset({source, address}))
-        self._thawed.set()
+        self._healed.set()
 
     def heal_all(self) -> None:
-        """Undo every `cut` and `freeze`."""
+        """Undo every `cut`, `freeze` and `lose_answers`."""
+        self._answer_loss.clear()
         self._cut.clear()
         self._frozen.clear()
-        self._thawed.set()
+        self._healed.set()
 
     def is_cut(self, source: str, address: str) -> bool:
         """Whether nothing passes between the two."""
@@ -94,6 +98,12 @@ class Network:
     def is_frozen(self, source: str, address: str) -> bool:
         """Whether what is sent between the two waits."""
         return frozenset({source, address}) in self._frozen
+
+    async def healed(self, source: str, address: str) -> None:
+        """Return when something passes between the two."""
+        while self.is_cut(source, address):
+            self._healed.clear()
+            await self._healed.wait()
 
     def freeze(self, source: str, address: str) -> None:
         """What is sent between the two arrives only after `heal`; nobody is told."""
@@ -105,12 +115,21 @@ class Network:
             raise Broken(f"{address} is not reachable from {source}")
         return self._servers[address]
 
+    def lose_answers(self, source: str, address: str, share: float) -> None:
+        """Let so many calls between the two break when all is done and nothing is answered yet."""
+        self._answer_loss[frozenset({source, address})] = share
+
+    def loses_answer(self, source: str, address: str) -> bool:
+        """Whether the answer that is to be sent now is lost."""
+        share = self._answer_loss.get(frozenset({source, address}))
+        return share is not None and self.rng.random() < share
+
     async def pass_link(self, source: str, address: str) -> None:
         """Wait for one message to cross."""
         await asyncio.sleep(self.rng.uniform(*self.latency_s))
         while self.is_frozen(source, address):
-            self._thawed.clear()
-            await self._thawed.wait()
+            self._healed.clear()
+            await self._healed.wait()
 
     def opened(self, call: _Call) -> None:
         self._calls[call] = None
@@ -137,7 +156,7 @@ class MemoryServer:
     def add_registered_method_handlers(self, service: str, handlers: Any) -> None:
         """The same handlers once more; the generic ones are enough here."""
 
-    async def find(self, details: _Details) -> grpc.RpcMethodHandler | None:
+    async def find(self, details: _Details) -> Any:
         """The handler of a method, through all interceptors."""
 
         async def lookup(asked: Any) -> Any:
@@ -150,7 +169,7 @@ class MemoryServer:
         found = lookup
         for interceptor in reversed(self._interceptors):
             found = _chain(interceptor, found)
-        return await found(details)  # type: ignore[no-any-return]
+        return await found(details)
 
 
 def _chain(interceptor: Any, inner: Any) -> Any:
@@ -259,20 +278,20 @@ class _Call:
         self._up.put_nowait(_END)
 
     async def read(self) -> Any:
-        """The next response; grpc.aio.EOF at the end; AioRpcError when the call failed."""
+        """The next response; _EOF at the end; AioRpcError when the call failed."""
         item = await self._down.get()
         if item is _END:
             self._down.put_nowait(_END)
             if self._outcome is not None and self._outcome.code() is not grpc.StatusCode.OK:
                 raise self._outcome
-            return grpc.aio.EOF
+            return _EOF
         return self._deserialize(item)
 
     def __aiter__(self) -> AsyncIterator[Any]:
         return self._iterate()
 
     async def _iterate(self) -> AsyncIterator[Any]:
-        while (item := await self.read()) is not grpc.aio.EOF:
+        while (item := await self.read()) is not _EOF:
             yield item
 
     def __await__(self) -> Any:
@@ -280,7 +299,7 @@ class _Call:
 
     async def _single(self) -> Any:
         item = await self.read()
-        if item is grpc.aio.EOF:
+        if item is _EOF:
             raise self._error(grpc.StatusCode.INTERNAL, "no response")
         return item
 
@@ -356,7 +375,10 @@ class _Call:
                 async for response in responses:
                     await self._respond(handler, response)
         else:
-            await self._respond(handler, await result)
+            answer = await result
+            if self.network.loses_answer(self.source, self.address):
+                raise Broken("the connection broke before the answer")
+            await self._respond(handler, answer)
 
     async def _respond(self, handler: Any, response: Any) -> None:
         data = handler.response_serializer(response)
@@ -398,6 +420,7 @@ class _Call:
             grpc.aio.Metadata(),
             grpc.aio.Metadata(*self._context.trailing),
             details=details,
+            debug_error_string="",
         )
 
 

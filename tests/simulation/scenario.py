@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass
+from functools import partial
 
 from nsml.client.calls import Client
 from nsml.client.errors import AlreadyEnded, ClientError, NotFound, Unavailable
@@ -18,8 +19,11 @@ from tests.simulation.invariants import Violation, tally
 from tests.simulation.virtual_time import run
 from tests.simulation.workload import Wish, mixed
 
+Workload = Callable[[random.Random, int], dict[str, Wish]]
+
 AGAIN_S = 0.5
 QUIET_WITHIN_S = 1_200.0
+LONGEST_FAULTS_S = 200.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,6 +37,14 @@ class Outcome:
     events: int
     faults: int
     broken_calls: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Chaos:
+    """Which faults, by weight, and how often one begins on average."""
+
+    kinds: Mapping[str, float]
+    every_s: float
 
 
 class User:
@@ -99,42 +111,60 @@ async def _answered(
 async def scenario(
     seed: int,
     wishes: Mapping[str, Wish],
-    *,
-    faults: Mapping[str, float] = FAULTS,
-    fault_every_s: float = 5.0,
+    chaos: Chaos,
+    quiet_within_s: float,
 ) -> Outcome:
     """Run everything to its end and judge it; raises Violation."""
     async with simulated(seed, wishes) as cluster:
-        try:
-            chaos = Faults(cluster, cluster.rng("faults"), faults, fault_every_s)
-            async with asyncio.TaskGroup() as group:
-                breaking = group.create_task(chaos.run()) if faults else None
-                users = {name: User(cluster, name) for name in USERS}
-                watching = [group.create_task(user.watch()) for user in users.values()]
-                async with asyncio.TaskGroup() as wanting:
-                    for wish in wishes.values():
-                        wanting.create_task(users[wish.owner].want(wish))
-                if breaking is not None:
-                    breaking.cancel()
-                await cluster.restore()
-                await cluster.until(
-                    cluster.is_quiet, "everything ended and is cleaned up", QUIET_WITHIN_S
-                )
-                for task in watching:
-                    task.cancel()
-            await judge(cluster)
-        except Violation:
-            raise
-        kinds = [event[1] for event in cluster.trace.events]
-        return Outcome(
-            seed=seed,
-            digest=cluster.trace.digest(),
-            lasted_s=round(cluster.world.clock.monotonic(), 1),
-            programs=tally(cluster.referee.lives.values()),
-            events=len(kinds),
-            faults=kinds.count("fault"),
-            broken_calls=cluster.network.broken_calls,
-        )
+        async with asyncio.TaskGroup() as group:
+            breaking = _breaking(cluster, chaos, group)
+            users = {name: User(cluster, name) for name in USERS}
+            watching = [group.create_task(user.watch()) for user in users.values()]
+            async with asyncio.TaskGroup() as wanting:
+                for wish in wishes.values():
+                    wanting.create_task(users[wish.owner].want(wish))
+            if breaking is not None:
+                await _few_left(cluster, len(wishes) // 10)
+                breaking.cancel()
+            await cluster.restore()
+            await cluster.until(
+                cluster.is_quiet, "everything ended and is cleaned up", quiet_within_s, look_s=1.0
+            )
+            for task in watching:
+                task.cancel()
+        await judge(cluster)
+        return _outcome(cluster)
+
+
+def _breaking(
+    cluster: Cluster, chaos: Chaos, group: asyncio.TaskGroup
+) -> asyncio.Task[None] | None:
+    if not chaos.kinds:
+        return None
+    faults = Faults(cluster, cluster.rng("faults"), chaos.kinds, chaos.every_s)
+    return group.create_task(faults.run())
+
+
+def _outcome(cluster: Cluster) -> Outcome:
+    kinds = [event[1] for event in cluster.trace.events]
+    return Outcome(
+        seed=cluster.seed,
+        digest=cluster.trace.digest(),
+        lasted_s=round(cluster.world.clock.monotonic(), 1),
+        programs=tally(cluster.referee.lives.values()),
+        events=len(kinds),
+        faults=kinds.count("fault"),
+        broken_calls=cluster.network.broken_calls,
+    )
+
+
+async def _few_left(cluster: Cluster, few: int) -> None:
+    """Return when most sessions have ended, or after long enough."""
+    deadline = cluster.world.clock.monotonic() + LONGEST_FAULTS_S
+    while len(cluster.referee.unfinished) > few:
+        if cluster.world.clock.monotonic() > deadline:
+            return
+        await asyncio.sleep(AGAIN_S)
 
 
 async def judge(cluster: Cluster) -> None:
@@ -153,7 +183,7 @@ async def _check_what_users_see(cluster: Cluster) -> None:
     referee = cluster.referee
     for promise in referee.promises.values():
         client = cluster.client(promise.wish.owner)
-        shown = await _answered(lambda: client.sessions.get(promise.name))
+        shown = await _answered(partial(client.sessions.get, promise.name))
         session = referee.ended.get(promise.session_id)
         state = sessions_pb2.SessionState.Name(shown.state).removeprefix("SESSION_STATE_")
         referee.expect(
@@ -172,9 +202,16 @@ def simulate(
     seed: int,
     *,
     sessions: int = 100,
+    workload: Workload = mixed,
     faults: Mapping[str, float] = FAULTS,
-    fault_every_s: float = 5.0,
+    fault_every_s: float = 1.5,
+    quiet_within_s: float = QUIET_WITHIN_S,
 ) -> Outcome:
-    """The scenario of a seed, from nothing to the end."""
-    wishes = mixed(random.Random(f"{seed} wishes"), sessions)
-    return run(scenario(seed, wishes, faults=faults, fault_every_s=fault_every_s))
+    """The scenario of a seed, from nothing to the end; raises Violation."""
+    wishes = workload(random.Random(f"{seed} wishes"), sessions)
+    chaos = Chaos(kinds=faults, every_s=fault_every_s)
+    try:
+        return run(scenario(seed, wishes, chaos, quiet_within_s))
+    except Violation as violation:
+        violation.add_note(f"NSML_SIM_SEED={seed} runs it again")
+        raise

@@ -30,8 +30,6 @@ from tests.simulation.network import Network
 STORE = "store"
 T = TypeVar("T")
 
-_HEAL_LOOK_S = 0.05
-
 
 class Observer(Protocol):
     """Sees what the store takes, at the instant that it does."""
@@ -97,8 +95,7 @@ class StoreLink:
         async with aclosing(self._store.watch(prefix, from_revision)) as batches:
             async for batch in batches:
                 await self._cross()
-                while self._is_cut:
-                    await asyncio.sleep(_HEAL_LOOK_S)
+                await self._network.healed(self._source, STORE)
                 yield batch
 
     async def grant(self, ttl_s: float) -> Lease:

@@ -7,9 +7,11 @@ import hashlib
 from collections import deque
 from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, TypeVar
 
 import structlog
+
+Error = TypeVar("Error", bound=Exception)
 
 _LINES_TOLD = 150
 _REMEMBERED_LOG = 4_000
@@ -46,6 +48,11 @@ class Trace:
         lines = [line for line in self._log if not about or any(one in line for one in about)]
         return "\n".join(lines[-_LINES_TOLD:])
 
+    def explained(self, error: Error) -> Error:
+        """The error with what happened last as a note."""
+        error.add_note(self.tail())
+        return error
+
     @contextmanager
     def logging(self) -> Iterator[None]:
         """Take what the programs log."""
@@ -67,7 +74,7 @@ class Trace:
         error = event.pop("exc_info", None)
         line = f"{at:10.4f} {method} {name} {dict(event)}"
         if error:
-            line += f"\n{structlog.processors.ExceptionRenderer()(_, method, dict(exc_info=error))}"
+            line += f"\n{structlog.processors.ExceptionRenderer()(_, method, {'exc_info': error})}"
         self._log.append(line)
         if method in {"error", "exception", "critical"}:
             self.defects.append(line)

@@ -47,9 +47,9 @@ class _VirtualSelector(selectors.SelectSelector):
 class _NumberedTask(asyncio.Task[Any]):
     """A task whose hash does not depend on where it lies in memory."""
 
-    def __new__(cls, coro: Any, *, loop: VirtualLoop, **named: Any) -> Self:
+    def __new__(cls, coro: Any, *, loop: VirtualLoop, **_: Any) -> Self:
         # Here and not in __init__: that one already puts the task into a set.
-        self = super().__new__(cls, coro, loop=loop, **named)
+        self = super().__new__(cls)
         self.number = next(loop.numbers)
         return self
 
@@ -77,9 +77,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = _VirtualSelector()
         self.numbers = itertools.count()
         super().__init__(self._virtual)
-        self.set_task_factory(
-            lambda loop, coro, **named: _NumberedTask(coro, loop=loop, **named)  # type: ignore[arg-type]
-        )
+        self.set_task_factory(lambda loop, coro, **named: _NumberedTask(coro, loop=loop, **named))
 
     def time(self) -> float:
         return self._virtual.now

@@ -10,7 +10,8 @@ from controlplane.domain.values import WHOLE_DEVICE
 from nodeagent.runtimes.fake import Act, Script
 from nsml.v1 import resources_pb2, sessions_pb2
 
-LOST_AFTER_S = 60.0
+OWNERS = ("kim", "lee", "park")
+LOST_AFTER_S = 30.0
 GRACE_S = 5.0
 
 
@@ -81,7 +82,23 @@ class Wish:
         return sessions_pb2.CreateSessionRequest(request_id=f"request-{self.key}", spec=spec)
 
 
-def mixed(rng: random.Random, count: int, *, over_s: float = 100.0) -> dict[str, Wish]:
+def patient(rng: random.Random, count: int) -> dict[str, Wish]:
+    """So many long sessions that are repeated when their node is lost, by key."""
+    return {
+        f"w{number}": Wish(
+            key=f"w{number}",
+            owner=rng.choice(OWNERS),
+            submit_at_s=rng.uniform(0.0, 10.0),
+            runs_for_s=rng.uniform(100.0, 200.0),
+            replicas=rng.choice((1, 1, 2)),
+            exit_codes=(0, 0),
+            retries=5,
+        )
+        for number in range(count)
+    }
+
+
+def mixed(rng: random.Random, count: int, *, over_s: float = 60.0) -> dict[str, Wish]:
     """So many sessions of all kinds, submitted over `over_s` seconds, by key."""
     return {wish.key: wish for wish in _mixed(rng, count, over_s)}
 
@@ -89,14 +106,14 @@ def mixed(rng: random.Random, count: int, *, over_s: float = 100.0) -> dict[str,
 def _mixed(rng: random.Random, count: int, over_s: float) -> Iterator[Wish]:
     for number in range(count):
         replicas = 2 if rng.random() < 0.2 else 1
-        is_long = rng.random() < 0.4
+        is_long = rng.random() < 0.5
         fails = rng.random() < 0.2
         stopped = rng.random() < 0.15
         yield Wish(
             key=f"w{number}",
-            owner=rng.choice(("kim", "lee", "park")),
+            owner=rng.choice(OWNERS),
             submit_at_s=rng.uniform(0.0, over_s),
-            runs_for_s=rng.uniform(10.0, 60.0) if is_long else rng.choice((0.0, rng.uniform(0, 3))),
+            runs_for_s=rng.uniform(10.0, 90.0) if is_long else rng.choice((0.0, rng.uniform(0, 3))),
             gpu_thousandths=rng.choice((0, 500, 1000, 1000, 1000, 2000)),
             replicas=replicas,
             exit_codes=tuple(
