@@ -39,6 +39,7 @@ from controlplane.operations.remove import Remover
 from controlplane.operations.state import LiveState
 from controlplane.operations.stop import Stopper
 from controlplane.operations.submit import Submitter
+from controlplane.operations.tunnels import Tunnels
 from controlplane.operations.update import Updater
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.agents import AgentServicer
@@ -165,6 +166,7 @@ class ControlPlane:
             store=store, state=self.state, clock=clock, leader=self._leader_address
         )
         self.contacts = Contacts(state=self.state, clock=clock)
+        self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
         self.references = References(state=self.state, history=history)
         self.content = Content(objects=on.objects, history=history, state=self.state)
         self.datasets = Datasets(history=history, content=self.content, clock=clock)
@@ -262,6 +264,7 @@ class ControlPlane:
             remover=Remover(state=self.state, history=on.history),
             updater=Updater(writer=writer, references=self.references, history=on.history),
             followers=Followers(state=self.state, history=on.history, references=self.references),
+            tunnels=self.tunnels,
             history=on.history,
             state=self.state,
             clock=on.clock,
@@ -280,6 +283,7 @@ class ControlPlane:
                 cluster_id=self.cluster_id,
             ),
             ingestor=Ingestor(history=on.history, rights=rights),
+            tunnels=self.tunnels,
             clock=on.clock,
             cluster_id=self.cluster_id,
             heartbeat_s=who.heartbeat_s,

@@ -48,6 +48,7 @@ _SESSIONS = {
     "ReadLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ReadMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ListMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+    "OpenTunnel": Row(Door.USER, "Own sessions; administrators all. Invisible ones: NOT_FOUND."),
 }
 
 _AGENTS = {

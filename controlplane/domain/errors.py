@@ -11,10 +11,12 @@ NsmlError
 │   ├── MissingBlobs          content must be sent first
 │   ├── CannotEverFit         larger than any node
 │   ├── NoCapacity            nothing is free now and the caller would not wait
+│   ├── NoSuchService         nobody listens where a tunnel would lead
 │   └── LastAdministrator
 ├── NotSignedIn               no valid token or certificate
 ├── Denied                    the caller's role does not allow it
 ├── TooLarge                  over a stated limit
+│   └── TooManyTunnels
 └── Unavailable               try again: electing, restarting, store not reachable
     ├── NotLeader             `leader` names who decides
     └── Superseded            another agent speaks for this node now
@@ -120,6 +122,12 @@ class NoCapacity(StateConflict):
     reason = "NO_CAPACITY"
 
 
+class NoSuchService(StateConflict):
+    """Nobody listens where a tunnel would lead."""
+
+    reason = "NO_SUCH_SERVICE"
+
+
 class LastAdministrator(StateConflict):
     """Somebody must be able to administer."""
 
@@ -142,6 +150,12 @@ class TooLarge(NsmlError):
     """Over a stated limit."""
 
     reason = "TOO_LARGE"
+
+
+class TooManyTunnels(TooLarge):
+    """The caller has as many as one may have."""
+
+    reason = "TOO_MANY_TUNNELS"
 
 
 class Unavailable(NsmlError):

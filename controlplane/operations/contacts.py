@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
+    from controlplane.operations.tunnels import TunnelOrder
     from nsml.clock import Clock
 
 
@@ -21,6 +22,7 @@ class Link:
     Attributes:
         acknowledged: committed reports that the agent need not repeat.
         wants_orders: its allocation changed.
+        tunnels: those that the agent is to dial.
         ordered: what it was last told to run: session id, attempt, rank.
         failure: set when the stream must end.
     """
@@ -29,6 +31,7 @@ class Link:
         self.node = node
         self.acknowledged: list[Report] = []
         self.wants_orders = True
+        self.tunnels: list[TunnelOrder] = []
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()
         self.failure: NsmlError | None = None
         self._wake = asyncio.Event()
@@ -41,6 +44,11 @@ class Link:
     def order(self) -> None:
         """Tell the agent what it is to run."""
         self.wants_orders = True
+        self._wake.set()
+
+    def open_tunnel(self, order: TunnelOrder) -> None:
+        """Ask the agent to dial a tunnel."""
+        self.tunnels.append(order)
         self._wake.set()
 
     def close(self, failure: NsmlError) -> None:

@@ -1,8 +1,9 @@
-"""AgentService: the agents' two streams."""
+"""AgentService: the agents' two streams, and the tunnels that they dial."""
 
 from __future__ import annotations
 
 import asyncio
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
 import structlog
@@ -15,6 +16,7 @@ from controlplane.operations.orders import orders_for
 from controlplane.operations.reports import apply_report
 from controlplane.services import convert
 from controlplane.services.errors import Context, streaming
+from controlplane.services.tunnels import first_frame, passing
 from nsml.v1 import agents_pb2, agents_pb2_grpc
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
     from controlplane.operations.registration import Registrar
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
+    from controlplane.operations.tunnels import Tunnels
     from nsml.clock import Clock
 
 _log = structlog.get_logger("services.agents")
@@ -59,6 +62,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         contacts: Contacts,
         registrar: Registrar,
         ingestor: Ingestor,
+        tunnels: Tunnels,
         clock: Clock,
         cluster_id: str,
         heartbeat_s: float,
@@ -71,6 +75,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._contacts = contacts
         self._registrar = registrar
         self._ingestor = ingestor
+        self._tunnels = tunnels
         self._clock = clock
         self._cluster_id = cluster_id
         self._heartbeat_s = heartbeat_s
@@ -131,6 +136,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             if link.acknowledged:
                 reports, link.acknowledged = link.acknowledged, []
                 yield convert.acknowledged_message(reports)
+            while link.tunnels:
+                yield convert.tunnel_message(link.tunnels.pop(0))
             term = self._term()
             if link.wants_orders and term:
                 link.wants_orders = False
@@ -172,6 +179,23 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             )
             if wanted:
                 yield _cursors(wanted)
+
+    @streaming
+    async def Tunnel(  # noqa: N802 - named by the contract
+        self, requests: AsyncIterator[agents_pb2.TunnelRequest], _: Context
+    ) -> AsyncGenerator[agents_pb2.TunnelResponse, None]:
+        """The program's end of a tunnel."""
+        who, frames = require_agent(), aiter(requests)
+        first = await first_frame(frames)
+        tunnel = self._tunnels.claim(who, first.tunnel_id, first.error)
+        if first.error:
+            return
+        try:
+            async with aclosing(passing(frames, into=tunnel.up, out=tunnel.down)) as passed:
+                async for one in passed:
+                    yield agents_pb2.TunnelResponse(data=one.data, end=one.end, gone=one.gone)
+        finally:
+            tunnel.agent_left()
 
 
 def _cursors(wanted: dict[StreamKey, int]) -> agents_pb2.IngestResponse:

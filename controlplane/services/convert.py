@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import User
     from controlplane.history.values import Checkpoint, DatasetListing, Point
     from controlplane.operations.orders import Assignment, Orders
+    from controlplane.operations.tunnels import TunnelOrder
 
 # The contract's names of our values, by value; messages take them as they are.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
@@ -404,6 +405,19 @@ def orders_message(orders: Orders, term: int) -> agents_pb2.ControlResponse:
             term=term,
             revision=orders.revision,
             assignments=[_assignment(one) for one in orders.assignments],
+        )
+    )
+
+
+def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
+    """A tunnel that an agent is to dial."""
+    return agents_pb2.ControlResponse(
+        open_tunnel=agents_pb2.OpenTunnel(
+            tunnel_id=order.tunnel_id,
+            replica=agents_pb2.ReplicaId(
+                session_id=order.session_id, attempt=order.attempt, rank=order.rank
+            ),
+            service=order.service,
         )
     )
 

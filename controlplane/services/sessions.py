@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -11,11 +12,12 @@ from controlplane.operations.following import LogPosition, SessionWatch
 from controlplane.operations.listing import cursor_behind
 from controlplane.services import convert
 from controlplane.services.errors import Context, answering, streaming
+from controlplane.services.tunnels import first_frame, passing
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, AsyncIterator
 
     from controlplane.history.interface import History
     from controlplane.operations.following import Followers
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
     from controlplane.operations.state import LiveState
     from controlplane.operations.stop import Stopper
     from controlplane.operations.submit import Submitter
+    from controlplane.operations.tunnels import Tunnels
     from controlplane.operations.update import Updater
     from controlplane.services.presenting import Presenter
     from nsml.clock import Clock
@@ -48,6 +51,7 @@ class SessionOperations:
     remover: Remover
     updater: Updater
     followers: Followers
+    tunnels: Tunnels
     history: History
     state: LiveState
     clock: Clock
@@ -204,6 +208,21 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         counts = await self._do.history.streams.metric_counts(session.id)
         metrics = [pb.Metric(name=name, count=count) for name, count in sorted(counts.items())]
         return pb.ListMetricsResponse(metrics=metrics)
+
+    @streaming
+    async def OpenTunnel(  # noqa: N802
+        self, requests: AsyncIterator[pb.OpenTunnelRequest], _: Context
+    ) -> AsyncGenerator[pb.OpenTunnelResponse, None]:
+        """The client's end of a tunnel."""
+        who, frames = require_user(), aiter(requests)
+        target = (await first_frame(frames)).target
+        session = await self._do.references.find(who, target.session)
+        opening = self._do.tunnels.opened(who, session, rank=target.rank, service=target.service)
+        async with opening as tunnel:
+            yield pb.OpenTunnelResponse()
+            async with aclosing(passing(frames, into=tunnel.down, out=tunnel.up)) as passed:
+                async for one in passed:
+                    yield pb.OpenTunnelResponse(data=one.data, end=one.end, gone=one.gone)
 
 
 def parts_of(sessions: list[pb.Session]) -> list[list[pb.Session]]:

@@ -204,12 +204,14 @@ class ReportsAcknowledged(_message.Message):
     def __init__(self, reports: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
-    __slots__ = ("tunnel_id", "replica")
+    __slots__ = ("tunnel_id", "replica", "service")
     TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
     REPLICA_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
     tunnel_id: str
     replica: ReplicaId
-    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ...) -> None: ...
+    service: str
+    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ...) -> None: ...
 
 class StreamKey(_message.Message):
     __slots__ = ("replica", "channel", "writer")
@@ -276,15 +278,23 @@ class IngestResponse(_message.Message):
     def __init__(self, acknowledged: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ...) -> None: ...
 
 class TunnelRequest(_message.Message):
-    __slots__ = ("tunnel_id", "data")
+    __slots__ = ("tunnel_id", "data", "error", "end")
     TUNNEL_ID_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
+    ERROR_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
     tunnel_id: str
     data: bytes
-    def __init__(self, tunnel_id: _Optional[str] = ..., data: _Optional[bytes] = ...) -> None: ...
+    error: str
+    end: bool
+    def __init__(self, tunnel_id: _Optional[str] = ..., data: _Optional[bytes] = ..., error: _Optional[str] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class TunnelResponse(_message.Message):
-    __slots__ = ("data",)
+    __slots__ = ("data", "end", "gone")
     DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
     data: bytes
-    def __init__(self, data: _Optional[bytes] = ...) -> None: ...
+    end: bool
+    gone: bool
+    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...

@@ -74,7 +74,13 @@ class AgentServiceServicer:
 
     def Tunnel(self, request_iterator, context):
         """One end of a tunnel that a ControlResponse.open_tunnel asked for; the agent dials it on a
-        connection of its own. The first frame up carries the tunnel's id and no data.
+        connection of its own, once it has connected to the program's socket. The first frame up
+        carries the tunnel's id, with an error where the socket cannot be reached, and no data.
+
+        Then both sides send data and at last `end`, as in SessionService.OpenTunnel: a stream that is
+        over before its `end` was broken; the agent closes its stream, after `end`, when the program
+        is gone and takes nothing more.
+        NOT_FOUND: nobody waits for this id, it was claimed before, or another node was asked.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

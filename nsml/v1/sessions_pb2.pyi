@@ -408,3 +408,33 @@ class ListMetricsResponse(_message.Message):
     METRICS_FIELD_NUMBER: _ClassVar[int]
     metrics: _containers.RepeatedCompositeFieldContainer[Metric]
     def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
+
+class TunnelTarget(_message.Message):
+    __slots__ = ("session", "rank", "service")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    SERVICE_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    rank: int
+    service: str
+    def __init__(self, session: _Optional[str] = ..., rank: _Optional[int] = ..., service: _Optional[str] = ...) -> None: ...
+
+class OpenTunnelRequest(_message.Message):
+    __slots__ = ("target", "data", "end")
+    TARGET_FIELD_NUMBER: _ClassVar[int]
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    target: TunnelTarget
+    data: bytes
+    end: bool
+    def __init__(self, target: _Optional[_Union[TunnelTarget, _Mapping]] = ..., data: _Optional[bytes] = ..., end: _Optional[bool] = ...) -> None: ...
+
+class OpenTunnelResponse(_message.Message):
+    __slots__ = ("data", "end", "gone")
+    DATA_FIELD_NUMBER: _ClassVar[int]
+    END_FIELD_NUMBER: _ClassVar[int]
+    GONE_FIELD_NUMBER: _ClassVar[int]
+    data: bytes
+    end: bool
+    gone: bool
+    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...

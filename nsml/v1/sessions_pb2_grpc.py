@@ -86,6 +86,11 @@ class SessionServiceStub:
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.ListMetricsRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_sessions__pb2.ListMetricsResponse.FromString,
                 _registered_method=True)
+        self.OpenTunnel = channel.stream_stream(
+                '/nsml.v1.SessionService/OpenTunnel',
+                request_serializer=nsml_dot_v1_dot_sessions__pb2.OpenTunnelRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_sessions__pb2.OpenTunnelResponse.FromString,
+                _registered_method=True)
 
 
 class SessionServiceServicer:
@@ -171,6 +176,25 @@ class SessionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def OpenTunnel(self, request_iterator, context):
+        """A byte stream both ways to a service of a session's program: to the Unix socket
+        tunnel/SERVICE of its run folder. Own sessions; administrators all.
+
+        The first request is the target; the first response, without data, says that the program's
+        socket has taken the connection. From then on both sides send data and, when they have sent
+        all of it, `end`. A stream that is over before its `end` was broken, and what came may be a
+        part. Closing the stream after `end` says that nothing more is taken either; `gone` says that
+        of the program. OK at last means that everything was passed on. A slow side holds the other
+        one back.
+        PERMISSION_DENIED: somebody else's visible session. FAILED_PRECONDITION: it does not run, or
+        (reason NO_SUCH_SERVICE) nobody listens there. RESOURCE_EXHAUSTED with reason
+        TOO_MANY_TUNNELS: the caller has 64. UNAVAILABLE: the node is not connected to this control
+        plane or does not answer within 10 s; or, later, the tunnel broke.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_SessionServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -223,6 +247,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.ListMetrics,
                     request_deserializer=nsml_dot_v1_dot_sessions__pb2.ListMetricsRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_sessions__pb2.ListMetricsResponse.SerializeToString,
+            ),
+            'OpenTunnel': grpc.stream_stream_rpc_method_handler(
+                    servicer.OpenTunnel,
+                    request_deserializer=nsml_dot_v1_dot_sessions__pb2.OpenTunnelRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_sessions__pb2.OpenTunnelResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -497,6 +526,33 @@ class SessionService:
             '/nsml.v1.SessionService/ListMetrics',
             nsml_dot_v1_dot_sessions__pb2.ListMetricsRequest.SerializeToString,
             nsml_dot_v1_dot_sessions__pb2.ListMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def OpenTunnel(request_iterator,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.stream_stream(
+            request_iterator,
+            target,
+            '/nsml.v1.SessionService/OpenTunnel',
+            nsml_dot_v1_dot_sessions__pb2.OpenTunnelRequest.SerializeToString,
+            nsml_dot_v1_dot_sessions__pb2.OpenTunnelResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -222,6 +222,7 @@ class Agent:
         self.registered: agents_pb2.Registered | None = None
         self.orders: agents_pb2.Orders | None = None
         self.acknowledged: list[agents_pb2.ReplicaReport] = []
+        self.tunnels: list[agents_pb2.OpenTunnel] = []
         self.error: grpc.aio.AioRpcError | None = None
         self.runs_at_once = False
         self._reported: set[str] = set()
@@ -254,6 +255,8 @@ class Agent:
                             await self._run_all()
                     case "acknowledged":
                         self.acknowledged += response.acknowledged.reports
+                    case "open_tunnel":
+                        self.tunnels.append(response.open_tunnel)
         except grpc.aio.AioRpcError as error:
             self.error = error
 

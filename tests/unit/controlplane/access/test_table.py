@@ -54,6 +54,7 @@ DECLARED = {
         "ReadLogs": "u",
         "ReadMetrics": "u",
         "ListMetrics": "u",
+        "OpenTunnel": "u",
     },
 }
 

@@ -1,0 +1,254 @@
+"""OpenTunnel and Tunnel joined, through real gRPC."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import grpc
+import pytest
+
+from controlplane.domain.identity import Role
+from nsml.v1 import agents_pb2, resources_pb2
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
+from tests.unit.controlplane.services.test_sessions import refusal
+
+EOF: Any = grpc.aio.EOF
+FRAME = 64 << 10
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+async def running(rig: Rig, user: Stubs, **submission: Any) -> tuple[Agent, pb.Session]:
+    agent = await (await rig.agent()).connect()
+    session = await user.submit(**submission)
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "RUNNING")
+    return agent, await user.reaches(session.id, "RUNNING")
+
+
+async def begin(user: Stubs, session: str, service: str = "web", rank: int = 0) -> Any:
+    call = user.sessions._stub.OpenTunnel(metadata=user.metadata, timeout=20)
+    target = pb.TunnelTarget(session=session, rank=rank, service=service)
+    await call.write(pb.OpenTunnelRequest(target=target))
+    return call
+
+
+async def dial(agent: Agent, error: str = "") -> Any:
+    await until(lambda: _asked(agent), "the agent is asked")
+    order = agent.tunnels.pop(0)
+    call = agent.stubs.agents._stub.Tunnel(metadata=agent.stubs.metadata, timeout=20)
+    await call.write(agents_pb2.TunnelRequest(tunnel_id=order.tunnel_id, error=error))
+    return call
+
+
+async def _asked(agent: Agent) -> bool:
+    return bool(agent.tunnels)
+
+
+async def joined(rig: Rig, user: Stubs) -> tuple[Any, Any]:
+    """The client's and the agent's call of an open tunnel."""
+    agent, session = await running(rig, user)
+    client = await begin(user, session.name)
+    program = await dial(agent)
+    assert await client.read() == pb.OpenTunnelResponse()
+    return client, program
+
+
+async def failure(call: Any) -> tuple[str, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await rest_of(call)
+    return refusal(caught.value)[:2]
+
+
+async def rest_of(call: Any) -> None:
+    while await call.read() is not EOF:
+        pass
+
+
+async def all_of(call: Any) -> bytes:
+    """Everything up to its end."""
+    data = b""
+    while not (frame := await call.read()).end:
+        data += frame.data
+    return data
+
+
+def up(data: bytes = b"", **more: Any) -> agents_pb2.TunnelRequest:
+    return agents_pb2.TunnelRequest(data=data, **more)
+
+
+def down(data: bytes = b"", **more: Any) -> pb.OpenTunnelRequest:
+    return pb.OpenTunnelRequest(data=data, **more)
+
+
+async def test_bytes_pass_both_ways_and_each_way_ends_by_itself(rig: Rig) -> None:
+    client, program = await joined(rig, await rig.user("kim"))
+    await client.write(down(b"question"))
+    assert (await program.read()).data == b"question"
+    await client.write(down(end=True))
+    assert (await program.read()).end
+    await program.write(up(b"answer"))
+    assert (await client.read()).data == b"answer"
+    await program.write(up(b"and more", end=True))
+    assert await all_of(client) == b"and more"
+    assert await client.read() is EOF
+    assert await program.read() is EOF
+    assert await client.code() is await program.code() is grpc.StatusCode.OK
+
+
+async def test_the_agent_is_told_which_replica_and_service(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim)
+    call = await begin(kim, "@last", "tensor-board2")
+    await until(lambda: _asked(agent), "the agent is asked")
+    asked = agent.tunnels[0]
+    assert asked.replica == agents_pb2.ReplicaId(session_id=session.id, attempt=1, rank=0)
+    assert asked.service == "tensor-board2"
+    call.cancel()
+
+
+async def test_a_program_that_is_gone_loses_nothing_of_what_it_said(rig: Rig) -> None:
+    client, program = await joined(rig, await rig.user("kim"))
+    await program.write(up(b"x" * FRAME))
+    await program.write(up(b"last words", end=True))
+    await program.done_writing()
+    assert await program.read() is EOF
+    assert await all_of(client) == b"x" * FRAME + b"last words"
+    assert (await client.read()).gone
+    await client.done_writing()
+    assert await client.read() is EOF
+    assert await client.code() is grpc.StatusCode.OK
+
+
+async def test_bytes_that_nobody_took_are_no_success(rig: Rig) -> None:
+    """And what the program said before is there, whatever the client goes on to send."""
+    client, program = await joined(rig, await rig.user("kim"))
+    await program.write(up(b"too large", end=True))
+    await program.done_writing()
+    assert await program.read() is EOF
+    for _ in range(20):
+        await client.write(down(b"x" * FRAME))
+    await client.write(down(end=True))
+    assert await all_of(client) == b"too large"
+    assert (await client.read()).gone
+    await client.done_writing()
+    assert await failure(client) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+async def test_a_broken_agent_breaks_the_client(rig: Rig) -> None:
+    client, program = await joined(rig, await rig.user("kim"))
+    await program.write(up(b"a part"))
+    assert (await client.read()).data == b"a part"
+    program.cancel()
+    assert await failure(client) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+async def test_an_agent_that_closes_without_an_end_breaks_the_client(rig: Rig) -> None:
+    client, program = await joined(rig, await rig.user("kim"))
+    await program.done_writing()
+    assert await failure(client) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+async def test_a_broken_client_breaks_the_agent(rig: Rig) -> None:
+    client, program = await joined(rig, await rig.user("kim"))
+    client.cancel()
+    assert await failure(program) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+async def test_a_client_that_has_sent_all_may_close(rig: Rig) -> None:
+    client, program = await joined(rig, await rig.user("kim"))
+    await client.write(down(b"all", end=True))
+    await client.done_writing()
+    assert await client.read() is EOF
+    assert await client.code() is grpc.StatusCode.OK
+    for _ in range(20):
+        await program.write(up(b"x" * FRAME))
+    assert await all_of(program) == b"all"
+    assert (await program.read()).gone
+    await program.write(up(end=True))
+    await program.done_writing()
+    assert await failure(program) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+async def test_a_program_that_does_not_read_holds_the_client_back(rig: Rig) -> None:
+    client, program = await joined(rig, await rig.user("kim"))
+    count, stuck = 0, False
+    while not stuck:
+        assert count < 1000, "64 MB went nowhere"
+        writing = asyncio.create_task(client.write(down(bytes([count % 256]) * FRAME)))
+        stuck = not (await asyncio.wait([writing], timeout=0.5))[0]
+        count += 1
+    found = b""
+    while len(found) < count * FRAME:
+        found += (await program.read()).data
+    await writing
+    assert found == b"".join(bytes([number % 256]) * FRAME for number in range(count))
+
+
+async def test_frames_are_bounded(rig: Rig) -> None:
+    client, program = await joined(rig, await rig.user("kim"))
+    await client.write(down(b"x" * (FRAME + 1)))
+    assert await failure(client) == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+    assert (await failure(program))[0] == "UNAVAILABLE"
+
+
+async def test_who_may_open_one(rig: Rig) -> None:
+    kim, lee = await rig.user("kim", team="lab"), await rig.user("lee", team="lab")
+    stranger = await rig.user("stranger")
+    root = await rig.user("root", role=Role.ADMIN)
+    agent, session = await running(rig, kim, visibility=resources_pb2.VISIBILITY_TEAM)
+    assert await failure(await begin(lee, session.name)) == ("PERMISSION_DENIED", "DENIED")
+    assert await failure(await begin(stranger, session.name)) == ("NOT_FOUND", "NOT_FOUND")
+    assert await failure(await begin(stranger, session.id)) == ("NOT_FOUND", "NOT_FOUND")
+    assert not agent.tunnels
+    allowed = await begin(root, session.name)
+    program = await dial(agent)
+    assert await allowed.read() == pb.OpenTunnelResponse()
+    program.cancel()
+
+
+async def test_what_cannot_be_opened_is_named(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim)
+    call = await begin(kim, session.name, "nothing")
+    assert await (await dial(agent, error="no such socket")).read() is EOF
+    assert await failure(call) == ("FAILED_PRECONDITION", "NO_SUCH_SERVICE")
+    assert (await failure(await begin(kim, session.name, "A")))[0] == "INVALID_ARGUMENT"
+    assert (await failure(await begin(kim, session.name, rank=1)))[0] == "INVALID_ARGUMENT"
+    assert (await failure(await begin(kim, "kim/None/99")))[0] == "NOT_FOUND"
+    waiting = await kim.submit(resources=resources_pb2.Resources(gpu_thousandths=2000))
+    assert (await failure(await begin(kim, waiting.name)))[0] == "FAILED_PRECONDITION"
+    await agent.close()
+
+    async def gone() -> bool:
+        return rig.plane.contacts.link("a") is None
+
+    await until(gone, "the stream has ended")
+    assert await failure(await begin(kim, session.name)) == ("UNAVAILABLE", "UNAVAILABLE")
+
+
+async def test_without_a_first_message_there_is_no_tunnel(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    call = kim.sessions._stub.OpenTunnel(metadata=kim.metadata, timeout=20)
+    await call.done_writing()
+    assert (await failure(call))[0] == "INVALID_ARGUMENT"
+
+
+async def test_only_the_node_that_was_asked_can_claim(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim)
+    other = await rig.agent("b")
+    client = await begin(kim, session.name)
+    await until(lambda: _asked(agent), "the agent is asked")
+    other.tunnels = list(agent.tunnels)
+    assert await failure(await dial(other)) == ("NOT_FOUND", "NOT_FOUND")
+    program = await dial(agent)
+    assert await client.read() == pb.OpenTunnelResponse()
+    program.cancel()
+    assert await failure(client) == ("UNAVAILABLE", "UNAVAILABLE")
