@@ -31,7 +31,12 @@ BATCH_BYTES: Final = 4 << 20
 BATCH_BLOBS: Final = 512
 
 REMEMBERED: Final = 4_096
-"""Manifests that are known to be complete, and roots that callers were shown."""
+"""Manifests that are known to be complete, roots that callers were shown, and that they sent."""
+
+SEND_IT: Final = "send what FindMissingBlobs names, with the manifest as its root"
+
+_MANIFEST: Final = b'{"entries":['
+"""How the encoding of every manifest begins."""
 
 Part = tuple[str, bytes, bool]
 """Digest of the blob, bytes, whether they are its last."""
@@ -46,17 +51,24 @@ class Content:
         self._state = state
         self._complete: OrderedDict[str, None] = OrderedDict()
         self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._sent: OrderedDict[tuple[str, str], None] = OrderedDict()
 
-    async def missing(self, digests: Sequence[str]) -> list[str]:
-        """Those that would have to be sent, in the order asked."""
+    async def missing(self, caller: Caller, digests: Sequence[str], *, root: str = "") -> list[str]:
+        """Those that would have to be sent, in the order asked; then `root`, if it may not be used.
+
+        See `may_use`.
+        """
         if len(digests) > MOST_ASKED:
             raise TooLarge(f"at most {MOST_ASKED} digests at a time")
         for digest in digests:
             check_digest(digest)
         absent = await self._objects.has_missing(digests)
-        return [digest for digest in dict.fromkeys(digests) if digest in absent]
+        found = [digest for digest in dict.fromkeys(digests) if digest in absent]
+        if root and root not in absent and not await self.may_use(caller, check_digest(root)):
+            found.append(root)
+        return found
 
-    async def put(self, parts: AsyncIterable[Part]) -> int:
+    async def put(self, caller: Caller, parts: AsyncIterable[Part]) -> int:
         """Store what comes, in batches; the number of blobs that were new.
 
         Raises:
@@ -69,16 +81,27 @@ class Content:
         async for digest, data in _whole(parts):
             batch[digest] = data
             if len(batch) >= BATCH_BLOBS or sum(map(len, batch.values())) >= BATCH_BYTES:
-                stored += await self._store(batch)
+                stored += await self._store(caller, batch)
                 batch = {}
-        return stored + await self._store(batch)
+        return stored + await self._store(caller, batch)
 
-    async def _store(self, batch: dict[str, bytes]) -> int:
+    async def _store(self, caller: Caller, batch: dict[str, bytes]) -> int:
         if not batch:
             return 0
         absent = await self._objects.has_missing(batch)
         await self._objects.put_many(batch)
+        for digest, data in batch.items():
+            if data.startswith(_MANIFEST):
+                _remember(self._sent, (_who(caller), digest))
         return len(absent)
+
+    async def may_use(self, caller: Caller, root: str) -> bool:
+        """Whether the caller may make something of a manifest: he has sent it, or may read it.
+
+        A digest is seen by more people than the content that it names. Who sends the manifest knows
+        the content; what was sent long ago is to be sent again.
+        """
+        return (_who(caller), root) in self._sent or await self._may_read(caller, root)
 
     async def is_incomplete(self, root: str) -> bool:
         """Whether the manifest or anything that it lists is missing."""

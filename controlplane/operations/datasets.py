@@ -9,6 +9,7 @@ from controlplane.domain.identity import User, UserCaller, may_see
 from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing, Viewer
+from controlplane.operations.content import SEND_IT
 from controlplane.operations.validation import DatasetWish
 
 if TYPE_CHECKING:
@@ -58,14 +59,16 @@ class Datasets:
         """Make content the newest version of the caller's dataset; False when it was already.
 
         Raises:
-            MissingBlobs: not all of it has been sent.
+            MissingBlobs: not all of it has been sent, or its manifest not by the caller.
         """
         check_dataset(name)
         check_digest(digest)
         if len(message.encode()) > MOST_MESSAGE_BYTES:
             raise TooLarge(f"a message has at most {MOST_MESSAGE_BYTES} bytes")
-        if await self._content.is_incomplete(digest):
-            raise MissingBlobs("the dataset has not been sent completely")
+        if await self._content.is_incomplete(digest) or not await self._content.may_use(
+            caller, digest
+        ):
+            raise MissingBlobs("the dataset has not been sent completely", attempt=SEND_IT)
         manifest = await self._content.manifest(digest)
         if not manifest.entries:
             raise InvalidRequest("a dataset has at least one file")

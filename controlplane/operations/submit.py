@@ -16,10 +16,12 @@ from controlplane.domain.errors import (
     NoCapacity,
     Unavailable,
 )
+from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import NO_DATASET
 from controlplane.domain.snapshot import SessionChanged
 from controlplane.domain.values import Session, SessionSpec
 from controlplane.operations import records
+from controlplane.operations.content import SEND_IT
 from controlplane.operations.validation import Submission, validated
 from controlplane.scheduler import can_ever_fit, request_of, schedule
 from controlplane.scheduler.explain import describe
@@ -117,7 +119,7 @@ class Submitter:
             if earlier is not None:
                 return earlier
             spec = replace(spec, datasets=await self._found(wish))
-            await self._check_content(spec)
+            await self._check_content(wish.owner, spec)
             self._check_fit(wish, spec)
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
             self._queue.append(_Pending(wish, spec, checked_at, done))
@@ -143,12 +145,15 @@ class Submitter:
     async def _found(self, wish: Submission) -> tuple[DatasetVersion, ...]:
         return tuple([await self._datasets.resolve(wish.owner, one) for one in wish.datasets])
 
-    async def _check_content(self, spec: SessionSpec) -> None:
-        if spec.bundle_digest and await self._content.is_incomplete(spec.bundle_digest):
+    async def _check_content(self, owner: User, spec: SessionSpec) -> None:
+        root = spec.bundle_digest
+        if not root:
+            return
+        if await self._content.is_incomplete(root) or not await self._content.may_use(
+            UserCaller(user=owner), root
+        ):
             raise MissingBlobs(
-                "the code has not been sent completely",
-                why=f"bundle {spec.bundle_digest[:12]}",
-                attempt="send what FindMissingBlobs names",
+                "the code has not been sent completely", why=f"bundle {root[:12]}", attempt=SEND_IT
             )
 
     def _check_fit(self, wish: Submission, spec: SessionSpec) -> None:

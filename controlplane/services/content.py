@@ -29,7 +29,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         self, request: pb.FindMissingBlobsRequest, _: Context
     ) -> pb.FindMissingBlobsResponse:
         """Which would have to be sent."""
-        missing = await self._content.missing(request.digests)
+        missing = await self._content.missing(caller(), request.digests, root=request.root)
         return pb.FindMissingBlobsResponse(missing=missing)
 
     @answering
@@ -37,7 +37,7 @@ class ContentServicer(content_pb2_grpc.ContentServiceServicer):
         self, requests: AsyncIterator[pb.PutBlobsRequest], _: Context
     ) -> pb.PutBlobsResponse:
         """Store what comes."""
-        return pb.PutBlobsResponse(stored=await self._content.put(_parts(requests)))
+        return pb.PutBlobsResponse(stored=await self._content.put(caller(), _parts(requests)))
 
     @streaming
     async def GetBlobs(  # noqa: N802

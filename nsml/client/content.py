@@ -48,13 +48,13 @@ class Transfer:
     """Blobs that travel: those the other end lacks."""
 
 
-async def find_missing(client: Client, digests: Sequence[str]) -> set[str]:
-    """Which of these blobs would have to be sent."""
+async def find_missing(client: Client, digests: Sequence[str], *, root: str = "") -> set[str]:
+    """Which of these blobs would have to be sent, for something to be made of the manifest `root`."""
     missing: set[str] = set()
     for asked in _batched(digests, _ASKED_AT_ONCE):
         answer = await client.rpc.unary(
             "ContentService/FindMissingBlobs",
-            pb.FindMissingBlobsRequest(digests=asked),
+            pb.FindMissingBlobsRequest(digests=asked, root=root),
             pb.FindMissingBlobsResponse,
         )
         missing.update(answer.missing)
@@ -78,7 +78,7 @@ async def upload(
     sizes = packed.manifest.blobs()
     encoded = packed.manifest.encode()
     root = digest_of(encoded)
-    missing = await find_missing(client, [*sizes, root])
+    missing = await find_missing(client, [*sizes, root], root=root)
     wanted = [digest for digest in sizes if digest in missing]
     sending = _Sending(packed, wanted, sum(sizes[digest] for digest in wanted), progress, run)
     if wanted:

@@ -7,10 +7,12 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class FindMissingBlobsRequest(_message.Message):
-    __slots__ = ("digests",)
+    __slots__ = ("digests", "root")
     DIGESTS_FIELD_NUMBER: _ClassVar[int]
+    ROOT_FIELD_NUMBER: _ClassVar[int]
     digests: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, digests: _Optional[_Iterable[str]] = ...) -> None: ...
+    root: str
+    def __init__(self, digests: _Optional[_Iterable[str]] = ..., root: _Optional[str] = ...) -> None: ...
 
 class FindMissingBlobsResponse(_message.Message):
     __slots__ = ("missing",)

@@ -27,7 +27,8 @@ if _version_not_supported:
 
 class ContentServiceStub:
     """Callers: users and nodes. Knowing a digest is not a right to read it: a blob is
-    read *through* a manifest that the caller may see.
+    read *through* a manifest that the caller may see. Nor is it a right to use it: a session or a
+    dataset is made only of a manifest that its user has sent, or may read; otherwise MISSING_BLOBS.
     """
 
     def __init__(self, channel):
@@ -55,7 +56,8 @@ class ContentServiceStub:
 
 class ContentServiceServicer:
     """Callers: users and nodes. Knowing a digest is not a right to read it: a blob is
-    read *through* a manifest that the caller may see.
+    read *through* a manifest that the caller may see. Nor is it a right to use it: a session or a
+    dataset is made only of a manifest that its user has sent, or may read; otherwise MISSING_BLOBS.
     """
 
     def FindMissingBlobs(self, request, context):
@@ -109,7 +111,8 @@ def add_ContentServiceServicer_to_server(servicer, server):
  # This class is part of an EXPERIMENTAL API.
 class ContentService:
     """Callers: users and nodes. Knowing a digest is not a right to read it: a blob is
-    read *through* a manifest that the caller may see.
+    read *through* a manifest that the caller may see. Nor is it a right to use it: a session or a
+    dataset is made only of a manifest that its user has sent, or may read; otherwise MISSING_BLOBS.
     """
 
     @staticmethod

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -20,13 +21,13 @@ from controlplane.domain.errors import (
     TooLarge,
     Unavailable,
 )
-from controlplane.domain.identity import User
+from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Resources
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.memory import MemoryObjects
-from controlplane.operations.content import Content
+from controlplane.operations.content import Content, Part
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import row_of
 from controlplane.operations.submit import Submitter
@@ -67,6 +68,7 @@ class Desk:
             new_id=new_id,
         )
         submitter.state = state
+        submitter.content = content
         self.made.tasks.append(self.made.group.create_task(submitter.run()))
         return submitter
 
@@ -187,11 +189,22 @@ async def test_code_must_have_been_sent() -> None:
         wanted = wish(argv=(), bundle_digest=manifest.digest)
         with pytest.raises(MissingBlobs):
             await submitter.submit(wanted)
-        await at.objects.put(manifest.digest, manifest.encode())
+        kim = UserCaller(user=wanted.owner)
+        await send(submitter.content, kim, manifest.encode())
         with pytest.raises(MissingBlobs):
             await submitter.submit(wanted)
-        await at.objects.put(digest_of(code), code)
+        await send(submitter.content, kim, code)
+        other = replace(wanted, owner=User(name="lee"))
+        with pytest.raises(MissingBlobs):
+            await submitter.submit(other)
         assert (await submitter.submit(wanted)).spec.entry == "main.py"
+
+
+async def send(content: Content, who: UserCaller, blob: bytes) -> None:
+    async def parts() -> AsyncIterator[Part]:
+        yield digest_of(blob), blob, True
+
+    await content.put(who, parts())
 
 
 async def test_what_can_never_fit_is_refused_once_there_are_nodes() -> None:

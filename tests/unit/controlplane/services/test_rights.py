@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from nsml.v1 import checkpoints_pb2, resources_pb2
+from nsml.v1 import checkpoints_pb2, content_pb2, resources_pb2, sessions_pb2
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
-from tests.unit.controlplane.services.test_content import send, tree
+from tests.unit.controlplane.services.test_content import push, read, send, tree
 from tests.unit.controlplane.services.test_sessions import refused
 
 
@@ -73,3 +73,36 @@ async def test_a_node_asks_for_nobody_elses_programs(rig: Rig) -> None:
         assert (await refused(get(stranger.stubs, own.id, said)))[0] == "NOT_FOUND"
     with pytest.raises(Exception, match="no replica on node"):
         await save(stranger, own.id)
+
+
+async def test_knowing_a_digest_is_no_right_to_use_it(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    manifest, blobs = tree(key=b"the secret of kim")
+    root = manifest.digest
+    await send(kim, blobs)
+    await push(kim, "secret", manifest)
+    session = await kim.submit(
+        datasets=[sessions_pb2.DatasetReference(name="secret")],
+        visibility=resources_pb2.VISIBILITY_PUBLIC,
+    )
+    # A public session tells everybody the digest of the private dataset that it uses.
+    assert (await lee.get(session.id)).spec.datasets[0].digest == root
+    assert (await refused(read(lee, root)))[0] == "NOT_FOUND"
+    assert (await refused(push(lee, "mine", manifest)))[1] == "MISSING_BLOBS"
+    spec = sessions_pb2.SessionSpec(entry="main.py", bundle_digest=root)
+    request = sessions_pb2.CreateSessionRequest(request_id="r", spec=spec)
+    assert (await refused(lee.sessions.CreateSession(request)))[1] == "MISSING_BLOBS"
+    assert (await refused(read(lee, root)))[0] == "NOT_FOUND"
+
+
+async def test_who_has_the_same_content_may_use_it(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    manifest, blobs = tree(key=b"homework")
+    await send(kim, blobs)
+    await push(kim, "homework", manifest)
+    asked = content_pb2.FindMissingBlobsRequest(digests=list(blobs), root=manifest.digest)
+    assert not (await kim.content.FindMissingBlobs(asked)).missing
+    assert list((await lee.content.FindMissingBlobs(asked)).missing) == [manifest.digest]
+    await send(lee, {manifest.digest: manifest.encode()})
+    assert not (await lee.content.FindMissingBlobs(asked)).missing
+    assert (await push(lee, "mine", manifest)).version == 1
