@@ -75,7 +75,9 @@ COLUMNS: tuple[Column[Node], ...] = (
     Column(
         key="contact",
         title="Last contact",
-        cell=lambda n, now: ago(now - seconds_of(n.last_contact_at)),
+        cell=lambda n, now: (
+            ago(now - seconds_of(n.last_contact_at)) if n.HasField("last_contact_at") else "-"
+        ),
     ),
     Column(key="note", title="Note", cell=lambda n, _: n.device_note, shrinks_to=12),
     Column(key="pod", title="Pod", cell=lambda n, _: n.pod or "-", is_wide=True),
@@ -169,7 +171,9 @@ def record(node: Node) -> dict[str, Any]:
         "pod": node.pod or None,
         "isolation": isolation_word(node).upper(),
         "agent_version": node.agent_version,
-        "last_contact_at": moment(seconds_of(node.last_contact_at)),
+        "last_contact_at": (
+            moment(seconds_of(node.last_contact_at)) if node.HasField("last_contact_at") else None
+        ),
         "capacity": _resources(node.capacity),
         "allocated": _resources(node.allocated),
         "cpu_percent": round(node.cpu_percent, 3),
