@@ -38,6 +38,7 @@ from nodeagent.requests import Loads, RequestServer
 from nodeagent.runner import Place
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, RuntimeDriver
 from nodeagent.streams import Cursor, StreamId
+from nodeagent.tunnels import Tunnels
 from nsml._version import VERSION
 from nsml.clock import Clock, Offload
 from nsml.v1 import agents_pb2 as pb
@@ -107,7 +108,8 @@ class Parts:
     """What an agent is made of.
 
     `touch` notes a contact with the control plane for one replica. `hooks` come after those for
-    data and code. `renew` renews the node's certificate; None where a token says who it is.
+    data and code. `dial_factory` makes a connection of its own for each tunnel. `renew` renews the
+    node's certificate; None where a token says who it is.
     Without `has_sockets` user code cannot make requests (the simulation).
     """
 
@@ -119,6 +121,7 @@ class Parts:
     journal: Remembering
     machine: Machine
     meter: Meter
+    dial_factory: ChannelFactory | None = None
     token: str | None = None
     renew: Renew | None = None
     hooks: Sequence[Hook] = ()
@@ -134,7 +137,13 @@ class Agent:
         self._settings = settings
         self._parts = parts
         self._machine = parts.machine
-        self._link = Link(settings.server, channel_factory=parts.channel_factory, token=parts.token)
+        self._link = Link(
+            settings.server,
+            channel_factory=parts.channel_factory,
+            dial_factory=parts.dial_factory,
+            token=parts.token,
+        )
+        self._tunnels = Tunnels(self._link, clock=parts.clock, has_sockets=parts.has_sockets)
         self._outbox = Outbox()
         self._cluster_id = ""
         self._contact_at = float("-inf")
@@ -167,7 +176,7 @@ class Agent:
         self._cluster_id = await self._parts.run(self._parts.journal.cluster_id)
         ready = self._settings.data / "ready.json"
         try:
-            async with self._replicas, asyncio.TaskGroup() as group:
+            async with self._tunnels, self._replicas, asyncio.TaskGroup() as group:
                 group.create_task(self._ingest.run())
                 group.create_task(self._measure())
                 if self._parts.renew is not None:
@@ -230,7 +239,7 @@ class Agent:
 
     def open_tunnel(self, order: pb.OpenTunnel) -> None:
         """See control.Node."""
-        log.warning("tunnel.unsupported", replica=str(order.replica))
+        self._tunnels.open(order)
 
     # Its inside.
 
@@ -247,6 +256,7 @@ class Agent:
             uploads=self._uploads,
             collect=self._collect,
             listen=self._listen,
+            reachable=self._tunnels.reachable,
             folder=self._folders.of,
             clock=parts.clock,
             run=parts.run,

@@ -15,6 +15,7 @@
         spool/   record files of the SDK: <writer>.records
         checkpoints/
         socket   the agent listens: requests only
+        tunnel/  the program listens: one socket a service
 ```
 
 Everything under `run/`, `app/` and `tmp/` belongs to the user: read it only without following links.
@@ -128,11 +129,16 @@ class ReplicaFolder:
         """Where the agent listens for requests of the SDK."""
         return self.run / "socket"
 
+    @property
+    def tunnel(self) -> Path:
+        """Where the program listens, one socket a service."""
+        return self.run / "tunnel"
+
     def create(self) -> None:
         """Make the folder and what is always in it; does nothing to what is there already."""
         for part in (self.path, self.app, self.tmp, self.root, self.run):
             part.mkdir(mode=_PRIVATE, parents=part is self.path, exist_ok=True)
-        for part in (self.spool, self.checkpoints):
+        for part in (self.spool, self.checkpoints, self.tunnel):
             part.mkdir(mode=_PRIVATE, exist_ok=True)
         self.contact.touch(mode=0o600)
         self.output.touch(mode=0o600)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
 import structlog
@@ -29,16 +30,23 @@ class Link:
     Args:
         server: where to dial first, and again when a leader cannot be reached.
         channel_factory: makes a channel to an address.
+        dial_factory: makes a channel whose connection is shared with no other; by default the same.
         token: the node's bearer token; None where a certificate says who it is.
     """
 
     def __init__(
-        self, server: str, *, channel_factory: ChannelFactory, token: str | None = None
+        self,
+        server: str,
+        *,
+        channel_factory: ChannelFactory,
+        dial_factory: ChannelFactory | None = None,
+        token: str | None = None,
     ) -> None:
         self.up = asyncio.Event()
         self._server = server
         self._address = server
         self._factory = channel_factory
+        self._dial_factory = dial_factory or channel_factory
         self._token = token
         self._channels: dict[str, Channel] = {}
         self._retired: list[Channel] = []
@@ -63,7 +71,27 @@ class Link:
 
     def open(self, method: str, request: type[Message], response: type[Message]) -> Any:
         """A stream both ways, to be used by `write` and `read`; `method` is "Service/Method"."""
-        opened = self._channel().stream_stream(
+        return self._opened(self._channel(), method, request, response)
+
+    @asynccontextmanager
+    async def dial(
+        self, method: str, request: type[Message], response: type[Message]
+    ) -> AsyncIterator[Any]:
+        """Like `open`, over a connection of its own; call and connection end with the context."""
+        channel = self._dial_factory(self._address)
+        try:
+            call = self._opened(channel, method, request, response)
+            try:
+                yield call
+            finally:
+                call.cancel()
+        finally:
+            await channel.close()  # type: ignore[attr-defined]
+
+    def _opened(
+        self, channel: Channel, method: str, request: type[Message], response: type[Message]
+    ) -> Any:
+        opened = channel.stream_stream(
             f"/nsml.v1.{method}",
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,

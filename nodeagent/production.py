@@ -6,10 +6,10 @@ import asyncio
 import logging
 import random
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import TextIO, cast
+from typing import Any, TextIO, cast
 
 import grpc
 import grpc.aio
@@ -49,6 +49,7 @@ _OPTIONS = (
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),
 )
+_OWN_CONNECTION = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
 
 
 @asynccontextmanager
@@ -66,7 +67,6 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
     journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
     try:
         token = _token(settings)
-        factory = ChannelMaker(settings)
         clock = SystemClock()
         held = HeldDevices(clock)
         probe = _probe(settings, clock, held)
@@ -86,7 +86,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 clock=clock,
                 rng=random.Random(),  # noqa: S311 - the jitter of pauses
                 run=in_thread,
-                channel_factory=factory,
+                channel_factory=ChannelMaker(settings),
+                dial_factory=ChannelMaker(settings, options=_OWN_CONNECTION),
                 runtime=runtime,
                 journal=journal,
                 machine=_machine(settings, host.facts(), isolation.level, devices),
@@ -107,8 +108,11 @@ class ChannelMaker:
     The files are read for each channel, since certificates are renewed.
     """
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(
+        self, settings: Settings, *, options: Sequence[tuple[str, Any]] = _OPTIONS
+    ) -> None:
         self._settings = settings
+        self._options = options
         if settings.authority_file is not None:
             self._credentials(settings.authority_file)
         elif not is_local(settings.server):
@@ -124,11 +128,11 @@ class ChannelMaker:
             # only listeners of the platform have that name, whatever their hosts are called here
             named = ("grpc.ssl_target_name_override", SERVER_NAME)
             return grpc.aio.secure_channel(
-                address, self._credentials(authority), options=(*_OPTIONS, named)
+                address, self._credentials(authority), options=(*self._options, named)
             )
         if not is_local(address):
             raise SettingsError(f"{address} is another machine, and there is no authority for TLS")
-        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+        return grpc.aio.insecure_channel(address, options=self._options)
 
     def _credentials(self, authority: Path) -> grpc.ChannelCredentials:
         key, certificate = self._settings.key_file, self._settings.certificate_file

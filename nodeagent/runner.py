@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -66,7 +66,7 @@ class Place:
 
     `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
     a replica writes, and tells its last argument when the program pauses or goes on; `listen` opens
-    its request socket.
+    its request socket; `reachable` lets tunnels lead to its program.
     """
 
     runtime: RuntimeDriver
@@ -78,6 +78,7 @@ class Place:
     uploads: Callable[[ReplicaId, ReplicaFolder], Uploads]
     collect: Collect
     listen: Callable[[ReplicaId, ReplicaFolder], AbstractAsyncContextManager[None]]
+    reachable: Callable[[ReplicaId, ReplicaFolder], AbstractContextManager[None]]
     folder: Callable[[ReplicaId], ReplicaFolder]
     clock: Clock
     run: Offload
@@ -243,8 +244,9 @@ class Runner:
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
 
     async def _watch(self) -> pb.ReplicaExit:
-        self._say(pb.REPLICA_PHASE_RUNNING)
-        record = await self.place.runtime.wait(self.replica_id)
+        with self.place.reachable(self.replica_id, self.folder):
+            self._say(pb.REPLICA_PHASE_RUNNING)
+            record = await self.place.runtime.wait(self.replica_id)
         return exit_of(record, self.stop_order)
 
     async def _destroy(self) -> None:
