@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import secrets
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -42,3 +43,53 @@ def _make(name: str, parent: int) -> None:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
         return
+
+
+def remove_folder(name: str, parent: int) -> None:
+    """Remove the folder `name` of the open folder `parent` with all that is in it.
+
+    Follows no link, gives itself the rights that were taken away, and needs neither stack nor
+    descriptors for depth: folders are moved up before they are emptied, since a program can nest
+    them deeper than any path or recursion goes. Raises OSError, as for what is changed meanwhile.
+    """
+    top = _open_with_rights(name, parent)
+    try:
+        # names of its own: what is moved up must not meet what lies there
+        mark, moved = secrets.token_hex(8), 0
+        pending = _remove_files(top)
+        while pending:
+            below = pending.pop()
+            here = _open_with_rights(below, top)
+            try:
+                for inner in _remove_files(here):
+                    os.close(_open_with_rights(inner, here))
+                    fresh, moved = f"{mark}-{moved}", moved + 1
+                    os.rename(inner, fresh, src_dir_fd=here, dst_dir_fd=top)
+                    pending.append(fresh)
+            finally:
+                os.close(here)
+            os.rmdir(below, dir_fd=top)
+    finally:
+        os.close(top)
+    os.rmdir(name, dir_fd=parent)
+
+
+def _remove_files(folder: int) -> list[str]:
+    """Remove what is no folder from an open folder; the names of the folders in it."""
+    with os.scandir(folder) as found:
+        listed = [(item.name, item.is_dir(follow_symlinks=False)) for item in found]
+    for name, is_folder in listed:
+        if not is_folder:
+            os.unlink(name, dir_fd=folder)
+    return [name for name, is_folder in listed if is_folder]
+
+
+def _open_with_rights(name: str, parent: int) -> int:
+    """The folder `name`, open, with all rights of its owner."""
+    entry = os.open(name, _FLAGS | os.O_PATH, dir_fd=parent)
+    try:
+        path = path_of(entry)
+        path.chmod(0o700)
+        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    finally:
+        os.close(entry)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import shutil
 from collections.abc import Awaitable, Callable, Collection, Sequence
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from typing import Any
 
 import structlog
 
-from nodeagent.beneath import open_folder, path_of
+from nodeagent.beneath import open_folder, path_of, remove_folder
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.transfer import put_tree, uninterrupted
 from nsml.client.errors import (
@@ -216,7 +216,8 @@ class Uploads:
             for entry in os.listdir(checkpoints):  # noqa: PTH208 - a descriptor
                 other, _, name = entry.partition("-")
                 if name == escaped and other.isdecimal() and int(other) < int(number):
-                    shutil.rmtree(entry, ignore_errors=True, dir_fd=checkpoints)
+                    with suppress(OSError):
+                        remove_folder(entry, checkpoints)
 
     async def _note(self) -> None:
         content = json.dumps([asdict(item) for item in self._pending.values()]).encode()

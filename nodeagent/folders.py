@@ -25,9 +25,10 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from dataclasses import dataclass
 from pathlib import Path
+
+from nodeagent.beneath import open_folder, remove_folder
 
 _REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PRIVATE = 0o700
@@ -151,11 +152,9 @@ class ReplicaFolder:
         """Delete the folder with all that user code left there; idempotent, follows no link."""
         doomed = self.path.with_name(f".removed-{self.path.name}")
         if self.path.exists():
-            if doomed.exists():
-                _delete(doomed)
+            _remove(doomed)
             self.path.rename(doomed)
-        if doomed.exists():
-            _delete(doomed)
+        _remove(doomed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,14 +188,7 @@ def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
     staged.replace(path)
 
 
-def _delete(tree: Path) -> None:
-    """Remove `tree`, giving the owner rights back where user code took them away."""
-    try:
-        shutil.rmtree(tree)
-    except PermissionError:
-        for folder, names, _ in os.walk(tree):
-            for name in names:
-                part = Path(folder, name)
-                if not part.is_symlink():
-                    part.chmod(_PRIVATE)
-        shutil.rmtree(tree)
+def _remove(folder: Path) -> None:
+    if folder.exists():
+        with open_folder(folder.parent, []) as parent:
+            remove_folder(folder.name, parent)

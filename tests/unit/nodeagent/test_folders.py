@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -70,6 +71,27 @@ def test_removal_takes_all_and_follows_no_link(tmp_path: Path) -> None:
     folder.remove()
     assert [path.name for path in tmp_path.iterdir()] == ["outside"]
     assert (outside / "kept").exists()
+
+
+def nest(folder: Path, depth: int) -> None:
+    """Folders in folders, further than a path or a recursion goes."""
+    here = os.open(folder, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir("d", dir_fd=here)
+        os.close(os.open("file", os.O_CREAT | os.O_WRONLY, dir_fd=here))
+        below = os.open("d", os.O_RDONLY, dir_fd=here)
+        os.close(here)
+        here = below
+    os.close(here)
+
+
+def test_removal_goes_as_deep_as_a_program_went(tmp_path: Path) -> None:
+    folder = ReplicaFolder(tmp_path / "replica")
+    folder.create()
+    nest(folder.tmp, 2000)
+    nest(folder.app, 3)
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_removal_is_taken_up_after_a_crash(tmp_path: Path) -> None:

@@ -25,6 +25,7 @@ from nsml.content.manifest import decode
 from nsml.content.packing import pack
 from nsml.v1 import checkpoints_pb2 as pb
 from tests.scripted_platform import ScriptedPlatform, session_id
+from tests.unit.nodeagent.test_folders import nest
 
 S = session_id(1)
 REPLICA = ReplicaId(session_id=S, attempt=1, rank=0)
@@ -109,6 +110,14 @@ async def test_what_was_overwritten_meanwhile_is_skipped(bench: Bench) -> None:
     await bench.send(first, second)
     assert bench.committed("best") == {"w": b"2"}
     assert len(bench.platform.commits) == 1
+    assert [path.name for path in bench.folder.checkpoints.iterdir()] == ["2-best"]
+
+
+async def test_an_older_checkpoint_of_any_depth_is_removed(bench: Bench) -> None:
+    first, second = bench.save("best", 1, w="1"), bench.save("best", 2, w="2")
+    nest(bench.folder.checkpoints / "1-best", 2000)
+    await bench.send(first, second)
+    assert bench.committed("best") == {"w": b"2"}
     assert [path.name for path in bench.folder.checkpoints.iterdir()] == ["2-best"]
 
 
