@@ -90,13 +90,23 @@ def prctl(option: int, argument: int | bytes = 0) -> None:
 
 
 def new_user_and_pid(*, with_pid: bool) -> None:
-    """Put the caller into a new user namespace and its next children into a new pid namespace."""
+    """Put the caller into a new user namespace and its next children into a new pid namespace.
+
+    Below it nobody makes another: in a namespace of its own a program would have capabilities
+    again, and could mount the control groups, whose files belong to the agent's user.
+    """
     uid, gid = os.geteuid(), os.getegid()
     flags = CLONE_NEWUSER | (CLONE_NEWPID if with_pid else 0)
     _check(_libc.unshare(flags), "unshare user namespace")
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{uid} {uid} 1")
     _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    try:
+        _write("/proc/sys/user/max_user_namespaces", "0")
+    except OSError:
+        # read-only in a container of the agent's, where programs are parted less anyway
+        if with_pid:
+            raise
 
 
 def enter_root(root: str, plan: list[MountEntry]) -> None:

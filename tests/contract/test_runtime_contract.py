@@ -722,6 +722,15 @@ async def test_the_program_has_no_privileges(namespace: Bench) -> None:
     assert int(fields["SigIgn"], 16) == 0
 
 
+async def test_the_program_makes_no_namespace_of_its_own(namespace: Bench) -> None:
+    # In one of its own it would be mighty again: mount the control groups, and freeze the agent.
+    script = "unshare --user true && echo made; unshare --user --cgroup --mount true && echo made"
+    code, text = await run(namespace, namespace.sh(script + "; true"))
+    assert code == 0
+    assert "made" not in text
+    assert "unshare" in text
+
+
 async def test_replicas_do_not_see_each_other(namespace: Bench, facts: IsolationFacts) -> None:
     if not facts.machine.with_pid:
         pytest.skip(f"no pid namespace: {facts.reason}")
