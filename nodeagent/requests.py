@@ -201,8 +201,9 @@ def _listen(run_folder: Path) -> socket.socket:
             with suppress(FileNotFoundError):
                 if not stat.S_ISDIR(os.lstat("socket", dir_fd=descriptor).st_mode):
                     os.unlink("socket", dir_fd=descriptor)
+            # by descriptor: a program that runs on can put a link in the place of what is bound
+            os.fchmod(listener.fileno(), 0o600)
             listener.bind(str(path_of(descriptor) / "socket"))
-            os.chmod("socket", 0o600, dir_fd=descriptor)
         listener.settimeout(0)
     except OSError:
         listener.close()
