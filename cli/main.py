@@ -35,6 +35,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "getid": ("cli.sessions:getid", "Show a session's id."),
         "command": ("cli.sessions:repeat", "Show the command line that repeats a session."),
         "model": ("cli.models:model", "Checkpoints: list, fetch."),
+        "forward": ("cli.forward:forward", "Reach what a session's program serves."),
     },
     "Data": {
         "dataset": ("cli.datasets:dataset", "Datasets: push, list, describe."),

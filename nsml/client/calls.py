@@ -14,8 +14,10 @@ from nsml.clock import SystemClock
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator
+    from contextlib import AbstractAsyncContextManager
 
     from nsml.client.rpc import Channel
+    from nsml.client.tunnels import Tunnel
     from nsml.clock import Clock
     from nsml.v1 import accounts_pb2 as accounts
     from nsml.v1 import checkpoints_pb2 as checkpoints
@@ -164,6 +166,14 @@ class Sessions:
             "SessionService/ListMetrics", request, pb.ListMetricsResponse
         )
         return list(answer.metrics)
+
+    def open_tunnel(
+        self, reference: str, service: str, *, rank: int = 0
+    ) -> AbstractAsyncContextManager[Tunnel]:
+        """A byte stream to what a replica's program serves; see `nsml.client.tunnels`."""
+        from nsml.client.tunnels import open_tunnel
+
+        return open_tunnel(self._rpc, reference, service, rank=rank)
 
 
 class Datasets:

@@ -8,7 +8,7 @@
       InvalidRequest         the request itself is wrong
         AmbiguousReference   fits several sessions: `candidates`
       StateConflict          not in the state that the request needs
-        AlreadyEnded  StillLive  AlreadyExists  MissingBlobs
+        AlreadyEnded  StillLive  AlreadyExists  MissingBlobs  NoSuchService
       NotEnough              the means are missing
         CannotEverFit  NoCapacity  OverQuota  NoCredit
       TooLarge               a message over its limit
@@ -101,6 +101,10 @@ class MissingBlobs(StateConflict):
     """Not everything that a manifest lists has been sent."""
 
 
+class NoSuchService(StateConflict):
+    """The session's program does not serve what a tunnel was to lead to."""
+
+
 class NotEnough(ClientError):
     """Capacity, quota or credit does not suffice."""
 
@@ -138,6 +142,7 @@ BY_REASON: Mapping[str, type[ClientError]] = {
     "ALREADY_ENDED": AlreadyEnded,
     "STILL_LIVE": StillLive,
     "MISSING_BLOBS": MissingBlobs,
+    "NO_SUCH_SERVICE": NoSuchService,
     "CANNOT_EVER_FIT": CannotEverFit,
     "NO_CAPACITY": NoCapacity,
     "OVER_QUOTA": OverQuota,

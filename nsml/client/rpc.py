@@ -52,7 +52,7 @@ class Rpc:
     ) -> None:
         self._channel = channel
         self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
-        self._deadline_s = deadline_s
+        self.deadline_s = deadline_s
 
     async def unary(self, method: str, request: Message, response: type[R]) -> R:
         """Send one request and return its response."""
@@ -70,7 +70,7 @@ class Rpc:
             response_deserializer=response.FromString,
         )
         try:
-            answer: R = await call(request, timeout=self._deadline_s, metadata=self._metadata)
+            answer: R = await call(request, timeout=self.deadline_s, metadata=self._metadata)
         except grpc.RpcError as error:
             raise translate(error) from error
         return answer
@@ -105,3 +105,12 @@ class Rpc:
         except grpc.RpcError as error:
             raise translate(error) from error
         return answer
+
+    def duplex(self, method: str, request: type[Message], response: type[Message]) -> Any:
+        """A stream both ways, to be used by `read` and `write`, which raise gRPC's own errors."""
+        opened = self._channel.stream_stream(
+            f"/nsml.v1.{method}",
+            request_serializer=request.SerializeToString,
+            response_deserializer=response.FromString,
+        )
+        return opened(metadata=self._metadata)

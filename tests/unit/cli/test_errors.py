@@ -164,6 +164,7 @@ EXPECTED_CODES = {
     errors.StillLive: 6,
     errors.AlreadyExists: 6,
     errors.MissingBlobs: 6,
+    errors.NoSuchService: 6,
     errors.NotEnough: 7,
     errors.CannotEverFit: 7,
     errors.NoCapacity: 7,

@@ -1,0 +1,137 @@
+"""Byte streams to what programs of sessions serve, through the control plane.
+
+async with client.sessions.open_tunnel("@last", "web") as tunnel:
+    await tunnel.write(b"question")
+    await tunnel.end()
+    while data := await tunnel.read():
+        ...
+"""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from nsml.client.errors import Unavailable, translate
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
+
+    from nsml.client.rpc import Rpc
+
+FRAME_BYTES = 64 << 10
+"""Of data in one message."""
+_EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
+
+
+class Tunnel:
+    """An open tunnel. One may read while another writes; all methods raise ClientError.
+
+    Cancelling a method breaks the tunnel.
+    """
+
+    def __init__(self, call: Any) -> None:
+        self._call = call
+        self._has_said_all = False
+        self._has_heard_all = False
+        self._is_gone = False
+        self._is_closed = False
+
+    async def read(self) -> bytes:
+        """Some bytes of the program; empty once it has said all. Unavailable when that is not sure."""
+        while not self._has_heard_all:
+            frame = await self._next()
+            if frame is None:
+                raise Unavailable("the tunnel broke")
+            self._has_heard_all = frame.end
+            if frame.data:
+                return bytes(frame.data)
+        return b""
+
+    async def write(self, data: bytes) -> None:
+        """Send to the program; waits while it does not read. Unavailable when it is gone."""
+        for start in range(0, len(data), FRAME_BYTES):
+            await self._send(pb.OpenTunnelRequest(data=data[start : start + FRAME_BYTES]))
+
+    async def end(self) -> None:
+        """Say that nothing follows; the program may go on."""
+        if not self._has_said_all and not self._is_gone:
+            await self._send(pb.OpenTunnelRequest(end=True))
+        self._has_said_all = True
+
+    async def wait_gone(self) -> None:
+        """Return, after `read` gave nothing, when the program takes nothing more either."""
+        while not self._is_gone:
+            frame = await self._next()
+            self._is_gone = frame is None or frame.gone
+
+    async def close(self) -> None:
+        """After `end`: wait until everything was passed on; Unavailable when something was not."""
+        if self._has_said_all and not self._is_closed:
+            self._is_closed = True
+            await self._call.done_writing()
+            while await self._next() is not None:
+                pass
+
+    async def begin(self, target: pb.TunnelTarget) -> None:
+        """Open it: the first call."""
+        await self._send(pb.OpenTunnelRequest(target=target))
+        if await self._next() is None:
+            raise Unavailable("the tunnel broke")
+
+    async def _next(self) -> pb.OpenTunnelResponse | None:
+        """None at the end of the call."""
+        try:
+            frame = await self._call.read()
+        except grpc.RpcError as error:
+            raise translate(error) from error
+        return None if frame is _EOF else frame
+
+    async def _send(self, request: pb.OpenTunnelRequest) -> None:
+        if self._is_gone:
+            raise Unavailable("the program takes nothing more")
+        try:
+            await self._call.write(request)
+        except grpc.RpcError as error:
+            failure = translate(error)
+            if failure.reason == "INTERNAL":  # gRPC's word for a call that ended under a write
+                failure = Unavailable("the tunnel broke")
+            raise failure from error
+        except asyncio.InvalidStateError as over:
+            while await self._next() is not None:  # raises why it is over
+                pass
+            raise Unavailable("the tunnel is closed") from over
+
+
+@asynccontextmanager
+async def open_tunnel(
+    rpc: Rpc, reference: str, service: str, *, rank: int = 0
+) -> AsyncIterator[Tunnel]:
+    """A tunnel to `service` of one replica, while the context lasts.
+
+    When it is left without an error and after `end`, everything that was written has been passed
+    on. Otherwise the tunnel is broken off.
+
+    Raises:
+        Denied, NotFound: somebody else's session.
+        StateConflict: it does not run, or (NoSuchService) its program does not serve this.
+        NotEnough: too many tunnels.
+        Unavailable: the node does not answer; or the tunnel broke.
+    """
+    call = rpc.duplex("SessionService/OpenTunnel", pb.OpenTunnelRequest, pb.OpenTunnelResponse)
+    tunnel = Tunnel(call)
+    try:
+        try:
+            async with asyncio.timeout(rpc.deadline_s):
+                await tunnel.begin(pb.TunnelTarget(session=reference, rank=rank, service=service))
+        except TimeoutError as error:
+            raise Unavailable("the control plane did not answer in time") from error
+        yield tunnel
+        await tunnel.close()
+    finally:
+        call.cancel()

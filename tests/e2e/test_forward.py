@@ -1,0 +1,167 @@
+"""`nsml forward`: a program that serves HTTP on its Unix socket, reached from this machine."""
+
+from __future__ import annotations
+
+import http.client
+import os
+import re
+import signal
+import subprocess
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from bench.platform import PROGRAMS, ROOT, Platform
+from tests.e2e.programs import wait_for, write_program
+
+SERVER = """\
+import http.server, os, socketserver
+
+class Turn(http.server.BaseHTTPRequestHandler):
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body[::-1])
+
+    def address_string(self):
+        return "a client"
+
+class Server(socketserver.ThreadingMixIn, socketserver.UnixStreamServer):
+    daemon_threads = True
+
+folder = os.environ["NSML_RUN_DIR"] + "/tunnel"
+server = Server(folder + "/web", Turn)
+os.symlink("web", folder + "/link")
+print("serving", flush=True)
+server.serve_forever()
+"""
+MEGABYTE = 1 << 20
+DOCUMENTATION = ROOT / "docs/sdk-protocol.md"
+
+
+@contextmanager
+def forwarding(platform: Platform, *arguments: str) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """The address that `nsml forward ARGUMENTS` prints, and its process; interrupted at the end."""
+    process = subprocess.Popen(
+        [str(PROGRAMS / "nsml"), "forward", *arguments],
+        env=platform.environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        yield process.stdout.readline().strip(), process
+    finally:
+        if process.poll() is None:
+            process.send_signal(signal.SIGINT)
+        process.communicate(timeout=30)
+
+
+def turned(address: str, body: bytes) -> bytes:
+    """What the program answers to `body`, over a connection of its own."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    try:
+        connection.request("POST", "/", body)
+        return connection.getresponse().read()
+    finally:
+        connection.close()
+
+
+@pytest.fixture(scope="module")
+def session(platform: Platform, tmp_path_factory: pytest.TempPathFactory) -> str:
+    code = write_program(tmp_path_factory.mktemp("serving") / "code", SERVER)
+    name = platform.nsml("run", "-g", "0", "-o", "name", cwd=code).stdout.strip()
+    wait_for(lambda: "serving" in platform.nsml("logs", name).stdout, what="the program serves")
+    return name
+
+
+def test_a_megabyte_each_way_on_ten_connections_at_once(platform: Platform, session: str) -> None:
+    bodies = [os.urandom(MEGABYTE) for _ in range(10)]
+    with forwarding(platform, session, "web") as (address, _), ThreadPoolExecutor(10) as pool:
+        answers = pool.map(lambda body: turned(address, body), bodies)
+        assert list(answers) == [body[::-1] for body in bodies]
+
+
+def test_the_port_may_be_chosen_and_ctrl_c_ends(platform: Platform, session: str) -> None:
+    with forwarding(platform, session, "web") as (address, _):
+        port = address.rpartition(":")[2]
+    with forwarding(platform, session, "web", "--port", port) as (again, process):
+        assert again == f"127.0.0.1:{port}" == address
+        assert turned(again, b"abc") == b"cba"
+        process.send_signal(signal.SIGINT)
+        assert process.wait(30) == 130
+
+
+def test_the_server_in_the_documentation_serves(platform: Platform, tmp_path: Path) -> None:
+    (program,) = re.findall(r"```py\n(.*?)```", DOCUMENTATION.read_text(), re.DOTALL)
+    code = write_program(tmp_path / "code", f"print('starts', flush=True)\n{program}")
+    name = platform.nsml("run", "-g", "0", "-o", "name", cwd=code).stdout.strip()
+    wait_for(lambda: "starts" in platform.nsml("logs", name).stdout, what="the program runs")
+    with forwarding(platform, name, "web") as (address, _):
+        wait_for(
+            lambda: fetched(address) == (code / "main.py").read_bytes(),
+            what="it serves its own folder",
+        )
+    platform.nsml("stop", "-y", name)
+
+
+def fetched(address: str) -> bytes:
+    """main.py as the program in the documentation serves it; nothing before it serves."""
+    connection = http.client.HTTPConnection(address, timeout=60)
+    try:
+        connection.request("GET", "/main.py")
+        return connection.getresponse().read()
+    except (ConnectionError, http.client.HTTPException):
+        return b""
+    finally:
+        connection.close()
+
+
+@pytest.mark.parametrize("service", ["nothing", "link"])
+def test_what_is_not_served_resets_the_connection(
+    platform: Platform, session: str, service: str
+) -> None:
+    with forwarding(platform, session, service) as (address, process):
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            turned(address, b"abc")
+        assert process.poll() is None
+        process.send_signal(signal.SIGINT)
+        assert f"nothing serves '{service}'" in process.communicate(timeout=30)[1]
+
+
+def test_a_stranger_finds_no_session(platform: Platform, session: str, tmp_path: Path) -> None:
+    platform.nsml("admin", "user", "add", "stranger")
+    token = platform.nsml("admin", "user", "token", "stranger").stdout.strip().splitlines()[-1]
+    file = tmp_path / "token"
+    file.write_text(token)
+    file.chmod(0o600)
+    environment = {"NSML_TOKEN_FILE": str(file)}
+    done = platform.nsml("forward", session, "web", check=False, environment=environment)
+    assert (done.returncode, done.stdout) == (5, ""), done.stderr
+
+
+def test_a_stopped_session_ends_its_tunnels(platform: Platform, tmp_path: Path) -> None:
+    code = write_program(tmp_path / "code", SERVER)
+    name = platform.nsml("run", "-g", "0", "-o", "name", cwd=code).stdout.strip()
+    wait_for(lambda: "serving" in platform.nsml("logs", name).stdout, what="the program serves")
+    with forwarding(platform, name, "web") as (address, process):
+        connection = http.client.HTTPConnection(address, timeout=60)
+        connection.connect()
+        connection.sock.sendall(b"POST / HTTP/1.1\r\nContent-Length: 5\r\n\r\n")  # and no body
+        platform.nsml("stop", "-y", name)
+        # The end, or a reset: in no case an answer.
+        with suppress(ConnectionResetError):
+            assert connection.sock.recv(1) == b""
+        connection.close()
+        wait_for(
+            lambda: platform.json("ps", "-a")["items"][0]["state"] == "STOPPED", what="it is over"
+        )
+        with pytest.raises((ConnectionError, http.client.HTTPException)):
+            turned(address, b"abc")
+        assert process.wait(30) == 6

@@ -1,0 +1,193 @@
+"""The client's end of a tunnel, against a control plane that does what a test says."""
+
+import asyncio
+
+import grpc
+import pytest
+
+from nsml.client import errors
+from nsml.client.calls import Client
+from nsml.client.tunnels import FRAME_BYTES
+from nsml.v1 import sessions_pb2 as pb
+from nsml.v1 import sessions_pb2_grpc
+
+
+class Scripted(sessions_pb2_grpc.SessionServiceServicer):
+    """Runs `script` for each tunnel."""
+
+    def __init__(self):
+        self.script = None
+        self.targets = []
+        self.metadata = {}
+
+    async def OpenTunnel(self, requests, context):
+        self.metadata = dict(context.invocation_metadata())
+        frames = aiter(requests)
+        self.targets.append((await anext(frames)).target)
+        async for answer in self.script(frames, context):
+            yield answer
+
+
+def frame(data=b"", **more):
+    return pb.OpenTunnelResponse(data=data, **more)
+
+
+@pytest.fixture
+async def platform():
+    scripted = Scripted()
+    server = grpc.aio.server()
+    sessions_pb2_grpc.add_SessionServiceServicer_to_server(scripted, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        scripted.client = Client(channel, token="secret", deadline_s=20)
+        async with asyncio.timeout(30):
+            yield scripted
+    await server.stop(None)
+
+
+async def echo(frames, context):
+    yield frame()
+    async for one in frames:
+        assert len(one.data) <= FRAME_BYTES
+        yield frame(one.data, end=one.end)
+
+
+async def all_of(tunnel):
+    found = b""
+    while data := await tunnel.read():
+        found += data
+    return found
+
+
+async def write_on(tunnel):
+    while True:
+        await tunnel.write(b"x" * FRAME_BYTES)
+
+
+async def test_bytes_there_and_back(platform):
+    platform.script = echo
+    sent = bytes(range(256)) * 4096
+    async with platform.client.sessions.open_tunnel("@last", "web", rank=2) as tunnel:
+        async with asyncio.TaskGroup() as group:
+            reading = group.create_task(all_of(tunnel))
+            await tunnel.write(sent)
+            await tunnel.end()
+        assert reading.result() == sent
+        assert await tunnel.read() == b""
+    assert platform.targets == [pb.TunnelTarget(session="@last", service="web", rank=2)]
+    assert platform.metadata["authorization"] == "Bearer secret"
+
+
+async def test_a_part_is_never_taken_for_the_whole(platform):
+    async def script(frames, context):
+        yield frame()
+        yield frame(b"a part")
+
+    platform.script = script
+    async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+        assert await tunnel.read() == b"a part"
+        with pytest.raises(errors.Unavailable, match="broke"):
+            await tunnel.read()
+
+
+async def test_refusals_have_their_names(platform):
+    async def script(frames, context):
+        await context.abort(grpc.StatusCode.NOT_FOUND, "there is no session '1'")
+        yield
+
+    platform.script = script
+    with pytest.raises(errors.NotFound, match="no session"):
+        async with platform.client.sessions.open_tunnel("1", "web"):
+            raise AssertionError("it was opened")
+
+
+async def test_a_program_that_is_gone_is_known_and_told_to_who_writes(platform):
+    closed = asyncio.Event()
+
+    async def script(frames, context):
+        yield frame()
+        yield frame(b"bye", end=True)
+        yield frame(gone=True)
+        async for _ in frames:
+            pass
+        closed.set()
+
+    platform.script = script
+    async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+        assert await all_of(tunnel) == b"bye"
+        await tunnel.wait_gone()
+        with pytest.raises(errors.Unavailable, match="takes nothing more"):
+            await tunnel.write(b"x")
+        await tunnel.end()
+    await closed.wait()
+
+
+async def test_leaving_after_the_end_waits_until_everything_was_passed_on(platform):
+    received = []
+
+    async def script(frames, context):
+        yield frame()
+        received.extend([one.data async for one in frames])
+        yield frame(end=True)
+
+    platform.script = script
+    async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+        await tunnel.write(b"all of it")
+        await tunnel.end()
+    assert received == [b"all of it", b""]
+
+
+async def test_what_was_not_passed_on_is_told(platform):
+    async def script(frames, context):
+        yield frame()
+        yield frame(end=True)
+        async for _ in frames:
+            pass
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the connection to the program broke")
+
+    platform.script = script
+    async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+        await tunnel.write(b"lost")
+        await tunnel.end()
+        with pytest.raises(errors.Unavailable, match="to the program"):
+            await tunnel.close()
+
+
+async def test_leaving_without_an_end_breaks_it_off(platform):
+    broken = asyncio.Event()
+
+    async def script(frames, context):
+        try:
+            yield frame()
+            await asyncio.Event().wait()
+        finally:
+            broken.set()
+
+    platform.script = script
+    async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+        await tunnel.write(b"half")
+    await broken.wait()
+
+
+async def test_writing_into_a_call_that_is_over_says_so(platform):
+    async def script(frames, context):
+        yield frame()
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "the tunnel broke")
+
+    platform.script = script
+    async with platform.client.sessions.open_tunnel("1", "web") as tunnel:
+        with pytest.raises(errors.Unavailable):
+            await write_on(tunnel)
+
+
+async def test_a_control_plane_that_says_nothing_is_not_waited_for(platform):
+    async def script(frames, context):
+        await asyncio.Event().wait()
+        yield
+
+    platform.script = script
+    platform.client.rpc.deadline_s = 0.2
+    with pytest.raises(errors.Unavailable, match="in time"):
+        async with platform.client.sessions.open_tunnel("1", "web"):
+            raise AssertionError("it was opened")
