@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from controlplane.access.records import TOKENS, USERS
+from controlplane.access.records import BY_TOKEN, JOINED, TOKENS, USERS
 from controlplane.access.secret import RandomBytes, Secret, new_secret, short
 from controlplane.domain.errors import (
     AlreadyExists,
@@ -129,7 +129,7 @@ class Accounts:
                 f"user {user} has {MOST_TOKENS} tokens",
                 attempt="nsml logout where one is not needed",
             )
-        deletes = [TOKENS.delete(item.key) for item in expired[:_BATCH]]
+        deletes: list[Put | Delete] = [TOKENS.delete(item.key) for item in expired[:_BATCH]]
         issued = await self._issue(
             TokenRecord(user=user), life_s, [USERS.unchanged(owner)], deletes
         )
@@ -140,12 +140,26 @@ class Accounts:
     async def create_node_token(
         self, node: str, life_s: float = LONGEST_TOKEN_LIFE_S
     ) -> IssuedToken:
-        """Make a token with which an agent on this machine speaks for `node`."""
+        """Make a token with which an agent on this machine speaks for `node`.
+
+        The name is this machine's from then on: who only has a join token cannot take it.
+
+        Raises:
+            InvalidRequest: the name is malformed.
+            AlreadyExists: another machine has joined under it.
+        """
         check_node(node)
-        issued = await self._issue(TokenRecord(node=node), life_s, [], [])
-        if issued is None:
-            raise StateConflict("the random generator repeats itself")
-        return issued
+        while True:
+            known = await JOINED.get(self._store, node)
+            if known is not None and known.value != BY_TOKEN:
+                raise AlreadyExists(
+                    f"another machine has joined as {node}", attempt="another name for this node"
+                )
+            before = JOINED.absent(node) if known is None else JOINED.unchanged(known)
+            claim = JOINED.put(node, BY_TOKEN)
+            issued = await self._issue(TokenRecord(node=node), life_s, [before], [claim])
+            if issued is not None:
+                return issued
 
     async def revoke(self, fingerprint: str) -> int:
         """Make one token invalid; returns how many were valid: 1 or 0."""
@@ -170,14 +184,14 @@ class Accounts:
         record: TokenRecord,
         life_s: float,
         compares: list[Compare],
-        deletes: list[Delete],
+        besides: list[Put | Delete],
     ) -> IssuedToken | None:
         secret = new_secret(self._random_bytes)
         record.created_at = self._clock.time()
         record.expires_at = record.created_at + life_s
         key = secret.fingerprint
         if not await self._write(
-            [*compares, TOKENS.absent(key)], [TOKENS.put(key, record), *deletes]
+            [*compares, TOKENS.absent(key)], [TOKENS.put(key, record), *besides]
         ):
             return None
         whose = record.node or record.user

@@ -58,6 +58,9 @@ JOIN_TOKENS: Final = Table[JoinTokenRecord](
 )
 """By fingerprint of the secret."""
 
+BY_TOKEN: Final = "token"  # noqa: S105 - it says that there is one
+"""In place of a key's fingerprint: the node is this machine's, whose agent has a token."""
+
 JOINED: Final = Table[str]("joined/", encode=str.encode, decode=bytes.decode)
 """By name of the node: the fingerprint of its public key. A certificate for any other key of that
 node is not valid."""

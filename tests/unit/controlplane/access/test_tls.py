@@ -293,6 +293,19 @@ async def test_a_name_belongs_to_the_key_that_joined_first(door: Door) -> None:
         await door.joining.join(NOBODY, secret=secret, node="a", signing_request=second)
 
 
+async def test_nobody_joins_under_the_name_of_the_local_node(door: Door) -> None:
+    token = await door.accounts.create_node_token("here")
+    secret = (await door.joining.create_token("root")).text.partition(".")[0]
+    request, _ = make_request()
+    with pytest.raises(AlreadyExists):
+        await door.joining.join(NOBODY, secret=secret, node="here", signing_request=request)
+    assert await door.identities.of_secret(token.secret, thorough=True) == NodeCaller(node="here")
+    await door.accounts.create_node_token("here")
+    await door.joining.join(NOBODY, secret=secret, node="there", signing_request=request)
+    with pytest.raises(AlreadyExists):
+        await door.accounts.create_node_token("there")
+
+
 async def test_the_subject_of_a_request_is_ignored(door: Door) -> None:
     request, _ = make_request(node="root")
     signed = door.authority.sign_node("gpu-1", request)
