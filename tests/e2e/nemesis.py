@@ -1,0 +1,443 @@
+"""A stream of sessions on a real platform whose processes are killed and paused at random moments.
+
+The programs keep a witness file of their own: what they did, first-hand, with the time of the
+kernel's monotonic clock. `Witnesses` keeps those files by hard links, so that they outlive replicas
+which are removed; a program does not begin before its file has a second name. `check` then holds
+what the platform says against what the programs did.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import csv
+import io
+import json
+import os
+import random
+import re
+import signal
+import subprocess
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from bench.platform import Platform
+from controlplane.operations import records
+from controlplane.store.etcd import EtcdStore
+from nsml.clock import SystemClock
+from tests.e2e.programs import wait_for, write_program
+
+PROGRAM = '''\
+"""Reports and prints; writes down what it did. STEPS < 0: until it is stopped."""
+import os, sys, time
+import nsml
+
+steps, pause, code = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+witness = os.open("/app/witness", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+
+def note(*words):
+    os.write(witness, (" ".join(map(str, (time.monotonic_ns(), *words))) + "\\n").encode())
+
+while os.fstat(witness).st_nlink < 2:
+    time.sleep(0.005)
+note("begin", os.environ["CUDA_VISIBLE_DEVICES"] or "none")
+step = 0
+while step != steps:
+    nsml.report(step=step, loss=step)
+    note("report", step)
+    os.write(1, b"line %d %s\\n" % (step, b"x" * (step % 50)))
+    note("print", step)
+    step += 1
+    time.sleep(pause)
+note("end", code)
+sys.exit(code)
+'''
+
+ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
+STOPPED_IN_TIME_S = 60.0
+
+
+@dataclass
+class Wanted:
+    """A submission that was acknowledged, and how it must end."""
+
+    name: str
+    kind: str
+    state: str
+    exit_code: int | None
+    replicas: int = 1
+
+
+@dataclass(frozen=True)
+class Line:
+    """One line of a witness."""
+
+    at_ns: int
+    word: str
+    rest: str
+
+
+class Witnesses:
+    """Keeps what programs wrote about themselves, and which processes there were."""
+
+    def __init__(self, platform: Platform, data: list[Path]) -> None:
+        self._folders = [folder / "agent/replicas" for folder in data]
+        self._kept = platform.folder / "witnesses"
+        self._kept.mkdir()
+        self.processes: dict[int, int] = {}
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def of(self, session_id: str) -> dict[str, list[Line]]:
+        """Lines by replica."""
+        return {path.name: _lines(path) for path in sorted(self._kept.glob(f"{session_id}.*"))}
+
+    def all(self) -> dict[str, list[Line]]:
+        return {path.name: _lines(path) for path in sorted(self._kept.iterdir())}
+
+    def left_processes(self) -> list[int]:
+        """Shims and their children that are alive."""
+        return [pid for pid, ticks in self.processes.items() if _ticks(pid) == ticks]
+
+    def folders_left(self) -> list[str]:
+        return [
+            path.name for folder in self._folders if folder.is_dir() for path in folder.iterdir()
+        ]
+
+    def _watch(self) -> None:
+        while not self._over.wait(0.01):
+            for folder in self._folders:
+                for replica in folder.glob("s*.*.*"):
+                    self._keep(replica)
+
+    def _keep(self, replica: Path) -> None:
+        with suppress(FileExistsError, FileNotFoundError, NotADirectoryError):
+            os.link(replica / "app/witness", self._kept / replica.name)
+        with suppress(OSError, ValueError):
+            claim = json.loads((replica / "shim.json").read_bytes())
+            for pid in (claim["pid"], claim.get("child", 0)):
+                if pid and pid not in self.processes and (ticks := _ticks(pid)):
+                    self.processes[pid] = ticks
+
+
+def _lines(path: Path) -> list[Line]:
+    lines = []
+    for text in path.read_text().splitlines():
+        at, word, rest = text.split(" ", 2)
+        lines.append(Line(int(at), word, rest))
+    return lines
+
+
+def _ticks(pid: int) -> int:
+    """When a process began; 0 when it is gone."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return 0
+    return 0 if fields[0] in {"Z", "X"} else int(fields[19])
+
+
+class Faults:
+    """Ends and pauses the platform's processes; `heal` makes all of them run again."""
+
+    def __init__(self, platform: Platform, rng: random.Random, joined: Callable[[], None] | None):
+        self._platform = platform
+        self._rng = rng
+        self._joined = joined
+        self.fired: Counter[str] = Counter()
+
+    def one(self) -> None:
+        """One fault, healed when this returns."""
+        draw = self._rng.choice(
+            [
+                self._kill_one,
+                self._kill_one,
+                self._kill_both,
+                self._pause,
+                self._pause,
+                self._restart,
+            ]
+        )
+        draw()
+
+    def pids(self) -> dict[str, int]:
+        """The processes that can be hit; those that are down are not there."""
+        found = {}
+        data = self._platform.folder / "data"
+        places = {"controlplane": data, "agent": data}
+        if self._joined:
+            places["second"] = self._platform.folder / "second"
+        for name, folder in places.items():
+            program = "agent" if name == "second" else name
+            with suppress(OSError, ValueError):
+                found[name] = int(json.loads((folder / f"{program}.pid").read_text())["pid"])
+        with suppress(OSError, ValueError):
+            record = json.loads((data / "controlplane/etcd/etcd.json").read_text())
+            found["etcd"] = int(record["pid"])
+        return {name: pid for name, pid in found.items() if _ticks(pid)}
+
+    def heal(self) -> None:
+        """Let everything run."""
+        for pid in self.pids().values():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+        self._platform.nsml("up", timeout_s=120)
+        if self._joined:
+            self._joined()
+
+    def hit(self, name: str, number: signal.Signals) -> None:
+        pid = self.pids().get(name)
+        if pid:
+            with suppress(ProcessLookupError):
+                os.kill(pid, number)
+            self.fired[f"{number.name} {name}"] += 1
+
+    def _any(self) -> str:
+        return self._rng.choice(sorted(self.pids()))
+
+    def _kill_one(self) -> None:
+        self.hit(self._any(), signal.SIGKILL)
+        time.sleep(self._rng.uniform(0, 1.5))
+        self.heal()
+
+    def _kill_both(self) -> None:
+        for name in self._rng.sample(["controlplane", "agent"], 2):
+            self.hit(name, signal.SIGKILL)
+            time.sleep(self._rng.uniform(0, 0.3))
+        self.heal()
+
+    def _pause(self) -> None:
+        name = self._any()
+        self.hit(name, signal.SIGSTOP)
+        time.sleep(self._rng.uniform(0.1, 5.0))
+        self.hit(name, signal.SIGCONT)
+        self.heal()
+
+    def _restart(self) -> None:
+        self._platform.nsml("down", "--keep-sessions", timeout_s=120)
+        self.fired["down"] += 1
+        self.heal()
+
+
+class Stream:
+    """Submits sessions one after another and stops those that would never end."""
+
+    def __init__(self, platform: Platform, rng: random.Random, *, gangs: bool) -> None:
+        self._platform = platform
+        self._rng = rng
+        self._kinds = ["true", "report", "report", "fails", "endless", *(["gang"] if gangs else [])]
+        self._code = write_program(platform.folder / "code", PROGRAM)
+        self.acknowledged: list[Wanted] = []
+        self.refused: list[str] = []
+        self._over = threading.Event()
+        self._threads = [threading.Thread(target=self._submit_all, daemon=True)]
+        self._threads[0].start()
+
+    def close(self) -> None:
+        self._over.set()
+        for thread in self._threads:
+            thread.join()
+
+    def _submit_all(self) -> None:
+        while not self._over.is_set():
+            self._submit(self._rng.choice(self._kinds))
+            self._over.wait(self._rng.uniform(0, 1.0))
+
+    def _submit(self, kind: str) -> None:
+        steps, pause = self._rng.randrange(1, 120), self._rng.choice([0.0, 0.01, 0.03])
+        gpus = self._rng.choice(["1", "1", "0.5", "2", "0"])
+        wanted = Wanted("", kind, "SUCCEEDED", 0)
+        options = ["-g", gpus, "-a", f"{steps} {pause} 0"]
+        match kind:
+            case "true":
+                options = ["-g", gpus, "--no-code", "--argv", "--", "true"]
+            case "fails":
+                options = ["-g", gpus, "-a", f"{steps} {pause} 3"]
+                wanted = Wanted("", kind, "FAILED", 3)
+            case "endless":
+                options = ["-g", gpus, "--grace", "1s", "-a", "-1 0.02 0"]
+                wanted = Wanted("", kind, "STOPPED", None)
+            case "gang":
+                options = ["-g", "1", "--nodes", "2", "-a", f"{steps} {pause} 0"]
+                wanted.replicas = 2
+        done = self._platform.nsml("run", "-o", "name", *options, cwd=self._code, check=False)
+        if done.returncode != 0:
+            self.refused.append(done.stderr)
+            return
+        wanted.name = done.stdout.strip()
+        self.acknowledged.append(wanted)
+        if kind == "endless":
+            seconds = self._rng.uniform(0, 6)
+            stopper = threading.Thread(target=self._stop, args=(wanted, seconds), daemon=True)
+            self._threads.append(stopper)
+            stopper.start()
+
+    def _stop(self, wanted: Wanted, after_s: float) -> None:
+        self._over.wait(after_s)
+        ends_at = time.monotonic() + STOPPED_IN_TIME_S
+        while time.monotonic() < ends_at:
+            done = self._platform.nsml("stop", wanted.name, "-y", check=False)
+            if done.returncode in {0, 6}:
+                return
+            time.sleep(0.3)
+        self.refused.append(f"stop {wanted.name}: {done.stderr}")
+
+
+def listed(platform: Platform) -> dict[str, dict[str, Any]]:
+    """Every session by name."""
+    return {item["name"]: item for item in platform.json("ps", "-a")["items"]}
+
+
+def settle(platform: Platform, stream: Stream, *, within_s: float = 120.0) -> dict[str, Any]:
+    """Wait until every acknowledged session has ended; all sessions then."""
+    last: dict[str, Any] = {}
+
+    def ended() -> bool:
+        nonlocal last
+        last = listed(platform)
+        return all(item["state"] in ENDED for item in last.values())
+
+    try:
+        wait_for(ended, timeout_s=within_s, what="all sessions ended")
+    except AssertionError:
+        stuck = {name: item for name, item in last.items() if item["state"] not in ENDED}
+        raise AssertionError(f"stuck: {json.dumps(stuck, indent=1)[:4000]}") from None
+    return last
+
+
+def check_ends(stream: Stream, sessions: dict[str, Any]) -> Iterator[str]:
+    """What is wrong with how sessions ended."""
+    for wanted in stream.acknowledged:
+        item = sessions.get(wanted.name)
+        if item is None:
+            yield f"{wanted.name} was acknowledged and is lost"
+            continue
+        if item["state"] != wanted.state:
+            yield f"{wanted}: {json.dumps(item)}"
+        elif (
+            wanted.exit_code is not None
+            and item.get("end", {}).get("exit_code", 0) != wanted.exit_code
+        ):
+            yield f"{wanted}: exit code: {json.dumps(item)}"
+        if item.get("attempt", 0) > 1:
+            yield f"{wanted}: attempt {item['attempt']}"
+
+
+def check_streams(
+    platform: Platform, witnesses: Witnesses, name: str, session_id: str
+) -> Iterator[str]:
+    """What is wrong with the reports and bytes of one session."""
+    # Refused when nothing was reported at all.
+    text = platform.nsml("events", name, "loss", "-o", "csv", check=False).stdout
+    rows = list(csv.DictReader(io.StringIO(text)))
+    for replica, lines in witnesses.of(session_id).items():
+        _, attempt, rank = replica.split(".")
+        complete = any(line.word == "end" for line in lines)
+        printed = [int(line.rest) for line in lines if line.word == "print"]
+        reported = [int(line.rest) for line in lines if line.word == "report"]
+        command = [str(Path(platform.environment["PATH"].split(":")[0]) / "nsml"), "logs", name]
+        raw = subprocess.run(
+            [*command, "--attempt", attempt, "--rank", rank],
+            env=platform.environment,
+            capture_output=True,
+            check=True,
+            timeout=60,
+        ).stdout
+        steps = [int(step) for step in re.findall(rb"^line (\d+) x*$", raw, re.MULTILINE)]
+        yield from _compare(f"{name} rank {rank} log", printed, steps, complete=complete)
+        whole = b"".join(b"line %d %s\n" % (step, b"x" * (step % 50)) for step in steps)
+        if not raw.startswith(whole):
+            yield f"{name} rank {rank} log: bytes differ"
+        events = [
+            int(float(row["step"]))
+            for row in rows
+            if (row["attempt"], row["rank"]) == (attempt, rank)
+        ]
+        yield from _compare(f"{name} rank {rank} events", reported, events, complete=complete)
+
+
+def _compare(what: str, did: list[int], said: list[int], *, complete: bool) -> Iterator[str]:
+    """One more than was witnessed may have been done by a program that was killed in between."""
+    if said != list(range(len(said))):
+        yield f"{what}: not once and in order: {said}"
+    if not len(did) <= len(said) <= len(did) + (0 if complete else 1):
+        yield f"{what}: {len(did)} done, {len(said)} told"
+
+
+def check_devices(witnesses: Witnesses, shares: dict[str, int]) -> Iterator[str]:
+    """Programs that held more of a device at once than there is; `shares` in thousandths."""
+    changes: dict[str, list[tuple[int, int, str]]] = {}
+    for replica, lines in witnesses.all().items():
+        if not lines or lines[0].rest == "none":
+            continue
+        for device in lines[0].rest.split(","):
+            share = shares.get(replica.split(".")[0], 1000)
+            changes.setdefault(device, []).append((lines[0].at_ns, share, replica))
+            changes[device].append((lines[-1].at_ns, -share, replica))
+    for device, moves in changes.items():
+        held = 0
+        for _, share, replica in sorted(moves):
+            held += share
+            if held > 1000:
+                yield f"{device} is held {held}/1000 when {replica} begins"
+
+
+def keys_left(platform: Platform, sessions: dict[str, Any]) -> list[str]:
+    """What etcd still holds of sessions that have ended."""
+    socket = platform.folder / "data/controlplane/etcd/localhost:1"
+    if not socket.exists():
+        return []
+
+    async def listed_keys() -> list[str]:
+        async with EtcdStore([f"unix://{socket}"], clock=SystemClock()) as store:
+            found = []
+            for prefix in (records.SESSIONS, records.NAMES, records.REQUESTS):
+                found += [item.key for item in (await store.list(prefix)).items]
+            nodes = [
+                records.decode_allocation(item.value)
+                for item in (await store.list(records.ALLOCATIONS)).items
+            ]
+            return found + [str(held) for node in nodes for held in node.replicas]
+
+    assert all(item["state"] in ENDED for item in sessions.values())
+    with suppress(AssertionError):
+        wait_for(lambda: not asyncio.run(listed_keys()), timeout_s=30, what="no keys")
+    return asyncio.run(listed_keys())
+
+
+def check_nothing_left(platform: Platform, witnesses: Witnesses) -> Iterator[str]:
+    """What stays behind of sessions that have ended."""
+    with suppress(AssertionError):
+        wait_for(lambda: not witnesses.folders_left(), timeout_s=30, what="no folders")
+    for folder in witnesses.folders_left():
+        yield f"replica folder {folder} is left"
+    with suppress(AssertionError):
+        wait_for(lambda: not witnesses.left_processes(), timeout_s=5, what="no processes")
+    for pid in witnesses.left_processes():
+        yield f"process {pid} is left"
+    for item in platform.json("gpustat")["items"]:
+        if item["allocated"] or item["sessions"]:
+            yield f"device is held: {item}"
+
+
+def check(platform: Platform, witnesses: Witnesses, stream: Stream) -> list[str]:
+    """Everything that is wrong, once all faults are healed and nothing is submitted any more."""
+    sessions = settle(platform, stream)
+    wrong = list(check_ends(stream, sessions))
+    shares = {item["id"]: int(1000 * (item["gpus"] % 1 or 1)) for item in sessions.values()}
+    wrong += check_devices(witnesses, shares)
+    for name, item in sessions.items():
+        wrong += check_streams(platform, witnesses, name, item["id"])
+    wrong += check_nothing_left(platform, witnesses)
+    wrong += [f"etcd holds {key}" for key in keys_left(platform, sessions)]
+    return wrong
