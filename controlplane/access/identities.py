@@ -98,7 +98,8 @@ class Identities:
             try:
                 known = await table.get(self._store, key)
             except StoreError as error:
-                raise Unavailable("who you are cannot be checked now", why=str(error)) from error
+                self._log.warning("access.store_unavailable", error=str(error))
+                raise Unavailable("who you are cannot be checked now") from error
         return None if known is None else known.value
 
     def _fingerprint(self, certificate: bytes) -> str:

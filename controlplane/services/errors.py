@@ -7,10 +7,13 @@ import functools
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 import grpc
+import structlog
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.domain import errors
+from controlplane.history.errors import HistoryCorrupt, HistoryTooNew, HistoryUnavailable
+from controlplane.objects.errors import BlobDamaged, ObjectsUnavailable
 from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
@@ -23,6 +26,17 @@ ResponseT = TypeVar("ResponseT")
 
 DOMAIN: Final = "nsml"
 DETAILS: Final = "grpc-status-details-bin"
+
+_ASK: Final = "again in a moment; if it stays so, whoever runs the platform finds it in the log"
+_INSIDE: Final = (
+    HistoryUnavailable,
+    HistoryCorrupt,
+    HistoryTooNew,
+    ObjectsUnavailable,
+    BlobDamaged,
+)
+
+_log = structlog.get_logger("services.errors")
 
 CODES: Final[tuple[tuple[type[errors.NsmlError], grpc.StatusCode], ...]] = (
     (errors.Superseded, grpc.StatusCode.FAILED_PRECONDITION),
@@ -55,10 +69,18 @@ async def refuse(context: Context, error: errors.NsmlError) -> NoReturn:
 
 
 def as_refusal(error: Exception) -> errors.NsmlError:
-    """The refusal that users see for an error that a method may raise."""
-    if isinstance(error, errors.NsmlError):
+    """The refusal that users see for whatever a method raises.
+
+    What the platform stands on speaks of its files, its disk and its sockets: that is for the log.
+    """
+    if isinstance(error, errors.NsmlError) and not isinstance(error, _INSIDE):
         return error
-    return errors.Unavailable("the platform's store does not answer", why=str(error))
+    _log.error("call.failed", error=repr(error), evidence=getattr(error, "why", ""), exc_info=error)
+    if isinstance(error, _INSIDE):
+        return type(error)("a part of the platform cannot be used now", attempt=_ASK)
+    if isinstance(error, StoreError):
+        return errors.Unavailable("the platform's store does not answer", attempt=_ASK)
+    return errors.NsmlError("the platform made a mistake", attempt=_ASK)
 
 
 def answering(
@@ -70,7 +92,9 @@ def answering(
     async def answer(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
         try:
             return await method(self, request, context)
-        except (errors.NsmlError, StoreError) as error:
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - what nobody foresaw must not be told as it is
             await refuse(context, as_refusal(error))
 
     return answer
@@ -89,7 +113,9 @@ def streaming(
             async with contextlib.aclosing(method(self, request, context)) as responses:
                 async for response in responses:
                     yield response
-        except (errors.NsmlError, StoreError) as error:
+        except grpc.aio.AbortError:
+            raise
+        except Exception as error:  # noqa: BLE001 - as above
             await refuse(context, as_refusal(error))
 
     return stream

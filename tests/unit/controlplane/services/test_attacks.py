@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import base64
 import json
+from pathlib import Path
 from typing import Any
 
 import grpc
 import pytest
 
+from controlplane.history.sqlite import open_history
+from nsml.clock import SystemClock, inline
 from nsml.v1 import (
     agents_pb2,
     checkpoints_pb2,
@@ -258,3 +261,23 @@ async def test_no_wish_breaks_a_submission(rig: Rig) -> None:
             getattr(spec, field).seconds = seconds
             request = pb.CreateSessionRequest(request_id=f"{field}{seconds}", spec=spec)
             await sound(kim.sessions.CreateSession(request))
+
+
+async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path) -> None:
+    data = tmp_path / "data"
+    history = await open_history(data / "history.db", clock=SystemClock(), run=inline)
+    async with platform(history=history) as rig:
+        kim = await rig.user("kim")
+        data.rename(tmp_path / "elsewhere")
+        wanted = pb.SessionFilter(include_ended=True)
+        call = kim.sessions.ListSessions(pb.ListSessionsRequest(filter=wanted))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await call
+        assert refusal(caught.value)[:2] == ("UNAVAILABLE", "HISTORY_UNAVAILABLE")
+        assert str(tmp_path) not in str(caught.value) + str(caught.value.trailing_metadata())
+        # A mistake of ours: nobody foresaw that it is closed.
+        await history.close()
+        reading = kim.sessions.ListSessions(pb.ListSessionsRequest(filter=wanted))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await reading
+        assert "database" not in str(caught.value.details())
