@@ -52,6 +52,7 @@ from controlplane.services.presenting import Presenter
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.store.election import Candidate
 from controlplane.store.interface import Get, Put, Transaction, absent
+from nsml.clock import inline
 from nsml.v1 import (
     accounts_pb2_grpc,
     agents_pb2_grpc,
@@ -69,7 +70,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
-    from nsml.clock import Clock
+    from nsml.clock import Clock, Offload
 
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -80,6 +81,7 @@ class Surroundings:
 
     Attributes:
         random_bytes: so many unpredictable bytes.
+        run: for what takes long; nothing else may wait for it.
     """
 
     store: KeyValueStore
@@ -88,6 +90,7 @@ class Surroundings:
     authority: Authority
     clock: Clock
     random_bytes: Callable[[int], bytes]
+    run: Offload = inline
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -168,7 +171,7 @@ class ControlPlane:
         self.contacts = Contacts(state=self.state, clock=clock)
         self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
         self.references = References(state=self.state, history=history)
-        self.content = Content(objects=on.objects, history=history, state=self.state)
+        self.content = Content(objects=on.objects, history=history, state=self.state, run=on.run)
         self.datasets = Datasets(history=history, content=self.content, clock=clock)
         self.submitter = Submitter(
             store=store,

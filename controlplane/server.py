@@ -115,6 +115,7 @@ async def surroundings(
             authority=open_authority(data, clock),
             clock=clock,
             random_bytes=secrets.token_bytes,
+            run=in_thread,
         )
 
 

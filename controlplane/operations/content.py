@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections import OrderedDict
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller, may_see
 from controlplane.domain.names import check_digest
 from controlplane.objects.errors import BlobNotFound
+from nsml.clock import inline
 from nsml.content import manifest as manifests
 from nsml.content.errors import ContentError
 
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.operations.state import LiveState
+    from nsml.clock import Offload
     from nsml.content.manifest import Manifest
 
 MOST_ASKED: Final = 10_000
@@ -33,6 +37,9 @@ BATCH_BLOBS: Final = 512
 REMEMBERED: Final = 4_096
 """Manifests that are known to be complete, roots that callers were shown, and that they sent."""
 
+MEMBERS: Final = 1_000_000
+"""Digests of which it is remembered that a manifest lists them."""
+
 SEND_IT: Final = "send what FindMissingBlobs names, with the manifest as its root"
 
 _MANIFEST: Final = b'{"entries":['
@@ -43,12 +50,21 @@ Part = tuple[str, bytes, bool]
 
 
 class Content:
-    """The way of bytes, and the right to read them."""
+    """The way of bytes, and the right to read them.
 
-    def __init__(self, *, objects: ObjectStore, history: History, state: LiveState) -> None:
+    Args:
+        run: for manifests: to check one of a million files takes many seconds.
+    """
+
+    def __init__(
+        self, *, objects: ObjectStore, history: History, state: LiveState, run: Offload = inline
+    ) -> None:
         self._objects = objects
         self._history = history
         self._state = state
+        self._run = run
+        self._checking = asyncio.Lock()
+        self._members: OrderedDict[str, frozenset[str]] = OrderedDict()
         self._complete: OrderedDict[str, None] = OrderedDict()
         self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._sent: OrderedDict[tuple[str, str], None] = OrderedDict()
@@ -126,7 +142,9 @@ class Content:
         """
         data = await self._objects.get(check_digest(root))
         try:
-            return manifests.decode(data)
+            # One at a time: large ones must not take all threads.
+            async with self._checking:
+                return await self._run(partial(manifests.decode, data))
         except ContentError as error:
             raise InvalidRequest(f"{root[:12]} is not a manifest", why=str(error)) from error
 
@@ -147,13 +165,22 @@ class Content:
         if not await self._may_read(caller, check_digest(root)):
             raise NotFound(f"there is no content {root[:12]}")
         if any(digest != root for digest in digests):
-            known = (await self.manifest(root)).blobs()
-            _check_members(root, known, digests)
+            _check_members(root, await self._blobs_of(root), digests)
         for digest in digests or [root]:
             try:
                 yield digest, await self._objects.get(digest)
             except BlobNotFound:
                 raise NotFound(f"a part of {root[:12]} is lost", why=digest[:12]) from None
+
+    async def _blobs_of(self, root: str) -> frozenset[str]:
+        """What a manifest lists; a large tree is read in many calls, and checked once."""
+        known = self._members.pop(root, None)
+        if known is None:
+            known = frozenset((await self.manifest(root)).blobs())
+        self._members[root] = known
+        while len(self._members) > 1 and sum(map(len, self._members.values())) > MEMBERS:
+            self._members.popitem(last=False)
+        return known
 
     async def _may_read(self, caller: Caller, root: str) -> bool:
         if (_who(caller), root) in self._shown:

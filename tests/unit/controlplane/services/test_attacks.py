@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 from pathlib import Path
@@ -21,6 +22,7 @@ from nsml.v1 import (
 )
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
+from tests.unit.controlplane.services.test_content import push, read, send, tree
 from tests.unit.controlplane.services.test_sessions import Ingest, _all, refusal
 
 FAR = (1 << 64) - 1
@@ -281,3 +283,40 @@ async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path)
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await reading
         assert "database" not in str(caught.value.details())
+
+
+async def test_a_large_manifest_keeps_nobody_waiting(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    started, go_on = asyncio.Event(), asyncio.Event()
+
+    async def held(work: Any) -> Any:
+        started.set()
+        await go_on.wait()
+        return work()
+
+    rig.plane.content._run = held
+    manifest, blobs = tree(a=b"one")
+    await send(kim, blobs)
+    pushing = asyncio.ensure_future(push(kim, "digits", manifest))
+    await started.wait()
+    assert not (await lee.sessions.ListSessions(pb.ListSessionsRequest())).sessions
+    assert not pushing.done()
+    go_on.set()
+    assert (await pushing).version == 1
+
+
+async def test_a_tree_that_is_read_in_many_calls_is_checked_once(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    manifest, blobs = tree(a=b"one", b=b"two")
+    await send(kim, blobs)
+    await push(kim, "digits", manifest)
+    checked = []
+
+    async def counted(work: Any) -> Any:
+        checked.append(work)
+        return work()
+
+    rig.plane.content._run = counted
+    for _ in range(3):
+        assert await read(kim, manifest.digest, *blobs) == blobs
+    assert len(checked) == 1
