@@ -26,6 +26,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from bench.platform import Platform
 from controlplane.operations import records
 from controlplane.store.etcd import EtcdStore
@@ -57,6 +59,14 @@ while step != steps:
 note("end", code)
 sys.exit(code)
 '''
+
+SOAKING = [
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        "NSML_SOAK_SECONDS" not in os.environ, reason="NSML_SOAK_SECONDS is not set"
+    ),
+]
+"""Marks of what takes minutes: only on request."""
 
 ENDED = {"SUCCEEDED", "FAILED", "STOPPED"}
 STOPPED_IN_TIME_S = 60.0

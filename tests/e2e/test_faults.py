@@ -12,6 +12,7 @@ from bench.platform import PROGRAMS, Platform
 from tests.e2e.nemesis import (
     ENDED,
     PROGRAM,
+    SOAKING,
     Faults,
     Witnesses,
     check_nothing_left,
@@ -205,7 +206,7 @@ def test_a_store_that_stands_still_disturbs_no_session(platform, witnesses):
     session.is_whole()
 
 
-@pytest.mark.parametrize("restarts", [4, pytest.param(20, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("restarts", [4, pytest.param(20, marks=SOAKING)])
 def test_a_follower_prints_each_byte_once(platform, witnesses, tmp_path, restarts):
     session = Submitted(platform, witnesses)
     log, listing = tmp_path / "log", tmp_path / "listing"

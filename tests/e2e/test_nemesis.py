@@ -1,6 +1,6 @@
 """Random kills, pauses and restarts under a stream of sessions: nothing is lost, doubled or left.
 
-NSML_SOAK_SECONDS makes the long run longer, NSML_SEED repeats one.
+NSML_SOAK_SECONDS=120 asks for the long run, NSML_SEED repeats one.
 """
 
 import os
@@ -11,7 +11,7 @@ import time
 import pytest
 
 from bench.platform import Platform
-from tests.e2e.nemesis import Faults, Stream, Witnesses, check
+from tests.e2e.nemesis import SOAKING, Faults, Stream, Witnesses, check
 from tests.e2e.programs import wait_for
 
 SHORT_S = 12.0
@@ -63,7 +63,9 @@ def test_a_moment_of_faults():
     torment([], SHORT_S)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("options", [[], ["--embedded"]], ids=["etcd", "embedded"])
+@pytest.mark.parametrize(
+    "options",
+    [pytest.param([], id="etcd", marks=SOAKING), pytest.param(["--embedded"], marks=SOAKING)],
+)
 def test_a_long_run_of_faults(options):
     torment(options, SOAK_S)
