@@ -6,7 +6,7 @@
     shim.json    who the shim is (its claim)             shim writes, atomically, once per replica
     output       stdout and stderr; the byte offset identifies log text
     exit.json    the exit record                         shim writes, atomically and durably, last
-    .reserve     room for exit.json on a full disk           shim takes it at its start
+    .reserve     room for exit.json on a full disk       shim takes it at its start
     stop.json    the stop order {reason, grace_s}        agent writes, then signals the shim
     contact      its mtime moves while the agent has contact with the control plane
     app/         the session's working copy of its code  seen as /app
