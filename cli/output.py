@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
 from nsml.view.tables import Column, pick, render
-from nsml.view.text import visible
+from nsml.view.text import escaped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -35,7 +35,7 @@ def write_list(
 def _write_records(app: App, records: Sequence[Mapping[str, Any]], name: str) -> None:
     if app.format is Format.NAME:
         for record in records:
-            app.write(str(record[name]))
+            _write_name(app, str(record[name]))
         return
     narrowed = [_narrow(app, record) for record in records]
     match app.format:
@@ -69,7 +69,12 @@ def write_one(
         case Format.CSV:
             _write_csv(app, [_narrow(app, record)])
         case Format.NAME:
-            app.write(str(record[name]))
+            _write_name(app, str(record[name]))
+
+
+def _write_name(app: App, name: str) -> None:
+    """Exact for programs; a person sees what is no text instead of having it act."""
+    app.write(visible(name) if app.stdout.isatty() else name)
 
 
 def write_line(app: App, record: Mapping[str, Any]) -> None:
@@ -94,10 +99,14 @@ def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> l
 
 
 def to_json(value: Any) -> str:
-    """Strict JSON on one line: NaN and infinities, which JSON has not, as strings."""
+    """Strict JSON on one line: NaN and infinities, which JSON has not, as strings.
+
+    Readable in every script, but what a terminal would obey is escaped: the value is the same.
+    """
     import json
 
-    return json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    text = json.dumps(_finite(value), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return escaped(text)
 
 
 def _finite(value: Any) -> Any:

@@ -32,6 +32,13 @@ def visible(text: str) -> str:
     return _UNSAFE.sub(_shown, text)
 
 
+def escaped(json_text: str) -> str:
+    """JSON of the same value, without what a terminal would obey or cannot be written."""
+    if json_text.isascii() and "\x7f" not in json_text:
+        return json_text
+    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text)
+
+
 def _shown(match: re.Match[str]) -> str:
     code = ord(match[0])
     if match[0] in "\n\t":

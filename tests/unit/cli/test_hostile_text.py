@@ -1,0 +1,76 @@
+"""Text of other people, programs and machines never acts on the terminal of who reads it."""
+
+import json
+import re
+
+import pytest
+
+from nsml.v1 import resources_pb2
+
+from .test_every_command import ARGUMENTS, LOCAL, READING
+
+EVIL = "a\x1b]0;t\x07\x1b[2J\x9b31m\u202e\u2066\x7f\r\nb\x08\u2028<"
+ACTS = re.compile("[\x00-\x09\x0b-\x1a\x1c-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+OTHERS = {
+    "sessions of others": ["ps", "-a"],
+    "logs": ["logs", "kim/mnist/1"],
+    "plot": ["plot", "kim/mnist/1"],
+    "memo": ["memo", "kim/mnist/1"],
+    "command": ["command", "kim/mnist/1"],
+    "stop": ["stop", "-y", "kim/mnist/1"],
+    "no such": ["model", "pull", "kim/mnist/1", "worst"],
+}
+READ = {name: [*name.split(), *ARGUMENTS[name]] for name in sorted(set(READING) - LOCAL)}
+
+
+@pytest.fixture
+def hostile(state, everything):
+    session = everything
+    session.memo = EVIL
+    session.command.extend(["nsml", "run", EVIL])
+    session.spec.args.append(EVIL)
+    session.waiting = EVIL
+    session.summary.update({EVIL: EVIL, "nested": {EVIL: [EVIL]}})
+    session.replicas[0].node = EVIL
+    session.replicas[0].devices.add(uuid=EVIL, model=EVIL)
+    session.end.message = EVIL
+    state.report(session, EVIL, 1.0, step=3)
+    state.report(session, "note", json=json.dumps(EVIL, ensure_ascii=False), step=3)
+    state.checkpoints[session.id][0].summary.update({EVIL: EVIL})
+    state.checkpoints[session.id].append(type(state.checkpoints[session.id][0])())
+    state.checkpoints[session.id][-1].CopyFrom(state.checkpoints[session.id][0])
+    state.checkpoints[session.id][-1].name = EVIL
+    state.datasets[0].message = EVIL
+    node = state.nodes[0]
+    node.host = node.device_note = node.pod = node.agent_version = EVIL
+    node.devices[0].device.CopyFrom(resources_pb2.Device(uuid=EVIL, model=EVIL, simulated=True))
+    return session
+
+
+def acts(text: str) -> list[str]:
+    """What in a screen would be obeyed, but for the colours that the program itself sets."""
+    plain = re.sub(r"\x1b\[[0-9;]*[mK]", "", text.replace("\r\n", "\n").replace("\r\x1b[K", ""))
+    return [*ACTS.findall(plain), *re.findall("\x1b.{0,5}", plain)]
+
+
+@pytest.mark.parametrize("output", ["table", "wide", "json", "jsonl", "yaml", "csv", "name"])
+@pytest.mark.parametrize("name", READ)
+def test_no_format_lets_it_through(name, output, nsml, hostile, project, tmp_path):
+    words = [*READ[name][: len(name.split())], "-o", output, *READ[name][len(name.split()) :]]
+    if name == "model pull":
+        words.append(str(tmp_path / "pulled"))
+    result = nsml(*words, terminal=True, check=False)
+    assert acts(result.stdout + result.stderr) == []
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_no_other_command_does(name, nsml, hostile):
+    result = nsml(*OTHERS[name], terminal=True, check=False)
+    assert acts(result.stdout + result.stderr) == []
+
+
+def test_programs_still_read_what_was_written(nsml, hostile):
+    found = json.loads(nsml("ps", "-a", "-o", "json").stdout)
+    assert found["items"][0]["memo"] == EVIL
+    names = nsml("model", "ls", "kim/mnist/1", "-o", "json").stdout
+    assert [item["name"] for item in json.loads(names)["items"]] == ["best", EVIL]
