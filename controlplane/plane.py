@@ -280,6 +280,7 @@ class ControlPlane:
             committer=self.committer,
             contacts=self.contacts,
             registrar=Registrar(
+                state=self.state,
                 committer=self.committer,
                 contacts=self.contacts,
                 clock=on.clock,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -71,10 +72,16 @@ class Liveness:
             # Nothing may go down any more: the shims' own clocks count from the last word that the
             # agent had of us.
             link.close(Unavailable("nothing was heard of the agent for too long"))
-        await self._committer.decide(
-            lambda draft: silence.contact_changed(
-                draft, node, self._contacts.unheard, self._clock.time()
-            )
+        await self._committer.decide_all(
+            [
+                partial(
+                    silence.contact_changed,
+                    session_id=session_id,
+                    unheard=self._contacts.unheard,
+                    now=self._clock.time(),
+                )
+                for session_id in silence.sessions_of(self._state, node)
+            ]
         )
 
     async def _lose_overdue(self, node: str, silent_for: float) -> None:
@@ -90,16 +97,20 @@ class Liveness:
                 overdue.add(session.id)
         if overdue:
             self._log.warning("node.lost_sessions", node=node, sessions=sorted(overdue))
-            await self._committer.decide(
-                lambda draft: silence.lose(
-                    draft,
-                    node,
-                    sorted(overdue),
-                    silence.Proof(
-                        cause=Cause.LOST_AFTER,
-                        message=f"node {node} was silent for longer than lost_after",
-                        now=self._clock.time(),
-                    ),
-                    self._contacts.unheard,
-                )
+            proof = silence.Proof(
+                cause=Cause.LOST_AFTER,
+                message=f"node {node} was silent for longer than lost_after",
+                now=self._clock.time(),
+            )
+            await self._committer.decide_all(
+                [
+                    partial(
+                        silence.lose,
+                        session_id=session_id,
+                        node=node,
+                        proof=proof,
+                        unheard=self._contacts.unheard,
+                    )
+                    for session_id in sorted(overdue)
+                ]
             )

@@ -104,6 +104,10 @@ class Committer:
         self._wake.set()
         return await done
 
+    async def decide_all(self, decisions: Sequence[Callable[[Draft], T]]) -> list[T]:
+        """Make many decisions, in their order, in as few transactions as hold them."""
+        return await asyncio.gather(*[self.decide(decision) for decision in decisions])
+
     async def run(self, fence: Compare) -> None:
         """Lead: decide until cancelled, or until the fence does not hold (Deposed)."""
         self._leading = True
@@ -155,21 +159,20 @@ class Committer:
         if not draft.is_empty:
             try:
                 result = await self._write(draft, fence)
-            except InvalidTransaction:
-                # Together they are too many bytes; one alone never is.
+            except InvalidTransaction as error:
+                # Together they are too large; one alone never should be.
                 half = len(results) // 2
+                if not half:
+                    self._log.error("plan.too_large", reason=str(error))
+                    _resolve(batch[0], _Failed(error))
+                    return batch[1:]
                 return await self._commit_some(batch[:half], fence) + batch[half:]
             if result is None:
                 return batch
             draft.applied(result.revision)
             self._log.debug("plan.committed", revision=result.revision, decisions=len(results))
         for pending, outcome in zip(batch, results, strict=False):
-            if pending.done.done():
-                continue
-            if isinstance(outcome, _Failed):
-                pending.done.set_exception(outcome.error)
-            else:
-                pending.done.set_result(outcome)
+            _resolve(pending, outcome)
         return batch[len(results) :]
 
     def _decide(self, batch: list[_Pending[Any]]) -> tuple[Draft, list[Any]]:
@@ -236,6 +239,15 @@ class Committer:
 
 @dataclass(frozen=True, slots=True)
 class _Failed:
-    """A decision that raised."""
+    """A decision that raised, or that no transaction holds."""
 
     error: Exception
+
+
+def _resolve(pending: _Pending[Any], outcome: Any) -> None:
+    if pending.done.done():
+        return
+    if isinstance(outcome, _Failed):
+        pending.done.set_exception(outcome.error)
+    else:
+        pending.done.set_result(outcome)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import Denied, StateConflict
 from controlplane.domain.names import check_node
+from controlplane.domain.values import Cause
 from controlplane.operations import silence
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from controlplane.operations.committer import Committer
     from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.reports import Report
+    from controlplane.operations.state import LiveState
     from nsml.clock import Clock
 
 
@@ -32,8 +35,15 @@ class Registrar:
     """Takes agents in."""
 
     def __init__(
-        self, *, committer: Committer, contacts: Contacts, clock: Clock, cluster_id: str
+        self,
+        *,
+        state: LiveState,
+        committer: Committer,
+        contacts: Contacts,
+        clock: Clock,
+        cluster_id: str,
     ) -> None:
+        self._state = state
         self._committer = committer
         self._contacts = contacts
         self._clock = clock
@@ -61,11 +71,37 @@ class Registrar:
                 f"node {node} obeyed a later leader",
                 why=f"term {said.highest_term}, ours is {term}: our store was restored from a copy",
             )
-        unheard = self._contacts.unheard - {node}
-        await self._committer.decide(
-            lambda draft: silence.register(
-                draft, said.node, said.replicas, unheard, self._clock.time()
-            )
-        )
+        await self._settle(said)
+        await self._committer.decide(lambda draft: silence.put_node(draft, said.node))
         self._contacts.unheard -= {node}
         return self._contacts.connect(node)
+
+    async def _settle(self, said: Registration) -> None:
+        """Write what it has, and that what it no longer has is lost."""
+        node = said.node.name
+        known = self._state.nodes.get(node)
+        booted = known is not None and known.value.boot_id != said.node.boot_id
+        proof = silence.Proof(
+            cause=Cause.NODE_LOST,
+            message=f"node {node} was restarted" if booted else f"node {node} has it no longer",
+            now=self._clock.time(),
+        )
+        unheard = self._contacts.unheard - {node}
+        by_session: dict[str, list[Report]] = {
+            session_id: [] for session_id in silence.sessions_of(self._state, node)
+        }
+        for report in said.replicas:
+            by_session.setdefault(report.session_id, []).append(report)
+        await self._committer.decide_all(
+            [
+                partial(
+                    silence.settle,
+                    session_id=session_id,
+                    node=node,
+                    reports=reports,
+                    proof=proof,
+                    unheard=unheard,
+                )
+                for session_id, reports in by_session.items()
+            ]
+        )

@@ -1,4 +1,8 @@
-"""What silence of a node means for its sessions, and which proof ends it."""
+"""What silence of a node means for its sessions, and which proof ends it.
+
+Each decision is about one session, because a node may run more of them than fit into a
+transaction. What is interrupted between two of them is made up for at the next registration.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,11 @@ from controlplane.domain.values import Cause, Exit, Node, ReplicaPhase
 from controlplane.operations.reports import Report, apply_report, follow_replicas
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Sequence
 
     from controlplane.domain.values import Replica, Session
     from controlplane.operations.draft import Draft
+    from controlplane.operations.state import LiveState
 
 LOST_AFTER_MARGIN_S: Final = 30.0
 """Added to lost_after and grace: the shim counts from the agent's own last contact, which may have
@@ -28,50 +33,68 @@ class Proof:
     now: float
 
 
-def contact_changed(draft: Draft, node: str, unheard: frozenset[str], now: float) -> None:
-    """Sessions of a node that fell silent, or was heard again, are UNKNOWN, or no longer."""
-    for session in _sessions_on(draft, node):
-        followed = follow_replicas(session, unheard, started_at=now)
-        if followed is not session:
-            draft.put_session(followed)
+def sessions_of(state: LiveState, node: str) -> list[str]:
+    """Ids of those with a replica there that is not finalized, whether it holds anything or not."""
+    return sorted(
+        session_id
+        for session_id, stored in state.sessions.items()
+        if any(
+            one.node == node and one.phase is not ReplicaPhase.FINALIZED
+            for one in stored.value.replicas
+        )
+    )
 
 
-def lose(
-    draft: Draft, node: str, session_ids: Iterable[str], proof: Proof, unheard: frozenset[str]
+def contact_changed(draft: Draft, session_id: str, unheard: frozenset[str], now: float) -> None:
+    """A node of the session fell silent, or was heard again: it is UNKNOWN, or no longer."""
+    session = draft.session(session_id)
+    if session is None:
+        return
+    followed = follow_replicas(session, unheard, started_at=now)
+    if followed is not session:
+        draft.put_session(followed)
+
+
+def lose(draft: Draft, session_id: str, node: str, proof: Proof, unheard: frozenset[str]) -> None:
+    """The session's replicas on the node are gone."""
+    session = draft.session(session_id)
+    for one in session.replicas if session else ():
+        if session and one.node == node:
+            apply_report(draft, _loss(session, one, proof), unheard, proof.now)
+
+
+def settle(
+    draft: Draft,
+    session_id: str,
+    node: str,
+    *,
+    reports: Sequence[Report],
+    proof: Proof,
+    unheard: frozenset[str],
 ) -> None:
-    """The replicas of these sessions on the node are gone."""
-    for session_id in session_ids:
-        session = draft.session(session_id)
-        for one in session.replicas if session else ():
-            if session and one.node == node:
-                apply_report(draft, _loss(session, one, proof), unheard, proof.now)
-
-
-def register(
-    draft: Draft, node: Node, reports: tuple[Report, ...], unheard: frozenset[str], now: float
-) -> None:
-    """Write what a node is and what it says it has; what it had and no longer has is lost.
+    """A node has said all that it has: what it had of the session and no longer has is lost.
 
     A replica that was placed and of which the node never spoke has not begun: its order stands.
     """
+    for report in reports:
+        apply_report(draft, report, unheard, proof.now)
+    has = {(report.attempt, report.rank) for report in reports}
+    session = draft.session(session_id)
+    for one in session.replicas if session else ():
+        if session is None or one.node != node or one.phase is ReplicaPhase.PLACED:
+            continue
+        if (session.attempt, one.rank) not in has:
+            apply_report(draft, _loss(session, one, proof), unheard, proof.now)
+    contact_changed(draft, session_id, unheard, proof.now)
+
+
+def put_node(draft: Draft, node: Node) -> None:
+    """Write what a node is; what was decided about it here stays."""
     known = draft.node(node.name)
     if known is not None:
         node = replace(node, draining=known.draining)
     if known is None or replace(known, registered_at=node.registered_at) != node:
         draft.put_node(node)
-    for report in reports:
-        apply_report(draft, report, unheard, now)
-    has = {(report.session_id, report.attempt, report.rank) for report in reports}
-    booted = known is not None and known.boot_id != node.boot_id
-    message = f"node {node.name} was restarted" if booted else f"node {node.name} has it no longer"
-    proof = Proof(cause=Cause.NODE_LOST, message=message, now=now)
-    for session in _sessions_of(draft, node.name):
-        for one in session.replicas:
-            if one.node != node.name or one.phase is ReplicaPhase.PLACED:
-                continue
-            if (session.id, session.attempt, one.rank) not in has:
-                apply_report(draft, _loss(session, one, proof), unheard, now)
-    contact_changed(draft, node.name, unheard, now)
 
 
 def _loss(session: Session, replica: Replica, proof: Proof) -> Report:
@@ -85,22 +108,3 @@ def _loss(session: Session, replica: Replica, proof: Proof) -> Report:
         at=proof.now,
         exit=Exit(cause=proof.cause, message=proof.message, ended_at=proof.now, ran_for_s=ran),
     )
-
-
-def _sessions_on(draft: Draft, node: str) -> Iterator[Session]:
-    """Those that hold something there."""
-    held = {held.session_id for held in draft.allocation(node).replicas}
-    for session_id in sorted(held):
-        session = draft.session(session_id)
-        if session is not None:
-            yield session
-
-
-def _sessions_of(draft: Draft, node: str) -> Iterator[Session]:
-    """Those with a replica there that is not finalized, whether it holds anything or not."""
-    for session_id in sorted(draft.state.sessions):
-        session = draft.session(session_id)
-        if session is not None and any(
-            one.node == node and one.phase is not ReplicaPhase.FINALIZED for one in session.replicas
-        ):
-            yield session

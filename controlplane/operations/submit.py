@@ -194,8 +194,10 @@ class Submitter:
         try:
             made = await self._made(self._fresh(batch))
         except InvalidTransaction:
-            # Together they are too many bytes; one alone never is.
+            # Together they are too many bytes; one alone is far below the bound.
             half = len(batch) // 2
+            if not half:
+                raise
             await self._write(batch[:half])
             await self._write(batch[half:])
         except (CommitUnknown, StoreUnavailable) as error:

@@ -14,7 +14,7 @@ from google.rpc import error_details_pb2, status_pb2
 from controlplane.domain import errors
 from controlplane.history.errors import HistoryCorrupt, HistoryTooNew, HistoryUnavailable
 from controlplane.objects.errors import BlobDamaged, ObjectsUnavailable
-from controlplane.store.interface import StoreError
+from controlplane.store.interface import CommitUnknown, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -75,7 +75,12 @@ def as_refusal(error: Exception) -> errors.NsmlError:
     """
     if isinstance(error, errors.NsmlError) and not isinstance(error, _INSIDE):
         return error
-    _log.error("call.failed", error=repr(error), evidence=getattr(error, "why", ""), exc_info=error)
+    evidence = getattr(error, "why", "")
+    if isinstance(error, StoreUnavailable | CommitUnknown | errors.Unavailable):
+        # It passes: nothing to mend here, and no reason to show where we were.
+        _log.warning("call.unavailable", error=repr(error), evidence=evidence)
+    else:
+        _log.error("call.failed", error=repr(error), evidence=evidence, exc_info=error)
     if isinstance(error, _INSIDE):
         return type(error)("a part of the platform cannot be used now", attempt=_ASK)
     if isinstance(error, StoreError):

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from dataclasses import dataclass
 
+from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause
 from controlplane.history.sqlite import open_history
@@ -14,6 +15,7 @@ from controlplane.loops.liveness import Liveness
 from controlplane.loops.scheduling import Scheduling
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.export import Exporter
+from controlplane.operations.registration import Registrar, Registration
 from controlplane.operations.reports import apply_report
 from controlplane.operations.silence import LOST_AFTER_MARGIN_S
 from controlplane.operations.state import LiveState
@@ -209,3 +211,31 @@ async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
         assert charged == 0.0
         assert await at.made.store.get(f"session/{one.id}") is None
         await history.close()
+
+
+async def test_a_node_with_more_sessions_than_a_transaction_holds() -> None:
+    many = [session(0, cpu=1, memory=1) for _ in range(300)]
+    async with led(node("a"), *many) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        at.run(liveness(at))
+        await turns(200)
+        for one in many:
+            await at.say(one, "RUNNING")
+        await at.clock.pass_(SILENT_AFTER_S)
+        await turns(200)
+        states = {at.state.session(one.id).state for one in many}
+        assert states == {SessionState.UNKNOWN}
+        registrar = Registrar(
+            state=at.state,
+            committer=at.committer,
+            contacts=at.contacts,
+            clock=at.clock,
+            cluster_id="c",
+        )
+        said = Registration(
+            node=node("a", boot_id="boot2"), cluster_id="c", highest_term=0, replicas=()
+        )
+        await registrar.register(NodeCaller(node="a"), said, 1 << 40)
+        assert not at.state.allocations["a"].value.replicas
+        assert {at.state.session(one.id).end.cause for one in many} == {Cause.NODE_LOST}

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.values import Cause, ReplicaPhase, Session
+from controlplane.domain.values import Cause, Node, ReplicaPhase, Session
 from controlplane.operations import silence
-from controlplane.operations.reports import BACKOFF_S
+from controlplane.operations.reports import BACKOFF_S, Report
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Script, report
 
@@ -163,18 +163,24 @@ def test_a_good_run_forgives_bad_attempts() -> None:
     assert after.state == "HELD"
 
 
+def register(script: Script, one: Session, as_node: Node, *has: Report) -> None:
+    proof = silence.Proof(cause=Cause.NODE_LOST, message="test", now=script.now)
+    script.decide(
+        lambda d: silence.settle(
+            d, one.id, as_node.name, reports=has, proof=proof, unheard=script.unheard
+        )
+    )
+    script.decide(lambda d: silence.put_node(d, as_node))
+
+
 def test_silence_keeps_devices_until_there_is_proof() -> None:
     script, one = placed()
     script.say(one, "RUNNING")
     script.unheard = frozenset({"a"})
-    script.decide(lambda d: silence.contact_changed(d, "a", script.unheard, script.now))
+    script.decide(lambda d: silence.contact_changed(d, one.id, script.unheard, script.now))
     assert (script.session(one).state, script.held("a")) == ("UNKNOWN", 1000)
     script.unheard = frozenset()
-    script.decide(
-        lambda d: silence.register(
-            d, node("a"), (report(one, "RUNNING"),), script.unheard, script.now
-        )
-    )
+    register(script, one, node("a"), report(one, "RUNNING"))
     assert (script.session(one).state, script.held("a")) == ("RUNNING", 1000)
 
 
@@ -182,7 +188,7 @@ def test_a_new_boot_without_the_replica_is_proof() -> None:
     script, one = placed()
     script.say(one, "RUNNING")
     fresh = node("a", boot_id="boot2")
-    script.decide(lambda d: silence.register(d, fresh, (), frozenset(), script.now))
+    register(script, one, fresh)
     ended = script.session(one)
     assert (ended.state, ended.end.cause, script.held("a")) == ("FAILED", Cause.NODE_LOST, 0)
     assert script.state.nodes["a"].value.boot_id == "boot2"
@@ -190,7 +196,7 @@ def test_a_new_boot_without_the_replica_is_proof() -> None:
 
 def test_an_order_of_which_the_node_never_spoke_stands() -> None:
     script, one = placed()
-    script.decide(lambda d: silence.register(d, node("a"), (), frozenset(), script.now))
+    register(script, one, node("a"))
     assert (script.session(one).state, script.held("a")) == ("PREPARING", 1000)
 
 
@@ -198,13 +204,13 @@ def test_what_an_ended_replica_left_is_lost_with_it() -> None:
     script, one = placed()
     script.say(one, "EXITED", cause="COMPLETED")
     assert script.session(one).state == "FINALIZING"
-    script.decide(lambda d: silence.register(d, node("a"), (), frozenset(), script.now))
+    register(script, one, node("a"))
     assert script.session(one).state == "SUCCEEDED"
 
 
 def test_draining_survives_a_registration() -> None:
     script = Script(node("a", draining=True))
-    script.decide(lambda d: silence.register(d, node("a"), (), frozenset(), script.now))
+    script.decide(lambda d: silence.put_node(d, node("a")))
     assert script.state.nodes["a"].value.draining
 
 
