@@ -272,18 +272,29 @@ class Leadership:
         position = self._term + 1
         while True:
             try:
-                async with contextlib.aclosing(self._store.watch(self._key, position)) as batches:
-                    async for batch in batches:
-                        position = max(position, batch.revision + 1)
-                        if any(event.key == self._key for event in batch.events):
-                            raise LeadershipLost(f"term {self._term} was ended by somebody else")
+                await self._watch_for_the_end(position)
             except Compacted:
-                item = await self._store.get(self._key)
-                if item is None or item.create_revision != self._term:
-                    raise LeadershipLost(f"term {self._term} is over") from None
-                position = (await self._store.list(self._key)).revision + 1
+                position = await self._position_after_a_look(position)
             except StoreUnavailable:
                 await self._clock.sleep(WATCH_RETRY_S)
+
+    async def _watch_for_the_end(self, position: int) -> None:
+        async with contextlib.aclosing(self._store.watch(self._key, position)) as batches:
+            async for batch in batches:
+                if any(event.key == self._key for event in batch.events):
+                    raise LeadershipLost(f"term {self._term} was ended by somebody else")
+
+    async def _position_after_a_look(self, position: int) -> int:
+        """Where to watch from when history is gone; the same place when the store does not answer."""
+        try:
+            listing = await self._store.list(self._key)
+        except StoreUnavailable:
+            await self._clock.sleep(WATCH_RETRY_S)
+            return position
+        terms = {item.create_revision for item in listing.items if item.key == self._key}
+        if self._term not in terms:
+            raise LeadershipLost(f"term {self._term} is over")
+        return listing.revision + 1
 
     async def _step_down(self) -> None:
         self._valid_until = 0.0

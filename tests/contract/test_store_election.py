@@ -15,11 +15,13 @@ from controlplane.store.election import (
     watch_leader,
 )
 from controlplane.store.interface import (
+    Compacted,
     Delete,
     Get,
     KeyValueStore,
     Lease,
     Put,
+    StoreUnavailable,
     Transaction,
     absent,
     holds,
@@ -254,3 +256,51 @@ async def test_changes_of_leadership_can_be_watched(engine: Engine) -> None:
         async with stand(store, "one") as one:
             assert await anext(leaders) == Leader(member="one", address="one:1", term=one.term)
         assert await anext(leaders) is None
+
+
+class Forgetful:
+    """A store whose history of the leader's key is gone at first, and that then does not answer."""
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self._store = store
+        self.faults = ["compacted", "silent"]
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+    def watch(self, prefix: str, from_revision: int):
+        if prefix == "leader" and "compacted" in self.faults:
+            self.faults.remove("compacted")
+            raise Compacted(from_revision)
+        return self._store.watch(prefix, from_revision)
+
+    async def list(self, prefix: str, *, revision: int = 0):
+        if prefix == "leader" and "silent" in self.faults:
+            self.faults.remove("silent")
+            raise StoreUnavailable("no answer")
+        return await self._store.list(prefix, revision=revision)
+
+
+async def test_history_that_is_gone_ends_no_term_and_hides_no_end(engine: Engine) -> None:
+    async with engine.open() as store:
+        forgetful = Forgetful(store)
+
+        async def has_looked() -> bool:
+            return not forgetful.faults
+
+        async def lead(leads: asyncio.Event) -> None:
+            async with stand(forgetful, "one"):
+                leads.set()
+                await asyncio.Event().wait()
+
+        leads = asyncio.Event()
+        leading = asyncio.create_task(lead(leads))
+        async with asyncio.timeout(LONG_S / 3):
+            await leads.wait()
+            await until(has_looked)
+            leader = await current_leader(store)
+            assert leader is not None
+            assert not leading.done()
+            assert await depose(store, leader)
+            with pytest.raises(LeadershipLost):
+                await leading
