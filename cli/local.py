@@ -184,11 +184,16 @@ class DataFolder:
             os.close(descriptor)
 
     def context(self) -> Context | None:
-        """How the administrator's client reaches the control plane; None when it is not ready."""
+        """How the administrator's client reaches the control plane; None when it is not ready.
+
+        Over its socket, which lies among its private files: the port on the loopback is anybody's
+        while the control plane is down, and who takes it then would be given the token.
+        """
         said = self.said(CONTROL_PLANE)
         if "address" not in said:
             return None
-        return Context(name=CONTEXT_NAME, server=str(said["address"]), token_file=self.admin_token)
+        server = f"unix:{said['socket']}" if said.get("socket") else str(said["address"])
+        return Context(name=CONTEXT_NAME, server=server, token_file=self.admin_token)
 
 
 def data_folder(given: Path | None, environ: Mapping[str, str]) -> DataFolder:

@@ -197,6 +197,24 @@ def test_a_taken_port_is_refused_when_asked_for_and_avoided_otherwise(machine: M
         assert machine.nsml("status").returncode == 0
 
 
+def test_who_takes_the_port_of_a_dead_control_plane_is_sent_no_token(machine: Machine) -> None:
+    # A session shares the loopback with it, and may outlive it.
+    assert machine.up().returncode == 0
+    assert machine.ready()["socket"]
+    port = int(machine.ready()["address"].rpartition(":")[2])
+    program = machine.program()
+    processes.signal_program(program, signal.SIGKILL)
+    processes.wait_gone(program, deadline_s=10)
+    with socket.socket() as thief:
+        thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        thief.bind(("127.0.0.1", port))
+        thief.listen()
+        thief.settimeout(0)
+        assert machine.nsml("status").returncode == 3
+        with pytest.raises(BlockingIOError):
+            thief.accept()
+
+
 def test_a_control_plane_that_cannot_start_says_why(machine: Machine) -> None:
     data = machine.data / "controlplane"
     data.mkdir(parents=True)
