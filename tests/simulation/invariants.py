@@ -7,7 +7,7 @@ wrote, what the store took, what clients were told. Records of the platform are 
 from __future__ import annotations
 
 import asyncio
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -349,7 +349,8 @@ class Referee:
         ]
         if bad:
             # The first bad exit of a gang decides; a rest that was stopped for it does not.
-            first = {(SessionState.FAILED, code) for code in bad}
+            # When another member was lost with its machine, either may have been first.
+            first = {(SessionState.FAILED, None if lost else code) for code in bad}
             return [*first, *([(SessionState.STOPPED, None)] if promise.stopped else [])]
         if len(lives) == wish.replicas and all(life.ended_by_itself for life in lives):
             return [(SessionState.SUCCEEDED, 0)]
@@ -430,10 +431,6 @@ class Referee:
 
     async def check_charges(self, history: History) -> None:
         """Each second of each attempt is charged once."""
-        for session in self.ended.values():
-            due: dict[str, float] = defaultdict(float)
-            for attempt in session.attempts:
-                due[session.owner] += attempt.held_s * attempt.gpu_thousandths / WHOLE_DEVICE
         owners = {session.owner for session in self.ended.values()}
         for owner in sorted(owners):
             due_s = sum(

@@ -11,7 +11,7 @@ from functools import partial
 
 from nsml.client.calls import Client
 from nsml.client.errors import AlreadyEnded, ClientError, NotFound, Unavailable
-from nsml.client.streams import watch_sessions
+from nsml.client.streams import ENDED_STATES, watch_sessions
 from nsml.v1 import sessions_pb2
 from tests.simulation.cluster import USERS, Cluster, simulated
 from tests.simulation.faults import FAULTS, Faults
@@ -41,10 +41,11 @@ class Outcome:
 
 @dataclass(frozen=True, kw_only=True)
 class Chaos:
-    """Which faults, by weight, and how often one begins on average."""
+    """Which faults, by weight, how often one begins on average, and how many may lead."""
 
     kinds: Mapping[str, float]
     every_s: float
+    control_planes: int
 
 
 class User:
@@ -69,13 +70,20 @@ class User:
             await _answered(lambda: self._client.sessions.stop(session.id))
         except AlreadyEnded:
             # Also the answer to a repeated wish whose first answer was lost.
-            state = (await _answered(lambda: self._client.sessions.get(session.id))).state
-            was_first = state == sessions_pb2.SESSION_STATE_STOPPED
+            was_first = await self._end(session) == sessions_pb2.SESSION_STATE_STOPPED
         else:
             was_first = True
         if was_first:
             self._cluster.referee.promises[wish.key].stopped = True
             self._cluster.trace.note("stop promised", wish.key)
+
+    async def _end(self, session: sessions_pb2.Session) -> int:
+        """How a session ended that has: a control plane that is behind may show it alive."""
+        while True:
+            seen = await _answered(lambda: self._client.sessions.get(session.id))
+            if seen.state in ENDED_STATES:
+                return seen.state
+            await asyncio.sleep(AGAIN_S)
 
     async def watch(self) -> None:
         """Look at one's sessions for ever, over every break."""
@@ -115,7 +123,7 @@ async def scenario(
     quiet_within_s: float,
 ) -> Outcome:
     """Run everything to its end and judge it; raises Violation."""
-    async with simulated(seed, wishes) as cluster:
+    async with simulated(seed, wishes, control_planes=chaos.control_planes) as cluster:
         async with asyncio.TaskGroup() as group:
             breaking = _breaking(cluster, chaos, group)
             users = {name: User(cluster, name) for name in USERS}
@@ -206,10 +214,11 @@ def simulate(
     faults: Mapping[str, float] = FAULTS,
     fault_every_s: float = 1.5,
     quiet_within_s: float = QUIET_WITHIN_S,
+    control_planes: int = 2,
 ) -> Outcome:
     """The scenario of a seed, from nothing to the end; raises Violation."""
     wishes = workload(random.Random(f"{seed} wishes"), sessions)
-    chaos = Chaos(kinds=faults, every_s=fault_every_s)
+    chaos = Chaos(kinds=faults, every_s=fault_every_s, control_planes=control_planes)
     try:
         return run(scenario(seed, wishes, chaos, quiet_within_s))
     except Violation as violation:

@@ -34,6 +34,10 @@ def test_a_hundred_sessions_end_right(seed: int) -> None:
     assert outcome.broken_calls > 0
 
 
+def test_a_platform_of_one_control_plane_does_it_too() -> None:
+    assert simulate(1, sessions=50, control_planes=1).faults > 20
+
+
 def test_nothing_is_repeated_when_nothing_goes_wrong() -> None:
     outcome = simulate(1, faults={})
     assert outcome.broken_calls == 0
