@@ -150,7 +150,6 @@ class Tunnels:
         tunnel = self._asked.get(tunnel_id)
         if tunnel is None or tunnel.node != agent.node or tunnel.answer.done():
             raise NotFound("nobody waits for this tunnel")
-        del self._asked[tunnel_id]
         tunnel.answer.set_result(error[:_MOST_ERROR])
         return tunnel
 
