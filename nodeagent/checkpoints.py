@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
@@ -116,6 +117,7 @@ class Uploads:
         self._pause = pause
         self._pending: dict[str, SavedCheckpoint] = {}
         self._changed = asyncio.Event()
+        self._noting = asyncio.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -198,9 +200,8 @@ class Uploads:
 
     async def _pack(self, root: Path, files: Sequence[str]) -> Packed:
         """The manifest of the folder's files, of which a save function may have written none."""
-        packing = partial(pack, root, ignore=OnlyListed(files), max_bytes=_LARGEST)
         try:
-            packed = await uninterrupted(self._run, packing)
+            packed = await uninterrupted(self._run, partial(_packed, root, files))
         except EmptyFolder:
             packed = Packed(manifest=build([]), source=ChunkSource(root, {}), skipped=Skipped())
         if len(packed.manifest.entries) != len(files):
@@ -220,8 +221,10 @@ class Uploads:
                         remove_folder(entry, checkpoints)
 
     async def _note(self) -> None:
-        content = json.dumps([asdict(item) for item in self._pending.values()]).encode()
-        await uninterrupted(self._run, partial(write_atomically, self._noted, content))
+        # one at a time: what is written last must be what is pending now
+        async with self._noting:
+            content = json.dumps([asdict(item) for item in self._pending.values()]).encode()
+            await uninterrupted(self._run, partial(write_atomically, self._noted, content))
 
     def _tell(self) -> None:
         if self._pending:
@@ -233,6 +236,12 @@ class Uploads:
     def _log(self, event: str, checkpoint: SavedCheckpoint, error: Exception | None) -> None:
         told = {} if error is None else {"error": str(error)}
         log.info(event, replica=str(self._replica_id), checkpoint=checkpoint.name, **told)
+
+
+def _packed(root: Path, files: Sequence[str]) -> Packed:
+    """What is larger than all that the disk holds has holes, and could take days to read."""
+    most = min(_LARGEST, shutil.disk_usage(root).used)
+    return pack(root, ignore=OnlyListed(files), max_bytes=most)
 
 
 def _is_file(file: object) -> bool:

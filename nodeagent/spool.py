@@ -37,6 +37,9 @@ _RECORD_FILE = re.compile(r"([1-9][0-9]{0,8})\.records")
 _SEARCH_WINDOW = 1 << 18
 _SEARCH_BUDGET = 1 << 24
 """Bytes that one look for the next valid frame may checksum: a program could feign many."""
+_SEARCHED_IN_ALL = 1 << 24
+"""Bytes of one replica that are looked through for valid frames behind damage: it takes seconds,
+and a program can write, or feign with holes, more than could be read in a day."""
 _LONGEST_GAP = 1 << 32
 """Numbers further ahead than this are taken for noise."""
 
@@ -67,6 +70,7 @@ class ReplicaSpool:
         self._limits = limits or SpoolLimits()
         self._cursors = dict(cursors)
         self._files: dict[int, RecordFile] = {}
+        self._search = Search()
         self._last_writer = 0
         self._log = StreamId(replica_id=replica_id, channel=Channel.LOG, writer=0)
 
@@ -74,6 +78,7 @@ class ReplicaSpool:
         """Read again from `cursors` on: what was sent and not acknowledged is sent again."""
         self._cursors = dict(cursors)
         self._files.clear()
+        self._search = Search()
 
     def read(self, *, final: bool = False) -> list[Item]:
         """The next elements of every stream, bounded by the limits; empty when there are none.
@@ -114,7 +119,8 @@ class ReplicaSpool:
 
     def _new_file(self, writer: int) -> RecordFile:
         stream = StreamId(replica_id=self._replica_id, channel=Channel.METRIC, writer=writer)
-        file = RecordFile(stream, self._cursors.get(stream, Cursor.start(Channel.METRIC)))
+        cursor = self._cursors.get(stream, Cursor.start(Channel.METRIC))
+        file = RecordFile(stream, cursor, self._search)
         self._files[writer] = file
         return file
 
@@ -134,12 +140,20 @@ class ReplicaSpool:
         return [item]
 
 
+@dataclass(slots=True)
+class Search:
+    """How many bytes of one replica's damaged files may still be looked through."""
+
+    left: int = _SEARCHED_IN_ALL
+
+
 class RecordFile:
     """One record file, read frame by frame; `cursor` is behind the last whole frame that was read."""
 
-    def __init__(self, stream: StreamId, cursor: Cursor) -> None:
+    def __init__(self, stream: StreamId, cursor: Cursor, search: Search | None = None) -> None:
         self.stream = stream
         self.cursor = cursor
+        self._quota = search or Search()
         self._suspect = -1
         self._searched_to = 0
 
@@ -247,12 +261,15 @@ class RecordFile:
     def _search(self, descriptor: int, size: int, *, final: bool) -> tuple[int, int] | None:
         """(offset, number) of the next valid frame with a number that is still to come.
 
-        Goes on where the last search ended. One search is bounded, except for the final one.
+        Goes on where the last search ended. One search is bounded, except for the final one; all
+        together are, and what is behind is lost.
         """
         budget = _SEARCH_BUDGET
         unfinished = size
-        while self._searched_to + HEADER.size <= size:
+        while self._searched_to + HEADER.size <= size and self._quota.left > 0:
+            self._searched_to = _behind_holes(descriptor, self._searched_to, size)
             window = os.pread(descriptor, _SEARCH_WINDOW, self._searched_to)
+            self._quota.left -= len(window)
             for position in range(len(window) - HEADER.size + 1):
                 length, checksum, seq = HEADER.unpack_from(window, position)
                 if length > MAX_PAYLOAD or not self._may_come(seq):
@@ -354,6 +371,14 @@ def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) ->
         text=text,
         cursor=Cursor(last=last, offset=cursor.offset + len(text)),
     )
+
+
+def _behind_holes(descriptor: int, offset: int, size: int) -> int:
+    """Where the next bytes are that were written; `size` when there are none."""
+    try:
+        return os.lseek(descriptor, offset, os.SEEK_DATA)
+    except OSError:
+        return size
 
 
 def _is_valid(payload: bytes, checksum: int, seq: int) -> bool:

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.spool import ReplicaSpool, SpoolFollower, SpoolLimits
+from nodeagent.spool import RecordFile, ReplicaSpool, Search, SpoolFollower, SpoolLimits
 from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
 from nsml._frames import MAGIC, MAX_PAYLOAD, frame
 from nsml.clock import inline
@@ -297,6 +297,37 @@ def test_any_damage_loses_only_what_it_touches(
     assert all(body in (bodies.get(n), b"GAP") for n, body in found.items())
     if touched and max(touched) < count:
         assert {n for n, body in found.items() if body == b"GAP"} == touched
+
+
+@pytest.mark.parametrize("start", [b"", whole(3)])
+def test_a_file_of_holes_is_not_read_for_days(folder: ReplicaFolder, start: bytes) -> None:
+    for writer in (1, 2, 3):
+        put(folder, start, writer)
+        os.truncate(folder.spool / f"{writer}.records", 1 << 40)
+    put(folder, whole(2), writer=4)
+    spool = spool_of(folder)
+    items = drain(spool, final=False)
+    items += drain(spool)
+    assert list(records_in(items, 4)) == [1, 2]
+    told = [item for item in items if isinstance(item, Batch) and item.stream == metric(1)]
+    assert sum(len(item.records) for item in told) == start.count(b'"kind"')
+    assert spool.read(final=True) == []
+
+
+def test_more_damage_than_may_be_searched_is_lost(folder: ReplicaFolder) -> None:
+    put(folder, MAGIC + frame(1, b"{}") + b"\xff" * 2000 + frame(2, b"{}"))
+    descriptor = os.open(folder.spool / "1.records", os.O_RDONLY)
+    try:
+        for left, found in ((1 << 20, [1, 2]), (0, [1])):
+            file = RecordFile(metric(1), Cursor.start(Channel.METRIC), Search(left))
+            items = [
+                item for _ in range(4) for item in file.read(descriptor, SpoolLimits(), final=True)
+            ]
+            batches = [item for item in items if isinstance(item, Batch)]
+            assert [item.first for item in batches] == found
+            assert file.cursor.offset == os.fstat(descriptor).st_size
+    finally:
+        os.close(descriptor)
 
 
 @settings(max_examples=40, deadline=None)

@@ -114,6 +114,20 @@ async def test_what_was_overwritten_meanwhile_is_skipped(bench: Bench) -> None:
     assert [path.name for path in bench.folder.checkpoints.iterdir()] == ["2-best"]
 
 
+async def test_a_checkpoint_larger_than_the_disk_is_not_read(bench: Bench) -> None:
+    hollow = bench.save("best", 1, w="1")
+    os.truncate(bench.folder.checkpoints / "1-best" / "model" / "w", 8 << 40)
+    await bench.send(hollow, bench.save("other", 2, w="2"))
+    assert [commit.name for commit in bench.platform.commits] == ["other"]
+
+
+async def test_many_notes_at_once_leave_the_last_one(bench: Bench) -> None:
+    every = [bench.save(f"n{number}", number, w="1") for number in range(1, 30)]
+    await asyncio.gather(*[bench.uploads.add(one) for one in every])
+    noted = json.loads((bench.folder.path / "uploads.json").read_text())
+    assert {one["name"] for one in noted} == {one.name for one in every}
+
+
 async def test_an_older_checkpoint_of_any_depth_is_removed(bench: Bench) -> None:
     first, second = bench.save("best", 1, w="1"), bench.save("best", 2, w="2")
     nest(bench.folder.checkpoints / "1-best", 2000)
