@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Self
 
 import grpc
 import pytest
@@ -52,7 +53,7 @@ class Program:
         _, said = self.process.communicate(timeout=30)
         return self.process.returncode, said.decode()
 
-    def __enter__(self) -> Program:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

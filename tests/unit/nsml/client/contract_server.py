@@ -5,7 +5,6 @@ It places nothing: tests say what sessions do. Its servicers follow the comments
 
 from __future__ import annotations
 
-# ruff: noqa: N802 - gRPC names methods as the contract does
 import fnmatch
 import itertools
 import threading
