@@ -13,10 +13,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from controlplane.domain.lifecycle import (
-    ATTEMPT_LIFE,
+    REPLICA_LIFE,
     SESSION_LIFE,
-    AttemptEvent,
-    AttemptState,
+    ReplicaPhase,
     SessionEvent,
     SessionState,
 )
@@ -101,13 +100,23 @@ def document() -> str:
         "",
         *table(("event", "when"), [(event, EVENTS[event]) for event in SessionEvent]),
         "",
-        "## An attempt",
+        "## A replica",
         "",
-        "One placement of a session, from placement to exit.",
+        (
+            "What a node may report next. An attempt has no state beside this: it goes as far as its "
+            "replicas, and is over when all are gone."
+        ),
         "",
-        *diagram(ATTEMPT_LIFE, AttemptState.PLACED),
-        "",
-        "Events: " + ", ".join(event.value for event in AttemptEvent) + ".",
+        "```mermaid",
+        "stateDiagram-v2",
+        f"    [*] --> {ReplicaPhase.PLACED.value}",
+        *(
+            f"    {before.value} --> {after.value}"
+            for before, following in REPLICA_LIFE.items()
+            for after in following
+        ),
+        f"    {ReplicaPhase.FINALIZED.value} --> [*]",
+        "```",
     ]
     return "\n".join(lines) + "\n"
 

@@ -1,4 +1,4 @@
-"""The life of a session and of an attempt, as tables. docs/lifecycle.md is made from them.
+"""The life of a session and of its replicas, as tables. docs/lifecycle.md is made from them.
 
 Nothing else decides which state follows which: operations name the event and ask `advance`.
 """
@@ -98,56 +98,41 @@ SESSION_LIFE: dict[tuple[SessionState, SessionEvent], SessionState] = {
 """State and event -> next state. What is not listed cannot happen."""
 
 
-class AttemptState(enum.StrEnum):
-    """Where one placement of a session is."""
+class ReplicaPhase(enum.StrEnum):
+    """How far one replica of an attempt came; see nsml.v1.ReplicaPhase."""
 
     PLACED = "PLACED"
     PREPARING = "PREPARING"
     RUNNING = "RUNNING"
     PAUSED = "PAUSED"
-    UNKNOWN = "UNKNOWN"
-    STOPPING = "STOPPING"
-    ENDED = "ENDED"
+    EXITED = "EXITED"
+    FINALIZED = "FINALIZED"
+
+    @property
+    def is_gone(self) -> bool:
+        """True when none of its processes is left."""
+        return self in {ReplicaPhase.EXITED, ReplicaPhase.FINALIZED}
 
 
-class AttemptEvent(enum.StrEnum):
-    """What can happen to an attempt."""
+_P = ReplicaPhase
 
-    ACCEPTED = "accepted by its nodes"
-    STARTED = "all replicas run"
-    PAUSED = "paused"
-    FELL_SILENT = "a node fell silent"
-    STOP_ORDERED = "stop ordered"
-    ALL_GONE = "all replicas gone"
-
-
-_A, _V = AttemptState, AttemptEvent
-
-ATTEMPT_LIFE: dict[tuple[AttemptState, AttemptEvent], AttemptState] = {
-    (_A.PLACED, _V.ACCEPTED): _A.PREPARING,
-    (_A.PLACED, _V.STOP_ORDERED): _A.STOPPING,
-    (_A.PLACED, _V.FELL_SILENT): _A.UNKNOWN,
-    (_A.PLACED, _V.ALL_GONE): _A.ENDED,
-    (_A.PREPARING, _V.STARTED): _A.RUNNING,
-    (_A.PREPARING, _V.FELL_SILENT): _A.UNKNOWN,
-    (_A.PREPARING, _V.STOP_ORDERED): _A.STOPPING,
-    (_A.PREPARING, _V.ALL_GONE): _A.ENDED,
-    (_A.RUNNING, _V.PAUSED): _A.PAUSED,
-    (_A.RUNNING, _V.FELL_SILENT): _A.UNKNOWN,
-    (_A.RUNNING, _V.STOP_ORDERED): _A.STOPPING,
-    (_A.RUNNING, _V.ALL_GONE): _A.ENDED,
-    (_A.PAUSED, _V.STARTED): _A.RUNNING,
-    (_A.PAUSED, _V.FELL_SILENT): _A.UNKNOWN,
-    (_A.PAUSED, _V.STOP_ORDERED): _A.STOPPING,
-    (_A.PAUSED, _V.ALL_GONE): _A.ENDED,
-    (_A.UNKNOWN, _V.ACCEPTED): _A.PREPARING,
-    (_A.UNKNOWN, _V.STARTED): _A.RUNNING,
-    (_A.UNKNOWN, _V.PAUSED): _A.PAUSED,
-    (_A.UNKNOWN, _V.STOP_ORDERED): _A.STOPPING,
-    (_A.UNKNOWN, _V.ALL_GONE): _A.ENDED,
-    (_A.STOPPING, _V.ALL_GONE): _A.ENDED,
+REPLICA_LIFE: dict[ReplicaPhase, tuple[ReplicaPhase, ...]] = {
+    _P.PLACED: (_P.PREPARING, _P.RUNNING, _P.PAUSED, _P.EXITED, _P.FINALIZED),
+    _P.PREPARING: (_P.RUNNING, _P.PAUSED, _P.EXITED, _P.FINALIZED),
+    _P.RUNNING: (_P.PAUSED, _P.EXITED, _P.FINALIZED),
+    _P.PAUSED: (_P.RUNNING, _P.EXITED, _P.FINALIZED),
+    _P.EXITED: (_P.FINALIZED,),
+    _P.FINALIZED: (),
 }
-"""State and event -> next state of one attempt."""
+"""What a node may report next of a replica in this phase; anything else is an old report.
+
+An attempt has no state beside this: it goes as far as its replicas, and is over when all are gone.
+"""
+
+
+def is_news(phase: ReplicaPhase, known: ReplicaPhase) -> bool:
+    """Whether a report of `phase` says something to somebody who knows `known`."""
+    return phase in REPLICA_LIFE[known]
 
 
 class ImpossibleTransition(Exception):

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
-from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -53,35 +53,6 @@ class Cause(enum.StrEnum):
     def is_platforms_fault(self) -> bool:
         """True when the program did nothing wrong: such an attempt is repeated if retries are left."""
         return self in {Cause.NODE_LOST, Cause.LOST_AFTER, Cause.PREEMPTED}
-
-
-class ReplicaPhase(enum.StrEnum):
-    """How far one replica came; see nsml.v1.ReplicaPhase."""
-
-    PLACED = "PLACED"
-    PREPARING = "PREPARING"
-    RUNNING = "RUNNING"
-    PAUSED = "PAUSED"
-    EXITED = "EXITED"
-    FINALIZED = "FINALIZED"
-
-    @property
-    def is_gone(self) -> bool:
-        """True when none of its processes is left."""
-        return self in {ReplicaPhase.EXITED, ReplicaPhase.FINALIZED}
-
-
-_PHASE_ORDER = {phase: order for order, phase in enumerate(ReplicaPhase)}
-
-
-def is_later(phase: ReplicaPhase, than: ReplicaPhase) -> bool:
-    """Whether a report of `phase` is news to somebody who knows `than`.
-
-    RUNNING and PAUSED alternate; everything else only goes forward.
-    """
-    if {phase, than} == {ReplicaPhase.RUNNING, ReplicaPhase.PAUSED}:
-        return True
-    return _PHASE_ORDER[phase] > _PHASE_ORDER[than]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,
@@ -22,7 +22,6 @@ from controlplane.domain.values import (
     Isolation,
     Node,
     Replica,
-    ReplicaPhase,
     Resources,
     Session,
     SessionSpec,

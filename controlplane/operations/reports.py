@@ -5,18 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.lifecycle import SessionEvent, SessionState, advance
-from controlplane.domain.values import (
-    Cause,
-    End,
-    EndedAttempt,
-    Exit,
-    Replica,
-    ReplicaPhase,
-    Session,
-    Stop,
-    is_later,
-)
+from controlplane.domain.lifecycle import ReplicaPhase, SessionEvent, SessionState, advance, is_news
+from controlplane.domain.values import Cause, End, EndedAttempt, Exit, Replica, Session, Stop
 
 if TYPE_CHECKING:
     from controlplane.operations.draft import Draft
@@ -56,7 +46,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     if session is None or session.attempt != report.attempt:
         return False
     known = next((one for one in session.replicas if one.rank == report.rank), None)
-    if known is None or known.node != report.node or not is_later(report.phase, known.phase):
+    if known is None or known.node != report.node or not is_news(report.phase, known.phase):
         return False
     # The first word on how it ended stands.
     ended = known.exit or report.exit

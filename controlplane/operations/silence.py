@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.values import Cause, Exit, Node, ReplicaPhase
+from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.values import Cause, Exit, Node
 from controlplane.operations.reports import Report, apply_report, follow_replicas
 
 if TYPE_CHECKING:

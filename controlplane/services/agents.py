@@ -11,7 +11,7 @@ import structlog
 from controlplane.access.current import caller
 from controlplane.domain.errors import Denied, InvalidRequest, NotLeader, NsmlError, StateConflict
 from controlplane.domain.identity import NodeCaller
-from controlplane.domain.values import ReplicaPhase
+from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.operations.orders import orders_for
 from controlplane.operations.reports import apply_report
 from controlplane.services import convert

@@ -13,14 +13,13 @@ from google.protobuf.struct_pb2 import Struct
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from controlplane.domain.errors import InvalidRequest
-from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import (
     Cause,
     Device,
     Exit,
     Isolation,
     Node,
-    ReplicaPhase,
     Resources,
     Session,
     SessionSpec,

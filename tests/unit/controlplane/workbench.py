@@ -8,17 +8,9 @@ from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.plan import Placement, ReplicaPlacement
-from controlplane.domain.values import (
-    Cause,
-    DeviceShare,
-    Exit,
-    Node,
-    ReplicaPhase,
-    Resources,
-    Session,
-)
+from controlplane.domain.values import Cause, DeviceShare, Exit, Node, Resources, Session
 from controlplane.operations import records
 from controlplane.operations.committer import Committer, Deposed
 from controlplane.operations.draft import Draft

@@ -3,14 +3,15 @@
 import pytest
 
 from controlplane.domain.lifecycle import (
-    ATTEMPT_LIFE,
+    REPLICA_LIFE,
     SESSION_LIFE,
-    AttemptState,
     ImpossibleTransition,
+    ReplicaPhase,
     SessionEvent,
     SessionState,
     advance,
     can,
+    is_news,
 )
 
 
@@ -26,7 +27,6 @@ def reachable(table, start):
 
 def test_every_state_is_reached_from_the_first():
     assert reachable(SESSION_LIFE, SessionState.QUEUED) == set(SessionState)
-    assert reachable(ATTEMPT_LIFE, AttemptState.PLACED) == set(AttemptState)
 
 
 @pytest.mark.parametrize("state", SessionState)
@@ -51,3 +51,14 @@ def test_what_is_not_in_the_table_cannot_happen():
     assert not can(SessionState.SUCCEEDED, SessionEvent.STARTED)
     with pytest.raises(ImpossibleTransition):
         advance(SessionState.SUCCEEDED, SessionEvent.STARTED)
+
+
+def test_a_replica_never_comes_back_and_is_told_once():
+    assert set(REPLICA_LIFE) == set(ReplicaPhase)
+    for known in ReplicaPhase:
+        assert not is_news(known, known)
+        for phase in ReplicaPhase:
+            if is_news(phase, known):
+                assert phase.is_gone or not known.is_gone
+    assert is_news(ReplicaPhase.RUNNING, ReplicaPhase.PAUSED)
+    assert not is_news(ReplicaPhase.PREPARING, ReplicaPhase.RUNNING)

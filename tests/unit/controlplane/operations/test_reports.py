@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane.domain.values import Cause, Node, ReplicaPhase, Session
+from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.values import Cause, Node, Session
 from controlplane.operations import silence
 from controlplane.operations.reports import BACKOFF_S, Report
 from tests.unit.controlplane.builders import node, session
