@@ -36,7 +36,13 @@ _PATIENCE_S = 30.0
 @sessions_argument()
 @click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
 @click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
-@click.option("--rank", type=click.IntRange(0), default=0, metavar="N", help="Which replica.")
+@click.option(
+    "--rank",
+    type=click.IntRange(0),
+    default=0,
+    metavar="N",
+    help="Which replica of a gang: each has a log.",
+)
 @click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.")
 @click.option("--raw", is_flag=True, help="The very bytes, on a terminal too.")
 @not_there_yet("--since")

@@ -277,7 +277,10 @@ def _tell_up(
     app.write(f"  node           {_node_words(choices, agent)}")
     app.write(f"  you            {choices.admin}, context {CONTEXT_NAME}")
     app.write(f"  data           {folder.path}")
-    steps = ["nsml dataset push NAME FOLDER", "nsml run -g 1", "nsml status", "nsml down"]
+    gpus = 1 if agent.get("devices") else 0
+    steps = ["nsml dataset push NAME FOLDER", f"nsml run -g {gpus}", "nsml status", "nsml down"]
+    if agent and not gpus:
+        steps.append("nsml up --simulate-gpus 2    (after down: to try GPUs without any)")
     if choices.listen:
         steps[:0] = ["nsml admin join-token", "nsml admin user add NAME"]
         digest = digest_of(folder.authority.read_text(encoding="ascii"))

@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 DEFAULT_ENTRY = "main.py"
 _IMAGE_LINE = re.compile(r"#\s*nsml:\s*(\S+)")
 _FOLLOW_FLAGS = {"-f", "--follow", "--wait"}
+_LOOKS, _LOOK_S = 16, 0.03
+"""How often, and how far apart, `run` looks whether its session was placed."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -322,7 +324,23 @@ async def _submit(app: App, client: Client, wish: Wish, packed: Packed | None) -
     if packed is not None:
         sent = await _send(app, client, packed)
         digest = sent.digest
-    return await client.sessions.create(_request(wish, digest))
+    return await _settled(client, await client.sessions.create(_request(wish, digest)))
+
+
+async def _settled(client: Client, session: Session) -> Session:
+    """The session once it is placed, or known to wait and why; as it is after half a second."""
+    for _ in range(_LOOKS):
+        if not _waits(session) or session.waiting:
+            break
+        await client.clock.sleep(_LOOK_S)
+        session = await client.sessions.get(session.id)
+    return session
+
+
+def _waits(session: Session) -> bool:
+    from nsml.v1 import sessions_pb2
+
+    return session.state == sessions_pb2.SESSION_STATE_QUEUED
 
 
 async def _check_dataset(client: Client, reference: str) -> None:
@@ -420,11 +438,14 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
 def _announce(app: App, session: Session, *, follows: bool) -> None:
     from nsml.view.sessions import record
 
+    told = f"Session {session.name} started"
+    if _waits(session):
+        told = f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
     # With -f the result is what the program prints; its session is told beside it.
     if follows:
-        app.say(f"Session {session.name} started")
+        app.say(told)
         return
-    write_one(app, record(session), [f"Session {session.name} started"])
+    write_one(app, record(session), [told])
     if app.is_for_people:
         app.say("  follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last")
 

@@ -38,10 +38,10 @@ from controlplane.store.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from controlplane.domain.identity import User
-    from controlplane.domain.values import Allocation, DatasetVersion
+    from controlplane.domain.values import Allocation, DatasetVersion, Node
     from controlplane.history.interface import History
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
@@ -163,8 +163,7 @@ class Submitter:
         if nodes and not can_ever_fit(nodes, request):
             raise CannotEverFit(
                 f"no node is large enough for {describe(request)}",
-                why=f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}, the largest with "
-                f"{max(len(node.devices) for node in nodes)} GPUs",
+                why=_largest(nodes),
                 attempt="nsml node ls",
             )
         if not wish.no_queue:
@@ -295,6 +294,15 @@ def _fail(pending: _Pending) -> None:
 
 def _dataset(spec: SessionSpec) -> str:
     return spec.datasets[0].name if spec.datasets else NO_DATASET
+
+
+def _largest(nodes: Sequence[Node]) -> str:
+    """What the nodes have at most, each kind for itself."""
+    count = f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}"
+    cores = max(node.capacity.cpu_thousandths for node in nodes) / 1000
+    memory = max(node.capacity.memory_bytes for node in nodes) / (1 << 30)
+    devices = max(len(node.devices) for node in nodes)
+    return f"{count}; the most that one has: {devices} GPUs, {cores:g} cores, {memory:.1f} GiB"
 
 
 def _session(wish: Submission, spec: SessionSpec, *, id: str, number: int, now: float) -> Session:  # noqa: A002

@@ -26,6 +26,12 @@ def test_a_run_sends_the_folder_and_says_what_next(nsml, state, project):
     )
 
 
+def test_a_run_that_waits_says_so_and_why(nsml, state, project):
+    state.waiting = "needs 8 GPUs on one node; the largest free hole is 2"
+    result = nsml("run", "-g", "8")
+    assert result.stdout == f"Session kim/None/1 queued: {state.waiting}\n"
+
+
 def test_again_sends_nothing(nsml, state, project):
     nsml("run")
     puts = state.calls.count("PutBlobs")

@@ -74,6 +74,7 @@ class State:
         self.piece = 7
         self.largest_message = 0
         self.fail_next: dict[str, grpc.StatusCode] = {}
+        self.waiting = ""
 
     def add(self, name, state=pb.SESSION_STATE_RUNNING, **fields):
         """A session, newer than all before."""
@@ -194,7 +195,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         number = 1 + sum(s.name.startswith(prefix) for s in state.sessions.values())
         session = state.add(
             f"{prefix}{number}",
-            pb.SESSION_STATE_QUEUED,
+            pb.SESSION_STATE_QUEUED if state.waiting else pb.SESSION_STATE_PREPARING,
+            waiting=state.waiting,
             spec=request.spec,
             memo=request.memo,
             command=request.command,
