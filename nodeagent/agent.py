@@ -10,15 +10,13 @@ import argparse
 import asyncio
 import json
 import os
-import random
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import NoReturn
 
 import structlog
 
@@ -30,17 +28,17 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_at
 from nodeagent.hooks import CodeHook, DataHook, Hook
 from nodeagent.ingest import Collection, Ingest
 from nodeagent.journal import JournalError, JournalLocked
-from nodeagent.link import ChannelFactory, Link
+from nodeagent.link import Link
 from nodeagent.outbox import Outbox
-from nodeagent.reconcile import Memory, Replicas
-from nodeagent.renewal import Renew, keep_renewed
+from nodeagent.parts import Parts
+from nodeagent.reconcile import Replicas
+from nodeagent.renewal import keep_renewed
 from nodeagent.requests import Loads, RequestServer
 from nodeagent.runner import Place
-from nodeagent.runtimes.interface import DeviceGrant, Isolation, RuntimeDriver
+from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.streams import Cursor, StreamId
 from nodeagent.tunnels import Tunnels
 from nsml._version import VERSION
-from nsml.clock import Clock, Offload
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
@@ -57,77 +55,6 @@ _ISOLATION = {
 }
 
 log = structlog.get_logger()
-
-
-class Remembering(Memory, Protocol):
-    """What an agent leaves to its successor; blocking, one caller at a time."""
-
-    def cluster_id(self) -> str:
-        """The platform that was obeyed; empty at first."""
-        ...
-
-    def join(self, cluster_id: str) -> None:
-        """Obey this platform and no other."""
-        ...
-
-    def cursors(self, replica_id: ReplicaId) -> Mapping[StreamId, Cursor]:
-        """How far a replica's streams are acknowledged."""
-        ...
-
-    def acknowledge(self, cursors: Mapping[StreamId, Cursor]) -> None:
-        """They are acknowledged so far now."""
-        ...
-
-
-class Meter(Protocol):
-    """Reads the node; blocking."""
-
-    def sample(self, shares: Mapping[str, float]) -> pb.NodeSample:
-        """One reading; sequence, boot and time are filled in by the caller.
-
-        `shares` is what sessions hold of each device, 0 to 1 by uuid.
-        """
-        ...
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Machine:
-    """What the agent's machine is; found out once, at its start."""
-
-    boot_id: str
-    host: str
-    isolation: Isolation
-    devices: Sequence[resources.Device]
-    grants: Mapping[str, DeviceGrant]
-    device_note: str
-    capacity: resources.Resources
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parts:
-    """What an agent is made of.
-
-    `touch` notes a contact with the control plane for one replica. `hooks` come after those for
-    data and code. `dial_factory` makes a connection of its own for each tunnel. `renew` renews the
-    node's certificate; None where a token says who it is.
-    Without `has_sockets` user code cannot make requests (the simulation).
-    """
-
-    clock: Clock
-    rng: random.Random
-    run: Offload
-    channel_factory: ChannelFactory
-    runtime: RuntimeDriver
-    journal: Remembering
-    machine: Machine
-    meter: Meter
-    dial_factory: ChannelFactory | None = None
-    token: str | None = None
-    renew: Renew | None = None
-    hooks: Sequence[Hook] = ()
-    sdk_folder: Path | None = None
-    has_sockets: bool = True
-    touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()
 
 
 class Agent:

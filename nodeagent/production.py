@@ -15,13 +15,13 @@ import grpc
 import grpc.aio
 import structlog
 
-from nodeagent.agent import Machine, Parts
 from nodeagent.config import Settings, SettingsError
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolders
 from nodeagent.hooks import PythonHook
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter
+from nodeagent.parts import Machine, Parts
 from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import Device, DeviceProbe, Devices
 from nodeagent.probes.simulated import SimulatedProbe

@@ -10,6 +10,9 @@ from controlplane.domain.errors import InvalidRequest
 NO_DATASET = "None"
 """Middle part of the name of a session without a dataset."""
 
+MOST_CHECKPOINT_NAME = 512
+"""Bytes in the name of a checkpoint, which may be any text."""
+
 _USER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")

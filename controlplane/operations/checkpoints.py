@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound
-from controlplane.domain.names import check_digest
+from controlplane.domain.names import MOST_CHECKPOINT_NAME, check_digest
 from controlplane.history.values import Checkpoint, CheckpointState
 
 if TYPE_CHECKING:
@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.operations.content import Content
     from controlplane.operations.ingest import Rights
-
-MOST_NAME_BYTES = 512
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,8 +62,8 @@ class Checkpoints:
             MissingBlobs: its content has not been sent completely.
         """
         await self._rights.check(caller.node, saved.session_id, saved.attempt)
-        if not saved.name or len(saved.name.encode()) > MOST_NAME_BYTES:
-            raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_NAME_BYTES} bytes")
+        if not saved.name or len(saved.name.encode()) > MOST_CHECKPOINT_NAME:
+            raise InvalidRequest(f"a checkpoint's name has 1 to {MOST_CHECKPOINT_NAME} bytes")
         if await self._content.is_incomplete(check_digest(saved.digest)):
             raise MissingBlobs(f"checkpoint {saved.name!r} has not been sent completely")
         await self._history.catalogue.put_checkpoint(

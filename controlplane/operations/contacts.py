@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import NsmlError, Superseded
@@ -12,8 +13,18 @@ if TYPE_CHECKING:
 
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
-    from controlplane.operations.tunnels import TunnelOrder
     from nsml.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TunnelOrder:
+    """What an agent is asked: to dial, with this id, for the socket of a replica's program."""
+
+    tunnel_id: str
+    session_id: str
+    attempt: int
+    rank: int
+    service: str
 
 
 class Link:

@@ -10,9 +10,9 @@ import msgspec
 import structlog
 
 from controlplane.domain.errors import NotFound
+from controlplane.domain.names import MOST_CHECKPOINT_NAME
 from controlplane.history.records import LATEST_TIME, is_deep
 from controlplane.history.values import Channel, Checkpoint, Chunk, NodeSample, StreamKey
-from controlplane.operations.checkpoints import MOST_NAME_BYTES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -107,7 +107,7 @@ class _Told(msgspec.Struct):
 
     kind: Literal["checkpoint"]
     time: Annotated[float, msgspec.Meta(ge=0, lt=LATEST_TIME)]
-    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_NAME_BYTES)]
+    name: Annotated[str, msgspec.Meta(min_length=1, max_length=MOST_CHECKPOINT_NAME)]
     folder: Annotated[str, msgspec.Meta(max_length=MOST_FOLDER_CHARS)]
     files: list[msgspec.Raw]
     size: Annotated[int, msgspec.Meta(ge=0, lt=1 << 53)]

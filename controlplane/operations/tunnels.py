@@ -27,6 +27,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import NodeCaller, UserCaller, may_change
 from controlplane.domain.lifecycle import SessionState
+from controlplane.operations.contacts import TunnelOrder
 from controlplane.operations.pipe import Pipe
 
 if TYPE_CHECKING:
@@ -48,17 +49,6 @@ _RUNS: Final = frozenset(
 _OVER: Final = frozenset({SessionState.FINALIZING, *(one for one in SessionState if one.is_ended)})
 
 _log = structlog.get_logger("operations.tunnels")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TunnelOrder:
-    """What an agent is asked: to dial, with this id, for the socket of a replica's program."""
-
-    tunnel_id: str
-    session_id: str
-    attempt: int
-    rank: int
-    service: str
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

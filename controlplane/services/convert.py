@@ -38,8 +38,8 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.history.values import Checkpoint, DatasetListing, Point
+    from controlplane.operations.contacts import TunnelOrder
     from controlplane.operations.orders import Assignment, Orders
-    from controlplane.operations.tunnels import TunnelOrder
 
 # The contract's names of our values, by value; messages take them as they are.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}

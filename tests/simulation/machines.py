@@ -9,11 +9,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from nodeagent.agent import Agent, Machine, Parts
+from nodeagent.agent import Agent
 from nodeagent.config import Settings
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices
+from nodeagent.parts import Machine, Parts
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.runtimes.fake import FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, ReplicaSpec

@@ -12,10 +12,11 @@ from typing import Any
 
 import pytest
 
-from nodeagent.agent import Agent, Machine, Parts
+from nodeagent.agent import Agent
 from nodeagent.config import Settings
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.journal import Journal
+from nodeagent.parts import Machine, Parts
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, ReplicaSpec
 from nsml.clock import inline

@@ -25,8 +25,8 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Replica, Session
-from controlplane.operations.contacts import Contacts, Link
-from controlplane.operations.tunnels import TunnelOrder, Tunnels
+from controlplane.operations.contacts import Contacts, Link, TunnelOrder
+from controlplane.operations.tunnels import Tunnels
 from tests.simulation.virtual_time import run
 from tests.unit.controlplane import builders
 
