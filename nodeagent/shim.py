@@ -315,7 +315,8 @@ def _prepare_streams(output: int) -> None:
 def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]
     """Become the program; on failure report why and exit."""
     os.setpgid(0, 0)
-    for number in (signal.SIGPIPE, signal.SIGXFSZ):
+    # a program must not inherit what this interpreter, or the agent's shell, ignores
+    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
