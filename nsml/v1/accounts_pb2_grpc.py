@@ -85,6 +85,7 @@ class AccountServiceServicer:
 
     def GetCaller(self, request, context):
         """The caller. Every signed-in user and node.
+        Errors: UNAUTHENTICATED. It is the cheapest way to try a token.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,6 +93,7 @@ class AccountServiceServicer:
 
     def CreateUser(self, request, context):
         """Administrators: a new user.
+        Errors: INVALID_ARGUMENT (the name), ALREADY_EXISTS, PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -99,6 +101,7 @@ class AccountServiceServicer:
 
     def ListUsers(self, request, context):
         """Administrators: all users.
+        Errors: PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,6 +110,7 @@ class AccountServiceServicer:
     def DeleteUser(self, request, context):
         """Administrators: remove a user and all their tokens. Their sessions stay.
         FAILED_PRECONDITION: the last administrator.
+        Errors: NOT_FOUND, PERMISSION_DENIED. Their tokens end within a second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +118,8 @@ class AccountServiceServicer:
 
     def CreateToken(self, request, context):
         """A new token: for oneself, or by an administrator for anybody.
+        Errors: NOT_FOUND (the user), PERMISSION_DENIED (somebody else's), INVALID_ARGUMENT (valid for too long),
+        FAILED_PRECONDITION (the user has too many).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,6 +128,7 @@ class AccountServiceServicer:
     def RevokeToken(self, request, context):
         """The token that makes this call becomes invalid (`nsml logout`), or, for administrators, all of
         a user's.
+        Errors: NOT_FOUND (the user), PERMISSION_DENIED. It takes effect within a second.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -129,6 +136,7 @@ class AccountServiceServicer:
 
     def CreateJoinToken(self, request, context):
         """Administrators: a secret with which machines may become nodes.
+        Errors: PERMISSION_DENIED, INVALID_ARGUMENT (valid for too long).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -137,6 +145,7 @@ class AccountServiceServicer:
     def JoinNode(self, request, context):
         """Anybody who has a join token's secret: sign a node's certificate request. UNAUTHENTICATED: the
         secret is wrong, used up or expired.
+        INVALID_ARGUMENT: the name, or a signing request that is none.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

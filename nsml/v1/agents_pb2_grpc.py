@@ -60,6 +60,8 @@ class AgentServiceServicer:
         """Orders and states. The first message up must be Register; the first down is Registered.
         UNAVAILABLE with reason NOT_LEADER and metadata "leader" (an address): dial that one.
         FAILED_PRECONDITION with reason SUPERSEDED: another agent registered for this node.
+        PERMISSION_DENIED: the name in Register is not that of the caller. Everything that is said twice has one
+        effect, so an agent may repeat whatever was not acknowledged.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -67,6 +69,8 @@ class AgentServiceServicer:
 
     def Ingest(self, request_iterator, context):
         """Records and telemetry. Chunks are acknowledged once they are on disk.
+        Overlap with what is on disk is trimmed, so resending is safe. A chunk of a replica that was never placed
+        on the calling node is refused with NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

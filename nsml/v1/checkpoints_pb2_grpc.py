@@ -58,6 +58,7 @@ class CheckpointServiceServicer:
 
     def ListCheckpoints(self, request, context):
         """The checkpoints of a session in the order in which they were saved.
+        Errors: NOT_FOUND (the session). A node sees those of sessions that it runs, or may read for them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -65,6 +66,7 @@ class CheckpointServiceServicer:
 
     def GetCheckpoint(self, request, context):
         """One checkpoint. NOT_FOUND with the session's checkpoints in "try".
+        Callers: as ListCheckpoints. Required: session, name.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -72,6 +74,8 @@ class CheckpointServiceServicer:
 
     def CommitCheckpoint(self, request, context):
         """Nodes only: a checkpoint's content is in the object store now. Idempotent.
+        Errors: NOT_FOUND (a session that never ran on the calling node); FAILED_PRECONDITION with
+        reason MISSING_BLOBS.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -62,6 +62,7 @@ class ContentServiceServicer:
 
     def FindMissingBlobs(self, request, context):
         """Which of these blobs would have to be sent.
+        Errors: RESOURCE_EXHAUSTED (more than 10,000 digests).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,6 +71,8 @@ class ContentServiceServicer:
     def PutBlobs(self, request_iterator, context):
         """Send blobs. A piece whose digest does not fit its bytes: INVALID_ARGUMENT, nothing of it is kept.
         The answer means that all are durable.
+        Errors: RESOURCE_EXHAUSTED (a blob over the limit of a chunk). After a break ask FindMissingBlobs again:
+        what was stored stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -78,6 +81,8 @@ class ContentServiceServicer:
     def GetBlobs(self, request, context):
         """Read blobs of one manifest, in the order asked for.
         NOT_FOUND: the root is not visible to the caller, or a digest is not part of it.
+        Errors: RESOURCE_EXHAUSTED (more than 10,000 digests). INTERNAL with reason BLOB_DAMAGED: what is stored
+        is not what its digest names.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -60,6 +60,8 @@ class DatasetServiceServicer:
         """Make content that was sent before (ContentService) the newest version of a dataset. The same
         digest as the newest version gives that version again. FAILED_PRECONDITION with reason
         MISSING_BLOBS: not everything of the manifest is there.
+        Callers: users, for their own datasets. Errors: INVALID_ARGUMENT (the name, a digest that is no
+        manifest); MISSING_BLOBS also for content that the caller neither sent nor may read.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -67,6 +69,7 @@ class DatasetServiceServicer:
 
     def ListDatasets(self, request, context):
         """Datasets that the caller may see, by name.
+        Callers: users; each gets what they may see. Errors: RESOURCE_EXHAUSTED (a glob over its limit).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -74,6 +77,7 @@ class DatasetServiceServicer:
 
     def GetDataset(self, request, context):
         """One dataset. NOT_FOUND when it is not there or not visible.
+        Callers: users who may see it. INVALID_ARGUMENT: the short name fits several; OWNER/NAME of each is in `try`.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -54,6 +54,7 @@ class NodeServiceServicer:
     def ListNodes(self, request, context):
         """All nodes with their devices, what holds them and the newest telemetry. Names of sessions that
         the caller may not see are left empty.
+        Errors: UNAUTHENTICATED alone. Telemetry is at most a few seconds old, or absent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -61,6 +62,7 @@ class NodeServiceServicer:
 
     def GetCluster(self, request, context):
         """The platform in one answer: who leads, capacity, queue (`nsml status`).
+        Errors: UNAUTHENTICATED alone; it answers while no leader is elected, too.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -104,6 +104,8 @@ class SessionServiceServicer:
         INVALID_ARGUMENT: the spec is malformed. NOT_FOUND: a dataset that does not exist or is not visible.
         FAILED_PRECONDITION: the bundle's blobs are missing, or (reason CANNOT_EVER_FIT) no node is
         large enough, or (no_queue) nothing is free now.
+        Callers: users, for themselves. Required: request_id, spec. TOO_LARGE (RESOURCE_EXHAUSTED): a spec that no
+        record holds. Safe to repeat with the same request_id, also after an answer was lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -111,6 +113,7 @@ class SessionServiceServicer:
 
     def GetSession(self, request, context):
         """One session, live or ended.
+        Callers: users who may see it. Errors: NOT_FOUND, INVALID_ARGUMENT (malformed or ambiguous reference).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -118,6 +121,8 @@ class SessionServiceServicer:
 
     def ListSessions(self, request, context):
         """A page of sessions, live and ended together, newest first.
+        Callers: users; each gets what they may see. Errors: INVALID_ARGUMENT (a cursor that is none), RESOURCE_EXHAUSTED
+        (a filter over its limits).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -125,6 +130,8 @@ class SessionServiceServicer:
 
     def WatchSessions(self, request, context):
         """Live sessions and every change of them from a revision on; ends only when the caller leaves.
+        Callers: users; each gets what they may see. A revision that is too old is answered with a reset, not
+        with an error. UNAVAILABLE: watch again, from the last revision received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -133,6 +140,8 @@ class SessionServiceServicer:
     def StopSession(self, request, context):
         """Ask a session to stop: SIGTERM, its grace, SIGKILL. The answer means that the wish is durable.
         FAILED_PRECONDITION with reason ALREADY_ENDED when there is nothing to stop.
+        Callers: the owner, administrators. Errors: NOT_FOUND, also for a visible session of
+        somebody else. Repeating it may shorten the grace, never lengthen it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -141,6 +150,8 @@ class SessionServiceServicer:
     def RemoveSession(self, request, context):
         """Remove an ended session with its streams and checkpoints. FAILED_PRECONDITION with
         reason STILL_LIVE when it has not ended.
+        Callers: the owner, administrators. Errors: NOT_FOUND, also for a visible session of
+        somebody else. What it saved cannot be had back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -148,6 +159,8 @@ class SessionServiceServicer:
 
     def UpdateSession(self, request, context):
         """Change the memo or the visibility.
+        Callers: the owner, administrators. Errors: NOT_FOUND, also for a visible session of somebody
+        else; RESOURCE_EXHAUSTED (a memo over its limit).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -157,6 +170,8 @@ class SessionServiceServicer:
         """The output of a session, byte for byte as the program wrote it, in order and once.
         The stream ends when the session has ended and everything was sent; without follow, at the
         end of what is there.
+        Callers: users who may see it. Errors: NOT_FOUND (the session, its attempt or its replica). UNAVAILABLE:
+        read again from the offset after the last byte received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -164,6 +179,8 @@ class SessionServiceServicer:
 
     def ReadMetrics(self, request, context):
         """The points that nsml.report recorded, in order; ends like ReadLogs.
+        Callers: users who may see it. Errors: NOT_FOUND; INVALID_ARGUMENT (a token that is not one, too many
+        names). UNAVAILABLE: read again from the last `next` received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,6 +188,7 @@ class SessionServiceServicer:
 
     def ListMetrics(self, request, context):
         """The metrics of a session with the number of their points.
+        Callers: users who may see it. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
