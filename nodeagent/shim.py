@@ -341,6 +341,9 @@ def _be_first_process(spec: dict, report: int) -> NoReturn:  # type: ignore[type
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
         namespaces.drop_privileges()
         _exec_program(spec, report)
+    # in both processes: an order that comes before the program has a group would be lost
+    with contextlib.suppress(OSError):
+        os.setpgid(program, program)
     close_all_but(report)
     while True:
         received = signal.sigwaitinfo(_WATCHED)
