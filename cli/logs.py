@@ -202,7 +202,7 @@ async def follow_to_end(
     from nsml.v1 import sessions_pb2 as pb
     from nsml.view.text import visible
 
-    told = ""
+    told = session.waiting  # which whoever submitted it has been told
 
     def has_started(seen: Session) -> bool:
         nonlocal told

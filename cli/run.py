@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.app import App, new_request_id, the_app
+from cli.app import App, Format, new_request_id, the_app
 from cli.arguments import CPUS, DATASET, GPUS, SIZE, VARIABLE
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, SplitCommand, command, near, not_there_yet
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from cli.logs import LogReader
     from nsml.client.calls import Client
-    from nsml.client.content import Uploaded
     from nsml.content.packing import Packed
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
 
@@ -187,10 +186,20 @@ def run(context: click.Context, /, **given: Any) -> int:
         _check_entry(Path.cwd(), wish.entry)
     packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
     session = app.call(lambda client: _submit(app, client, wish, packed))
-    _announce(app, session, follows=follows or given["wait"])
-    if not (follows or given["wait"]):
+    if follows:
+        # The result is what the program prints; its session is told beside it.
+        app.say(_told(session))
+        return _stay(app, session, shows=True, removes=given["interactive"])
+    if not given["wait"]:
+        _write(app, session)
+        if app.is_for_people:
+            app.say("  follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last")
         return ExitCode.OK
-    return _stay(app, session, shows=follows, removes=given["interactive"])
+    # People and `-o name` are told at once; a record is of the ended session.
+    is_at_once = app.is_for_people or app.format is Format.NAME
+    if is_at_once:
+        _write(app, session)
+    return _stay(app, session, writes_end=not is_at_once)
 
 
 def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -> Wish:
@@ -318,13 +327,18 @@ def _note_image(app: App, folder: Path) -> None:
 
 async def _submit(app: App, client: Client, wish: Wish, packed: Packed | None) -> Session:
     """Check what only the platform knows, send what it lacks, and create the session."""
-    for reference in wish.datasets:
-        await _check_dataset(client, reference)
-    digest = ""
-    if packed is not None:
-        sent = await _send(app, client, packed)
-        digest = sent.digest
-    return await _settled(client, await client.sessions.create(_request(wish, digest)))
+    from nsml.client.errors import NotFound
+
+    request = _request(wish, packed.manifest.digest if packed is not None else "")
+    try:
+        if packed is not None:
+            await client.sessions.check(request)
+            await _send(app, client, packed)
+        return await _settled(client, await client.sessions.create(request))
+    except NotFound:
+        for reference in wish.datasets:
+            await _check_dataset(client, reference)
+        raise
 
 
 async def _settled(client: Client, session: Session) -> Session:
@@ -344,6 +358,7 @@ def _waits(session: Session) -> bool:
 
 
 async def _check_dataset(client: Client, reference: str) -> None:
+    """Raise NotFound, with the names that were perhaps meant, unless there is such a dataset."""
     from nsml.client.errors import NotFound
 
     name, version = split_dataset(reference)
@@ -370,7 +385,7 @@ def split_dataset(reference: str) -> tuple[str, int]:
     return name, int(version) if at else 0
 
 
-async def _send(app: App, client: Client, packed: Packed) -> Uploaded:
+async def _send(app: App, client: Client, packed: Packed) -> None:
     from nsml.client.content import upload
     from nsml.view.units import duration_text, size_text
 
@@ -394,7 +409,6 @@ async def _send(app: App, client: Client, packed: Packed) -> Uploaded:
         f" · {files - sent.files_sent:,} unchanged, sending {_files(sent.files_sent)}"
         f" {size_text(sent.bytes_sent)}   done {took}"
     )
-    return sent
 
 
 def _files(count: int) -> str:
@@ -435,22 +449,27 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
     )
 
 
-def _announce(app: App, session: Session, *, follows: bool) -> None:
+def _write(app: App, session: Session) -> None:
     from nsml.view.sessions import record
 
-    told = f"Session {session.name} started"
+    write_one(app, record(session), [_told(session)])
+    app.stdout.flush()
+
+
+def _told(session: Session) -> str:
     if _waits(session):
-        told = f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
-    # With -f the result is what the program prints; its session is told beside it.
-    if follows:
-        app.say(told)
-        return
-    write_one(app, record(session), [told])
-    if app.is_for_people:
-        app.say("  follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last")
+        return f"Session {session.name} queued" + (session.waiting and f": {session.waiting}")
+    return f"Session {session.name} started"
 
 
-def _stay(app: App, session: Session, *, shows: bool, removes: bool) -> int:
+def _stay(
+    app: App,
+    session: Session,
+    *,
+    shows: bool = False,
+    removes: bool = False,
+    writes_end: bool = False,
+) -> int:
     """Stay with the session to its end; its exit code. Ctrl-C asks: leave it, or stop it."""
     from cli.logs import LogReader, code_of_end, end_words, follow_to_end
 
@@ -465,6 +484,8 @@ def _stay(app: App, session: Session, *, shows: bool, removes: bool) -> int:
                 return ExitCode.INTERRUPTED
             app.call(lambda client: client.sessions.stop(session.id, reason="ctrl-C"))
     app.say(end_words(ended))
+    if writes_end:
+        _write(app, ended)
     if removes:
         app.call(lambda client: client.sessions.remove(session.id))
     return code_of_end(ended)

@@ -129,6 +129,11 @@ class Submitter:
                 return session
         raise Unavailable("too many submissions at the same moment", attempt="the same again")
 
+    async def check(self, wish: Submission) -> None:
+        """Raise what `submit` would raise now, except for an earlier request and missing code."""
+        spec = validated(wish)
+        self._check_fit(wish, replace(spec, datasets=await self._found(wish)))
+
     async def _earlier(self, wish: Submission) -> Session | None:
         session = self._state.by_request(wish.owner.name, wish.request_id)
         if session is None:

@@ -70,6 +70,9 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     ) -> pb.CreateSessionResponse:
         """Submit."""
         wish = convert.to_submission(request, require_user().user)
+        if request.validate_only:
+            await self._do.submitter.check(wish)
+            return pb.CreateSessionResponse()
         session = await self._do.submitter.submit(wish)
         return pb.CreateSessionResponse(session=await self._presenter.session(session))
 

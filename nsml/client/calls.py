@@ -59,6 +59,15 @@ class Sessions:
         self._rpc = rpc
         self._clock = clock
 
+    async def check(self, request: sessions.CreateSessionRequest) -> None:
+        """Raise what `create` would raise now, whether or not the code has been sent."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        checked = pb.CreateSessionRequest()
+        checked.CopyFrom(request)
+        checked.validate_only = True
+        await self._create(checked, pb.CreateSessionResponse)
+
     async def create(self, request: sessions.CreateSessionRequest) -> sessions.Session:
         """Submit. Repeats the request when nobody answers: its request id makes that safe."""
         from nsml.v1 import sessions_pb2 as pb

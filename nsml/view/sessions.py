@@ -10,7 +10,7 @@ from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.tables import Column
-from nsml.view.units import ago, duration_text, moment, thousandths
+from nsml.view.units import ago, duration_text, memory_text, moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -146,6 +146,21 @@ def _gpus(session: Session, _now: float) -> str:
     return f"{text} {SIMULATED}" if session.simulated else text
 
 
+def _each(session: Session) -> resources_pb2.Resources:
+    """What each replica was given; before it is placed what was asked for, 0 for the default."""
+    return session.replicas[0].resources if session.replicas else session.spec.resources
+
+
+def _cpus(session: Session, _now: float) -> str:
+    cpus = _each(session).cpu_thousandths
+    return thousandths(cpus) if cpus else "-"
+
+
+def _memory(session: Session, _now: float) -> str:
+    memory = _each(session).memory_bytes
+    return memory_text(memory) if memory else "-"
+
+
 def _running_for(session: Session, now: float) -> str:
     if not session.HasField("started_at"):
         return "-"
@@ -195,6 +210,8 @@ COLUMNS: tuple[Column[Session], ...] = (
     ),
     Column(key="running", title="Running for", cell=_running_for, is_wide=True),
     Column(key="nodes", title="Nodes", cell=_nodes, is_wide=True),
+    Column(key="cpus", title="CPUs", cell=_cpus, is_wide=True),
+    Column(key="memory", title="Memory", cell=_memory, is_wide=True),
     Column(key="attempt", title="Attempt", cell=lambda s, _: str(s.attempt), is_wide=True),
     Column(key="owner", title="Owner", cell=lambda s, _: s.owner, is_wide=True),
     Column(
@@ -225,8 +242,12 @@ def visibility_named(word: str) -> resources_pb2.Visibility:
 
 
 def record(session: Session) -> dict[str, Any]:
-    """Everything of a session in raw values: bytes, seconds, RFC 3339, full names."""
-    spec = session.spec
+    """Everything of a session in raw values: bytes, seconds, RFC 3339, full names.
+
+    `cpus` and `memory_bytes` are of each replica: None where the default was asked for and no node
+    has granted it yet.
+    """
+    spec, each = session.spec, _each(session)
     return {
         "name": session.name,
         "id": session.id,
@@ -244,8 +265,8 @@ def record(session: Session) -> dict[str, Any]:
             for item in spec.datasets
         ],
         "gpus": spec.resources.gpu_thousandths / 1000,
-        "cpus": spec.resources.cpu_thousandths / 1000,
-        "memory_bytes": spec.resources.memory_bytes,
+        "cpus": each.cpu_thousandths / 1000 or None,
+        "memory_bytes": each.memory_bytes or None,
         "replica_count": max(spec.replica_count, 1),
         "environment": dict(sorted(spec.environment.items())),
         "time_limit_s": _seconds(spec, "time_limit"),
@@ -255,6 +276,8 @@ def record(session: Session) -> dict[str, Any]:
             {
                 "rank": replica.rank,
                 "node": replica.node,
+                "cpus": replica.resources.cpu_thousandths / 1000,
+                "memory_bytes": replica.resources.memory_bytes,
                 "devices": [
                     {"uuid": d.uuid, "index": d.index, "model": d.model, "simulated": d.simulated}
                     for d in replica.devices

@@ -79,8 +79,23 @@ def test_no_local_mistake_sends_anything(nsml, state, project):
     assert result.code == 1
     assert "2,000  big" in result.stderr
     assert ".nsmlignore" in result.stderr
-    nsml("run", "-d", "nowhere", check=False)
-    assert not {"PutBlobs", "CreateSession"} & set(state.calls)
+    assert not state.calls
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["-g", "9"], 7, "no node has 9 GPUs"),
+        (["-d", "nowhere"], 5, "no dataset 'nowhere'"),
+    ],
+)
+def test_what_the_platform_refuses_is_refused_before_the_code_is_sent(
+    nsml, state, project, words, code, said
+):
+    result = nsml("run", *words, check=False)
+    assert (result.code, state.blobs, state.sessions) == (code, {}, {})
+    assert said in result.stderr
+    assert not {"FindMissingBlobs", "PutBlobs"} & set(state.calls)
 
 
 def test_an_ignored_entry_is_told(nsml, project):

@@ -1,6 +1,8 @@
 import json
 import threading
 
+import pytest
+
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 
@@ -132,11 +134,31 @@ def test_following_ends_with_the_sessions_code(nsml, state, project):
     assert nsml("command", "@last").stdout == "nsml run\n"
 
 
-def test_waiting_shows_no_output(nsml, state, project):
+@pytest.mark.parametrize(
+    ("flags", "shown"),
+    [([], "Session kim/None/1 started\n"), (["-o", "name"], "kim/None/1\n")],
+)
+def test_waiting_shows_the_session_and_no_output(nsml, state, project, flags, shown):
     thread = train(state, code=0)
-    result = nsml("run", "--wait")
+    result = nsml("run", "--wait", *flags)
     thread.join()
-    assert "epoch" not in result.stdout
+    assert result.stdout == shown
+    assert "✔ Succeeded" in result.stderr
+
+
+def test_why_it_waits_is_told_once(nsml, state, project):
+    state.waiting = "needs 8 GPUs on one node"
+    thread = train(state, code=0)
+    result = nsml("run", "-f")
+    thread.join()
+    assert result.stderr.count(state.waiting) == 1
+
+
+def test_waiting_for_programs_gives_the_ended_session(nsml, state, project):
+    thread = train(state, code=3)
+    result = nsml("run", "--wait", "-j", check=False)
+    thread.join()
+    assert (result.code, json.loads(result.stdout)["end"]["exit_code"]) == (3, 3)
 
 
 def test_interactive_sessions_vanish(nsml, state, project):

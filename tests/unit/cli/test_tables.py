@@ -86,6 +86,22 @@ def test_ps_json(nsml, everything):
     assert item["simulated"] is True
 
 
+def test_ps_shows_what_was_asked_for_and_then_what_was_granted(nsml, state):
+    def shown(*flags):
+        return json.loads(nsml("ps", "-j", *flags).stdout)["items"][0]
+
+    session = state.add("kim/None/1", pb.SESSION_STATE_QUEUED)
+    assert (shown()["cpus"], shown()["memory_bytes"]) == (None, None)
+    session.spec.resources.cpu_thousandths = 4000
+    assert (shown()["cpus"], shown()["memory_bytes"]) == (4.0, None)
+    replica = session.replicas.add(rank=0, node="gpu-1")
+    replica.resources.cpu_thousandths = 1500
+    replica.resources.memory_bytes = 8 << 30
+    assert (shown()["cpus"], shown()["memory_bytes"]) == (1.5, 8 << 30)
+    assert shown()["replicas"][0]["memory_bytes"] == 8 << 30
+    assert nsml("ps", "--fields", "cpus,memory", "--no-header").stdout == "1.5  8.0 GiB\n"
+
+
 def test_every_format_of_ps(nsml, everything):
     fields = ["ps", "--fields", "name,gpus,args,memo"]
     assert nsml(*fields, "-o", "jsonl").stdout == (

@@ -168,6 +168,8 @@ async def test_datasets_are_resolved_and_name_the_session() -> None:
         )
         wanted = wish(datasets=(DatasetWish(name="digits", owner="lee"),))
         with pytest.raises(NotFound):
+            await submitter.check(wanted)
+        with pytest.raises(NotFound):
             await submitter.submit(wanted)
         mine = replace(dataset, owner="kim")
         await at.history.catalogue.put_dataset_version(
@@ -187,6 +189,8 @@ async def test_code_must_have_been_sent() -> None:
         entry = Entry(path="main.py", mode=0o644, size=7, chunks=(ChunkRef(digest_of(code), 7),))
         manifest = build([entry])
         wanted = wish(argv=(), bundle_digest=manifest.digest)
+        await submitter.check(wanted)
+        assert not await at.sessions()
         with pytest.raises(MissingBlobs):
             await submitter.submit(wanted)
         kim = UserCaller(user=wanted.owner)
@@ -217,6 +221,8 @@ async def test_what_can_never_fit_is_refused_once_there_are_nodes() -> None:
         with pytest.raises(CannotEverFit) as refused:
             await submitter.submit(replace(nine, request_id="r2"))
         assert "9 GPUs" in refused.value.message
+        with pytest.raises(CannotEverFit):
+            await submitter.check(replace(nine, request_id="r2"))
 
 
 async def test_no_queue_is_refused_when_nothing_is_free() -> None:
@@ -230,6 +236,8 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         with pytest.raises(NoCapacity) as refused:
             await submitter.submit(wish("r2", resources=one, no_queue=True))
         assert "largest free hole is 0" in refused.value.why
+        with pytest.raises(NoCapacity):
+            await submitter.check(wish("r2", resources=one, no_queue=True))
 
 
 @pytest.mark.parametrize(
@@ -266,8 +274,11 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
 async def test_bad_input_leaves_nothing(facts: dict[str, Any], error: type[NsmlError]) -> None:
     async with desk() as at:
         submitter = await at.submitter()
+        wanted = wish(**{"request_id": "r1", **facts})
         with pytest.raises(error):
-            await submitter.submit(wish(**{"request_id": "r1", **facts}))
+            await submitter.check(wanted)
+        with pytest.raises(error):
+            await submitter.submit(wanted)
         assert not await at.sessions()
 
 

@@ -56,6 +56,20 @@ async def test_references(rig: Rig) -> None:
         assert (await refused(lee.get(text)))[0] == "NOT_FOUND"
 
 
+async def test_only_checking_refuses_alike_and_makes_nothing(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a")).connect()
+    await agent.assignments(0)
+    spec = pb.SessionSpec(argv=["true"], resources=resources_pb2.Resources(gpu_thousandths=99_000))
+    request = pb.CreateSessionRequest(request_id="r", spec=spec, validate_only=True)
+    assert (await refused(kim.sessions.CreateSession(request)))[1] == "CANNOT_EVER_FIT"
+    request.spec.resources.gpu_thousandths = 1000
+    assert await kim.sessions.CreateSession(request) == pb.CreateSessionResponse()
+    assert not (await kim.sessions.ListSessions(pb.ListSessionsRequest())).sessions
+    request.validate_only = False
+    assert (await kim.sessions.CreateSession(request)).session.name == "kim/None/1"
+
+
 async def test_ended_ones_are_found_alike(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await rig.agent()

@@ -187,6 +187,11 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 why="the largest has 8",
                 **{"try": "nsml run -g 8"},
             )
+        for wanted in request.spec.datasets:
+            if wanted.name not in {known.name for known in state.datasets}:
+                refuse(context, grpc.StatusCode.NOT_FOUND, f"no dataset {wanted.name}", "NOT_FOUND")
+        if request.validate_only:
+            return pb.CreateSessionResponse()
         digest = request.spec.bundle_digest
         if digest and digest not in state.blobs:
             refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "missing", "MISSING_BLOBS")
