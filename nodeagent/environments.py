@@ -48,7 +48,7 @@ _LAST_LINES = 15
 _IMAGE = re.compile(r"^#\s*nsml:\s*(\S+)", re.MULTILINE)
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?"
 _BY_VERSION = re.compile(rf"{_NAME}\s*\(?\s*(?:(?:[<>=!~]=?=?)[^;@/]*)?\)?\s*(?:;.*)?")
-_BY_WHEEL = re.compile(rf"(?:{_NAME}\s*@\s*)?https://\S+\.whl(?:#\S*)?\s*(?:;.*)?")
+_BY_WHEEL = re.compile(rf"(?:{_NAME}\s*@\s*)?https://[^\s?#]+\.whl(?:#\S*)?\s*(?:;.*)?")
 _INDEX_OPTIONS = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links"}
 _PLAIN_OPTIONS = {"--pre", "--no-index", "--prefer-binary", "--require-hashes"}
 
@@ -240,7 +240,7 @@ def _install_requires(setup: str, notes: list[str]) -> list[str]:
     """What `setup(install_requires=...)` lists, as far as it is written out in the file."""
     try:
         tree = ast.parse(setup)
-    except (SyntaxError, ValueError, RecursionError) as error:
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         notes.append(f"setup.py is not Python that can be read ({error}): it is left out")
         return []
     names = {
@@ -306,6 +306,9 @@ def _requirement_lines(code: Path, name: str, depth: int) -> list[str]:
 def _checked(line: str, file: str) -> str:
     """`line`, when it asks for wheels from an index; else raises EnvironmentFailed."""
     line = line.strip()
+    if len(line.splitlines()) > 1 or "${" in line:
+        # pip would read the second line as an option, and send variables of the agent to an index
+        raise EnvironmentFailed(f"{file}: {line!r} has a line break or names a variable")
     requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
     if _BY_VERSION.fullmatch(requirement) or _BY_WHEEL.fullmatch(requirement):
         return line

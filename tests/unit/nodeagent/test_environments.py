@@ -110,8 +110,17 @@ def test_setup_is_never_executed(tmp_path: Path) -> None:
     assert not trap.exists()
 
 
-def test_unreadable_python_is_a_note(tmp_path: Path) -> None:
-    found = read_requirements(code_with(tmp_path, setup_dot_py="print 'python 2'\n"))
+@pytest.mark.parametrize("separator", ["\n", "\r", "\x0c", "\u2028"])
+def test_a_requirement_of_two_lines_is_refused(tmp_path: Path, separator: str) -> None:
+    requirement = f"name==1{separator}--no-binary :all:"
+    setup = f"from setuptools import setup\nsetup(install_requires=[{requirement!r}])\n"
+    with pytest.raises(EnvironmentFailed, match="line break"):
+        read_requirements(code_with(tmp_path, setup_dot_py=setup))
+
+
+@pytest.mark.parametrize("setup", ["print 'python 2'\n", "-" * 200_000 + "1", "1+" * 200_000 + "1"])
+def test_unreadable_python_is_a_note(tmp_path: Path, setup: str) -> None:
+    found = read_requirements(code_with(tmp_path, setup_dot_py=setup))
     assert found.lines == ()
     assert "setup.py" in found.notes[0]
 
@@ -137,6 +146,8 @@ def test_included_files_stand_in_their_place(tmp_path: Path) -> None:
         "https://example.com/x.tar.gz", "x @ file:///etc/passwd", "-r ../other.txt", "-r /etc/passwd",
         "--no-binary :all:", "--install-option=--x", "-f /opt/wheels", "--trusted-host x", "a b",
         "--global-option=x", "'unclosed", "name; import os\n-e .", "file:x.whl", "-c limits.txt",
+        "https://example.com/x.tar.gz#x.whl", "x @ https://example.com/x.tar.gz?x.whl",
+        "x @ https://example.com/${HOME}.whl", "--index-url https://example.com/${HOME}", "x==${A}",
     ],
 )  # fmt: skip
 def test_what_would_run_or_read_foreign_things_is_refused(tmp_path: Path, line: str) -> None:
