@@ -218,13 +218,14 @@ class Leadership:
                 return
 
     async def _wait_for_vacancy(self) -> None:
-        holder = await self._store.get(self._key)
-        if holder is None:
+        listing = await self._store.list(self._key)
+        if all(item.key != self._key for item in listing.items):
             return
         # The time-out is for a deletion that the watch has lost.
         with contextlib.suppress(TimeoutError, Compacted):
             async with asyncio.timeout(2 * self._ttl_s):
-                changes = self._store.watch(self._key, holder.mod_revision + 1)
+                # From now on: the history since the holder's election may be gone.
+                changes = self._store.watch(self._key, listing.revision + 1)
                 async with contextlib.aclosing(changes) as batches:
                     async for batch in batches:
                         if any(e.key == self._key and e.item is None for e in batch.events):

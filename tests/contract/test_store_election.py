@@ -246,6 +246,38 @@ async def test_a_cancelled_candidate_and_a_cancelled_leader_leave_nothing(engine
         assert await current_leader(store) is None
 
 
+class Granting:
+    """Counts the leases that candidates ask for: each is a write."""
+
+    def __init__(self, store: KeyValueStore) -> None:
+        self._store = store
+        self.grants = 0
+
+    def __getattr__(self, name: str):
+        return getattr(self._store, name)
+
+    async def grant(self, ttl_s: float) -> Lease:
+        self.grants += 1
+        return await self._store.grant(ttl_s)
+
+
+async def test_a_candidate_waits_quietly_behind_a_leader_of_long_ago(engine: Engine) -> None:
+    # The leader's key is written once, and history is compacted: nobody can watch from there.
+    async with engine.open() as store, asyncio.timeout(LONG_S / 3):
+        first = stand(store, "first")
+        async with first:
+            await put(store, "a", b"1")
+            await store.compact(await put(store, "a", b"2"))
+            counting = Granting(store)
+            second = stand(counting, "second")
+            entering = asyncio.create_task(second.__aenter__())
+            await asyncio.sleep(0.3)
+            assert counting.grants == 0
+        await entering
+        assert counting.grants == 1
+        await second.__aexit__(None, None, None)
+
+
 async def test_changes_of_leadership_can_be_watched(engine: Engine) -> None:
     async with (
         engine.open() as store,
