@@ -8,8 +8,9 @@
 
 User code is never executed here, for the agent's rights are not the session's: `setup.py` is read as
 a syntax tree, and packages are installed from wheels only, which run nothing. What pip would have to
-build (folders, repositories, source archives) is refused. An environment is never the platform's own
-and has no pip; it is built with the platform's, under the host's pip configuration.
+build (folders, repositories, source archives) is refused, also where a package requires it. An
+environment is never the platform's own and has no pip; it is built with the platform's, under the
+host's pip configuration.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import time
 from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -44,6 +46,18 @@ _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 5
 _LOOK_EVERY_S = 0.1
 _LAST_LINES = 15
+_NOTHING_RUNS = """
+import runpy, sys
+
+def refuse(event, arguments):
+    if event == "subprocess.Popen":
+        raise PermissionError("a node does not run code of packages to install them")
+
+sys.addaudithook(refuse)
+del sys.argv[0]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+"""Runs pip so that it cannot build: a wheel may require a source archive, which pip would run."""
 
 _IMAGE = re.compile(r"^#\s*nsml:\s*(\S+)", re.MULTILINE)
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?"
@@ -149,9 +163,14 @@ class Environments:
 
 
 def _pip(place: Path, listed: Path) -> list[str]:
+    """pip of the platform in the interpreter of `place`, as its own `--python` starts it."""
+    found = find_spec("pip")
+    if found is None or found.origin is None:
+        raise EnvironmentFailed("the agent's own environment has no pip")
+    runner = Path(found.origin).with_name("__pip-runner__.py")
     options = "--no-input --no-color --progress-bar off --disable-pip-version-check"
     return [
-        *(sys.executable, "-I", "-m", "pip", "--python", str(place / "bin" / "python")),
+        *(str(place / "bin" / "python"), "-I", "-c", _NOTHING_RUNS, str(runner)),
         *("install", "--only-binary", ":all:", *options.split(), "-r", str(listed)),
     ]
 

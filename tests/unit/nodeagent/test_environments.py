@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import shutil
 import subprocess
 import sys
 import threading
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def make_wheel(folder: Path, name: str, body: str) -> None:
-    """A wheel with one module, without any build."""
+def make_wheel(folder: Path, name: str, body: str, needs: str = "") -> None:
+    """A wheel with one module, without any build; `needs` is what it requires."""
     info = f"{name}-1.0.dist-info"
     files = {
         f"{name}.py": body,
-        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n",
+        f"{info}/METADATA": f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n{needs}",
         f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: t\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
     }
     rows = []
@@ -211,6 +212,23 @@ def test_failure_tells_why_and_leaves_nothing(tmp_path: Path, index: Path) -> No
     assert folders == []
     make_wheel(index, "no_such_package", "")
     environments.provide(Requirements(lines=("no_such_package",)), lambda _: None)
+
+
+def test_a_wheel_that_needs_a_source_archive_runs_nothing_of_it(
+    tmp_path: Path, index: Path
+) -> None:
+    trap, source = tmp_path / "executed", tmp_path / "inner-1.0"
+    source.mkdir()
+    (source / "pyproject.toml").write_text(
+        "[build-system]\nrequires = []\nbuild-backend = 'backend'\nbackend-path = ['.']\n"
+    )
+    (source / "backend.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    archive = shutil.make_archive(str(source), "gztar", tmp_path, source.name)
+    make_wheel(index, "outer", "", needs=f"Requires-Dist: inner @ file://{archive}\n")
+    environments = Environments(tmp_path / "environments")
+    with pytest.raises(EnvironmentFailed, match="does not run code of packages"):
+        environments.provide(Requirements(lines=("outer",)), lambda _: None)
+    assert not trap.exists()
 
 
 def test_a_half_built_environment_is_built_anew(tmp_path: Path) -> None:
