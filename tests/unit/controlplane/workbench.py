@@ -27,7 +27,7 @@ from controlplane.store.interface import (
     Transaction,
     created_at,
 )
-from nsml.clock import inline
+from nsml.clock import SystemClock, inline
 
 
 @dataclass
@@ -128,7 +128,8 @@ class Bench:
 async def bench() -> AsyncIterator[Bench]:
     clock = HandClock()
     async with (
-        EmbeddedStore(":memory:", clock=clock, run=inline) as store,
+        # On real time: its own loops would turn for ever on a clock that never makes them wait.
+        EmbeddedStore(":memory:", clock=SystemClock(), run=inline) as store,
         asyncio.TaskGroup() as group,
     ):
         made = Bench(Flaky(store), clock, group)
