@@ -167,7 +167,7 @@ class Submitter:
         request = request_of(session)
         if nodes and not can_ever_fit(nodes, request):
             raise CannotEverFit(
-                f"no node is large enough for {describe(request)}",
+                f"this can never be placed: it needs {describe(request)}",
                 why=_largest(nodes),
                 attempt="nsml node ls",
             )

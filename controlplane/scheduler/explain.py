@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from controlplane.scheduler.rooms import Room, Rooms
 
 _GIB = 2**30
+_DEFAULT_SHARE = "a share of a node's cores"
 
 
 def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explanation:
@@ -40,7 +41,9 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
 def describe(request: Request) -> str:
     """What is asked for, in words: "4 GPUs on one node", "3 x 1 GPU"."""
     one = _one_replica(request)
-    return f"{request.replica_count} x {one}" if request.replica_count > 1 else f"{one} on one node"
+    if request.replica_count > 1:
+        return f"{request.replica_count} x {one}"
+    return one if one == _DEFAULT_SHARE else f"{one} on one node"
 
 
 def _one_replica(request: Request) -> str:
@@ -52,7 +55,7 @@ def _one_replica(request: Request) -> str:
         parts.append(f"{request.cpu_thousandths / 1000:g} cores")
     if request.memory_bytes:
         parts.append(f"{request.memory_bytes / _GIB:.3g} GiB of memory")
-    return ", ".join(parts) or "a share of a node's cores"
+    return ", ".join(parts) or _DEFAULT_SHARE
 
 
 def _reason(rooms: list[Room], request: Request, counts: Counter[str]) -> str:

@@ -35,7 +35,7 @@ def state_word(checkpoint: Checkpoint) -> str:
 
 
 COLUMNS: tuple[Column[Checkpoint], ...] = (
-    Column(key="name", title="Checkpoint", cell=lambda c, _: c.name),
+    Column(key="name", title="Checkpoint", cell=lambda c, _: c.name, is_name=True),
     Column(
         key="modified",
         title="Last Modified",

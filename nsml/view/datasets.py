@@ -17,9 +17,9 @@ def _modified(dataset: Dataset, now: float) -> str:
 
 
 COLUMNS: tuple[Column[Dataset], ...] = (
-    Column(key="name", title="Name", cell=lambda d, _: d.name),
+    Column(key="name", title="Name", cell=lambda d, _: d.name, is_name=True),
     Column(key="size", title="Size", cell=lambda d, _: size_text(d.size_bytes)),
-    Column(key="modified", title="Last Modified", cell=_modified),
+    Column(key="modified", title="Last Modified", cell=_modified, is_optional=True),
     Column(key="author", title="Author", cell=lambda d, _: d.owner),
     Column(key="message", title="Description", cell=lambda d, _: d.message, shrinks_to=11),
     Column(key="version", title="Version", cell=lambda d, _: str(d.version)),

@@ -61,7 +61,7 @@ def _memory(node: Node, _now: float) -> str:
 
 
 COLUMNS: tuple[Column[Node], ...] = (
-    Column(key="name", title="Name", cell=lambda n, _: n.name),
+    Column(key="name", title="Name", cell=lambda n, _: n.name, is_name=True),
     Column(key="state", title="State", cell=lambda n, _: state_word(n)),
     Column(key="gpus", title="GPUs", cell=_gpus),
     Column(
@@ -71,13 +71,16 @@ COLUMNS: tuple[Column[Node], ...] = (
     ),
     Column(key="load", title="CPU %", cell=lambda n, _: f"{n.cpu_percent:.0f}%"),
     Column(key="memory", title="Memory", cell=_memory),
-    Column(key="isolation", title="Isolation", cell=lambda n, _: isolation_word(n)),
     Column(
         key="contact",
         title="Last contact",
         cell=lambda n, now: (
             ago(now - seconds_of(n.last_contact_at)) if n.HasField("last_contact_at") else "-"
         ),
+        is_optional=True,
+    ),
+    Column(
+        key="isolation", title="Isolation", cell=lambda n, _: isolation_word(n), is_optional=True
     ),
     Column(key="note", title="Note", cell=lambda n, _: n.device_note, shrinks_to=12),
     Column(key="pod", title="Pod", cell=lambda n, _: n.pod or "-", is_wide=True),
@@ -137,7 +140,7 @@ DEVICE_COLUMNS: tuple[Column[NodeDevice], ...] = (
         title="Held",
         cell=lambda i, _: thousandths(i.use.allocated_thousandths),
     ),
-    Column(key="sessions", title="Sessions", cell=_sessions, shrinks_to=16),
+    Column(key="sessions", title="Sessions", cell=_sessions, is_name=True),
     Column(key="uuid", title="UUID", cell=lambda i, _: i.use.device.uuid, is_wide=True),
 )
 
@@ -219,7 +222,8 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
     cpus = _share(cluster.allocated.cpu_thousandths, cluster.capacity.cpu_thousandths)
     simulated = f" ({SIMULATED})" if cluster.simulated else ""
     return [
-        f"control   {leader} · {cluster.coordination} · nsml {cluster.version} at {server}",
+        f"server    {server} · nsml {cluster.version}",
+        f"control   {leader} · {cluster.coordination}",
         f"nodes     {cluster.nodes_ready}/{cluster.nodes_total} ready",
         f"gpus      {gpus} used{simulated}",
         f"cpus      {cpus} used",

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from string import ascii_uppercase
+from typing import TYPE_CHECKING, TypeAlias
 
 from nsml.view.series import Axis
 from nsml.view.units import duration_text, moment, number_text
@@ -27,11 +28,14 @@ MARK = "×"  # noqa: RUF001 - told from a letter x
 """Under a column that holds a value which is no finite number."""
 
 
+_Cells: TypeAlias = "tuple[tuple[tuple[str, int | None], ...], ...]"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Raster:
     """A drawn chart: `cells[row][column]` is a letter and the number of its series, or None."""
 
-    cells: tuple[tuple[tuple[str, int | None], ...], ...]
+    cells: _Cells
     x_range: tuple[float, float]
     y_range: tuple[float, float]
     gaps: tuple[int, ...]
@@ -178,7 +182,8 @@ def chart(
     out = [[Piece(text=f"{title}  ({axis.value})  {_points(drawn)}")]]
     low, high = raster.y_range
     labels = {0: high, rows // 2: high / 2 + low / 2, rows - 1: low}
-    for number, row in enumerate(raster.cells):
+    cells = raster.cells if len(drawn) == 1 else _lettered(raster.cells)
+    for number, row in enumerate(cells):
         label = _label(labels[number]) if number in labels else ""
         out.append([Piece(text=f"{label:>{_LABEL_CELLS}}┤"), *_runs(row)])
     if raster.gaps:
@@ -187,6 +192,25 @@ def chart(
     out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
     out.extend(_legend(drawn))
     return out
+
+
+def _letter(number: int) -> str:
+    """What tells a line from others where there are no colours."""
+    return ascii_uppercase[number % len(ascii_uppercase)]
+
+
+def _lettered(cells: _Cells) -> _Cells:
+    """The cells with each line's letter in the last one that shows it."""
+    places: dict[int, tuple[int, int]] = {}
+    for y, row in enumerate(cells):
+        for x, (_, series) in enumerate(row):
+            if series is not None and x >= places.get(series, (0, 0))[1]:
+                places[series] = y, x
+    letters = {place: _letter(series) for series, place in places.items()}
+    return tuple(
+        tuple((letters.get((y, x), shown), series) for x, (shown, series) in enumerate(row))
+        for y, row in enumerate(cells)
+    )
 
 
 def _label(value: float) -> str:
@@ -236,12 +260,13 @@ def axis_text(value: float, axis: Axis) -> str:
 def _legend(lines: Sequence[Series]) -> Iterator[list[Piece]]:
     for number, line in enumerate(lines):
         finite = [value for value in line.y if math.isfinite(value)]
+        mark = _letter(number) if len(lines) > 1 else "━"
         if not finite:
-            yield [Piece(text=f"  {line.label}: no finite value", series=number)]
+            yield [Piece(text=f"  {mark} {line.label}: no finite value", series=number)]
             continue
         values = f"last {number_text(line.y[-1])}  least {number_text(min(finite))}"
         yield [
-            Piece(text=f"  ━ {line.label}", series=number),
+            Piece(text=f"  {mark} {line.label}", series=number),
             Piece(text=f"  {values}  greatest {number_text(max(finite))}"),
         ]
 

@@ -140,7 +140,7 @@ def _summary(session: Session, _now: float) -> str:
 
 def _gpus(session: Session, _now: float) -> str:
     asked = session.spec.resources.gpu_thousandths
-    text = thousandths(asked) if asked else "-"
+    text = thousandths(asked)
     if session.spec.replica_count > 1:
         text = f"{session.spec.replica_count}x{text}"
     return f"{text} {SIMULATED}" if session.simulated else text
@@ -188,7 +188,7 @@ def _absolute(field: str) -> Any:
 
 
 COLUMNS: tuple[Column[Session], ...] = (
-    Column(key="name", title="Name", cell=lambda s, _: s.name),
+    Column(key="name", title="Name", cell=lambda s, _: s.name, is_name=True),
     Column(key="created", title="Created", cell=_created, is_optional=True),
     Column(key="args", title="Args", cell=lambda s, _: shlex.join(command_words(s)), shrinks_to=8),
     Column(
@@ -198,9 +198,9 @@ COLUMNS: tuple[Column[Session], ...] = (
         colour=lambda s: STATE_WORDS.get(s.state, STATE_WORDS[0]).colour,
     ),
     Column(key="gpus", title="GPUs", cell=_gpus),
-    Column(key="summary", title="Summary", cell=_summary, shrinks_to=12),
+    Column(key="summary", title="Summary", cell=_summary, shrinks_to=24),
     Column(
-        key="memo", title="Description", cell=lambda s, _: s.memo, shrinks_to=6, is_optional=True
+        key="memo", title="Description", cell=lambda s, _: s.memo, shrinks_to=12, is_optional=True
     ),
     Column(
         key="checkpoints",

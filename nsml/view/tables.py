@@ -5,13 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
-from nsml.view.text import fit, pad, visible, width
+from nsml.view.text import fit, fit_middle, pad, visible, width
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 T = TypeVar("T")
 _GAP = "  "
+_NAME_CELLS = 16
+"""What is left of a name at least."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,6 +32,8 @@ class Column(Generic[T]):
     """Left out where the terminal is too narrow for the rest."""
     shrinks_to: int | None = None
     """May be cut down to so many cells when the terminal is narrow; None: never."""
+    is_name: bool = False
+    """Names something: cut last of all, and in its middle, since its end tells it from others."""
 
 
 def pick(
@@ -66,9 +70,14 @@ def render(
     ]
     if room is not None:
         _narrow(columns, rows, widths, room)
+    for row in rows:
+        for index, column in enumerate(columns):
+            cut = fit_middle if column.is_name else fit
+            row[index] = cut(row[index], widths[index])
     lines = []
     if header:
-        lines.append(_line([column.title for column in columns], widths))
+        titles = [fit(column.title, cells) for column, cells in zip(columns, widths, strict=True)]
+        lines.append(_line(titles, widths))
         lines.append(_line(["-" * cells for cells in widths], widths))
     for item, row in zip(items, rows, strict=True):
         colours = [column.colour(item) if column.colour else "" for column in columns]
@@ -82,7 +91,7 @@ def _line(
     colours: Sequence[str] = (),
     paint: Callable[[str, str], str] | None = None,
 ) -> str:
-    out = [pad(fit(cell, room), room) for cell, room in zip(cells, widths, strict=True)]
+    out = [pad(cell, room) for cell, room in zip(cells, widths, strict=True)]
     out[-1] = out[-1].rstrip()
     if paint is not None:
         for index, colour in enumerate(colours):
@@ -92,14 +101,16 @@ def _line(
 
 
 def _narrow(columns: list[Column[T]], rows: list[list[str]], widths: list[int], room: int) -> None:
-    """Make the line fit: cut columns that may shrink, then leave out optional ones from the right.
+    """Make the line fit: cut columns that may shrink, leave out optional ones from the right, cut names.
 
-    A table of which neither suffices stays as wide as it must be.
+    A table for which that does not suffice stays as wide as it must be.
     """
     full = list(widths)
     while not _shrink(columns, widths, room):
         optional = [index for index, column in enumerate(columns) if column.is_optional]
         if not optional:
+            _cut_names(columns, widths, room)
+            _shrink(columns, widths, room, part=2)
             return
         place = optional[-1]
         del columns[place], full[place]
@@ -108,21 +119,34 @@ def _narrow(columns: list[Column[T]], rows: list[list[str]], widths: list[int], 
         widths[:] = full
 
 
-def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int) -> bool:
-    """Cut the widest columns that may shrink until the line fits; whether it does."""
-    excess = sum(widths) + len(_GAP) * (len(widths) - 1) - room
+def _cut_names(columns: Sequence[Column[T]], widths: list[int], room: int) -> None:
+    for index, column in enumerate(columns):
+        if column.is_name and widths[index] > _NAME_CELLS:
+            widths[index] = max(widths[index] - _excess(widths, room), _NAME_CELLS)
+
+
+def _excess(widths: Sequence[int], room: int) -> int:
+    """Cells by which a line is too long; not below 0."""
+    return max(sum(widths) + len(_GAP) * (len(widths) - 1) - room, 0)
+
+
+def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int, part: int = 1) -> bool:
+    """Cut the widest columns that may shrink, to a part of `shrinks_to`, until the line fits.
+
+    Whether it does.
+    """
+    floors = [
+        widths[index] if column.shrinks_to is None else column.shrinks_to // part
+        for index, column in enumerate(columns)
+    ]
+    excess = _excess(widths, room)
     while excess > 0:
-        able = [
-            (widths[index], index)
-            for index, column in enumerate(columns)
-            if column.shrinks_to is not None and widths[index] > column.shrinks_to
-        ]
+        able = sorted((cells, i) for i, cells in enumerate(widths) if cells > floors[i])
         if not able:
             return False
-        widest, index = max(able)
-        floor = columns[index].shrinks_to or 0
-        next_widest = sorted(able)[-2][0] if len(able) > 1 else floor
-        cut = min(excess, max(widest - max(next_widest, floor), 1))
+        widest, index = able[-1]
+        next_widest = able[-2][0] if len(able) > 1 else 0
+        cut = min(excess, max(widest - max(next_widest, floors[index]), 1))
         widths[index] -= cut
         excess -= cut
     return True

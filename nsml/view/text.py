@@ -148,6 +148,15 @@ def fit(text: str, cells: int) -> str:
     return "".join(kept) + "…"
 
 
+def fit_middle(text: str, cells: int) -> str:
+    """Like `fit`, with what is left out in the middle: both ends stay."""
+    if width(text) <= cells or cells < 3:
+        return fit(text, cells)
+    head = fit(text, cells // 2 + 1)
+    tail = fit(text[::-1], cells - width(head) + 1).removesuffix("…")
+    return head + tail[::-1]
+
+
 def pad(text: str, cells: int) -> str:
     """`text` with spaces up to `cells` cells."""
     return text + " " * (cells - width(text))

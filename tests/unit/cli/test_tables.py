@@ -49,7 +49,8 @@ def test_gpustat(nsml, everything):
 
 def test_status(nsml, everything, server):
     assert nsml("status").stdout == (
-        f"control   cp-1 leads term 3 · embedded · nsml 0.1.0 at {server.address}\n"
+        f"server    {server.address} · nsml 0.1.0\n"
+        "control   cp-1 leads term 3 · embedded\n"
         "nodes     1/2 ready\n"
         "gpus      0.5/2 used (simulated)\n"
         "cpus      1/4 used\n"
@@ -59,9 +60,9 @@ def test_status(nsml, everything, server):
 
 def test_node_ls(nsml, everything):
     assert nsml("node", "ls").stdout == (
-        "Name   State  GPUs             CPUs  CPU %  Memory            Isolation  Last contact  Note\n"
-        "-----  -----  ---------------  ----  -----  ----------------  ---------  ------------  ----\n"
-        "gpu-1  ready  1.5/2 simulated  1/4   12%    4.0 GiB/16.0 GiB  namespace  just now\n"
+        "Name   State  GPUs             CPUs  CPU %  Memory            Last contact  Isolation  Note\n"
+        "-----  -----  ---------------  ----  -----  ----------------  ------------  ---------  ----\n"
+        "gpu-1  ready  1.5/2 simulated  1/4   12%    4.0 GiB/16.0 GiB  just now      namespace\n"
     )
 
 
@@ -143,6 +144,11 @@ def test_ends_say_how(nsml, state, at, end, text):
 def test_a_queued_session_says_why(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED, waiting="needs 8 GPUs on one node")
     assert "needs 8 GPUs on one node" in nsml("ps").stdout
+
+
+def test_a_gang_without_gpus(nsml, state):
+    state.add("kim/mnist/1").spec.replica_count = 3
+    assert nsml("ps", "--fields", "gpus", "--no-header").stdout == "3x0\n"
 
 
 def test_nothing_live_says_where_the_rest_is(nsml):

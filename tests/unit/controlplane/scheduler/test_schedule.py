@@ -165,6 +165,13 @@ def test_what_never_fits_is_said_so() -> None:
     assert reason(schedule(cluster(wanted), NOW), wanted) == "no node has registered yet"
 
 
+def test_the_default_share_is_told_once() -> None:
+    full = held("a", ("a-0", 1000), cpu=4000)
+    wanted = session(0)
+    told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)
+    assert told == "needs a share of a node's cores; at most 0 cores are free (node a)"
+
+
 def test_cores_and_memory_are_respected() -> None:
     wanted = session(1000, cpu=5000)
     plan = schedule(cluster(node(), held("a", ("a-0", 1000), cpu=4000), wanted), NOW)

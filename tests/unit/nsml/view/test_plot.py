@@ -59,6 +59,17 @@ def test_the_first_line_is_on_top():
     assert {owner for row in raster.cells for mark, owner in row if mark != "\u2800"} == {0}
 
 
+def test_lines_are_told_apart_without_colour():
+    rising, falling = line([(0, 0), (9, 9)], "up"), line([(0, 9), (9, 0)], "down")
+    shown = chart("m", [rising, falling], axis=Axis.STEP, columns=40, rows=5)
+    _, *plot, _, first, second = ["".join(piece.text for piece in row) for row in shown]
+    assert [row[-1] for row in (plot[0], plot[-1])] == ["A", "B"]
+    assert first.startswith("  A up  last 9")
+    assert second.startswith("  B down  last 0")
+    alone = chart("m", [rising], axis=Axis.STEP, columns=40, rows=5)
+    assert "A" not in "".join(piece.text for row in alone for piece in row)
+
+
 @given(st.floats(-1e6, 1e6), st.floats(0, 0.999), st.integers(1, 50))
 def test_smoothing_leaves_a_constant_alone(value, alpha, count):
     smoothed = smooth(Series(label="a", x=range(count), y=[value] * count), alpha)

@@ -45,6 +45,19 @@ def test_colours_do_not_move_columns():
     assert lines[2] == "<red:x>  y"
 
 
+def test_names_are_cut_last_and_keep_their_ends():
+    name = Column(key="n", title="Name", cell=lambda row, _: row[0], is_name=True)
+    rows = [("kim/a-dataset-with-a-long-name/12", "b" * 9, "c" * 9)]
+    assert render([name, *COLUMNS[1:3]], rows, now=0, room=40)[2] == f"{rows[0][0]}  bbbb…"
+    assert render([name, *COLUMNS[1:3]], rows, now=0, room=24)[2] == "kim/a-dat…g-name/12  bb…"
+
+
+def test_a_title_is_cut_like_its_column():
+    column = Column(key="b", title="Description", cell=lambda row, _: row, shrinks_to=8)
+    assert render([column], ["b" * 20], now=0, room=8) == ["Descrip…", "--------", "bbbbbbb…"]
+    assert render([column], ["b" * 20], now=0, room=4) == ["Des…", "----", "bbb…"]
+
+
 ROWS = st.lists(
     st.tuples(st.text("x", max_size=4), st.text("y", max_size=60), st.text("z", max_size=60))
 )

@@ -3,7 +3,7 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsml.view.text import LogText, fit, pad, visible, width
+from nsml.view.text import LogText, fit, fit_middle, pad, visible, width
 
 SAFE = {"\n", "\t"}
 
@@ -95,7 +95,19 @@ def test_what_fits_fits(text, cells):
         assert width(pad(text, cells)) == cells
 
 
+@given(st.text(max_size=30), st.integers(0, 30))
+@example("kim/a-long-dataset/12", 11)
+def test_what_is_cut_in_the_middle_fits_and_keeps_its_ends(text, cells):
+    shown = fit_middle(text, cells)
+    assert width(shown) <= max(cells, 0)
+    if shown != text and cells > 2:
+        head, tail = shown.rsplit("…", 1) if "…" in text else shown.split("…")
+        assert text.startswith(head)
+        assert text.endswith(tail)
+
+
 def test_widths():
     assert width("둘째") == 4
     assert width("e\u0301") == 1
     assert fit("둘째 시도", 5) == "둘째…"
+    assert fit_middle("kim/a-long-dataset/12", 11) == "kim/a…et/12"
