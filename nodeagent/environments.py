@@ -163,7 +163,7 @@ class Environments:
 
 
 def _pip(place: Path, listed: Path) -> list[str]:
-    """pip of the platform in the interpreter of `place`, as its own `--python` starts it."""
+    """The platform's pip in the interpreter of `place`, as its own `--python` starts it."""
     found = find_spec("pip")
     if found is None or found.origin is None:
         raise EnvironmentFailed("the agent's own environment has no pip")

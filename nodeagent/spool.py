@@ -11,6 +11,7 @@ waited for; when its writer is dead (`final`), it never was: the call that wrote
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import re
 import stat
@@ -41,7 +42,13 @@ _SEARCHED_IN_ALL = 1 << 24
 """Bytes of one replica that are looked through for valid frames behind damage: it takes seconds,
 and a program can write, or feign with holes, more than could be read in a day."""
 _LONGEST_GAP = 1 << 32
-"""Numbers further ahead than this are taken for noise."""
+"""Numbers further ahead than this are taken for noise,"""
+_HIGHEST = 1 << 53
+"""and so are those above this: no program counts so far, and no store need carry them."""
+_READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+"""How files are opened that a program may have put something else in place of."""
+_IN_THE_WAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EACCES})
+"""What opening says of that. Anything else (too many open files) passes: it says nothing of files."""
 
 log = structlog.get_logger()
 
@@ -126,9 +133,8 @@ class ReplicaSpool:
 
     def _read_log(self) -> list[Item]:
         cursor = self._cursors.get(self._log, Cursor.start(Channel.LOG))
-        try:
-            descriptor = os.open(self._folder.output, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-        except FileNotFoundError:
+        descriptor = _open(self._folder.output, _READ)
+        if descriptor is None:
             return []
         try:
             item = _next_text(self._log, descriptor, cursor, self._limits.bytes)
@@ -199,12 +205,13 @@ class RecordFile:
             if end > len(data):
                 break
             payload = data[position + HEADER.size : end]
-            if not _is_valid(payload, checksum, seq):
+            last = self.cursor.last + len(records)
+            if not _is_valid(payload, checksum, seq) or seq > _furthest(last):
                 damaged = True
                 break
-            if records and seq != self.cursor.last + len(records) + 1:
+            if records and seq != last + 1:
                 break  # the next pass begins with it
-            if seq > self.cursor.last:
+            if seq > last:
                 items += self._gap_before(seq) if not records else []
                 records.append(payload)
             position = end
@@ -289,8 +296,7 @@ class RecordFile:
         return None
 
     def _may_come(self, seq: int) -> bool:
-        last = self.cursor.last
-        return last < seq <= last + _LONGEST_GAP
+        return self.cursor.last < seq <= _furthest(self.cursor.last)
 
 
 class SpoolFollower:
@@ -346,23 +352,24 @@ class SpoolFollower:
 
 
 def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) -> Item | None:
-    """The next piece of a log.
+    """The next piece of a log; None where there is none, or no file.
 
-    A program can shorten its own log (`> /dev/stdout` does). How much was lost then is not known:
-    the gap counts as one byte, and positions go on behind it.
+    A program can shorten its own log (`> /dev/stdout` does), or lengthen it by more than any disk
+    holds. How much was lost then is not known: the gap counts as one byte, and positions go on
+    behind it.
     """
-    if os.fstat(descriptor).st_size < cursor.offset:
-        lost = cursor.last + 1
-        return Gap(
-            stream=stream,
-            first=lost,
-            last=lost,
-            reason="the program shortened its log",
-            cursor=Cursor(last=lost, offset=0),
-        )
+    facts = os.fstat(descriptor)
+    if not stat.S_ISREG(facts.st_mode):
+        return None
+    if facts.st_size < cursor.offset:
+        return _log_gap(stream, cursor, "the program shortened its log", offset=0)
     text = os.pread(descriptor, limit, cursor.offset)
     if not text:
         return None
+    if text.count(0) == limit:
+        written = _behind_holes(descriptor, cursor.offset, facts.st_size)
+        if written >= cursor.offset + limit:
+            return _log_gap(stream, cursor, "the log has a hole", offset=written)
     last = cursor.last + len(text)
     return Batch(
         stream=stream,
@@ -373,12 +380,23 @@ def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) ->
     )
 
 
+def _log_gap(stream: StreamId, cursor: Cursor, reason: str, *, offset: int) -> Gap:
+    lost = cursor.last + 1
+    after = Cursor(last=lost, offset=offset)
+    return Gap(stream=stream, first=lost, last=lost, reason=reason, cursor=after)
+
+
 def _behind_holes(descriptor: int, offset: int, size: int) -> int:
     """Where the next bytes are that were written; `size` when there are none."""
     try:
         return os.lseek(descriptor, offset, os.SEEK_DATA)
     except OSError:
         return size
+
+
+def _furthest(last: int) -> int:
+    """The highest number that may come behind `last`."""
+    return min(last + _LONGEST_GAP, _HIGHEST)
 
 
 def _is_valid(payload: bytes, checksum: int, seq: int) -> bool:
@@ -406,39 +424,43 @@ def _is_whole(descriptor: int, offset: int, size: int) -> bool:
 @contextmanager
 def _open_below(root: os.PathLike[str], names: tuple[str, ...]) -> Iterator[int | None]:
     """A descriptor of the folder `names` below `root`, following no link; None if it is not one."""
-    flags = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    folder = _open(root, _READ | os.O_DIRECTORY)
     try:
-        descriptor = os.open(root, flags)
-    except OSError:
-        yield None
-        return
-    for name in names:
-        try:
-            below = os.open(name, flags, dir_fd=descriptor)
-        except OSError:
-            os.close(descriptor)
-            yield None
-            return
-        os.close(descriptor)
-        descriptor = below
-    try:
-        yield descriptor
+        for name in names:
+            if folder is None:
+                break
+            above, folder = folder, None
+            try:
+                folder = _open(name, _READ | os.O_DIRECTORY, above)
+            finally:
+                os.close(above)
+        yield folder
     finally:
-        os.close(descriptor)
+        if folder is not None:
+            os.close(folder)
 
 
 def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
     """A descriptor of a regular file in `folder`; None for a shorter one or anything else."""
-    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
     try:
         facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
-        if not stat.S_ISREG(facts.st_mode) or facts.st_size <= longer_than:
-            return None
-        descriptor = os.open(name, flags, dir_fd=folder)
-    except OSError:
+    except FileNotFoundError:
         return None
+    if not stat.S_ISREG(facts.st_mode) or facts.st_size <= longer_than:
+        return None
+    descriptor = _open(name, _READ, folder)
     # what the name stands for may have changed in between
-    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+    if descriptor is None or stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
     os.close(descriptor)
     return None
+
+
+def _open(path: str | os.PathLike[str], flags: int, folder: int | None = None) -> int | None:
+    """A descriptor; None where something else is in the way. Raises OSError."""
+    try:
+        return os.open(path, flags, dir_fd=folder)
+    except OSError as error:
+        if error.errno in _IN_THE_WAY:
+            return None
+        raise

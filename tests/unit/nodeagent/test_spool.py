@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import resource
 from typing import TYPE_CHECKING
 
 import pytest
@@ -228,6 +229,79 @@ def test_a_shortened_log_is_a_gap_and_goes_on(folder: ReplicaFolder) -> None:
     assert text_in(after) == b"new"
     positions = [(item.first, item.last) for item in [*before, *after]]
     assert positions == [(0, 10), (11, 11), (12, 14)]
+
+
+@pytest.mark.parametrize("final", [False, True])
+@pytest.mark.parametrize("number", [1 << 40, 1 << 63, (1 << 64) - 1])
+def test_a_number_that_nobody_can_have_reached_is_damage(
+    folder: ReplicaFolder, number: int, final: bool
+) -> None:
+    put(folder, whole(2) + frame(number, b"{}") + frame(4, payload(4)))
+    items = drain(spool_of(folder), final=final)
+    assert records_in(items) == {1: payload(1), 2: payload(2), 3: b"GAP", 4: payload(4)}
+
+
+def test_numbers_that_leap_stay_within_what_is_stored(folder: ReplicaFolder) -> None:
+    highest = Cursor(last=(1 << 53) - 5, offset=len(MAGIC))
+    put(folder, MAGIC + frame((1 << 53) - 4, b"{}") + frame((1 << 53) + 1, b"{}"))
+    items = drain(ReplicaSpool(REPLICA, folder, {metric(1): highest}))
+    assert max(item.last for item in items) <= 1 << 53
+
+
+def test_a_log_of_holes_is_not_sent(folder: ReplicaFolder) -> None:
+    with folder.output.open("r+b") as log:
+        log.write(b"before")
+        log.truncate(1 << 40)
+        log.seek(0, os.SEEK_END)
+        log.write(b"after")
+    items = drain(spool_of(folder))
+    assert sum(len(item.text) for item in items if isinstance(item, Batch)) < 1 << 20
+    assert text_in(items).strip(b"\0").startswith(b"before")
+    assert text_in(items).endswith(b"after")
+    assert any(isinstance(item, Gap) for item in items)
+    positions = [(item.first, item.last) for item in items]
+    assert [first for first, _ in positions[1:]] == [last + 1 for _, last in positions[:-1]]
+
+
+def test_zeros_that_were_written_are_sent(folder: ReplicaFolder) -> None:
+    folder.output.write_bytes(bytes(1_000_000) + b"end")
+    assert text_in(drain(spool_of(folder))) == bytes(1_000_000) + b"end"
+
+
+@pytest.mark.parametrize("what", ["link", "pipe", "folder", "nothing"])
+def test_a_log_that_is_no_file_has_nothing(
+    folder: ReplicaFolder, tmp_path: Path, what: str
+) -> None:
+    (tmp_path / "secret").write_text("secret")
+    folder.output.unlink()
+    match what:
+        case "link":
+            folder.output.symlink_to(tmp_path / "secret")
+        case "pipe":
+            os.mkfifo(folder.output)
+        case "folder":
+            folder.output.mkdir()
+    put(folder, whole(1))
+    assert text_in(drain(spool_of(folder))) == b""
+    assert list(records_in(drain(spool_of(folder)))) == [1]
+
+
+@pytest.mark.parametrize("spare", [0, 1])
+def test_what_cannot_be_opened_now_is_not_taken_for_the_end(
+    folder: ReplicaFolder, spare: int
+) -> None:
+    put(folder, whole(3))
+    spool = spool_of(folder)
+    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
+    lowest = os.dup(0)
+    os.close(lowest)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (lowest + spare, limits[1]))
+    try:
+        with pytest.raises(OSError, match="Too many open files"):
+            spool.read(final=True)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, limits)
+    assert list(records_in(drain(spool))) == [1, 2, 3]
 
 
 @pytest.mark.parametrize("what", ["link", "folder link", "pipe", "device link", "folder"])
