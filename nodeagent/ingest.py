@@ -252,11 +252,11 @@ class Ingest:
             self._pumps[collection.replica_id] = pump
 
     async def _pump(self, collection: Collection, outgoing: Outgoing) -> None:
-        """One replica's unreadable disk must not end the stream of the others."""
+        """One replica's unreadable disk, or a defect, must not end the stream of the others."""
         while True:
             try:
                 await collection.pump(outgoing)
-            except OSError:
+            except Exception:
                 log.exception("ingest.unreadable", replica=str(collection.replica_id))
                 await self._clock.sleep(_UNREADABLE_PAUSE_S)
             else:

@@ -13,6 +13,7 @@ from typing import Protocol
 import structlog
 
 from nodeagent.assignments import note_unstarted, read_unstarted
+from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
@@ -32,7 +33,7 @@ from nsml.clock import Clock, Offload
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
-_LINGER_S = 0.06
+_LINGER_S = 0.15
 """A program that ends within this time costs one report, not three: nobody could see it run."""
 _GRACE_S = 10.0
 _LOST_AFTER_S = 600.0
@@ -181,7 +182,7 @@ class Runner:
         hooks = [hook for hook in self.place.hooks if hook.applies(self.assignment.spec)]
         failure = await self._prepare(hooks, draft) if hooks and self.stop_order is None else None
         if failure is not None:
-            return await self._fail(failure.cause, str(failure))
+            return await self._fail(failure.cause, str(failure), said=failure.said)
         if self.stop_order is not None:
             cause = self.stop_order.cause or sessions.CAUSE_STOP_REQUESTED
             return await self._unstarted(
@@ -259,10 +260,12 @@ class Runner:
         await self.place.runtime.remove(self.replica_id)
         log.info("replica.removed", replica=str(self.replica_id))
 
-    async def _fail(self, cause: sessions.Cause, message: str) -> pb.ReplicaExit:
+    async def _fail(
+        self, cause: sessions.Cause, message: str, *, said: bytes = b""
+    ) -> pb.ReplicaExit:
         """The end of a replica that could not be started, told in its log too."""
         log.warning("replica.preparation_failed", replica=str(self.replica_id), error=message)
-        return await self._unstarted(cause, message, told=f"nsml: {message}\n".encode())
+        return await self._unstarted(cause, message, told=said + f"nsml: {message}\n".encode())
 
     async def _unstarted(
         self, cause: sessions.Cause, message: str, *, told: bytes = b""
@@ -294,8 +297,12 @@ class Runner:
                 await self.place.clock.sleep(_STOP_AGAIN_S)
 
     def _left_nothing(self, record: ExitRecord) -> bool:
-        """Whether the program wrote neither output nor records."""
-        return record.output_bytes == 0 and not os.listdir(self.folder.spool)  # noqa: PTH208
+        """Whether the program wrote neither output nor records, and left their places as they were."""
+        try:
+            with open_folder(self.folder.run, ["spool"]) as spool:
+                return record.output_bytes == 0 and not os.listdir(spool)  # noqa: PTH208
+        except OSError:
+            return False
 
     def _paused(self, is_paused: bool) -> None:
         if self.phase in {pb.REPLICA_PHASE_RUNNING, pb.REPLICA_PHASE_PAUSED}:

@@ -19,6 +19,8 @@ from nodeagent.journal import Journal
 from nodeagent.parts import Machine, Parts
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, ReplicaSpec
+from nodeagent.spool import ReplicaSpool
+from nodeagent.streams import Item
 from nsml.clock import inline
 from nsml.content.packing import pack
 from nsml.v1 import agents_pb2 as pb
@@ -154,6 +156,56 @@ def test_a_program_that_writes_nothing_costs_one_report(tmp_path: Path) -> None:
         assert world.platform.accepted[-1] == (1, 2)
 
     on_virtual_time(tmp_path, test)
+
+
+@pytest.mark.parametrize("what", ["nothing", "a file", "a link"])
+def test_a_program_that_removes_its_spool_ends_like_others(tmp_path: Path, what: str) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            while not world.started:
+                await world.clock.sleep(0.001)
+            spool = ReplicaFolders(tmp_path / "replicas").of(world.started[0].replica_id).spool
+            spool.rmdir()
+            match what:
+                case "a file":
+                    spool.touch()
+                case "a link":
+                    spool.symlink_to("/nowhere")
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.exit_code == 5
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(after_s=0.03)], exit_code=5)})
+
+
+def test_a_defect_in_one_stream_ends_neither_the_agent_nor_other_streams(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read = ReplicaSpool.read
+
+    def broken(spool: ReplicaSpool, *, final: bool = False) -> list[Item]:
+        items = read(spool, final=final)
+        if any(item.stream.replica_id.session_id == S for item in items):
+            raise RuntimeError("a defect")
+        return items
+
+    monkeypatch.setattr(ReplicaSpool, "read", broken)
+
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            await platform.order(assignment(S, "train"), assignment(OTHER, "train"))
+            await platform.phase(OTHER, pb.REPLICA_PHASE_FINALIZED)
+            await platform.phase(S, pb.REPLICA_PHASE_EXITED)
+            assert platform.log(OTHER) == b"hello\n"
+            assert len(platform.registrations) == 1
+            monkeypatch.undo()
+            await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert platform.log(S) == b"hello\n"
+
+    on_virtual_time(
+        tmp_path, test, {"train": Script(acts=[Act(output=b"hello\n"), Act(after_s=9)])}
+    )
 
 
 def test_a_program_that_runs_is_told_step_by_step(tmp_path: Path) -> None:
