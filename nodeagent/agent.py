@@ -246,7 +246,12 @@ class Agent:
             if not self._link.up.is_set():
                 continue
             shares = self._replicas.shares()
-            sample = await self._parts.run(partial(self._parts.meter.sample, shares))
+            try:
+                sample = await self._parts.run(partial(self._parts.meter.sample, shares))
+            except Exception:
+                # Readings may be missing; what runs here needs its agent.
+                log.exception("node.unmeasured")
+                continue
             sequence += 1
             sample.sequence, sample.boot_id = sequence, self._machine.boot_id
             sample.at.FromMicroseconds(round(self._parts.clock.time() * 1e6))

@@ -36,7 +36,11 @@ OTHER = session_id(2)
 
 
 class NullMeter:
+    fails = False
+
     def sample(self, shares: Any) -> pb.NodeSample:
+        if self.fails:
+            raise OSError("too many open files")
         return pb.NodeSample(cpu_percent=1.0)
 
 
@@ -50,6 +54,7 @@ class World:
     machine: FakeMachine
     platform: ScriptedPlatform
     started: list[ReplicaSpec] = field(default_factory=list)
+    meter: NullMeter = field(default_factory=NullMeter)
 
     @asynccontextmanager
     async def agent(self, server: str = "cp") -> AsyncIterator[Agent]:
@@ -69,7 +74,7 @@ class World:
                 runtime=driver,
                 journal=journal,
                 machine=MACHINE,
-                meter=NullMeter(),
+                meter=self.meter,
                 token="secret",
                 has_sockets=False,
                 touch=lambda _, replica_id: self.machine.contacted(replica_id),
@@ -176,6 +181,20 @@ def test_a_program_that_removes_its_spool_ends_like_others(tmp_path: Path, what:
         assert report.exit.exit_code == 5
 
     on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(after_s=0.03)], exit_code=5)})
+
+
+def test_a_node_that_cannot_be_measured_is_still_served(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.meter.fails = True
+        async with world.agent():
+            await world.clock.sleep(60)
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            assert not world.platform.samples
+            world.meter.fails = False
+            await world.platform.until(lambda: bool(world.platform.samples))
+
+    on_virtual_time(tmp_path, test)
 
 
 def test_a_defect_in_one_stream_ends_neither_the_agent_nor_other_streams(
