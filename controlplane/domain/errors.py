@@ -56,7 +56,7 @@ class InvalidRequest(NsmlError):
 
 
 class AmbiguousReference(InvalidRequest):
-    """A short session reference fits several sessions."""
+    """A short session reference fits several sessions; the first ten are named."""
 
     reason = "AMBIGUOUS_REFERENCE"
 
@@ -66,7 +66,7 @@ class AmbiguousReference(InvalidRequest):
             why=", ".join(candidates[:5]),
             attempt="the full name of one of them",
         )
-        self.candidates = candidates
+        self.candidates = candidates[:10]
 
     @property
     def details(self) -> dict[str, str]:

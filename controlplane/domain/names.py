@@ -13,6 +13,9 @@ NO_DATASET = "None"
 MOST_CHECKPOINT_NAME = 512
 """Bytes in the name of a checkpoint, which may be any text."""
 
+LONGEST_REFERENCE = 256
+"""Characters in a reference to a session: more than any name has."""
+
 _USER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -79,7 +82,7 @@ def parse_reference(text: str) -> SessionReference:
         return SessionReference(recent=1)
     if re.fullmatch(r"@[1-9][0-9]{0,5}", text):
         return SessionReference(recent=int(text[1:]))
-    parts = text.split("/")
+    parts = text.split("/") if len(text) <= LONGEST_REFERENCE else [""]
     if _NUMBER.fullmatch(parts[-1]) and all(parts):
         number = int(parts[-1])
         if len(parts) == 3:

@@ -14,6 +14,7 @@ from controlplane.domain.errors import (
     CannotEverFit,
     MissingBlobs,
     NoCapacity,
+    TooLarge,
     Unavailable,
 )
 from controlplane.domain.identity import UserCaller
@@ -40,6 +41,7 @@ from controlplane.store.interface import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from controlplane.domain.errors import NsmlError
     from controlplane.domain.identity import User
     from controlplane.domain.values import Allocation, DatasetVersion, Node
     from controlplane.history.interface import History
@@ -190,7 +192,7 @@ class Submitter:
                     await self._write([self._queue.popleft() for _ in range(count)])
         finally:
             for pending in self._queue:
-                _fail(pending)
+                _fail(pending, _silent())
 
     async def _write(self, batch: list[_Pending]) -> None:
         """Resolve each with its session, or with None when it must be looked at again."""
@@ -198,16 +200,18 @@ class Submitter:
         try:
             made = await self._made(self._fresh(batch))
         except InvalidTransaction:
-            # Together they are too many bytes; one alone is far below the bound.
+            # Together they are too many bytes; one alone should be far below the bound.
             half = len(batch) // 2
             if not half:
-                raise
+                self._log.error("submission.too_large", request=batch[0].wish.request_id)
+                _fail(batch[0], TooLarge("the session is larger than any record may be"))
+                return
             await self._write(batch[:half])
             await self._write(batch[half:])
         except (CommitUnknown, StoreUnavailable) as error:
             self._log.warning("submission.unavailable", error=str(error))
             for pending in batch:
-                _fail(pending)
+                _fail(pending, _silent())
         finally:
             for pending in batch:
                 if not pending.done.done():
@@ -290,11 +294,13 @@ class Submitter:
         return True
 
 
-def _fail(pending: _Pending) -> None:
+def _fail(pending: _Pending, error: NsmlError) -> None:
     if not pending.done.done():
-        pending.done.set_exception(
-            Unavailable("the store does not answer", attempt="the same request id again")
-        )
+        pending.done.set_exception(error)
+
+
+def _silent() -> NsmlError:
+    return Unavailable("the store does not answer", attempt="the same request id again")
 
 
 def _dataset(spec: SessionSpec) -> str:

@@ -137,7 +137,7 @@ def check_memo(memo: str) -> str:
 def _check_program(wish: Submission) -> None:
     if wish.argv and (wish.entry or wish.args):
         raise InvalidRequest("a session has an entry with arguments, or a plain command line")
-    _check_words(wish.args, "arguments")
+    _check_words((wish.entry, *wish.args), "entry and its arguments")
     _check_words(wish.argv, "command line")
     if wish.bundle_digest:
         check_digest(wish.bundle_digest)

@@ -27,6 +27,11 @@ ResponseT = TypeVar("ResponseT")
 DOMAIN: Final = "nsml"
 DETAILS: Final = "grpc-status-details-bin"
 
+MESSAGE_BYTES: Final = 500
+VALUE_BYTES: Final = 1_200
+"""Of a refusal's message, and of each of its details: gRPC's clients take 8 KiB of trailers, and
+answer what is larger with an error of their own."""
+
 _ASK: Final = "again in a moment; if it stays so, whoever runs the platform finds it in the log"
 _INSIDE: Final = (
     HistoryUnavailable,
@@ -60,12 +65,18 @@ def code_of(error: errors.NsmlError) -> grpc.StatusCode:
 
 async def refuse(context: Context, error: errors.NsmlError) -> NoReturn:
     """End the call with a refusal."""
-    code = code_of(error)
-    info = error_details_pb2.ErrorInfo(domain=DOMAIN, reason=error.reason, metadata=error.details)
+    code, message = code_of(error), _cut(error.message, MESSAGE_BYTES)
+    metadata = {key: _cut(value, VALUE_BYTES) for key, value in error.details.items()}
+    info = error_details_pb2.ErrorInfo(domain=DOMAIN, reason=error.reason, metadata=metadata)
     detail = any_pb2.Any()
     detail.Pack(info)
-    status = status_pb2.Status(code=code.value[0], message=error.message, details=[detail])
-    await context.abort(code, error.message, ((DETAILS, status.SerializeToString()),))
+    status = status_pb2.Status(code=code.value[0], message=message, details=[detail])
+    await context.abort(code, message, ((DETAILS, status.SerializeToString()),))
+
+
+def _cut(text: str, most: int) -> str:
+    data = text.encode(errors="replace")
+    return text if len(data) <= most else data[: most - 3].decode(errors="ignore") + "..."
 
 
 def as_refusal(error: Exception) -> errors.NsmlError:

@@ -72,6 +72,11 @@ def test_references(text, expected):
     assert names.parse_reference(text) == expected
 
 
+def test_a_reference_longer_than_any_name_is_none():
+    with pytest.raises(InvalidRequest):
+        names.parse_reference("x" * names.LONGEST_REFERENCE + "/mnist/12")
+
+
 @given(st.text())
 def test_any_text_is_a_reference_or_refused(text):
     try:

@@ -32,6 +32,7 @@ from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import row_of
 from controlplane.operations.submit import Submitter
 from controlplane.operations.validation import DatasetWish, Submission
+from controlplane.store import interface
 from controlplane.store.interface import Delete, Transaction
 from nsml.clock import inline
 from nsml.content.digests import digest_of
@@ -253,6 +254,7 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         ({"bundle_digest": "../../etc/passwd"}, InvalidRequest),
         ({"argv": ("a\0b",)}, InvalidRequest),
         ({"argv": ("x" * 33_000,)}, TooLarge),
+        ({"argv": (), "entry": "x" * 33_000, "bundle_digest": "0" * 64}, TooLarge),
         ({"resources": Resources(gpu_thousandths=1500)}, InvalidRequest),
         ({"resources": Resources(gpu_thousandths=2_000_000)}, InvalidRequest),
         ({"replica_count": 65}, InvalidRequest),
@@ -306,3 +308,15 @@ async def test_large_submissions_together_are_written_apart() -> None:
             ]
         )
         assert len({session.name for session in sessions}) == 31
+
+
+async def test_one_that_no_record_holds_is_refused_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(interface, "MAX_TRANSACTION_BYTES", 20_000)
+    async with desk() as at:
+        submitter = await at.submitter()
+        wishes = [wish("r1"), wish("r2", argv=("x" * 30_000,)), wish("r3")]
+        one, two, three = await asyncio.gather(
+            *[submitter.submit(wanted) for wanted in wishes], return_exceptions=True
+        )
+        assert isinstance(two, TooLarge)
+        assert {one.name, three.name} == {"kim/None/1", "kim/None/2"}

@@ -263,6 +263,31 @@ async def test_no_wish_breaks_a_submission(rig: Rig) -> None:
             getattr(spec, field).seconds = seconds
             request = pb.CreateSessionRequest(request_id=f"{field}{seconds}", spec=spec)
             await sound(kim.sessions.CreateSession(request))
+    manifest, blobs = tree(a=b"one")
+    await send(kim, blobs)
+    spec = sessions_pb2.SessionSpec(entry="x" * 2_000_000, bundle_digest=manifest.digest)
+    await sound(kim.sessions.CreateSession(pb.CreateSessionRequest(request_id="long", spec=spec)))
+    assert (await kim.submit("true")).name.startswith("kim/None/")
+
+
+async def test_no_refusal_is_larger_than_clients_take(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    manifest, blobs = tree(a=b"one")
+    await send(kim, blobs)
+    for number in range(90):
+        name = f"{number:02}" + "x" * 62
+        await push(kim, name, manifest)
+        await kim.submit(datasets=[sessions_pb2.DatasetReference(name=name)])
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await kim.get("1")
+    code, reason, details = refusal(caught.value)
+    assert (code, reason) == ("INVALID_ARGUMENT", "AMBIGUOUS_REFERENCE")
+    names = details["candidates"].split(",")
+    assert len(names) == 10
+    assert names[0] == "kim/00" + "x" * 62 + "/1"
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await kim.submit(environment={"\N{SNOWMAN}" * 7_000: "x"})
+    assert refusal(caught.value)[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
 async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path) -> None:
