@@ -28,7 +28,6 @@ import shutil
 import subprocess
 import sys
 import time
-from collections import deque
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from importlib.util import find_spec
@@ -45,7 +44,6 @@ _FORMAT = 1
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 5
 _LOOK_EVERY_S = 0.1
-_LAST_LINES = 15
 _NOTHING_RUNS = """
 import runpy, sys
 
@@ -68,7 +66,7 @@ _PLAIN_OPTIONS = {"--pre", "--no-index", "--prefer-binary", "--require-hashes"}
 
 
 class EnvironmentFailed(Exception):
-    """The environment cannot be made; the text is for the session's user."""
+    """The environment cannot be made; why, on one line, for the session's user."""
 
 
 class EnvironmentCancelled(Exception):
@@ -126,7 +124,7 @@ class Environments:
         """The environment for `requirements`, built if it is the first time; marks its use.
 
         `say` gets what is to be seen in the session's log. Raises EnvironmentFailed with the last
-        lines of what went wrong, EnvironmentCancelled soon after `cancelled` is set.
+        line of that, EnvironmentCancelled soon after `cancelled` is set.
         """
         place = self._folder / self.key(requirements)
         environment = PythonEnvironment(folder=place, base_prefix=Path(sys.base_prefix))
@@ -180,7 +178,7 @@ def _run(
 ) -> None:
     """Run `command` and pass its output on; raises EnvironmentFailed when it fails."""
     env = {k: v for k, v in os.environ.items() if not k.startswith(("NSML_", "PYTHON"))}
-    last: deque[bytes] = deque(maxlen=_LAST_LINES)
+    last = b""
     with subprocess.Popen(
         command,
         stdin=subprocess.DEVNULL,
@@ -195,12 +193,12 @@ def _run(
         try:
             for piece in _pieces(process.stdout.fileno(), cancelled):
                 say(piece)
-                last.extend(piece.splitlines())
+                last = next((line for line in reversed(piece.splitlines()) if line.strip()), last)
         except BaseException:
             process.kill()
             raise
     if process.returncode != 0:
-        text = b"\n".join(last).decode(errors="replace")
+        text = last.decode(errors="replace").strip().removeprefix("ERROR: ")
         raise EnvironmentFailed(text or f"{command[0]} ended with {process.returncode}")
 
 

@@ -13,7 +13,8 @@ import re
 import shutil
 import threading
 import zlib
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -39,17 +40,23 @@ from nsml.v1 import sessions_pb2 as sessions
 
 _FIRST_PORT = 20_000
 _PORTS = 10_000
+_MOST_PIECES = 1_000
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 log = structlog.get_logger()
 
 
 class PreparationFailed(Exception):
-    """A replica that cannot be started; the message is for its user."""
+    """A replica that cannot be started; the message is for its user.
 
-    def __init__(self, cause: sessions.Cause, message: str) -> None:
+    Attributes:
+        said: what was printed on the way there, for the log.
+    """
+
+    def __init__(self, cause: sessions.Cause, message: str, *, said: bytes = b"") -> None:
         super().__init__(message)
         self.cause = cause
+        self.said = said
 
 
 @dataclass(slots=True)
@@ -133,34 +140,35 @@ class PythonHook:
 
     async def prepare(self, draft: Draft) -> None:
         """Have the environment here, if there is to be one."""
+        said: deque[bytes] = deque(maxlen=_MOST_PIECES)
         try:
             wanted = await self._run(partial(read_requirements, draft.folder.app))
             if not wanted.lines and not _calls_python(draft.assignment.spec):
                 return
             for note in wanted.notes:
                 log.info("environment.note", replica=draft.folder.path.name, note=note)
-            draft.python = await self._provide(wanted)
+            draft.python = await self._provide(wanted, said.append)
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
-            raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
+            raise PreparationFailed(
+                sessions.CAUSE_ENVIRONMENT_FAILED, text, said=b"".join(said)
+            ) from error
 
-    async def _provide(self, wanted: Requirements) -> PythonEnvironment:
+    async def _provide(
+        self, wanted: Requirements, say: Callable[[bytes], object]
+    ) -> PythonEnvironment:
         """Waiters for one environment wait here, and not in threads that others need."""
         cancelled = threading.Event()
         async with self._turns.setdefault(self._environments.key(wanted), asyncio.Lock()):
             return await uninterrupted(
                 self._run,
-                lambda: self._environments.provide(wanted, _unheard, cancelled),
+                lambda: self._environments.provide(wanted, say, cancelled),
                 cancel=cancelled.set,
             )
 
 
 def _calls_python(spec: sessions.SessionSpec) -> bool:
     return not spec.argv or _PYTHON.fullmatch(spec.argv[0]) is not None
-
-
-def _unheard(_piece: bytes) -> None:
-    """The log is the program's own; a failure tells its last lines."""
 
 
 def argv_of(spec: sessions.SessionSpec) -> list[str]:

@@ -14,7 +14,9 @@ import pytest
 
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
+from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.hooks import Hook, PythonHook
 from nodeagent.journal import Journal
 from nodeagent.parts import Machine, Parts
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
@@ -55,6 +57,7 @@ class World:
     platform: ScriptedPlatform
     started: list[ReplicaSpec] = field(default_factory=list)
     meter: NullMeter = field(default_factory=NullMeter)
+    hooks: list[Hook] = field(default_factory=list)
 
     @asynccontextmanager
     async def agent(self, server: str = "cp") -> AsyncIterator[Agent]:
@@ -78,6 +81,7 @@ class World:
                 token="secret",
                 has_sockets=False,
                 touch=lambda _, replica_id: self.machine.contacted(replica_id),
+                hooks=self.hooks,
             ),
         )
         try:
@@ -634,6 +638,38 @@ def test_data_that_is_not_there_is_an_end_with_a_reason(tmp_path: Path) -> None:
         assert not world.started
 
     on_virtual_time(tmp_path, test)
+
+
+def test_a_failed_environment_has_one_line_and_its_log_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "main.py").touch()
+    (code / "requirements.txt").write_text("no_such_package\n")
+
+    async def test(world: World) -> None:
+        world.hooks.append(PythonHook(Environments(tmp_path / "environments"), inline))
+        order = assignment(S)
+        order.spec.ClearField("argv")
+        order.spec.bundle_digest = put(world.platform, code)
+        async with world.agent():
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        why = (
+            "the environment could not be made: No matching distribution found for no_such_package"
+        )
+        assert (report.exit.cause, report.exit.message) == (
+            sessions.CAUSE_ENVIRONMENT_FAILED,
+            why,
+        )
+        first, *_, last = world.platform.log(S).decode().splitlines()
+        assert (first, last) == ("Installing 1 requirements", f"nsml: {why}")
+        assert world.platform.log(S).count(b"ERROR: No matching distribution found") == 1
+
+    on_virtual_time(tmp_path / "agent", test)
 
 
 def test_a_fetch_goes_on_after_the_connection_broke(tmp_path: Path) -> None:
