@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
 import grpc
@@ -67,6 +67,8 @@ class _Stream:
     call: Any
     heartbeat_s: float
     accepted: pb.OrdersAccepted | None = None
+    coming: pb.Orders = field(default_factory=pb.Orders)
+    """Orders of several messages, as far as they have come."""
 
 
 class Control:
@@ -168,7 +170,11 @@ class Control:
     async def _take(self, stream: _Stream, message: pb.ControlResponse) -> None:
         match message.WhichOneof("kind"):
             case "orders":
-                orders = message.orders
+                stream.coming.MergeFrom(message.orders)
+                if message.orders.more:
+                    return
+                orders, stream.coming = stream.coming, pb.Orders()
+                orders.ClearField("more")
                 if await self._node.obey(orders):
                     stream.accepted = pb.OrdersAccepted(term=orders.term, revision=orders.revision)
                     self._outbox.wake.set()

@@ -145,7 +145,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 if orders is not None and orders.revision > sent:
                     sent = orders.revision
                     link.ordered = orders.replicas
-                    yield convert.orders_message(orders, term)
+                    for message in convert.orders_messages(orders, term):
+                        yield message
             await link.wait()
 
     async def _read(self, link: Link, requests: AsyncIterator[agents_pb2.ControlRequest]) -> None:

@@ -31,10 +31,11 @@ from controlplane.operations.listing import Filter
 from controlplane.operations.registration import Registration
 from controlplane.operations.reports import Report
 from controlplane.operations.validation import Submission
+from controlplane.services.parts import parts_of
 from nsml.v1 import agents_pb2, checkpoints_pb2, datasets_pb2, resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from controlplane.domain.identity import User
     from controlplane.history.values import Checkpoint, DatasetListing, Point
@@ -397,15 +398,18 @@ def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlRespons
     )
 
 
-def orders_message(orders: Orders, term: int) -> agents_pb2.ControlResponse:
+def orders_messages(orders: Orders, term: int) -> Iterator[agents_pb2.ControlResponse]:
     """What a node is to run."""
-    return agents_pb2.ControlResponse(
-        orders=agents_pb2.Orders(
-            term=term,
-            revision=orders.revision,
-            assignments=[_assignment(one) for one in orders.assignments],
+    parts = parts_of(map(_assignment, orders.assignments))
+    for number, assignments in enumerate(parts, start=1):
+        yield agents_pb2.ControlResponse(
+            orders=agents_pb2.Orders(
+                term=term,
+                revision=orders.revision,
+                assignments=assignments,
+                more=number < len(parts),
+            )
         )
-    )
 
 
 def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:

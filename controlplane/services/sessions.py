@@ -12,6 +12,7 @@ from controlplane.operations.following import LogPosition, SessionWatch
 from controlplane.operations.listing import cursor_behind
 from controlplane.services import convert
 from controlplane.services.errors import Context, answering, streaming
+from controlplane.services.parts import parts_of
 from controlplane.services.tunnels import first_frame, passing
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
@@ -32,9 +33,6 @@ if TYPE_CHECKING:
     from controlplane.services.presenting import Presenter
     from nsml.clock import Clock
 
-
-MESSAGE_BYTES: Final = 3 << 20
-"""Of sessions in one message: below gRPC's 4 MiB."""
 
 LAST_POSITION: Final = 1 << 62
 """Further than any stream goes, and within what the history counts to."""
@@ -226,19 +224,6 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             async with aclosing(passing(frames, into=tunnel.down, out=tunnel.up)) as passed:
                 async for one in passed:
                     yield pb.OpenTunnelResponse(data=one.data, end=one.end, gone=one.gone)
-
-
-def parts_of(sessions: list[pb.Session]) -> list[list[pb.Session]]:
-    """Cut into parts that fit into a message each; one empty part of nothing."""
-    parts: list[list[pb.Session]] = [[]]
-    size = 0
-    for session in sessions:
-        size += session.ByteSize()
-        if parts[-1] and size > MESSAGE_BYTES:
-            parts.append([])
-            size = session.ByteSize()
-        parts[-1].append(session)
-    return parts
 
 
 def _mark(text: str) -> int:

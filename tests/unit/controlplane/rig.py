@@ -221,6 +221,7 @@ class Agent:
         )
         self.registered: agents_pb2.Registered | None = None
         self.orders: agents_pb2.Orders | None = None
+        self._coming = agents_pb2.Orders()
         self.acknowledged: list[agents_pb2.ReplicaReport] = []
         self.tunnels: list[agents_pb2.OpenTunnel] = []
         self.error: grpc.aio.AioRpcError | None = None
@@ -250,7 +251,10 @@ class Agent:
                     case "registered":
                         self.registered = response.registered
                     case "orders":
-                        self.orders = response.orders
+                        self._coming.MergeFrom(response.orders)
+                        if response.orders.more:
+                            continue
+                        self.orders, self._coming = self._coming, agents_pb2.Orders()
                         if self.runs_at_once:
                             await self._run_all()
                     case "acknowledged":

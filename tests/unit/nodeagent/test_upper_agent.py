@@ -347,6 +347,27 @@ def test_older_orders_are_refused(tmp_path: Path, term: int, revision: int) -> N
     on_virtual_time(tmp_path, test, {"forever": FOREVER})
 
 
+def test_orders_of_several_messages_are_obeyed_as_one(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            names = (S, OTHER)
+            await platform.order(*[assignment(name, "forever") for name in names], revision=5)
+            for name in names:
+                await platform.phase(name, pb.REPLICA_PHASE_RUNNING)
+            for number, name in enumerate(names):
+                part = pb.Orders(term=platform.term, revision=6, more=number == 0)
+                part.assignments.append(platform.assignments[name, 1, 0])
+                platform.send(pb.ControlResponse(orders=part))
+            await platform.until(lambda: (platform.term, 6) in platform.accepted)
+            # Neither part is all that is to run: what only the other one lists goes on.
+            for name in names:
+                assert world.machine.running(ReplicaId(session_id=name, attempt=1, rank=0))
+        assert platform.accepted.count((platform.term, 6)) == 1
+
+    on_virtual_time(tmp_path, test, {"forever": FOREVER})
+
+
 def test_an_agent_that_comes_back_refuses_what_is_older_than_it_obeyed(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         platform = world.platform

@@ -290,6 +290,19 @@ async def test_no_refusal_is_larger_than_clients_take(rig: Rig) -> None:
     assert refusal(caught.value)[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
+async def test_no_user_can_make_orders_that_a_node_cannot_take(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    little = resources_pb2.Resources(cpu_thousandths=1, memory_bytes=1)
+    large = "x" * 32_000
+    for _ in range(70):
+        await kim.submit("true", large, environment={"A": large}, resources=little)
+    assignments = await agent.assignments(70)
+    assert agent.error is None
+    assert {one.replica.session_id for one in assignments} == set(rig.plane.state.sessions)
+    assert sum(one.ByteSize() for one in assignments) > 4 << 20
+
+
 async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path) -> None:
     data = tmp_path / "data"
     history = await open_history(data / "history.db", clock=SystemClock(), run=inline)
