@@ -28,7 +28,6 @@ class Channel(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CHANNEL_METRIC: _ClassVar[Channel]
     CHANNEL_LOG: _ClassVar[Channel]
     CHANNEL_STATE: _ClassVar[Channel]
-
 REPLICA_PHASE_UNSPECIFIED: ReplicaPhase
 REPLICA_PHASE_PREPARING: ReplicaPhase
 REPLICA_PHASE_RUNNING: ReplicaPhase
@@ -48,12 +47,7 @@ class ReplicaId(_message.Message):
     session_id: str
     attempt: int
     rank: int
-    def __init__(
-        self,
-        session_id: _Optional[str] = ...,
-        attempt: _Optional[int] = ...,
-        rank: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
     __slots__ = ("register", "heartbeat", "report", "orders_accepted")
@@ -65,31 +59,10 @@ class ControlRequest(_message.Message):
     heartbeat: Heartbeat
     report: ReplicaReport
     orders_accepted: OrdersAccepted
-    def __init__(
-        self,
-        register: _Optional[_Union[Register, _Mapping]] = ...,
-        heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ...,
-        report: _Optional[_Union[ReplicaReport, _Mapping]] = ...,
-        orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = (
-        "node",
-        "boot_id",
-        "agent_version",
-        "spool_version",
-        "isolation",
-        "devices",
-        "capacity",
-        "pod",
-        "host",
-        "owner",
-        "device_note",
-        "highest_term",
-        "replicas",
-        "cluster_id",
-    )
+    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -118,23 +91,7 @@ class Register(_message.Message):
     highest_term: int
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     cluster_id: str
-    def __init__(
-        self,
-        node: _Optional[str] = ...,
-        boot_id: _Optional[str] = ...,
-        agent_version: _Optional[str] = ...,
-        spool_version: _Optional[int] = ...,
-        isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ...,
-        devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ...,
-        capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ...,
-        pod: _Optional[str] = ...,
-        host: _Optional[str] = ...,
-        owner: _Optional[str] = ...,
-        device_note: _Optional[str] = ...,
-        highest_term: _Optional[int] = ...,
-        replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...,
-        cluster_id: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()
@@ -154,15 +111,7 @@ class ReplicaExit(_message.Message):
     started_at: _timestamp_pb2.Timestamp
     ended_at: _timestamp_pb2.Timestamp
     ran_for: _duration_pb2.Duration
-    def __init__(
-        self,
-        cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ...,
-        exit_code: _Optional[int] = ...,
-        message: _Optional[str] = ...,
-        started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...,
-        ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...,
-        ran_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ran_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
     __slots__ = ("replica", "phase", "exit", "at")
@@ -174,13 +123,7 @@ class ReplicaReport(_message.Message):
     phase: ReplicaPhase
     exit: ReplicaExit
     at: _timestamp_pb2.Timestamp
-    def __init__(
-        self,
-        replica: _Optional[_Union[ReplicaId, _Mapping]] = ...,
-        phase: _Optional[_Union[ReplicaPhase, str]] = ...,
-        exit: _Optional[_Union[ReplicaExit, _Mapping]] = ...,
-        at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., phase: _Optional[_Union[ReplicaPhase, str]] = ..., exit: _Optional[_Union[ReplicaExit, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class OrdersAccepted(_message.Message):
     __slots__ = ("term", "revision")
@@ -200,13 +143,7 @@ class ControlResponse(_message.Message):
     orders: Orders
     acknowledged: ReportsAcknowledged
     open_tunnel: OpenTunnel
-    def __init__(
-        self,
-        registered: _Optional[_Union[Registered, _Mapping]] = ...,
-        orders: _Optional[_Union[Orders, _Mapping]] = ...,
-        acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ...,
-        open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ...) -> None: ...
 
 class Registered(_message.Message):
     __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term")
@@ -218,15 +155,7 @@ class Registered(_message.Message):
     heartbeat_interval: _duration_pb2.Duration
     silent_after: _duration_pb2.Duration
     term: int
-    def __init__(
-        self,
-        cluster_id: _Optional[str] = ...,
-        heartbeat_interval: _Optional[
-            _Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]
-        ] = ...,
-        silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...,
-        term: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("term", "revision", "assignments", "more")
@@ -238,25 +167,10 @@ class Orders(_message.Message):
     revision: int
     assignments: _containers.RepeatedCompositeFieldContainer[Assignment]
     more: bool
-    def __init__(
-        self,
-        term: _Optional[int] = ...,
-        revision: _Optional[int] = ...,
-        assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ...,
-        more: _Optional[bool] = ...,
-    ) -> None: ...
+    def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = (
-        "replica",
-        "session_name",
-        "owner",
-        "spec",
-        "device_uuids",
-        "resources",
-        "hosts",
-        "stop",
-    )
+    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -273,17 +187,7 @@ class Assignment(_message.Message):
     resources: _resources_pb2.Resources
     hosts: _containers.RepeatedScalarFieldContainer[str]
     stop: StopOrder
-    def __init__(
-        self,
-        replica: _Optional[_Union[ReplicaId, _Mapping]] = ...,
-        session_name: _Optional[str] = ...,
-        owner: _Optional[str] = ...,
-        spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ...,
-        device_uuids: _Optional[_Iterable[str]] = ...,
-        resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ...,
-        hosts: _Optional[_Iterable[str]] = ...,
-        stop: _Optional[_Union[StopOrder, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ...) -> None: ...
 
 class StopOrder(_message.Message):
     __slots__ = ("grace", "cause", "reason")
@@ -293,20 +197,13 @@ class StopOrder(_message.Message):
     grace: _duration_pb2.Duration
     cause: _sessions_pb2.Cause
     reason: str
-    def __init__(
-        self,
-        grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...,
-        cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ...,
-        reason: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class ReportsAcknowledged(_message.Message):
     __slots__ = ("reports",)
     REPORTS_FIELD_NUMBER: _ClassVar[int]
     reports: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
-    def __init__(
-        self, reports: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, reports: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ...) -> None: ...
 
 class OpenTunnel(_message.Message):
     __slots__ = ("tunnel_id", "replica", "service")
@@ -316,12 +213,7 @@ class OpenTunnel(_message.Message):
     tunnel_id: str
     replica: ReplicaId
     service: str
-    def __init__(
-        self,
-        tunnel_id: _Optional[str] = ...,
-        replica: _Optional[_Union[ReplicaId, _Mapping]] = ...,
-        service: _Optional[str] = ...,
-    ) -> None: ...
+    def __init__(self, tunnel_id: _Optional[str] = ..., replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., service: _Optional[str] = ...) -> None: ...
 
 class StreamKey(_message.Message):
     __slots__ = ("replica", "channel", "writer")
@@ -331,12 +223,7 @@ class StreamKey(_message.Message):
     replica: ReplicaId
     channel: Channel
     writer: int
-    def __init__(
-        self,
-        replica: _Optional[_Union[ReplicaId, _Mapping]] = ...,
-        channel: _Optional[_Union[Channel, str]] = ...,
-        writer: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., channel: _Optional[_Union[Channel, str]] = ..., writer: _Optional[int] = ...) -> None: ...
 
 class Chunk(_message.Message):
     __slots__ = ("stream", "first", "last", "records", "data", "gap")
@@ -352,15 +239,7 @@ class Chunk(_message.Message):
     records: _containers.RepeatedScalarFieldContainer[bytes]
     data: bytes
     gap: bool
-    def __init__(
-        self,
-        stream: _Optional[_Union[StreamKey, _Mapping]] = ...,
-        first: _Optional[int] = ...,
-        last: _Optional[int] = ...,
-        records: _Optional[_Iterable[bytes]] = ...,
-        data: _Optional[bytes] = ...,
-        gap: _Optional[bool] = ...,
-    ) -> None: ...
+    def __init__(self, stream: _Optional[_Union[StreamKey, _Mapping]] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., records: _Optional[_Iterable[bytes]] = ..., data: _Optional[bytes] = ..., gap: _Optional[bool] = ...) -> None: ...
 
 class NodeSample(_message.Message):
     __slots__ = ("sequence", "boot_id", "at", "devices", "cpu_percent", "memory_used_bytes")
@@ -376,15 +255,7 @@ class NodeSample(_message.Message):
     devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.DeviceSample]
     cpu_percent: float
     memory_used_bytes: int
-    def __init__(
-        self,
-        sequence: _Optional[int] = ...,
-        boot_id: _Optional[str] = ...,
-        at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...,
-        devices: _Optional[_Iterable[_Union[_resources_pb2.DeviceSample, _Mapping]]] = ...,
-        cpu_percent: _Optional[float] = ...,
-        memory_used_bytes: _Optional[int] = ...,
-    ) -> None: ...
+    def __init__(self, sequence: _Optional[int] = ..., boot_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.DeviceSample, _Mapping]]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ...) -> None: ...
 
 class IngestRequest(_message.Message):
     __slots__ = ("chunks", "sample")
@@ -392,11 +263,7 @@ class IngestRequest(_message.Message):
     SAMPLE_FIELD_NUMBER: _ClassVar[int]
     chunks: _containers.RepeatedCompositeFieldContainer[Chunk]
     sample: NodeSample
-    def __init__(
-        self,
-        chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ...,
-        sample: _Optional[_Union[NodeSample, _Mapping]] = ...,
-    ) -> None: ...
+    def __init__(self, chunks: _Optional[_Iterable[_Union[Chunk, _Mapping]]] = ..., sample: _Optional[_Union[NodeSample, _Mapping]] = ...) -> None: ...
 
 class Cursor(_message.Message):
     __slots__ = ("stream", "next")
@@ -404,17 +271,13 @@ class Cursor(_message.Message):
     NEXT_FIELD_NUMBER: _ClassVar[int]
     stream: StreamKey
     next: int
-    def __init__(
-        self, stream: _Optional[_Union[StreamKey, _Mapping]] = ..., next: _Optional[int] = ...
-    ) -> None: ...
+    def __init__(self, stream: _Optional[_Union[StreamKey, _Mapping]] = ..., next: _Optional[int] = ...) -> None: ...
 
 class IngestResponse(_message.Message):
     __slots__ = ("acknowledged",)
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     acknowledged: _containers.RepeatedCompositeFieldContainer[Cursor]
-    def __init__(
-        self, acknowledged: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ...
-    ) -> None: ...
+    def __init__(self, acknowledged: _Optional[_Iterable[_Union[Cursor, _Mapping]]] = ...) -> None: ...
 
 class TunnelRequest(_message.Message):
     __slots__ = ("tunnel_id", "data", "error", "end")
@@ -426,13 +289,7 @@ class TunnelRequest(_message.Message):
     data: bytes
     error: str
     end: bool
-    def __init__(
-        self,
-        tunnel_id: _Optional[str] = ...,
-        data: _Optional[bytes] = ...,
-        error: _Optional[str] = ...,
-        end: _Optional[bool] = ...,
-    ) -> None: ...
+    def __init__(self, tunnel_id: _Optional[str] = ..., data: _Optional[bytes] = ..., error: _Optional[str] = ..., end: _Optional[bool] = ...) -> None: ...
 
 class TunnelResponse(_message.Message):
     __slots__ = ("data", "end", "gone")
@@ -442,6 +299,4 @@ class TunnelResponse(_message.Message):
     data: bytes
     end: bool
     gone: bool
-    def __init__(
-        self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ...
-    ) -> None: ...
+    def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...
