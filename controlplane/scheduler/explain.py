@@ -54,8 +54,13 @@ def _one_replica(request: Request) -> str:
     if request.cpu_thousandths:
         parts.append(f"{request.cpu_thousandths / 1000:g} cores")
     if request.memory_bytes:
-        parts.append(f"{request.memory_bytes / _GIB:.3g} GiB of memory")
+        parts.append(f"{_gib(request.memory_bytes)} of memory")
     return ", ".join(parts) or _DEFAULT_SHARE
+
+
+def _gib(count: int) -> str:
+    size = count / _GIB
+    return f"{size:,.0f} GiB" if size >= 100 else f"{size:.3g} GiB"
 
 
 def _reason(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
@@ -82,7 +87,7 @@ def _largest(rooms: list[Room], request: Request, what: str) -> str:
         widest = max(rooms, key=lambda room: (room.cpu, room.node.name))
         return f"at most {widest.cpu / 1000:g} cores are free (node {widest.node.name})"
     widest = max(rooms, key=lambda room: (room.memory, room.node.name))
-    return f"at most {widest.memory / _GIB:.3g} GiB of memory are free (node {widest.node.name})"
+    return f"at most {_gib(widest.memory)} of memory are free (node {widest.node.name})"
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -167,6 +167,12 @@ BY_STATUS: Mapping[str, type[ClientError]] = {
 }
 
 
+_UNREACHED = re.compile(
+    r"failed to connect to all addresses; last error: \w+: \S+: (Failed to connect to remote host: )?"
+)
+"""What gRPC says before the reason why nobody could be reached."""
+
+
 class FailedCall(Protocol):
     """What gRPC raises, as far as it is looked at."""
 
@@ -186,7 +192,7 @@ class FailedCall(Protocol):
 def translate(failed: FailedCall) -> ClientError:
     """The named error of a failed call."""
     status = str(failed.code().name)
-    message = failed.details() or status
+    message = _UNREACHED.sub("", failed.details() or status)
     reason, metadata = _error_info(failed.trailing_metadata())
     kind = BY_REASON.get(reason) or BY_STATUS.get(status, PlatformFault)
     if kind is NotEnough and _OVERSIZE.search(message):

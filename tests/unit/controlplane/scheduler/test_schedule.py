@@ -172,6 +172,12 @@ def test_the_default_share_is_told_once() -> None:
     assert told == "needs a share of a node's cores; at most 0 cores are free (node a)"
 
 
+def test_much_memory_is_told_in_digits() -> None:
+    wanted = session(0, memory=999 << 40)
+    plan = schedule(cluster(node(), wanted), NOW)
+    assert reason(plan, wanted).startswith("needs 1,022,976 GiB of memory on one node;")
+
+
 def test_cores_and_memory_are_respected() -> None:
     wanted = session(1000, cpu=5000)
     plan = schedule(cluster(node(), held("a", ("a-0", 1000), cpu=4000), wanted), NOW)
