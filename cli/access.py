@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command
+from cli.group import Group, command, pass_app
 from cli.output import write_list
 from nsml.client import contexts
 from nsml.view.tables import Column

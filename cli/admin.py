@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, Group, command
+from cli.group import DURATION, Group, command, pass_app
 from cli.output import write_list, write_one
 from nsml.view.tables import Column
 

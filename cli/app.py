@@ -6,9 +6,7 @@ import sys
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import IO, TYPE_CHECKING, Any, TypeVar
-
-import click
+from typing import IO, TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError, ExitCode
 from nsml.client import contexts
@@ -22,6 +20,9 @@ if TYPE_CHECKING:
     from nsml.clock import Clock
 
 T = TypeVar("T")
+
+_COLOURS = ("black", "red", "green", "yellow", "blue", "magenta", "cyan", "white")
+"""In the order of their numbers (ECMA-48, SGR 30-37)."""
 
 
 class Format(StrEnum):
@@ -159,8 +160,8 @@ class App:
             self.stderr.flush()
 
     def paint(self, text: str, colour: str) -> str:
-        """`text` in a terminal's colour."""
-        return click.style(text, fg=colour)
+        """`text` in one of a terminal's eight colours."""
+        return f"\x1b[{30 + _COLOURS.index(colour)}m{text}\x1b[0m"
 
     @property
     def painter(self) -> Callable[[str, str], str] | None:
@@ -259,14 +260,3 @@ def new_request_id() -> str:
     import secrets
 
     return secrets.token_hex(16)
-
-
-def the_app(context: click.Context) -> App:
-    """The App of a click context."""
-    found: Any = context.find_object(App)
-    if not isinstance(found, App):
-        raise TypeError("commands run inside cli.main")
-    return found
-
-
-pass_app = click.make_pass_decorator(App)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.exits import CommandError
-from cli.group import command
+from cli.group import command, pass_app
 from nsml.client import contexts
 from nsml.client.errors import ClientError
 

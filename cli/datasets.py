@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.arguments import DATASET, SIZE
 from cli.exits import CommandError
-from cli.group import Group, command, not_there_yet
+from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
 

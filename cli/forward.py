@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.arguments import session_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import command
+from cli.group import command, pass_app
 from cli.ports import LOOPBACK, refusal
 from nsml.client.errors import AlreadyEnded, ClientError, Denied, NotFound, NotSignedIn
 from nsml.view.text import visible

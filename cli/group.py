@@ -7,13 +7,24 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.app import App, Format, the_app
+from cli.app import App, Format
 from nsml.view.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
+
+
+def the_app(context: click.Context) -> App:
+    """The App of a click context."""
+    found: Any = context.find_object(App)
+    if not isinstance(found, App):
+        raise TypeError("commands run inside cli.main")
+    return found
+
+
+pass_app = click.make_pass_decorator(App)
 
 
 def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:

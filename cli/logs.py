@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.arguments import expand, given_references, sessions_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import command, not_there_yet
+from cli.group import command, not_there_yet, pass_app
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

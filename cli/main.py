@@ -1,4 +1,7 @@
-"""`nsml`: finds the command, runs it, and turns what it raises into words and an exit code."""
+"""`nsml`: finds who answers a command line, and turns what that raises into words and an exit code.
+
+Nothing heavy is imported here: what a command line needs, its answer brings in.
+"""
 
 from __future__ import annotations
 
@@ -8,94 +11,15 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-import click
-
+from cli import listing
 from cli.app import App, Format
 from cli.exits import ExitCode
-from cli.group import HELP_NAMES, LazyGroup, global_options, output_options
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
     from typing import IO
 
-PROGRAM = "nsml"
 COMPLETE_VARIABLE = "_NSML_COMPLETE"
-
-COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
-    "Sessions": {
-        "run": ("cli.run:run", "Submit a session: your code, a dataset, some GPUs."),
-        "ps": ("cli.sessions:ps", "List sessions."),
-        "logs": ("cli.logs:logs", "Show what a session printed."),
-        "plot": ("cli.metrics:plot", "Draw what a session reported."),
-        "stop": ("cli.sessions:stop", "Ask sessions to end."),
-        "rm": ("cli.sessions:rm", "Remove ended sessions with all that they left."),
-        "events": ("cli.metrics:events", "Show the reported values themselves."),
-        "eventlen": ("cli.metrics:eventlen", "Count the reported values."),
-        "memo": ("cli.sessions:memo", "Write a session's note."),
-        "getid": ("cli.sessions:getid", "Show a session's id."),
-        "command": ("cli.sessions:repeat", "Show the command line that repeats a session."),
-        "model": ("cli.models:model", "Checkpoints: list, fetch."),
-        "forward": ("cli.forward:forward", "Reach what a session's program serves."),
-    },
-    "Data": {
-        "dataset": ("cli.datasets:dataset", "Datasets: push, list, describe."),
-    },
-    "Machines": {
-        "gpustat": ("cli.nodes:gpustat", "Show every GPU and what is on it."),
-        "status": ("cli.nodes:status", "Show the platform in a few lines."),
-        "node": ("cli.nodes:node", "Nodes: list."),
-        "up": ("cli.platform:up", "Start a platform on this machine."),
-        "down": ("cli.platform:down", "Stop the platform on this machine."),
-        "join": ("cli.platform:join", "Make this machine a node of a platform."),
-    },
-    "You": {
-        "login": ("cli.access:login", "Use a platform that runs elsewhere."),
-        "logout": ("cli.access:logout", "Make this context's token invalid."),
-        "context": ("cli.access:context", "Contexts: list, choose."),
-        "config": ("cli.settings:config", "Settings: get, set, where they are."),
-        "completion": ("cli.completion:completion", "Completion for your shell."),
-        "admin": ("cli.admin:admin", "Users, tokens, joining nodes."),
-        "version": ("cli.topics:version", "Versions of this program and the platform."),
-        "help": ("cli.topics:show_help", "Help on a command or a topic."),
-    },
-}
-
-
-def _show_version(context: click.Context, _parameter: click.Parameter, value: bool) -> None:
-    if value and not context.resilient_parsing:
-        from nsml._version import VERSION
-
-        click.echo(f"nsml {VERSION}")
-        context.exit()
-
-
-def _root() -> LazyGroup:
-    options: list[click.Parameter] = [*global_options(), *output_options()]
-    options.append(
-        click.Option(
-            ["--version"],
-            is_flag=True,
-            is_eager=True,
-            expose_value=False,
-            callback=_show_version,
-            help="Show the version.",
-        )
-    )
-    for option in options[:-1]:
-        if isinstance(option, click.Option):
-            option.hidden = True
-    return LazyGroup(
-        name=PROGRAM,
-        sections=COMMANDS,
-        params=options,
-        callback=lambda: None,
-        help="A machine-learning platform run from a terminal.\n\n"
-        "Help on everything: nsml COMMAND -h, nsml help flags, nsml help exit-codes.",
-        context_settings=HELP_NAMES,
-    )
-
-
-root = _root()
 
 
 def main() -> None:
@@ -110,6 +34,8 @@ def main() -> None:
     # gRPC's own diagnostics would go to stderr beside ours.
     os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     if os.environ.get(COMPLETE_VARIABLE):
+        from cli.root import PROGRAM, root
+
         root.main(prog_name=PROGRAM, obj=App(environ=os.environ))
     code = run(sys.argv[1:], App(environ=os.environ))
     # Nothing is left to be done: skipping the interpreter's teardown saves a tenth of a command.
@@ -137,16 +63,27 @@ def run(arguments: Sequence[str], app: App) -> int:
 
 def _run(arguments: Sequence[str], app: App) -> int:
     try:
-        with root.make_context(PROGRAM, list(arguments) or ["--help"], obj=app) as context:
-            result = root.invoke(context)
+        if listing.is_answered(arguments, app):
+            return ExitCode.OK
+        return _invoke(arguments, app)
     except BrokenPipeError:
         raise
+    except Exception as error:  # noqa: BLE001 - the top of the program
+        return _fail(error, arguments, app)
+
+
+def _invoke(arguments: Sequence[str], app: App) -> int:
+    import click
+
+    from cli.root import PROGRAM, root
+
+    try:
+        with root.make_context(PROGRAM, list(arguments) or ["--help"], obj=app) as context:
+            result = root.invoke(context)
     except click.exceptions.Abort:
         return ExitCode.INTERRUPTED
     except click.exceptions.Exit as left:
         return left.exit_code
-    except Exception as error:  # noqa: BLE001 - the top of the program
-        return _fail(error, arguments, app)
     return int(result) if isinstance(result, int) else ExitCode.OK
 
 

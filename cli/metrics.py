@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.app import App, Format, pass_app
+from cli.app import App, Format
 from cli.arguments import expand, given_references, session_argument, sessions_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import command, not_there_yet
+from cli.group import command, not_there_yet, pass_app
 from cli.output import write_list
 from nsml.view.tables import Column
 

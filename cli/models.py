@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.arguments import session_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, near
+from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
 

@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.arguments import SESSION
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, near, not_there_yet
+from cli.group import Group, command, near, not_there_yet, pass_app
 from cli.output import write_list, write_one
 
 if TYPE_CHECKING:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli import ports
-from cli.app import App, pass_app
+from cli.app import App
 from cli.bringup import BringUp
 from cli.exits import CommandError, ExitCode
-from cli.group import command
+from cli.group import command, pass_app
 from cli.local import (
     AGENT,
     CONTEXT_NAME,

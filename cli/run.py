@@ -14,10 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.app import App, Format, new_request_id, the_app
+from cli.app import App, Format, new_request_id
 from cli.arguments import CPUS, DATASET, GPUS, SIZE, VARIABLE
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, SplitCommand, command, near, not_there_yet
+from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_one
 from cli.progress import Progress
 

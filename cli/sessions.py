@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, cast
 
 import click
 
-from cli.app import App, Format, pass_app
+from cli.app import App, Format
 from cli.arguments import (
     DATASET,
     expand,
@@ -19,8 +19,9 @@ from cli.arguments import (
     sessions_argument,
 )
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, command, near, not_there_yet
-from cli.output import table_lines, write_line, write_list, write_one
+from cli.group import DURATION, command, near, not_there_yet, pass_app
+from cli.listing import show
+from cli.output import table_lines, write_line, write_one
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -89,18 +90,10 @@ def ps(
 
 
 def _list(app: App, chosen: SessionFilter, last: int | None) -> None:
-    from nsml.view import sessions as view
-
     async def fetch(client: Client) -> list[Session]:
         return [session async for session in client.sessions.every(chosen, limit=last)]
 
-    found = app.call(fetch)
-    if found or not app.is_for_people:
-        write_list(app, found, columns=view.COLUMNS, record=view.record)
-    elif chosen.include_ended:
-        app.say("no sessions")
-    else:
-        app.say("no live sessions · ended ones: nsml ps -a")
+    show(app, app.call(fetch), include_ended=chosen.include_ended)
 
 
 def parse_filter(words: Sequence[str], *, include_ended: bool) -> SessionFilter:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, Format, pass_app
+from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, near
+from cli.group import Group, command, near, pass_app
 from nsml.client import contexts
 
 if TYPE_CHECKING:

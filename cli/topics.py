@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 import click
 
-from cli.app import App, pass_app
+from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import command, near
+from cli.group import command, near, pass_app
 from cli.output import write_one
 from nsml._version import VERSION
 

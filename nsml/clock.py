@@ -1,8 +1,10 @@
-"""Time and blocking work as parameters, so that the same code runs on a virtual clock."""
+"""Time and blocking work as parameters, so that the same code runs on a virtual clock.
+
+asyncio is imported by what uses it: a program that only asks for the time does without.
+"""
 
 from __future__ import annotations
 
-import asyncio
 import time
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -45,6 +47,8 @@ class SystemClock:
 
     async def sleep(self, seconds: float) -> None:
         """Sleep on the running event loop."""
+        import asyncio
+
         await asyncio.sleep(seconds)
 
 
@@ -58,6 +62,8 @@ class Offload(Protocol):
 
 async def in_thread(work: Callable[[], T], /) -> T:
     """Run `work` in a thread of the loop's pool: production."""
+    import asyncio
+
     return await asyncio.to_thread(work)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from cli.app import App
 from cli.group import Command
-from cli.main import root
+from cli.root import root
 
 ELSEWHERE = {"up", "down", "join"}
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import tempfile
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -551,10 +552,14 @@ class Gate(grpc.ServerInterceptor):
 
 
 class ContractServer:
-    """The platform listening on a loopback port; `cut` and `restore` break connections."""
+    """The platform listening on a loopback port and a Unix socket.
+
+    `cut` and `restore` break connections.
+    """
 
     def __init__(self, state: State | None = None) -> None:
         self.state = state or State()
+        self.folder = tempfile.TemporaryDirectory(prefix="nsml-")
         self.port = 0
         self.server: grpc.Server | None = None
         self.pool: ThreadPoolExecutor | None = None
@@ -562,6 +567,10 @@ class ContractServer:
     @property
     def address(self) -> str:
         return f"127.0.0.1:{self.port}"
+
+    @property
+    def socket(self) -> str:
+        return f"{self.folder.name}/socket"
 
     def __enter__(self) -> Self:
         self.restore()
@@ -574,6 +583,7 @@ class ContractServer:
         trace: TracebackType | None,
     ) -> None:
         self.cut()
+        self.folder.cleanup()
 
     def restore(self) -> None:
         self.pool = ThreadPoolExecutor(max_workers=16)
@@ -597,6 +607,7 @@ class ContractServer:
                 if time.monotonic() > deadline:
                     raise
                 time.sleep(0.02)
+        self.server.add_insecure_port(f"unix:{self.socket}")
         self.server.start()
 
     def cut(self) -> None:

@@ -1,0 +1,62 @@
+"""The list of sessions: shown, and for a plain `nsml ps` on this machine fetched on a short way.
+
+`nsml ps` is what people and their prompts ask most, and four fifths of its time went into importing
+click, asyncio and gRPC. So `ps` without a flag, asked of a control plane behind a Unix socket, goes
+without them. Whatever is not plainly answered there takes the common way, which knows every flag and
+names every error.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsml.client.contexts import ContextError
+from nsml.client.single import ask
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from cli.app import App
+    from nsml.v1.sessions_pb2 import Session
+
+PAGE = 1000
+"""Sessions; the longest list that one answer brings."""
+
+
+def show(app: App, found: Sequence[Session], *, include_ended: bool) -> None:
+    """Write sessions in the chosen format, or say that there are none."""
+    from cli.output import write_list
+    from nsml.view import sessions as view
+
+    if found or not app.is_for_people:
+        write_list(app, found, columns=view.COLUMNS, record=view.record)
+    elif include_ended:
+        app.say("no sessions")
+    else:
+        app.say("no live sessions · ended ones: nsml ps -a")
+
+
+def is_answered(arguments: Sequence[str], app: App) -> bool:
+    """Answer a plain `nsml ps` on the short way; whether it was done."""
+    if list(arguments) != ["ps"]:
+        return False
+    try:
+        context = app.context
+        token = context.token()
+    except ContextError:
+        return False
+    if context.ca is not None or not context.server.startswith("unix:"):
+        return False
+
+    from nsml.v1 import sessions_pb2 as pb
+
+    request = pb.ListSessionsRequest(filter=pb.SessionFilter(), page_size=PAGE)
+    path = context.server.removeprefix("unix:")
+    answer = ask(path, "SessionService/ListSessions", request.SerializeToString(), token=token)
+    if answer is None:
+        return False
+    page = pb.ListSessionsResponse.FromString(answer)
+    if page.next_cursor:
+        return False
+    show(app, page.sessions, include_ended=False)
+    return True
