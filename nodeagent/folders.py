@@ -33,6 +33,7 @@ from nodeagent.beneath import open_folder, remove_folder
 
 _REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PRIVATE = 0o700
+_REMOVED = ".removed-"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -151,7 +152,7 @@ class ReplicaFolder:
 
     def remove(self) -> None:
         """Delete the folder with all that user code left there; idempotent, follows no link."""
-        doomed = self.path.with_name(f".removed-{self.path.name}")
+        doomed = self.path.with_name(f"{_REMOVED}{self.path.name}")
         if self.path.exists():
             _remove(doomed)
             self.path.rename(doomed)
@@ -165,8 +166,10 @@ class ReplicaFolders:
     path: Path
 
     def create(self) -> None:
-        """Make the folder, private to the agent."""
+        """Make the folder, private to the agent, and end the removals that a dead agent began."""
         self.path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
+        for left in self.path.glob(f"{_REMOVED}*"):
+            _remove(left)
 
     def of(self, replica_id: ReplicaId) -> ReplicaFolder:
         """The folder of one replica, existing or not."""
@@ -180,13 +183,22 @@ class ReplicaFolders:
         return sorted(name for name in names if name is not None)
 
 
-def write_atomically(path: Path, content: bytes, *, mode: int = 0o600) -> None:
-    """Replace `path` by `content`: a reader sees the old or the new file, never a part."""
+def write_atomically(path: Path, content: bytes, *, is_durable: bool = False) -> None:
+    """Replace `path` by `content`: a reader sees the old or the new file, never a part.
+
+    Only when `is_durable` does that hold for a reader after a power loss, too.
+    """
     staged = path.with_name(f".{path.name}.{os.getpid()}")
-    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, mode)
+    descriptor = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path
         file.write(content)
+        if is_durable:
+            file.flush()
+            os.fsync(descriptor)
     staged.replace(path)
+    if is_durable:
+        with open_folder(path.parent, []) as folder:
+            os.fsync(folder)
 
 
 def _remove(folder: Path) -> None:

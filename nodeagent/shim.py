@@ -141,14 +141,20 @@ class Shim:
             pause = min(pause * 2, 1.0)
 
     def write_exit_record(self) -> None:
-        """Write `exit.json`: on a full disk into the room that was taken, or when there is some."""
+        """Write `exit.json`, when the disk takes it; without its folder there is nobody to tell."""
         record = self._exit_record()
-        while True:
-            with contextlib.suppress(OSError):
-                return _replace(self.folder, "exit.json", record, durable=True)
-            with contextlib.suppress(OSError):
-                return reserve.spend(self.folder, "exit.json", record)
+        while os.path.isdir(self.folder) and not self._is_written(record):
             time.sleep(1.0)
+
+    def _is_written(self, record: dict[str, object]) -> bool:
+        """Write the record, on a full disk into the room that was taken; whether that worked."""
+        with contextlib.suppress(OSError):
+            _replace(self.folder, "exit.json", record, durable=True)
+            return True
+        with contextlib.suppress(OSError):
+            reserve.spend(self.folder, "exit.json", record)
+            return True
+        return False
 
     def _exit_record(self) -> dict[str, object]:
         code, number = self._outcome()
@@ -375,7 +381,10 @@ def _report(descriptor: int, kind: str, text: str) -> None:
 
 
 def _descendants(ancestor: int) -> list[int]:
-    """Every process below `ancestor`, zombies left out, as /proc shows them."""
+    """Every process below `ancestor`, as /proc shows them.
+
+    Zombies too: what lost only its first thread looks like one, and lives.
+    """
     children: dict[int, list[int]] = {}
     for name in os.listdir("/proc"):
         if name.isdigit():
@@ -384,11 +393,11 @@ def _descendants(ancestor: int) -> list[int]:
                     fields = file.read().rpartition(b")")[2].split()
             except OSError:
                 continue
-            children.setdefault(int(fields[1]), []).append(int(name) if fields[0] != b"Z" else 0)
+            children.setdefault(int(fields[1]), []).append(int(name))
     found: list[int] = []
     todo = [ancestor]
     while todo:
-        below = [pid for pid in children.get(todo.pop(), []) if pid]
+        below = children.get(todo.pop(), [])
         found += below
         todo += below
     return found
@@ -431,8 +440,10 @@ def _replace(folder: str, name: str, content: dict[str, object], *, durable: boo
 
 def _write(path: str, content: dict[str, object], *, durable: bool) -> None:
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+    encoded = json.dumps(content).encode()
     try:
-        os.write(descriptor, json.dumps(content).encode())
+        if os.write(descriptor, encoded) != len(encoded):
+            raise OSError("the disk took a part only")
         if durable:
             os.fsync(descriptor)
     finally:

@@ -165,7 +165,7 @@ class FakeMachine:
                 record = await self._run_script(process)
                 for task in beside:
                     task.cancel()
-            write_exit(process.folder, record)
+            write_exit(process.folder, record, is_durable=False)
         finally:
             process.gone.set()
 
@@ -334,7 +334,7 @@ class FakeDriver:
             ended_at=now,
             duration_s=0.0,
         )
-        write_exit(folder, record)
+        write_exit(folder, record, is_durable=False)
         return record
 
 

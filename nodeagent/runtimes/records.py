@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
+
+import structlog
 
 from nodeagent import reserve
 from nodeagent.folders import write_atomically
@@ -12,6 +14,8 @@ from nodeagent.runtimes.interface import ExitRecord, ExitWhy
 
 if TYPE_CHECKING:
     from nodeagent.folders import ReplicaFolder
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,11 +46,18 @@ def read_claim(folder: ReplicaFolder) -> ShimClaim | None:
 
 
 def read_exit(folder: ReplicaFolder) -> ExitRecord | None:
-    """The exit record in `exit.json`; None while there is none."""
+    """The exit record in `exit.json`; None while there is none that can be read."""
     try:
-        content = json.loads(folder.exit.read_bytes())
+        return _exit_in(json.loads(folder.exit.read_bytes()))
     except FileNotFoundError:
         return None
+    except (ValueError, KeyError, TypeError) as error:
+        # one replica's damaged file must not keep the agent from all others
+        log.warning("replica.exit_unreadable", replica=folder.path.name, error=str(error))
+        return None
+
+
+def _exit_in(content: Any) -> ExitRecord:
     duration_s = content["ended_monotonic"] - content["started_monotonic"]
     return ExitRecord(
         why=ExitWhy(content["why"]),
@@ -63,7 +74,7 @@ def read_exit(folder: ReplicaFolder) -> ExitRecord | None:
     )
 
 
-def write_exit(folder: ReplicaFolder, record: ExitRecord) -> None:
+def write_exit(folder: ReplicaFolder, record: ExitRecord, *, is_durable: bool = True) -> None:
     """Write `exit.json` for a replica whose shim cannot. Raises OSError."""
     content = {
         "version": 1,
@@ -81,7 +92,7 @@ def write_exit(folder: ReplicaFolder, record: ExitRecord) -> None:
         "output_bytes": record.output_bytes,
     }
     try:
-        write_atomically(folder.exit, json.dumps(content).encode())
+        write_atomically(folder.exit, json.dumps(content).encode(), is_durable=is_durable)
     except OSError:
         reserve.spend(str(folder.path), folder.exit.name, content)
 

@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import pickle
+import shutil
 import signal
 import subprocess
 import sys
@@ -513,6 +514,57 @@ async def test_detached_processes_of_a_killed_shim_are_gone(real: Bench) -> None
         record = await soon(driver.wait(spec.replica_id))
         assert record.why is ExitWhy.SHIM_LOST
         assert marked(spec.replica_id) == []
+
+
+LEADERLESS = """
+import ctypes, os, signal, threading, time
+def live():
+    print("ready", flush=True)
+    time.sleep(1000)
+if os.fork():
+    time.sleep(1000)
+os.setsid()
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+threading.Thread(target=live).start()
+ctypes.CDLL(None).pthread_exit(None)
+"""
+
+
+async def test_a_process_whose_first_thread_has_ended_is_killed_too(real: Bench) -> None:
+    base = PythonEnvironment(folder=Path(sys.base_prefix), base_prefix=Path(sys.base_prefix))
+    spec = real.spec(argv=("python3", "-c", LEADERLESS), python=base)
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        await driver.stop(spec.replica_id, grace_s=0.1, reason="enough")
+        record = await soon(driver.wait(spec.replica_id))
+        assert record.why is ExitWhy.STOPPED
+
+
+@pytest.mark.parametrize("content", [b"", b"{}", b"\0\0\0"])
+async def test_a_damaged_exit_record_is_an_unknown_end(real: Bench, content: bytes) -> None:
+    spec = real.spec(SUCCEEDS)
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await soon(driver.wait(spec.replica_id))
+    real.folders.of(spec.replica_id).exit.write_bytes(content)
+    async with real.new_driver() as driver:
+        (found,) = await soon(driver.list())
+        assert found.exit is not None
+        assert found.exit.why is ExitWhy.SHIM_LOST
+        assert (await soon(driver.wait(spec.replica_id))) == found.exit
+
+
+async def test_a_shim_whose_folder_is_gone_ends(real: Bench) -> None:
+    spec = real.spec(RUNS_ON)
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        shim = json.loads(real.folders.of(spec.replica_id).shim.read_bytes())["pid"]
+        child = json.loads(real.folders.of(spec.replica_id).shim.read_bytes())["child"]
+        shutil.rmtree(real.folders.path)
+        os.kill(child, signal.SIGKILL)
+        await until(lambda: not Path(f"/proc/{shim}").exists())
 
 
 async def test_twenty_megabytes_of_output(real: Bench) -> None:

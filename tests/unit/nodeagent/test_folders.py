@@ -103,10 +103,23 @@ def test_removal_is_taken_up_after_a_crash(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_atomic_writes_replace(tmp_path: Path) -> None:
+def test_a_new_agent_ends_removals_that_were_begun(tmp_path: Path) -> None:
+    folders = ReplicaFolders(tmp_path / "replicas")
+    kept = folders.of(ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0))
+    kept.path.parent.mkdir()
+    kept.create()
+    begun = folders.path / ".removed-of-a-dead-agent"
+    begun.mkdir()
+    (begun / "data").mkdir(mode=0o500)
+    folders.create()
+    assert list(folders.path.iterdir()) == [kept.path]
+
+
+@pytest.mark.parametrize("is_durable", [False, True])
+def test_atomic_writes_replace(tmp_path: Path, is_durable: bool) -> None:
     path = tmp_path / "file"
     write_atomically(path, b"old" * 100_000)
-    write_atomically(path, b"new")
+    write_atomically(path, b"new", is_durable=is_durable)
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]

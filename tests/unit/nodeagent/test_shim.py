@@ -1,11 +1,16 @@
-"""What the shim may cost: it is started for every replica, and forked with all it has loaded."""
+"""What the shim may cost, being forked for every replica with all it has loaded; what it writes."""
 
 from __future__ import annotations
 
 import json
+import resource
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
+
+from nodeagent import shim
 
 ROOT = Path(__file__).parents[3]
 LOADED = (
@@ -23,3 +28,14 @@ def test_shim_and_zygote_load_little_and_start_no_thread() -> None:
     assert roots - set(sys.stdlib_module_names) == {"__main__", "nodeagent"}
     assert not roots & {"asyncio", "subprocess", "typing", "pathlib", "logging"}
     assert threads == 1
+
+
+def test_a_file_that_the_disk_took_in_part_never_gets_its_name(tmp_path: Path) -> None:
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10, limits[1]))
+    try:
+        with pytest.raises(OSError, match="a part only"):
+            shim._replace(str(tmp_path), "exit.json", {"why": "EXITED"})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert not (tmp_path / "exit.json").exists()
