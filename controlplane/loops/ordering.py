@@ -26,30 +26,34 @@ class Ordering:
 
     async def run(self) -> None:
         """Follow changes until cancelled."""
+        time = asyncio.get_running_loop().time
         later: set[str] = set()
+        due: float | None = None
         with self._state.subscribed() as changes:
             for connected in self._contacts.links():
                 connected.order()
             while True:
-                taken = await self._take(changes, wait_at_most=REMOVALS_WAIT_S if later else None)
-                if taken is None:
-                    now, later = later, set()
-                else:
-                    now = {node for change in taken for node in self._urgent(change)}
-                    later = (later | {n for one in taken for n in _concerned(one)}) - now
+                taken = await self._take(changes, until=due)
+                now = {node for change in taken for node in self._urgent(change)}
+                later = (later | {node for one in taken for node in _concerned(one)}) - now
+                if due is not None and time() >= due:
+                    now, later = now | later, set()
+                    due = None
+                if later and due is None:
+                    due = time() + REMOVALS_WAIT_S
                 for node in sorted(now):
                     link = self._contacts.link(node)
                     if link is not None:
                         link.order()
 
     @staticmethod
-    async def _take(changes: Subscription, *, wait_at_most: float | None) -> list[Change] | None:
-        """Changes; None when the time is over."""
+    async def _take(changes: Subscription, *, until: float | None) -> list[Change]:
+        """Changes; none when the event loop's time is over."""
         try:
-            async with asyncio.timeout(wait_at_most):
+            async with asyncio.timeout_at(until):
                 return await changes.take()
         except TimeoutError:
-            return None
+            return []
 
     def _urgent(self, change: Change) -> set[str]:
         """Nodes that have something to start or to stop."""

@@ -85,8 +85,10 @@ class Scheduling:
         """Wait until the snapshot differs, or the time of a session that must wait has come."""
         due = [one.not_before for one in snapshot.queued.values() if one.not_before > now]
         while True:
+            # From this instant: changes that concern no plan must not put it off again and again.
+            left = max(min(due) - self._clock.time(), 0.0) if due else None
             try:
-                async with asyncio.timeout(max(min(due) - now, 0.0) if due else None):
+                async with asyncio.timeout(left):
                     taken = await changes.take()
             except TimeoutError:
                 return snapshot

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import InvalidRequest, Unavailable
 from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.operations import records
+from controlplane.operations.content import session_visible
 from controlplane.operations.listing import Matcher
 from controlplane.operations.state import VIEWED
 
@@ -168,6 +169,7 @@ class SessionWatch:
     ) -> None:
         self._state = state
         self._clock = clock
+        self._caller = caller
         self._matcher = Matcher(caller, wanted)
         self._known: set[str] = set()
 
@@ -208,9 +210,15 @@ class SessionWatch:
         changed = [stored.value for stored in live if stored.revision > since]
         removed = []
         if not is_reset:
-            gone = [one for one in state.removals if one.revision > since]
-            changed += [one.session for one in gone if self._fits(one.session)]
-            removed = [one.session.id for one in gone if self._fits(one.session)]
+            gone = [one.session for one in state.removals if one.revision > since]
+            changed += [session for session in gone if self._fits(session)]
+            # The caller may know what has left the filter meanwhile: it left for him, too.
+            left = [
+                stored.value
+                for stored in state.sessions.values()
+                if stored.revision > since and stored.value.id not in self._known
+            ]
+            removed = [one.id for one in (*gone, *left) if session_visible(self._caller, one)]
         return Step(
             revision=state.revision,
             changed=tuple(changed),

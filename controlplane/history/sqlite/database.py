@@ -105,7 +105,7 @@ class Database:
             if self._path == MEMORY:
                 with self._mutex:
                     return work(self._writer)
-            reader = self._idle.pop() if self._idle else _open_reader(self._path)
+            reader = self._reader()
             try:
                 reader.execute("BEGIN")
                 try:
@@ -117,6 +117,13 @@ class Database:
                     self._idle.append(reader)
                 else:
                     reader.close()
+
+    def _reader(self) -> sqlite3.Connection:
+        """One that is idle, or another one; other threads ask at the same time."""
+        try:
+            return self._idle.pop()
+        except IndexError:
+            return _open_reader(self._path)
 
     def _close(self) -> None:
         with self._mutex:

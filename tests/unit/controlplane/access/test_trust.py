@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from controlplane.access.authority import SERVER_NAME, make_authority
+from controlplane.access.limiter import MOST_FAILURES
 from controlplane.access.listeners import Address, host_for_others, names_of_this_host
 from nsml.client import trust
 from nsml.client.connect import connect
@@ -90,6 +91,22 @@ async def test_a_certificate_is_renewed_with_the_same_key(live: Live, tmp_path: 
     now = SystemClock().time()
     assert not trust.needs_renewal(files.certificate, now=now)
     assert trust.needs_renewal(files.certificate, now=now + 61 * 86_400)
+
+
+async def test_a_node_renews_whatever_others_guess_at_its_address(
+    live: Live, tmp_path: Path
+) -> None:
+    token = await token_of(live)
+    await join(live, tmp_path, token)
+    files = NodeFiles.within(tmp_path)
+    before = files.certificate.read_bytes()
+    for _ in range(MOST_FAILURES):
+        live.door.limiter.failed("ipv4:127.0.0.1")
+    with pytest.raises(NotSignedIn):
+        await join(live, tmp_path / "other", token, node="gpu-2")
+    async with agent_channel(live, files) as channel:
+        await trust.renew_certificate(channel, "gpu-1", files)
+    assert files.certificate.read_bytes() != before
 
 
 async def test_a_certificate_is_renewed_when_it_is_time(live: Live, tmp_path: Path) -> None:

@@ -409,3 +409,21 @@ async def test_a_follower_hears_even_when_the_writer_was_cancelled() -> None:
             await change.wait()
     assert (await history.streams.read_log("s1")).data == b"x"
     await history.close()
+
+
+class Contended(list[sqlite3.Connection]):
+    """Whatever is looked at, another thread takes first."""
+
+    def pop(self, index: int = -1) -> sqlite3.Connection:  # type: ignore[override]
+        self.clear()
+        return super().pop(index)
+
+
+async def test_readers_that_race_for_the_last_idle_connection_both_read(tmp_path: Path) -> None:
+    history = await reopen(tmp_path / "history.db")
+    await history.streams.append([text(0, b"hello")])
+    history._database._idle = Contended()
+    for _ in range(3):
+        assert (await history.streams.read_log("s1")).data == b"hello"
+    history._database._idle = list(history._database._idle)
+    await history.close()

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+import itertools
+from dataclasses import dataclass, replace
 
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Cause
+from controlplane.domain.values import Allocation, Cause
 from controlplane.history.sqlite import open_history
 from controlplane.loops.export import Exporting
 from controlplane.loops.liveness import Liveness
+from controlplane.loops.ordering import Ordering
 from controlplane.loops.scheduling import Scheduling
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.export import Exporter
+from controlplane.operations.records import session_key
 from controlplane.operations.registration import Registrar, Registration
 from controlplane.operations.reports import apply_report
 from controlplane.operations.silence import LOST_AFTER_MARGIN_S
@@ -125,6 +128,38 @@ async def test_a_bad_attempt_waits_before_the_next() -> None:
         after = at.state.session(one.id)
         assert (after.state, after.attempt) == (SessionState.QUEUED, 1)
         assert after.not_before > at.clock.now
+
+
+async def test_what_waits_for_its_time_is_put_off_by_no_other_change() -> None:
+    waiting, other = session(), session(state=SessionState.HELD)
+    waiting = replace(waiting, not_before=HandClock().now + 5)
+    async with led(node("a"), waiting, other) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        await at.clock.pass_(10)
+        await at.made.write(replace(other, memo="changed"))
+        await at.made.settled(at.state)
+        with at.state.subscribed(session_key(waiting.id)) as changes:
+            async with asyncio.timeout(3):
+                await changes.take()
+        assert at.state.session(waiting.id).state is SessionState.PREPARING
+
+
+async def test_a_node_is_told_what_has_left_however_much_goes_on_elsewhere() -> None:
+    async with led(node("a"), node("b")) as at:
+        link = at.contacts.connect("a")
+        at.run(Ordering(state=at.state, contacts=at.contacts))
+        await turns()
+        link.ordered = frozenset({("s1", 1, 0)})
+        link.wants_orders = False
+        async with asyncio.timeout(5):
+            at.state.put_allocation(Allocation(node="a"), 1_000)
+            for revision in itertools.count(1_001):
+                if link.wants_orders:
+                    break
+                at.state.put_allocation(Allocation(node="b"), revision)
+                await asyncio.sleep(0.002)
 
 
 async def test_silence_makes_unknown_and_a_word_ends_it() -> None:

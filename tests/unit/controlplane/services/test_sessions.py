@@ -293,6 +293,32 @@ async def test_a_resumed_watch_tells_ends_that_it_missed(rig: Rig) -> None:
     assert list(step.removed) == [session.id]
 
 
+async def test_a_resumed_watch_tells_what_left_its_filter_meanwhile(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent()).connect()
+    stays, ends = await kim.submit(), await kim.submit()
+    secret = await lee.submit()
+    wanted = pb.SessionFilter(states=[pb.SESSION_STATE_PREPARING])
+    assignments = {one.replica.session_id: one for one in await agent.assignments(2)}
+    watch = kim.sessions.WatchSessions(pb.WatchSessionsRequest(filter=wanted))
+    step = await watch.read()
+    assert {one.id for one in step.changed} == {stays.id, ends.id}
+    watch.cancel()
+    await agent.report(assignments[stays.id].replica, "RUNNING")
+    await kim.reaches(stays.id, "RUNNING")
+    await agent.report(assignments[ends.id].replica, "FINALIZED", cause="COMPLETED")
+    await lee.sessions.UpdateSession(pb.UpdateSessionRequest(session=secret.id, memo="mine"))
+
+    async def exported() -> bool:
+        return rig.plane.state.session(ends.id) is None
+
+    await until(exported, "it is exported")
+    request = pb.WatchSessionsRequest(filter=wanted, from_revision=step.revision)
+    step = await kim.sessions.WatchSessions(request).read()
+    assert not step.reset
+    assert set(step.removed) == {stays.id, ends.id}
+
+
 def log_chunk(session: str, first: int, data: bytes, *, attempt: int = 1) -> agents_pb2.Chunk:
     chunk = agents_pb2.Chunk(first=first, last=first + len(data) - 1, data=data)
     chunk.stream.replica.session_id = session
