@@ -138,9 +138,8 @@ async def test_what_waits_for_its_time_is_put_off_by_no_other_change() -> None:
         at.run(scheduling(at))
         await turns()
         await at.clock.pass_(10)
-        await at.made.write(replace(other, memo="changed"))
-        await at.made.settled(at.state)
         with at.state.subscribed(session_key(waiting.id)) as changes:
+            await at.made.write(replace(other, memo="changed"))
             async with asyncio.timeout(3):
                 await changes.take()
         assert at.state.session(waiting.id).state is SessionState.PREPARING
