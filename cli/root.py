@@ -36,9 +36,9 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "gpustat": ("cli.nodes:gpustat", "Show every GPU and what is on it."),
         "status": ("cli.nodes:status", "Show the platform in a few lines."),
         "node": ("cli.nodes:node", "Nodes: list."),
-        "up": ("cli.platform:up", "Start a platform on this machine."),
-        "down": ("cli.platform:down", "Stop the platform on this machine."),
-        "join": ("cli.platform:join", "Make this machine a node of a platform."),
+        "up": ("cli.up:up", "Start a platform on this machine."),
+        "down": ("cli.down:down", "Stop the platform on this machine."),
+        "join": ("cli.join:join", "Make this machine a node of a platform."),
     },
     "You": {
         "login": ("cli.access:login", "Use a platform that runs elsewhere."),

@@ -1,0 +1,136 @@
+"""join: make this machine a node of a platform."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.bringup import BringUp
+from cli.exits import CommandError, ExitCode
+from cli.group import command, pass_app
+from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, user_name
+from cli.machine import DATA, SIMULATE, check_running, node_words
+from nsml.client import contexts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from cli.app import App
+
+
+@command(
+    "join",
+    examples=[
+        "nsml join gpu.lab:18600 --token nsml_...",
+        "nsml join gpu.lab:18600 --token nsml_... --name gpu-7",
+    ],
+)
+@click.argument("server", metavar="HOST:PORT")
+@click.option("--token", metavar="TOKEN", help="From nsml admin join-token; default: asks.")
+@click.option("--name", metavar="NODE", help="Name of this node; default: the host's.")
+@SIMULATE
+@DATA
+@pass_app
+def join(
+    app: App,
+    /,
+    *,
+    server: str,
+    token: str | None,
+    name: str | None,
+    simulate_gpus: int | None,
+    data: Path | None,
+) -> None:
+    """Make this machine a node of the platform at HOST:PORT, and start its agent."""
+    folder = data_folder(data, app.environ)
+    address = contexts.parse_server(server)
+    with folder.locked():
+        before = folder.choices()
+        _check_free_for(folder, before, address)
+        wanted = before or Choices(
+            coordination="", server=address, node=name or node_name(), admin=user_name()
+        )
+        if simulate_gpus is not None:
+            wanted = replace(wanted, simulate_gpus=simulate_gpus)
+        if before is not None:
+            check_running(folder, before, wanted)
+        choices = _joined(app, folder, wanted, token)
+        folder.keep(choices)
+        bring_up = BringUp(app, folder)
+        with bring_up.undoing():
+            agent = bring_up.ensure(AGENT, _node_settings(folder, choices))
+    app.write("joined" if bring_up.started else "already joined, and the agent runs")
+    app.write(f"  platform       {choices.server}")
+    app.write(f"  node           {node_words(choices, agent)}")
+
+
+def _check_free_for(folder: DataFolder, before: Choices | None, address: str) -> None:
+    if before is None or before.server == address:
+        return
+    owner = f"the node of {before.server}" if before.is_joined else "a platform of its own"
+    raise CommandError(
+        f"{folder.path} holds {owner}",
+        code=ExitCode.CONFLICT,
+        advice="nsml join ... --data ANOTHER_FOLDER",
+    )
+
+
+def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -> Choices:
+    """The choices with the address of the agents' listener, asked for with a join token.
+
+    A node that has joined needs none: its certificate is renewed when that is due. With one it joins
+    again, under the same name and key.
+    """
+    from nsml.client import trust
+
+    if choices.agents and token is None:
+        files = trust.NodeFiles.within(folder.trust)
+        now = app.clock.time()
+        asyncio.run(trust.renew_when_due(choices.agents, choices.node, files, now=now))
+        return choices
+    host, port = contexts.split_server(choices.server)
+    parsed = trust.parse_join_token(_join_token(app, token))
+    app.say(f"{'platform':<14} asking {choices.server} to sign this machine's key")
+    listener = asyncio.run(trust.join(host, port, parsed, node=choices.node, folder=folder.trust))
+    if not listener:
+        raise CommandError(
+            f"the platform at {choices.server} serves no agents of other machines",
+            code=ExitCode.CONFLICT,
+            advice="on its machine: nsml up --listen HOST:PORT",
+        )
+    # the name that we reached it under is one that works from here
+    agents_port = contexts.split_server(listener)[1]
+    return replace(choices, agents=contexts.server_at(host, agents_port))
+
+
+def _join_token(app: App, token: str | None) -> str:
+    if token is not None:
+        return app.stdin.readline() if token == "-" else token  # noqa: S105 - stdin
+    if not app.can_ask:
+        raise CommandError(
+            "a join token is needed",
+            code=ExitCode.USAGE,
+            advice="nsml admin join-token   on a machine where you are administrator\n"
+            "nsml join HOST:PORT --token TOKEN",
+        )
+    return str(click.prompt("Join token", hide_input=True, err=True))
+
+
+def _node_settings(folder: DataFolder, choices: Choices) -> Mapping[str, object]:
+    from nsml.client.trust import NodeFiles
+
+    files = NodeFiles.within(folder.trust)
+    return {
+        "node": choices.node,
+        "server": choices.agents,
+        "data": folder.path / AGENT,
+        "authority_file": files.authority,
+        "certificate_file": files.certificate,
+        "key_file": files.key,
+        "owner": choices.admin,
+        "simulate_gpus": choices.simulate_gpus,
+    }

@@ -1,0 +1,58 @@
+"""What up, down and join have in common: options, settings that a running program rules out, words."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.exits import CommandError, ExitCode
+from cli.local import AGENT, CONTROL_PLANE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from cli.local import Choices, DataFolder
+
+DATA = click.option(
+    "--data",
+    type=click.Path(file_okay=False, path_type=Path),
+    metavar="DIR",
+    help="The data folder; default: NSML_DATA, else your own.",
+)
+SIMULATE = click.option(
+    "--simulate-gpus",
+    type=click.IntRange(0, 64),
+    metavar="N",
+    help="Offer N simulated GPUs instead of the machine's own; every screen says so.",
+)
+
+
+def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
+    """Refuse a change of settings that a running program already has."""
+    pairs = [
+        (CONTROL_PLANE, "--port", before.port, after.port),
+        (CONTROL_PLANE, "--listen", before.listen, after.listen),
+        (AGENT, "--simulate-gpus", before.simulate_gpus, after.simulate_gpus),
+    ]
+    for name, flag, old, new in pairs:
+        if old != new and folder.running(name) is not None:
+            raise CommandError(
+                f"the platform runs with another {flag}: {old or 'none'}",
+                code=ExitCode.CONFLICT,
+                advice=f"nsml down --keep-sessions, then nsml up {flag} {new}",
+            )
+
+
+def node_words(choices: Choices, agent: Mapping[str, Any]) -> str:
+    """The node of this machine in words, from what its agent said when it was ready."""
+    if not agent:
+        return "none: this machine runs no sessions"
+    models = Counter(str(model) for model in agent.get("devices", ()))
+    gpus = ", ".join(f"{count} x {model}" for model, count in models.items()) or "no GPUs"
+    if agent.get("simulated"):
+        gpus += " (simulated)"
+    note = f" ({agent['device_note']})" if agent.get("device_note") and not models else ""
+    return f"{choices.node}, isolation {agent.get('isolation')}, {gpus}{note}"
