@@ -25,7 +25,7 @@ from zlib import crc32
 import structlog
 
 from nodeagent.streams import Batch, Channel, Cursor, Gap, StreamId
-from nsml._frames import HEADER, MAGIC, MAX_PAYLOAD
+from nsml._frames import HEADER, MAGIC, MAX_FILES, MAX_PAYLOAD
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Iterator, Mapping
@@ -59,7 +59,7 @@ class SpoolLimits:
 
     bytes: int = 256 * 1024
     records: int = 2000
-    files: int = 4096
+    files: int = MAX_FILES
 
 
 class ReplicaSpool:
@@ -79,6 +79,7 @@ class ReplicaSpool:
         self._files: dict[int, RecordFile] = {}
         self._search = Search()
         self._last_writer = 0
+        self._has_warned = False
         self._log = StreamId(replica_id=replica_id, channel=Channel.LOG, writer=0)
 
     def rewind(self, cursors: Mapping[StreamId, Cursor]) -> None:
@@ -120,7 +121,8 @@ class ReplicaSpool:
     def _writers(self, spool: int) -> list[int]:
         found = (_RECORD_FILE.fullmatch(name) for name in os.listdir(spool))
         writers = sorted(int(match[1]) for match in found if match is not None)
-        if len(writers) > self._limits.files:
+        if len(writers) > self._limits.files and not self._has_warned:
+            self._has_warned = True
             log.warning("spool.too_many_files", replica=str(self._replica_id), files=len(writers))
         return writers[: self._limits.files]
 

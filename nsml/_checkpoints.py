@@ -60,7 +60,7 @@ class Checkpoints:
         found = []
         for entry in _entries(self.root):
             number, dash, escaped = entry.partition("-")
-            if dash and number.isdigit() and escaped == escape(name):
+            if dash and number.isdecimal() and escaped == escape(name):
                 found.append((int(number), entry))
         return sorted(found)
 
@@ -69,7 +69,7 @@ class Checkpoints:
             entry[len(_DRAFT) :] if entry.startswith(_DRAFT) else entry.partition("-")[0]
             for entry in _entries(self.root)
         ]
-        return [int(entry) for entry in entries if entry.isdigit()]
+        return [int(entry) for entry in entries if entry.isdecimal()]
 
 
 class Draft:

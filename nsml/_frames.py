@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 MAGIC = b"NSMLREC1"
 HEADER = struct.Struct("<IIQ")
 MAX_PAYLOAD = 1 << 20
+MAX_FILES = 4096
 
 _pack = HEADER.pack
 

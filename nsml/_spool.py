@@ -14,7 +14,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from nsml._frames import MAGIC, MAX_PAYLOAD, frame
+from nsml._frames import MAGIC, MAX_FILES, MAX_PAYLOAD, frame
 from nsml._notice import notice
 
 TYPE_CHECKING = False
@@ -119,6 +119,7 @@ class Spool:
                 self._write(payload, must_arrive)
             elif must_arrive and len(self._owed) < _MOST_OWED:
                 self._owed.append(payload)
+                self._warn(f"records wait to be written, training goes on: {error}")
             elif payload:
                 self._count_drop(str(error))
 
@@ -187,23 +188,29 @@ class Spool:
             self._dropped_since = time.time()
         self._dropped += 1
         self._dropped_reason = reason
+        self._warn(f"records are being dropped, training goes on: {reason}")
+
+    def _warn(self, text: str) -> None:
+        """Say so, the first time, and try to write what is owed when the program ends."""
         if not self._noticed:
             self._noticed = True
             import atexit
 
             atexit.register(self.settle)
-            notice(f"records are being dropped, training goes on: {reason}")
+            notice(text)
 
 
 def _create(folder: str) -> int:
     """A new record file with its magic, open for appending; never a file that was there before."""
     os.makedirs(folder, mode=0o700, exist_ok=True)
     stems = [name[: -len(".records")] for name in os.listdir(folder) if name.endswith(".records")]
-    number = max([int(stem) for stem in stems if stem.isdigit()], default=0)
+    number = max([int(stem) for stem in stems if stem.isdecimal()], default=0)
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     while True:
         number += 1
+        if number > MAX_FILES:
+            raise OSError(errno.EMFILE, f"{MAX_FILES} processes have reported here already")
         path = os.path.join(folder, f"{number}.records")
         try:
             fd = os.open(path, flags, 0o600)

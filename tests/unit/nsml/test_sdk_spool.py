@@ -18,7 +18,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml._frames import MAGIC, MAX_PAYLOAD, DamagedError, frame, parse
+from nsml._frames import MAGIC, MAX_FILES, MAX_PAYLOAD, DamagedError, frame, parse
 from nsml._spool import Spool
 
 if TYPE_CHECKING:
@@ -279,7 +279,26 @@ def test_a_full_disk_costs_records_that_are_counted_and_hides_no_later_ones(
     assert rest[2:] == [{"n": 7}]
 
 
-def test_what_is_owed_is_written_at_exit_when_no_report_follows(tmp_path: Path) -> None:
+def test_a_process_too_many_drops_its_records_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / f"{MAX_FILES - 1}.records").touch()
+    Spool(str(tmp_path)).append(b"{}")
+    one_too_many = Spool(str(tmp_path))
+    one_too_many.append(b"{}")
+    one_too_many.append(b"{}")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["4095.records", "4096.records"]
+    assert capsys.readouterr().err.count("4096 processes have reported") == 1
+
+
+def test_files_with_numbers_of_other_alphabets_are_no_hindrance(tmp_path: Path) -> None:
+    (tmp_path / "\u00b2.records").touch()
+    Spool(str(tmp_path)).append(b"{}")
+    assert read(tmp_path / "1.records") == [{}]
+
+
+@pytest.mark.parametrize("kind", ["metric", "state"])
+def test_what_is_owed_is_written_at_exit_when_no_report_follows(tmp_path: Path, kind: str) -> None:
     done = run_in_session(
         tmp_path,
         """
@@ -287,15 +306,17 @@ import resource, nsml
 hard = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
 nsml.report(a=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
-nsml.report(a=2)
+if KIND == "metric":
+    nsml.report(a=2)
+else:
+    nsml._session._SESSION._record_state("PAUSED")
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
-""",
+""".replace("KIND", repr(kind)),
     )
     assert done.returncode == 0, done.stderr
-    assert [record["kind"] for record in read(tmp_path / "spool/1.records")] == [
-        "metric",
-        "dropped",
-    ]
+    assert done.stderr.startswith("nsml: records ")
+    kinds = [record["kind"] for record in read(tmp_path / "spool/1.records")]
+    assert kinds == ["metric", "dropped" if kind == "metric" else "state"]
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_the_records(
