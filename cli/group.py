@@ -140,6 +140,8 @@ class Command(click.Command):
             formatter.write_dl(rows)
         formatter.write_paragraph()
         formatter.write_text("Global flags: nsml help flags.")
+        if any(str(item.metavar).startswith("SESSION") for item in shown):
+            formatter.write_text("How to name a session: nsml help references.")
 
 
 class SplitCommand(Command):

@@ -11,7 +11,7 @@ import click
 from cli.app import App, Format
 from cli.arguments import expand, given_references, session_argument, sessions_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import command, not_there_yet, pass_app
+from cli.group import command, near, not_there_yet, pass_app
 from cli.output import write_list
 from nsml.view.tables import Column
 
@@ -250,6 +250,11 @@ def events(
         found = [e for e in found if e.point.HasField("step") and e.point.step >= since_step]
     if not found and metric:
         _check_known(app, session, metric)
+    if not found and app.is_for_people:
+        app.say(
+            "nothing reported yet" if since_step is None else f"nothing from step {since_step:g} on"
+        )
+        return
     write_list(
         app,
         found[-limit:] if limit else found,
@@ -262,8 +267,6 @@ def events(
 def _check_known(app: App, session: str, metric: str) -> None:
     """Raise when nothing ever had that name."""
     from fnmatch import fnmatchcase
-
-    from cli.group import near
 
     names = [item.name for item in app.call(lambda client: client.sessions.metrics(session))]
     if any(fnmatchcase(name, metric) for name in names):
@@ -290,6 +293,9 @@ _METRIC_COLUMNS: tuple[Column[Metric], ...] = (
 def eventlen(app: App, *, session: str) -> None:
     """Count the reported values, by metric."""
     found = app.call(lambda client: client.sessions.metrics(session))
+    if not found and app.is_for_people:
+        app.say("nothing reported yet")
+        return
     write_list(
         app,
         found,

@@ -53,7 +53,7 @@ _FILTER_KEYS = {"state": "state", "user": "user", "ds": "ds", "dataset": "ds", "
 @click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Of these users.")
 @click.option("--mine", is_flag=True, help="Your own only.")
 @click.option("--state", "states", multiple=True, metavar="STATE", help="In these states.")
-@click.option("--filter", "filters", multiple=True, metavar="FILTER", help="See below.")
+@click.option("--filter", "filters", multiple=True, metavar="FILTER", help="By the words above.")
 @click.option("-w", "--watch", is_flag=True, help="Stay, and show every change.")
 @not_there_yet("--sort")
 @pass_app

@@ -36,6 +36,7 @@ Environment variables
   NSML_SERVER      HOST:PORT instead of the context's server
   NSML_TOKEN_FILE  a file with the token instead of the context's
   NSML_CONFIG_DIR  the folder of config.toml (default: $XDG_CONFIG_HOME/nsml)
+  NSML_DATA        the data folder of up, down and join, like --data
   NSML_OUTPUT      default of -o
   NSML_COLOR       auto, always or never; NO_COLOR and FORCE_COLOR are heard too
   NSML_ACCESSIBLE  nothing is redrawn; plots in words
@@ -111,7 +112,7 @@ def show_help(context: click.Context, app: App, *, words: tuple[str, ...]) -> No
         path = click.Context(found, parent=path, info_name=word)
     app.write(found.get_help(path))
     if not words:
-        app.write(f"\nTopics: {', '.join(f'nsml help {topic}' for topic in TOPICS)}")
+        app.write(f"\nTopics of nsml help: {', '.join(TOPICS)}")
 
 
 def _unknown(word: str, inside: click.Command, context: click.Context) -> CommandError:

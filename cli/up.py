@@ -47,7 +47,12 @@ _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 @click.option("--embedded", is_flag=True, help="Coordinate by a file, even if etcd is installed.")
 @SIMULATE
 @DATA
-@click.option("--port", type=click.IntRange(1, 65535), help="Port on the loopback; default 18553.")
+@click.option(
+    "--port",
+    type=click.IntRange(1, 65535),
+    metavar="P",
+    help="Port on the loopback; default 18553.",
+)
 @click.option("--listen", metavar="HOST:PORT", help="Also serve other machines there, with TLS.")
 @click.option("--no-agent", is_flag=True, help="Run no sessions on this machine.")
 @pass_app

@@ -68,6 +68,23 @@ def test_bad_input(nsml, state, project, words, code, said):
     assert list(state.sessions) == before
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ps"],
+        ["ps", "-w"],
+        ["logs", "-f", "@last"],
+        ["run", "-f"],
+        ["run", "--wait"],
+        ["forward", "@last", "web"],
+    ],
+)
+def test_a_platform_that_does_not_answer_the_first_call_is_not_waited_for(nsml, project, words):
+    result = nsml(*words, check=False, NSML_SERVER="127.0.0.1:1")
+    assert (result.code, result.stdout) == (3, "")
+    assert result.stderr.startswith("error: the control plane at 127.0.0.1:1 does not answer\n")
+
+
 def test_no_local_mistake_sends_anything(nsml, state, project):
     (project / "away").symlink_to("/etc/hostname")
     result = nsml("run", check=False)

@@ -1,23 +1,24 @@
 """What holds for each command of the tree, whatever it does."""
 
 import json
+import re
 import shlex
+from pathlib import Path
 
 import click
 import pytest
 
+import cli as cli_package
+import nsml.client as client_package
 from cli.app import App
 from cli.group import Command
 from cli.root import root
-
-ELSEWHERE = {"up", "down", "join"}
+from cli.topics import ENVIRONMENT
 
 
 def commands(group=root, path=()):
     context = click.Context(group, info_name="nsml")
     for name in group.list_commands(context):
-        if not path and name in ELSEWHERE:
-            continue
         found = group.get_command(context, name)
         if isinstance(found, click.Group):
             yield from commands(found, (*path, name))
@@ -51,6 +52,15 @@ ARGUMENTS = {
     "version": ["--server"],
 }
 LOCAL = {"context ls"}
+
+
+def test_every_variable_is_told():
+    folders = [Path(cli_package.__file__).parent, Path(client_package.__file__).parent]
+    texts = [file.read_text() for folder in folders for file in folder.glob("*.py")]
+    read = {name for text in texts for name in re.findall(r'environ(?:\.get\(|\[)"(\w+)"', text)}
+    ours = {name for name in read if name.startswith("NSML_")}
+    assert {"NSML_SERVER", "NSML_DATA"} <= ours
+    assert [name for name in ours if f"  {name} " not in ENVIRONMENT] == []
 
 
 def test_the_table_covers_every_reading_command():

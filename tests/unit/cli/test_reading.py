@@ -109,6 +109,16 @@ def test_events(nsml, everything):
     assert "nsml events @last train/loss" in result.stderr
 
 
+def test_nothing_reported(nsml, everything, state):
+    result = nsml("events", "@last", "--since-step", "99")
+    assert (result.stdout, result.stderr) == ("", "nothing from step 99 on\n")
+    state.add("kim/mnist/2")
+    for name in ("events", "eventlen"):
+        result = nsml(name, "@last")
+        assert (result.stdout, result.stderr) == ("", "nothing reported yet\n")
+    assert json.loads(nsml("events", "@last", "-j").stdout)["items"] == []
+
+
 def test_values_that_json_has_not(nsml, state):
     session = state.add("kim/mnist/1")
     for value in (float("nan"), float("inf"), float("-inf")):
