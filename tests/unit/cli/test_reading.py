@@ -2,6 +2,7 @@
 
 import csv
 import io
+import json
 
 from cli.models import folder_name
 from nsml.v1 import sessions_pb2 as pb
