@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -158,10 +158,10 @@ def _keep(folder: Path, fresh: Context, trust: Trust, secret: str, stem: str) ->
     token_file = folder / "tokens" / stem
     contexts.write_private(token_file, secret + "\n")
     if not trust.pem:
-        return replace(fresh, token_file=token_file)
+        return fresh._replace(token_file=token_file)
     ca = folder / "authorities" / f"{stem}.pem"
     contexts.write_private(ca, trust.pem)
-    return replace(fresh, token_file=token_file, ca=ca)
+    return fresh._replace(token_file=token_file, ca=ca)
 
 
 @contextlib.contextmanager
@@ -183,7 +183,7 @@ def _whoami(app: App, trial: Context) -> str:
         stdout=app.stdout,
         stderr=app.stderr,
         stdin=app.stdin,
-        flags=replace(app.flags, context=trial.name),
+        flags=app.flags.with_context(trial.name),
     )
     asking.use(contexts.Config(folder=app.config.folder).with_context(trial))
     answer = asking.call(lambda client: client.accounts.caller())
@@ -264,7 +264,7 @@ def use(app: App, *, name: str) -> None:
         raise CommandError(
             f"no such context: {name}", code=ExitCode.NOT_FOUND, advice="nsml context ls"
         )
-    app.save(replace(app.config, current=name))
+    app.save(app.config._replace(current=name))
     app.say(f"context {name}: {app.config.contexts[name].server}")
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -37,7 +36,6 @@ class Format(StrEnum):
     NAME = "name"
 
 
-@dataclass(slots=True)
 class Flags:
     """The global flags as given; None where they were not."""
 
@@ -52,24 +50,38 @@ class Flags:
     takes_no_input: bool = False
     timeout_s: float | None = None
 
+    def with_context(self, name: str) -> Flags:
+        """These flags with another context."""
+        flags = Flags()
+        vars(flags).update(vars(self), context=name)
+        return flags
 
-@dataclass(slots=True)
+
 class App:
     """What every command is given: environment, streams, flags, clock."""
 
-    environ: Mapping[str, str]
-    stdout: IO[str] = field(default_factory=lambda: sys.stdout)
-    stderr: IO[str] = field(default_factory=lambda: sys.stderr)
-    stdin: IO[str] = field(default_factory=lambda: sys.stdin)
-    flags: Flags = field(default_factory=Flags)
-    given_clock: Clock | None = None
-    _config: contexts.Config | None = None
+    def __init__(
+        self,
+        *,
+        environ: Mapping[str, str],
+        stdout: IO[str] | None = None,
+        stderr: IO[str] | None = None,
+        stdin: IO[str] | None = None,
+        flags: Flags | None = None,
+        given_clock: Clock | None = None,
+    ) -> None:
+        self.environ = environ
+        self.stdout = stdout or sys.stdout
+        self.stderr = stderr or sys.stderr
+        self.stdin = stdin or sys.stdin
+        self.flags = flags or Flags()
+        self.given_clock = given_clock
+        self._config: contexts.Config | None = None
 
     @property
     def clock(self) -> Clock:
         """The clock of the command: the machine's own unless one was given."""
         if self.given_clock is None:
-            # Brings in asyncio, which commands that call nobody do without.
             from nsml.clock import SystemClock
 
             self.given_clock = SystemClock()

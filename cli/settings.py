@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -74,7 +73,7 @@ def _changed(config: Config, key: str, value: str) -> Config:
     if key == "current":
         if value not in config.contexts:
             raise CommandError(f"no such context: {value}", code=ExitCode.NOT_FOUND)
-        return replace(config, current=value)
+        return config._replace(current=value)
     if key == "output":
         if value and value not in set(Format):
             raise CommandError(
@@ -83,7 +82,7 @@ def _changed(config: Config, key: str, value: str) -> Config:
                 advice=f"one of {', '.join(Format)}",
             )
         rest = {name: item for name, item in config.settings.items() if name != "output"}
-        return replace(config, settings={**rest, "output": value} if value else rest)
+        return config._replace(settings={**rest, "output": value} if value else rest)
     prefix, _, part = key.rpartition(".")
     name = prefix.removeprefix("contexts.")
     if prefix == f"contexts.{name}" and part in _CONTEXT_KEYS:
@@ -97,7 +96,7 @@ def _changed_context(config: Config, name: str, part: str, value: str) -> Config
         server = contexts.parse_server(value)
         fresh = contexts.Context(name=name, server=server)
         return config.with_context(
-            replace(found, server=server) if found else fresh, current=not config.current
+            found._replace(server=server) if found else fresh, current=not config.current
         )
     if found is None:
         raise CommandError(
@@ -107,9 +106,9 @@ def _changed_context(config: Config, name: str, part: str, value: str) -> Config
         )
     file = Path(value).expanduser().absolute() if value else None
     if part == "ca":
-        changed = replace(found, ca=file, server_name="")  # the name belonged to the old one
+        changed = found._replace(ca=file, server_name="")  # the name belonged to the old one
     else:
-        changed = replace(found, token_file=file)
+        changed = found._replace(token_file=file)
     return config.with_context(changed, current=False)
 
 

@@ -20,15 +20,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 FILE_NAME = "config.toml"
-_CONTEXT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}\Z")
+_CONTEXT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _PORT = 18553
 
 
@@ -41,8 +41,7 @@ class ContextError(Exception):
         self.advice = advice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Context:
+class Context(NamedTuple):
     """One platform as one user sees it."""
 
     name: str
@@ -67,14 +66,13 @@ class Context:
             raise ContextError(f"cannot read the token file {self.token_file}: {error}") from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Config:
+class Config(NamedTuple):
     """What config.toml holds. Immutable: a change makes a new one, `save` writes it."""
 
     folder: Path
     current: str = ""
-    contexts: Mapping[str, Context] = field(default_factory=dict)
-    settings: Mapping[str, str] = field(default_factory=dict)
+    contexts: Mapping[str, Context] = MappingProxyType({})
+    settings: Mapping[str, str] = MappingProxyType({})
 
     @property
     def file(self) -> Path:
@@ -84,8 +82,7 @@ class Config:
     def with_context(self, context: Context, *, current: bool = True) -> Config:
         """This configuration with `context` added or replaced, and made the current one."""
         check_name(context.name)
-        return replace(
-            self,
+        return self._replace(
             contexts={**self.contexts, context.name: context},
             current=context.name if current else self.current,
         )
@@ -94,7 +91,7 @@ class Config:
         """This configuration without the context of that name."""
         rest = {key: value for key, value in self.contexts.items() if key != name}
         current = self.current if self.current in rest else next(iter(rest), "")
-        return replace(self, contexts=rest, current=current)
+        return self._replace(contexts=rest, current=current)
 
     def token_path(self, name: str) -> Path:
         """Where the token of the context `name` is kept."""
@@ -226,16 +223,16 @@ def choose(config: Config, environ: Mapping[str, str], name: str | None = None) 
         found = Context(name="environment", server=server)
     elif server:
         # A token belongs to its server: another server never gets it unasked.
-        found = replace(
-            found, server=server, token_file=None if server != found.server else found.token_file
+        found = found._replace(
+            server=server, token_file=None if server != found.server else found.token_file
         )
     token_file = environ.get("NSML_TOKEN_FILE")
-    return replace(found, token_file=Path(token_file)) if token_file else found
+    return found._replace(token_file=Path(token_file)) if token_file else found
 
 
 def check_name(name: str) -> None:
     """Raise ContextError unless `name` can name a context (and so a token's file)."""
-    if not _CONTEXT_NAME.match(name):
+    if not re.fullmatch(_CONTEXT_NAME, name):
         raise ContextError(f"{name!r} cannot name a context: letters, digits, '.', '_', '-'")
 
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 DOMAIN = "nsml"
 _DETAILS_KEY = "grpc-status-details-bin"
-_OVERSIZE = re.compile(r"larger than max|exceeds maximum size", re.IGNORECASE)
+_OVERSIZE = "larger than max", "exceeds maximum size"
 
 
 class ClientError(Exception):
@@ -167,9 +167,7 @@ BY_STATUS: Mapping[str, type[ClientError]] = {
 }
 
 
-_UNREACHED = re.compile(
-    r"failed to connect to all addresses; last error: \w+: \S+: (Failed to connect to remote host: )?"
-)
+_UNREACHED = r"failed to connect to all addresses; last error: \w+: \S+: (Failed to connect to remote host: )?"
 """What gRPC says before the reason why nobody could be reached."""
 
 
@@ -192,10 +190,10 @@ class FailedCall(Protocol):
 def translate(failed: FailedCall) -> ClientError:
     """The named error of a failed call."""
     status = str(failed.code().name)
-    message = _UNREACHED.sub("", failed.details() or status)
+    message = re.sub(_UNREACHED, "", failed.details() or status)
     reason, metadata = _error_info(failed.trailing_metadata())
     kind = BY_REASON.get(reason) or BY_STATUS.get(status, PlatformFault)
-    if kind is NotEnough and _OVERSIZE.search(message):
+    if kind is NotEnough and any(words in message.lower() for words in _OVERSIZE):
         kind = TooLarge
     if status == "DEADLINE_EXCEEDED" and not reason:
         message = "the control plane did not answer in time"

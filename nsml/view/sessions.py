@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
@@ -23,8 +22,7 @@ if TYPE_CHECKING:
 SIMULATED = "simulated"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class StateWord:
+class StateWord(NamedTuple):
     """A state in the three ways that it is shown: never by colour alone."""
 
     glyph: str

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 from nsml.view.text import fit, fit_middle, pad, visible, width
 
@@ -16,8 +15,7 @@ _NAME_CELLS = 16
 """What is left of a name at least."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Column(Generic[T]):
+class Column(NamedTuple, Generic[T]):
     """One column: `cell` gives the text of a resource as seen at a moment (Unix seconds)."""
 
     key: str

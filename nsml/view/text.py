@@ -16,27 +16,25 @@ _DELETE = 0x7F
 
 # C0 and C1 controls, DEL; line and paragraph separators, direction marks, embeddings, overrides
 # and isolates; lone surrogates.
-_UNSAFE = re.compile(
-    "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
-)
-_SGR = re.compile(r"\x1b\[([0-9;]*)m")
-_OPEN_ESCAPE = re.compile(r"\x1b(\[[0-9;]{0,32})?\Z")
+_UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+_SGR = r"\x1b\[([0-9;]*)m"
+_OPEN_ESCAPE = r"\x1b(\[[0-9;]{0,32})?\Z"
 _LAST_C0 = 0x20
 _CONCEAL = "8"
 
 
 def visible(text: str) -> str:
     """`text` on one line, with every control and direction character shown instead of obeyed."""
-    if text.isascii() and text.isprintable():
+    if text.isprintable():
         return text
-    return _UNSAFE.sub(_shown, text)
+    return re.sub(_UNSAFE, _shown, text)
 
 
 def escaped(json_text: str) -> str:
     """JSON of the same value, without what a terminal would obey or cannot be written."""
     if json_text.isascii() and "\x7f" not in json_text:
         return json_text
-    return _UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json_text)
+    return re.sub(_UNSAFE, lambda match: f"\\u{ord(match[0]):04x}", json_text)
 
 
 def _shown(match: re.Match[str]) -> str:
@@ -76,7 +74,7 @@ class LogText:
         text = self._pending + text
         self._pending = ""
         if not final:
-            open_end = _OPEN_ESCAPE.search(text)
+            open_end = re.search(_OPEN_ESCAPE, text)
             cut = open_end.start() if open_end else len(text)
             if not open_end and text.endswith("\r"):
                 cut -= 1
@@ -84,7 +82,7 @@ class LogText:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
         pieces = []
         position = 0
-        for match in _SGR.finditer(text):
+        for match in re.finditer(_SGR, text):
             pieces.append(_lines(text[position : match.start()]))
             pieces.append(self._sgr(match))
             position = match.end()
@@ -116,7 +114,7 @@ def _is_safe_sgr(parameters: str) -> bool:
 def _lines(text: str) -> str:
     if "\x1b" not in text and text.isprintable():
         return text
-    return _UNSAFE.sub(lambda match: match[0] if match[0] in "\n\t" else _shown(match), text)
+    return re.sub(_UNSAFE, lambda match: match[0] if match[0] in "\n\t" else _shown(match), text)
 
 
 def width(text: str) -> int:

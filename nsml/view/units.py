@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?\Z", re.IGNORECASE)
-_DURATION_PART = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)")
+_SIZE = r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?"
+_DURATION_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _MINUTE, _HOUR, _DAY, _MONTH, _YEAR = 60, 3600, 86400, 2_629_800, 31_557_600
 
@@ -33,7 +33,7 @@ def memory_text(count: int) -> str:
 
 def parse_size(text: str) -> int:
     """Bytes of `24G` (powers of 1000), `24Gi` (powers of 1024) or `24000000000`; or ValueError."""
-    match = _SIZE.match(text.strip())
+    match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 24G, 512M or 24000000000")
     base = 1024 if match[3] else 1000
@@ -46,7 +46,7 @@ def parse_duration(text: str) -> float:
     text = text.strip().lower()
     if re.fullmatch(r"\d+(\.\d+)?", text):
         return float(text)
-    parts = _DURATION_PART.findall(text)
+    parts = re.findall(_DURATION_PART, text)
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{text!r} is not a duration such as 30s, 15m, 1h30m or 2d")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)

@@ -1,6 +1,5 @@
 import stat
 import tomllib
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,7 +18,7 @@ def environ(tmp_path):
 def test_what_is_saved_is_loaded(environ):
     config = Config(folder=contexts.config_folder(environ), settings={"output": "wide"})
     lab = Context(name="lab", server="gpu.lab:1", ca=Path('/a "b"\\c'), token_file=Path("/t"))
-    lab = replace(lab, server_name="nsml-controlplane")
+    lab = lab._replace(server_name="nsml-controlplane")
     config = config.with_context(Context(name="default", server="127.0.0.1:2")).with_context(lab)
     contexts.save(config)
     assert contexts.load(environ) == config
