@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from google.protobuf.timestamp_pb2 import Timestamp
-
 from controlplane.access.current import caller, require_user
 from controlplane.access.limiter import FailureLimiter, address_of
 from controlplane.domain.errors import Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import NodeCaller, Role, User, UserCaller
+from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 
@@ -112,7 +111,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         where = self._platform.user_address
         return accounts_pb2.CreateTokenResponse(
             token=issued.secret.text,
-            expires_at=_timestamp(issued.expires_at),
+            expires_at=timestamp(issued.expires_at),
             address=f"{where}#{self._joining.authority_digest}" if where else "",
         )
 
@@ -140,7 +139,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         issued = await self._joining.create_token(require_user().user.name, _seconds(request))
         return accounts_pb2.CreateJoinTokenResponse(
             token=issued.text,
-            expires_at=_timestamp(issued.expires_at),
+            expires_at=timestamp(issued.expires_at),
             address=self._platform.join_address,
         )
 
@@ -184,14 +183,8 @@ def _user(user: User) -> accounts_pb2.User:
         name=user.name,
         role=accounts_pb2.ROLE_ADMIN if is_admin else accounts_pb2.ROLE_MEMBER,
         team=user.team,
-        created_at=_timestamp(user.created_at),
+        created_at=timestamp(user.created_at),
     )
-
-
-def _timestamp(seconds: float) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromNanoseconds(int(seconds * 1e9))
-    return stamp
 
 
 def _seconds(
@@ -200,7 +193,7 @@ def _seconds(
     """Return how long a token shall live; 0 when the request leaves it open."""
     if not request.HasField("valid_for"):
         return 0.0
-    seconds = request.valid_for.seconds + request.valid_for.nanos / 1e9
+    seconds = seconds_of(request.valid_for)
     if seconds <= 0:
         raise InvalidRequest("valid_for must be more than nothing")
     return seconds

@@ -14,7 +14,17 @@ from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.operations.orders import orders_for
 from controlplane.operations.reports import apply_report
-from controlplane.services import convert
+from controlplane.services.convert.agents import (
+    acknowledged_message,
+    orders_messages,
+    stream_message,
+    to_chunk,
+    to_registration,
+    to_report,
+    to_sample,
+    tunnel_message,
+)
+from controlplane.services.convert.times import duration
 from controlplane.services.errors import Context, streaming
 from controlplane.services.tunnels import first_frame, passing
 from nsml.v1 import agents_pb2, agents_pb2_grpc
@@ -111,7 +121,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         first = await anext(requests, None)
         if first is None or first.WhichOneof("kind") != "register":
             raise InvalidRequest("the first message must be Register")
-        said = convert.to_registration(first.register, self._clock.time())
+        said = to_registration(first.register, self._clock.time())
         link = await self._registrar.register(who, said, term)
         for report in said.replicas:
             link.acknowledge(report)
@@ -122,8 +132,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         return agents_pb2.ControlResponse(
             registered=agents_pb2.Registered(
                 cluster_id=self._cluster_id,
-                heartbeat_interval=convert.duration(self._heartbeat_s),
-                silent_after=convert.duration(self._silent_after_s),
+                heartbeat_interval=duration(self._heartbeat_s),
+                silent_after=duration(self._silent_after_s),
                 term=self._term(),
             )
         )
@@ -135,9 +145,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 raise link.failure
             if link.acknowledged:
                 reports, link.acknowledged = link.acknowledged, []
-                yield convert.acknowledged_message(reports)
+                yield acknowledged_message(reports)
             while link.tunnels:
-                yield convert.tunnel_message(link.tunnels.pop(0))
+                yield tunnel_message(link.tunnels.pop(0))
             term = self._term()
             if link.wants_orders and term:
                 link.wants_orders = False
@@ -145,7 +155,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 if orders is not None and orders.revision > sent:
                     sent = orders.revision
                     link.ordered = orders.replicas
-                    for message in convert.orders_messages(orders, term):
+                    for message in orders_messages(orders, term):
                         yield message
             await link.wait()
 
@@ -155,7 +165,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             async for request in requests:
                 self._contacts.heard(link.node)
                 if request.WhichOneof("kind") == "report":
-                    report = convert.to_report(request.report, link.node, self._clock.time())
+                    report = to_report(request.report, link.node, self._clock.time())
                     group.create_task(self._report(link, report), name="control.report")
 
     async def _report(self, link: Link, report: Report) -> None:
@@ -173,8 +183,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         who = require_agent()
         async for request in requests:
             self._contacts.heard(who.node)
-            chunks = [convert.to_chunk(one) for one in request.chunks]
-            sample = convert.to_sample(request.sample, who.node)
+            chunks = [to_chunk(one) for one in request.chunks]
+            sample = to_sample(request.sample, who.node)
             wanted = await self._ingestor.ingest(
                 who, chunks, sample if request.HasField("sample") else None
             )
@@ -202,7 +212,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
 def _cursors(wanted: dict[StreamKey, int]) -> agents_pb2.IngestResponse:
     return agents_pb2.IngestResponse(
         acknowledged=[
-            agents_pb2.Cursor(stream=convert.stream_message(key), next=position)
+            agents_pb2.Cursor(stream=stream_message(key), next=position)
             for key, position in wanted.items()
         ]
     )

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 from controlplane.access.current import caller, require_user
 from controlplane.domain.identity import NodeCaller
 from controlplane.operations.checkpoints import SavedCheckpoint
-from controlplane.services import convert
 from controlplane.services.agents import require_agent
+from controlplane.services.convert.catalogue import checkpoint_message
+from controlplane.services.convert.times import seconds_of
 from controlplane.services.errors import Context, answering
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.v1 import checkpoints_pb2_grpc
@@ -35,7 +36,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         """Oldest first."""
         session = await self._find(request)
         found = await self._checkpoints.list(session)
-        messages = [convert.checkpoint_message(one, session.name) for one in found]
+        messages = [checkpoint_message(one, session.name) for one in found]
         return pb.ListCheckpointsResponse(checkpoints=messages)
 
     @answering
@@ -47,7 +48,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         found = await self._checkpoints.get(session, request.name)
         if found.digest:
             self._content.show(caller(), found.digest)
-        message = convert.checkpoint_message(found, session.name)
+        message = checkpoint_message(found, session.name)
         return pb.GetCheckpointResponse(checkpoint=message)
 
     @answering
@@ -62,7 +63,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
             digest=request.digest,
             size_bytes=request.size_bytes,
             file_count=request.file_count,
-            saved_at=convert.seconds_of(request.saved_at),
+            saved_at=seconds_of(request.saved_at),
         )
         await self._checkpoints.commit(require_agent(), saved)
         return pb.CommitCheckpointResponse()

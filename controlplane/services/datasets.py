@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
 from controlplane.operations.datasets import parse_dataset
-from controlplane.services import convert
+from controlplane.services.convert.catalogue import dataset_message
+from controlplane.services.convert.resources import to_visibility
 from controlplane.services.errors import Context, answering
 from nsml.v1 import datasets_pb2 as pb
 from nsml.v1 import datasets_pb2_grpc
@@ -32,10 +33,10 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
             require_user(),
             name=request.name,
             digest=request.digest,
-            visibility=convert.to_visibility(request.visibility),
+            visibility=to_visibility(request.visibility),
             message=request.message,
         )
-        message = convert.dataset_message(listing)
+        message = dataset_message(listing)
         return pb.CreateDatasetVersionResponse(dataset=message, created=created)
 
     @answering
@@ -44,7 +45,7 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     ) -> pb.ListDatasetsResponse:
         """Those that the caller may see."""
         found = await self._datasets.list(require_user(), request.name_glob)
-        return pb.ListDatasetsResponse(datasets=[convert.dataset_message(one) for one in found])
+        return pb.ListDatasetsResponse(datasets=[dataset_message(one) for one in found])
 
     @answering
     async def GetDataset(  # noqa: N802
@@ -54,4 +55,4 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         who = require_user()
         found = await self._datasets.find(who, parse_dataset(request.name, request.version))
         self._content.show(who, found.version.digest)
-        return pb.GetDatasetResponse(dataset=convert.dataset_message(found))
+        return pb.GetDatasetResponse(dataset=dataset_message(found))

@@ -11,7 +11,13 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.snapshot import capacity_of
 from controlplane.domain.values import WHOLE_DEVICE, Allocation, Resources
 from controlplane.operations.content import session_visible
-from controlplane.services import convert
+from controlplane.services.convert.resources import (
+    device_message,
+    isolation_name,
+    resources_message,
+    sample_message,
+)
+from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import nodes_pb2 as pb
 from nsml.v1 import nodes_pb2_grpc
@@ -76,8 +82,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             leader=leader.member if leader else "",
             term=leader.term if leader else 0,
             coordination=self._facts.coordination,
-            capacity=convert.resources_message(_sum(node.capacity for node in ready)),
-            allocated=convert.resources_message(_sum(self._held(node) for node in nodes)),
+            capacity=resources_message(_sum(node.capacity for node in ready)),
+            allocated=resources_message(_sum(self._held(node) for node in nodes)),
             nodes_ready=len(ready),
             nodes_total=len(nodes),
             sessions_running=sum(1 for one in sessions if one.state.holds_devices),
@@ -91,12 +97,12 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             name=node.name,
             state=self._state_of(node),
             devices=self._devices(node, who, sample),
-            capacity=convert.resources_message(node.capacity),
-            allocated=convert.resources_message(self._held(node)),
-            isolation=convert.isolation_name(node.isolation),
+            capacity=resources_message(node.capacity),
+            allocated=resources_message(self._held(node)),
+            isolation=isolation_name(node.isolation),
             pod=node.pod,
             agent_version=node.agent_version,
-            last_contact_at=convert.timestamp(self._contacts.last_contact_at(node.name)),
+            last_contact_at=timestamp(self._contacts.last_contact_at(node.name)),
             cpu_percent=sample.cpu_percent if sample else 0.0,
             memory_used_bytes=sample.memory_used_bytes if sample else 0,
             host=node.host,
@@ -117,12 +123,12 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         uses = []
         for device in node.devices:
             use = pb.DeviceUse(
-                device=convert.device_message(device),
+                device=device_message(device),
                 allocated_thousandths=WHOLE_DEVICE - free[device.uuid],
                 sessions=names[device.uuid],
             )
             if device.uuid in readings:
-                use.sample.CopyFrom(convert.sample_message(readings[device.uuid]))
+                use.sample.CopyFrom(sample_message(readings[device.uuid]))
             uses.append(use)
         return uses
 

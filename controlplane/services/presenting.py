@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.services import convert
+from controlplane.services.convert.sessions import session_message
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -49,7 +49,7 @@ class Presenter:
             summary = summaries.get(session.id)
             explanation = self._waiting(session.id)
             messages.append(
-                convert.session_message(
+                session_message(
                     session,
                     revision=stored.revision if stored else 0,
                     waiting=explanation.reason if explanation else "",

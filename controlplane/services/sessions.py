@@ -10,7 +10,10 @@ from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest
 from controlplane.operations.following import LogPosition, SessionWatch
 from controlplane.operations.listing import cursor_behind
-from controlplane.services import convert
+from controlplane.services.convert.reported import point_message
+from controlplane.services.convert.resources import to_visibility
+from controlplane.services.convert.sessions import to_filter, to_submission
+from controlplane.services.convert.times import seconds_of
 from controlplane.services.errors import Context, answering, streaming
 from controlplane.services.parts import parts_of
 from controlplane.services.tunnels import first_frame, passing
@@ -67,7 +70,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.CreateSessionRequest, _: Context
     ) -> pb.CreateSessionResponse:
         """Submit."""
-        wish = convert.to_submission(request, require_user().user)
+        wish = to_submission(request, require_user().user)
         if request.validate_only:
             await self._do.submitter.check(wish)
             return pb.CreateSessionResponse()
@@ -89,7 +92,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """A page."""
         page = await self._do.listings.page(
             require_user(),
-            convert.to_filter(request.filter),
+            to_filter(request.filter),
             size=request.page_size,
             cursor=request.cursor,
         )
@@ -110,7 +113,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             state=self._do.state,
             clock=self._do.clock,
             caller=require_user(),
-            wanted=convert.to_filter(request.filter),
+            wanted=to_filter(request.filter),
         )
         sent = request.from_revision
         async for step in watch.steps(request.from_revision):
@@ -133,7 +136,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """Ask it to stop."""
         who = require_user()
         session = await self._do.references.find_own(who, request.session)
-        grace = convert.seconds_of(request.grace) if request.HasField("grace") else None
+        grace = seconds_of(request.grace) if request.HasField("grace") else None
         session = await self._do.stopper.stop(
             session, asked_by=who.user.name, grace_s=grace, reason=request.reason
         )
@@ -157,7 +160,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         session = await self._do.updater.update(
             session,
             memo=request.memo if request.HasField("memo") else None,
-            visibility=convert.to_visibility(request.visibility),
+            visibility=to_visibility(request.visibility),
         )
         return pb.UpdateSessionResponse(session=await self._presenter.session(session))
 
@@ -195,7 +198,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         )
         async for page in pages:
             yield pb.ReadMetricsResponse(
-                points=[convert.point_message(point) for point in page.points],
+                points=[point_message(point) for point in page.points],
                 next=str(page.next),
                 missing_reports=page.missing,
             )

@@ -1,0 +1,227 @@
+"""What agents and the control plane tell one another."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.values import Cause, Device, Exit, Node, Resources
+from controlplane.history.values import Channel, Chunk, DeviceSample, NodeSample, StreamKey
+from controlplane.operations.registration import Registration
+from controlplane.operations.reports import Report
+from controlplane.services.convert.resources import to_isolation
+from controlplane.services.convert.sessions import CAUSES, spec_message
+from controlplane.services.convert.times import duration, seconds_of
+from controlplane.services.parts import parts_of
+from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from controlplane.operations.contacts import TunnelOrder
+    from controlplane.operations.orders import Assignment, Orders
+
+# The contract's names of our values, by value; messages take them as they are.
+_CAUSES_BACK: Final = {sessions_pb2.Cause.Value(CAUSES[one]): one for one in Cause}
+_CHANNELS: Final = {one: f"CHANNEL_{one.name}" for one in Channel}
+_REPORTED: Final = tuple(phase for phase in ReplicaPhase if phase.value != "PLACED")
+_PHASES: Final = {phase: f"REPLICA_PHASE_{phase.value}" for phase in ReplicaPhase}
+_PHASES_BACK: Final = {agents_pb2.ReplicaPhase.Value(_PHASES[one]): one for one in _REPORTED}
+
+
+def to_registration(message: agents_pb2.Register, now: float) -> Registration:
+    """What an agent says first."""
+    devices = tuple(
+        Device(
+            uuid=one.uuid,
+            index=one.index,
+            model=one.model,
+            memory_bytes=one.memory_bytes,
+            simulated=one.simulated,
+        )
+        for one in message.devices
+    )
+    if len({device.uuid for device in devices}) != len(devices):
+        raise InvalidRequest("two devices have one uuid")
+    node = Node(
+        name=message.node,
+        boot_id=message.boot_id,
+        capacity=Resources(
+            gpu_thousandths=len(devices) * 1000,
+            cpu_thousandths=message.capacity.cpu_thousandths,
+            memory_bytes=message.capacity.memory_bytes,
+        ),
+        devices=devices,
+        isolation=to_isolation(message.isolation),
+        agent_version=message.agent_version,
+        pod=message.pod,
+        host=message.host,
+        owner=message.owner,
+        device_note=message.device_note,
+        registered_at=now,
+    )
+    return Registration(
+        node=node,
+        cluster_id=message.cluster_id,
+        highest_term=message.highest_term,
+        replicas=tuple(to_report(one, message.node, now) for one in message.replicas),
+    )
+
+
+def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Report:
+    """A step of a replica of `node`."""
+    phase = _PHASES_BACK.get(message.phase)
+    if phase is None:
+        raise InvalidRequest(f"there is no replica phase {message.phase}")
+    ended = None
+    if message.HasField("exit"):
+        cause = _CAUSES_BACK.get(message.exit.cause)
+        if cause is None:
+            raise InvalidRequest(f"there is no cause {message.exit.cause}")
+        ended = Exit(
+            cause=cause,
+            exit_code=message.exit.exit_code,
+            message=message.exit.message[:4096],
+            started_at=seconds_of(message.exit.started_at),
+            ended_at=seconds_of(message.exit.ended_at),
+            ran_for_s=seconds_of(message.exit.ran_for),
+        )
+    return Report(
+        node=node,
+        session_id=message.replica.session_id,
+        attempt=message.replica.attempt,
+        rank=message.replica.rank,
+        phase=phase,
+        at=seconds_of(message.at) or now,
+        exit=ended,
+    )
+
+
+def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlResponse:
+    """Reports that need not be repeated."""
+    return agents_pb2.ControlResponse(
+        acknowledged=agents_pb2.ReportsAcknowledged(
+            reports=[
+                agents_pb2.ReplicaReport(
+                    replica=agents_pb2.ReplicaId(
+                        session_id=one.session_id, attempt=one.attempt, rank=one.rank
+                    ),
+                    phase=_PHASES[one.phase],
+                )
+                for one in reports
+            ]
+        )
+    )
+
+
+def orders_messages(orders: Orders, term: int) -> Iterator[agents_pb2.ControlResponse]:
+    """What a node is to run."""
+    parts = parts_of(map(_assignment, orders.assignments))
+    for number, assignments in enumerate(parts, start=1):
+        yield agents_pb2.ControlResponse(
+            orders=agents_pb2.Orders(
+                term=term,
+                revision=orders.revision,
+                assignments=assignments,
+                more=number < len(parts),
+            )
+        )
+
+
+def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
+    """A tunnel that an agent is to dial."""
+    return agents_pb2.ControlResponse(
+        open_tunnel=agents_pb2.OpenTunnel(
+            tunnel_id=order.tunnel_id,
+            replica=agents_pb2.ReplicaId(
+                session_id=order.session_id, attempt=order.attempt, rank=order.rank
+            ),
+            service=order.service,
+        )
+    )
+
+
+def _assignment(assignment: Assignment) -> agents_pb2.Assignment:
+    held, session = assignment.held, assignment.session
+    message = agents_pb2.Assignment(
+        replica=agents_pb2.ReplicaId(
+            session_id=held.session_id, attempt=held.attempt, rank=held.rank
+        ),
+        session_name=session.name,
+        owner=session.owner,
+        spec=spec_message(session.spec, session.owner),
+        device_uuids=[share.uuid for share in held.devices],
+        resources=resources_pb2.Resources(
+            gpu_thousandths=held.gpu_thousandths,
+            cpu_thousandths=held.cpu_thousandths,
+            memory_bytes=held.memory_bytes,
+        ),
+        hosts=assignment.hosts,
+    )
+    if session.stop is not None:
+        message.stop.CopyFrom(
+            agents_pb2.StopOrder(
+                grace=duration(session.stop.grace_s),
+                cause=CAUSES[session.stop.cause],
+                reason=session.stop.reason,
+            )
+        )
+    return message
+
+
+def to_chunk(message: agents_pb2.Chunk) -> Chunk:
+    """A run of records or bytes."""
+    try:
+        return Chunk(
+            stream=to_stream(message.stream),
+            first=message.first,
+            last=message.last,
+            records=tuple(message.records),
+            data=message.data,
+            is_gap=message.gap,
+        )
+    except ValueError as error:
+        raise InvalidRequest("a chunk does not hold what it says", why=str(error)) from None
+
+
+def to_stream(message: agents_pb2.StreamKey) -> StreamKey:
+    """The name of a stream."""
+    return StreamKey(
+        session_id=message.replica.session_id,
+        attempt=message.replica.attempt,
+        rank=message.replica.rank,
+        channel=Channel(message.channel),
+        writer=message.writer,
+    )
+
+
+def stream_message(key: StreamKey) -> agents_pb2.StreamKey:
+    """The name of a stream."""
+    return agents_pb2.StreamKey(
+        replica=agents_pb2.ReplicaId(session_id=key.session_id, attempt=key.attempt, rank=key.rank),
+        channel=_CHANNELS[key.channel],
+        writer=key.writer,
+    )
+
+
+def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
+    """Readings of a node."""
+    return NodeSample(
+        node=node,
+        boot_id=message.boot_id,
+        sequence=message.sequence,
+        at=seconds_of(message.at),
+        devices=tuple(
+            DeviceSample(
+                uuid=one.uuid,
+                utilization_percent=one.utilization_percent,
+                memory_used_bytes=one.memory_used_bytes,
+                power_watts=one.power_watts,
+                temperature_celsius=one.temperature_celsius,
+            )
+            for one in message.devices
+        ),
+        cpu_percent=message.cpu_percent,
+        memory_used_bytes=message.memory_used_bytes,
+    )

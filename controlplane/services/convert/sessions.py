@@ -1,0 +1,159 @@
+"""Sessions."""
+
+from __future__ import annotations
+
+import hashlib
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, Final
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Cause, Session, SessionSpec, Visibility
+from controlplane.operations.datasets import parse_dataset
+from controlplane.operations.listing import Filter
+from controlplane.operations.validation import Submission
+from controlplane.services.convert.reported import struct
+from controlplane.services.convert.resources import (
+    VISIBILITIES,
+    device_message,
+    resources_message,
+    to_resources,
+    to_visibility,
+)
+from controlplane.services.convert.times import duration, seconds_of, timestamp
+from nsml.v1 import sessions_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from controlplane.domain.identity import User
+
+# The contract's names of our values, by value; messages take them as they are.
+_STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
+_STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for one in SessionState}
+CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
+
+
+def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Submission:
+    """What a user wants."""
+    spec = request.spec
+    return Submission(
+        owner=owner,
+        request_id=request.request_id,
+        digest=hashlib.sha256(request.SerializeToString(deterministic=True)).digest(),
+        entry=spec.entry,
+        args=tuple(spec.args),
+        argv=tuple(spec.argv),
+        bundle_digest=spec.bundle_digest,
+        datasets=tuple(parse_dataset(one.name, one.version) for one in spec.datasets),
+        resources=to_resources(spec.resources),
+        replica_count=spec.replica_count,
+        environment=MappingProxyType(dict(spec.environment)),
+        image=spec.image,
+        time_limit_s=seconds_of(spec.time_limit),
+        grace_s=seconds_of(spec.grace) if spec.HasField("grace") else None,
+        retry_count=spec.retry_count,
+        lost_after_s=seconds_of(spec.lost_after) if spec.HasField("lost_after") else None,
+        no_queue=spec.no_queue,
+        memo=request.memo,
+        visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
+        project=request.project,
+        command=tuple(request.command),
+    )
+
+
+def to_filter(message: sessions_pb2.SessionFilter) -> Filter:
+    """Which sessions."""
+    try:
+        states = tuple(_STATES_BACK[number] for number in message.states)
+    except KeyError as error:
+        raise InvalidRequest(f"there is no session state {error}") from None
+    return Filter(
+        owners=tuple(message.owners),
+        states=states,
+        dataset=message.dataset,
+        name_glob=message.name_glob,
+        text=message.text,
+        include_ended=message.include_ended,
+    )
+
+
+def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
+    """A spec with its defaults filled in; somebody else's datasets are named OWNER/NAME."""
+    message = sessions_pb2.SessionSpec(
+        entry=spec.entry,
+        args=spec.args,
+        argv=spec.argv,
+        bundle_digest=spec.bundle_digest,
+        datasets=[
+            sessions_pb2.DatasetReference(
+                name=one.name if one.owner == owner else f"{one.owner}/{one.name}",
+                version=one.version,
+                digest=one.digest,
+            )
+            for one in spec.datasets
+        ],
+        resources=resources_message(spec.resources),
+        replica_count=spec.replica_count,
+        environment=dict(spec.environment),
+        image=spec.image,
+        grace=duration(spec.grace_s),
+        retry_count=spec.retry_count,
+    )
+    if spec.time_limit_s:
+        message.time_limit.CopyFrom(duration(spec.time_limit_s))
+    if spec.lost_after_s:
+        message.lost_after.CopyFrom(duration(spec.lost_after_s))
+    return message
+
+
+def session_message(
+    session: Session,
+    *,
+    revision: int = 0,
+    waiting: str = "",
+    summary: Mapping[str, Any] | None = None,
+    checkpoint_count: int = 0,
+) -> sessions_pb2.Session:
+    """A session as its viewers see it."""
+    message = sessions_pb2.Session(
+        id=session.id,
+        name=session.name,
+        owner=session.owner,
+        project=session.project,
+        team=session.team,
+        visibility=VISIBILITIES[session.visibility],
+        spec=spec_message(session.spec, session.owner),
+        state=_STATES[session.state],
+        waiting=waiting if session.state is SessionState.QUEUED else "",
+        attempt=session.attempt,
+        replicas=[
+            sessions_pb2.Replica(
+                rank=one.rank,
+                node=one.node,
+                devices=[device_message(device) for device in one.devices],
+                resources=resources_message(one.resources),
+            )
+            for one in session.replicas
+        ],
+        created_at=timestamp(session.created_at),
+        started_at=timestamp(session.started_at),
+        ended_at=timestamp(session.ended_at),
+        memo=session.memo,
+        checkpoint_count=checkpoint_count,
+        simulated=session.is_simulated,
+        revision=revision,
+        command=session.command,
+    )
+    if session.end is not None:
+        message.end.CopyFrom(
+            sessions_pb2.SessionEnd(
+                cause=CAUSES[session.end.cause],
+                exit_code=session.end.exit_code,
+                rank=session.end.rank,
+                message=session.end.message,
+            )
+        )
+    if summary is not None:
+        message.summary.CopyFrom(struct(summary))
+    return message
