@@ -1,5 +1,6 @@
 """How long whole processes take: `nsml ps` on a running platform, `import nsml`.
 
+`nsml ps` goes the short way of `cli/listing.py`, `nsml ps -a` the one of all other commands.
 The peers are measured in the same run, in turn with ours: `python -c pass`, and `docker ps` where an
 engine answers.
 """
@@ -17,6 +18,8 @@ from bench.platform import PROGRAMS, Platform
 from bench.report import report
 
 ROUNDS = 15
+LIVE = 2
+"""Sessions that `nsml ps` has to show."""
 
 
 def wall_ms(command: Sequence[str], environment: Mapping[str, str]) -> float:
@@ -48,11 +51,14 @@ def main() -> None:
         "nsml_version_ms": [nsml, "--version"],
         "nsml_help_ms": [nsml, "--help"],
         "nsml_ps_ms": [nsml, "ps"],
+        "nsml_ps_all_ms": [nsml, "ps", "-a"],
     }
     docker = shutil.which("docker")
     if docker and subprocess.run([docker, "ps"], capture_output=True, check=False).returncode == 0:
         commands["docker_ps_ms"] = [docker, "ps"]
     with Platform() as platform:
+        for _ in range(LIVE):
+            platform.nsml("run", "--argv", "--", "sleep", "600")
         taken = measure(commands, platform.environment)
     peers: dict[str, float] = {
         name: taken.pop(name) for name in ("python_pass_ms", "docker_ps_ms") if name in taken
