@@ -121,9 +121,9 @@ def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None
         app.say(f"{count} tokens of {name} are invalid now")
         return
     made = app.call(lambda client: client.accounts.create_token(name, valid_for_s=valid_for))
-    line = f"nsml login {made.address or app.context.server}    which asks for it"
+    line = f"nsml login {made.address or app.context.server}"
     where = "on their machine" if made.address else "on this machine, the only one that is served"
-    _show_secret(app, made, f"for {name}", [f"{where}:  {line}"])
+    _show_secret(app, made, f"for {name}", [f"{where}; asks for the token:  {line}"])
 
 
 @command(

@@ -109,7 +109,7 @@ def test_users_of_other_machines_sign_in_to_the_platform_that_they_were_told_of(
     assert up.returncode == 0, up.stderr
     assert machine.nsml("admin", "user", "add", "lee").returncode == 0
     made = machine.nsml("admin", "user", "token", "lee")
-    told = re.search(r"nsml login (\S+) --token-stdin", made.stderr)
+    told = re.search(r"nsml login (\S+)\n", made.stderr)
     assert told, made.stderr
     pinned, token = told[1], made.stdout
     assert f"nsml login {pinned}\n" in up.stderr

@@ -85,11 +85,11 @@ def test_users_and_tokens(nsml, state):
 
 def test_a_users_token_comes_with_the_line_that_uses_it(nsml, state, server):
     result = nsml("admin", "user", "token", "lee")
-    assert f"nsml login {server.address}    which asks for it\n" in result.stderr
+    assert f"asks for the token:  nsml login {server.address}\n" in result.stderr
     state.login_address = "gpu.lab:18600#" + "0" * 64
     result = nsml("admin", "user", "token", "lee")
     assert result.stdout == "token-of-lee\n"
-    assert f"nsml login {state.login_address}    which asks for it\n" in result.stderr
+    assert f"asks for the token:  nsml login {state.login_address}\n" in result.stderr
     told = json.loads(nsml("admin", "user", "token", "lee", "-j").stdout)
     assert told["address"] == state.login_address
 
