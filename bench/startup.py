@@ -57,8 +57,10 @@ def main() -> None:
     if docker and subprocess.run([docker, "ps"], capture_output=True, check=False).returncode == 0:
         commands["docker_ps_ms"] = [docker, "ps"]
     with Platform() as platform:
+        code = platform.folder / "code"
+        code.mkdir()
         for _ in range(LIVE):
-            platform.nsml("run", "--argv", "--", "sleep", "600")
+            platform.nsml("run", "--argv", "--", "sleep", "600", cwd=code)
         taken = measure(commands, platform.environment)
     peers: dict[str, float] = {
         name: taken.pop(name) for name in ("python_pass_ms", "docker_ps_ms") if name in taken
