@@ -138,10 +138,10 @@ def _ask_trust(app: App, server: str, digest: str) -> None:
 
 
 def _token(app: App, *, from_stdin: bool) -> str:
-    if from_stdin:
-        secret = app.stdin.readline().strip()
-    elif app.can_ask:
+    if app.can_ask:
         secret = click.prompt("Token", hide_input=True, err=True).strip()
+    elif from_stdin:
+        secret = app.stdin.readline().strip()
     else:
         raise CommandError(
             "nobody is there to ask for the token",

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.exits import CommandError, ExitCode, code_of
-from nsml.client.contexts import ContextError
+from nsml.client.contexts import ContextError, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
 from nsml.view.text import visible
@@ -48,7 +48,7 @@ def problem_of(error: BaseException) -> Problem:
             )
         case ContextError():
             return Problem(
-                code=ExitCode.DENIED if "no platform" in error.message else ExitCode.USAGE,
+                code=ExitCode.DENIED if isinstance(error, NoContext) else ExitCode.USAGE,
                 reason="CONTEXT",
                 message=error.message,
                 advice=error.advice.splitlines(),

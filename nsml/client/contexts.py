@@ -41,6 +41,10 @@ class ContextError(Exception):
         self.advice = advice
 
 
+class NoContext(ContextError):
+    """Nothing says which platform: there is no configuration yet."""
+
+
 class Context(NamedTuple):
     """One platform as one user sees it."""
 
@@ -86,16 +90,6 @@ class Config(NamedTuple):
             contexts={**self.contexts, context.name: context},
             current=context.name if current else self.current,
         )
-
-    def without_context(self, name: str) -> Config:
-        """This configuration without the context of that name."""
-        rest = {key: value for key, value in self.contexts.items() if key != name}
-        current = self.current if self.current in rest else next(iter(rest), "")
-        return self._replace(contexts=rest, current=current)
-
-    def token_path(self, name: str) -> Path:
-        """Where the token of the context `name` is kept."""
-        return self.folder / "tokens" / name
 
 
 def config_folder(environ: Mapping[str, str]) -> Path:
@@ -215,7 +209,7 @@ def choose(config: Config, environ: Mapping[str, str], name: str | None = None) 
     server = environ.get("NSML_SERVER")
     if found is None:
         if not server:
-            raise ContextError(
+            raise NoContext(
                 "no platform is chosen yet",
                 advice="nsml up          start one on this machine\n"
                 "nsml login HOST  use one that runs elsewhere",

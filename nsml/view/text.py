@@ -11,7 +11,6 @@ import codecs
 import re
 import unicodedata
 
-_ESCAPE = 0x1B
 _DELETE = 0x7F
 
 # C0 and C1 controls, DEL; line and paragraph separators, direction marks, embeddings, overrides

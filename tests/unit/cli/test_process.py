@@ -4,11 +4,13 @@ import os
 import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import TOKEN
 
 ROOT = Path(__file__).parents[3]
 NSML = [sys.executable, "-m", "cli.main"]
@@ -89,6 +91,32 @@ def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
     assert process.returncode == 130
     assert b"Traceback" not in said
     assert state.sessions[session.id].state == pb.SESSION_STATE_RUNNING
+
+
+@pytest.mark.parametrize("flags", [[], ["--token-stdin"]])
+def test_a_token_is_asked_for_at_a_terminal_and_not_shown(environ, server, flags):
+    terminal, theirs = os.openpty()
+    process = subprocess.Popen(
+        [*NSML, "login", server.address, *flags],
+        cwd=ROOT,
+        env=environ,
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+    )
+    os.close(theirs)
+    shown = b""
+    while b"Token: " not in shown:
+        shown += os.read(terminal, 1024)
+    os.write(terminal, TOKEN.encode() + b"\n")
+    with suppress(OSError):  # the other end is closed
+        while piece := os.read(terminal, 1024):
+            shown += piece
+    os.close(terminal)
+    assert process.wait(30) == 0
+    assert b"Welcome to NSML! You are kim" in shown
+    assert TOKEN.encode() not in shown
 
 
 def test_a_watch_writes_a_line_for_each_change(environ, state):
