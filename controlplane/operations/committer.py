@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 import structlog
 
 from controlplane.domain.errors import NotLeader
+from controlplane.operations import records
 from controlplane.operations.draft import Draft
 from controlplane.store.interface import (
     MAX_OPERATIONS,
@@ -199,7 +200,7 @@ class Committer:
                 result = await self._store.commit(transaction)
         except CommitUnknown:
             self._log.warning("plan.unknown")
-            await self._refresh(fence)
+            await self._refresh()
             return None
         except StoreUnavailable as error:
             self._log.warning("plan.unavailable", error=str(error))
@@ -223,18 +224,15 @@ class Committer:
                 self._state.put(key, item.value, item.mod_revision)
         self._log.info("plan.conflicted", keys=len(keys) - 1)
 
-    async def _refresh(self, fence: Compare) -> None:
-        """After a lost answer: everything up to now, then whether we lead still."""
+    async def _refresh(self) -> None:
+        """After a lost answer: everything up to now. Whether we lead still, the fence tells."""
         while True:
             try:
-                item = await self._store.get(fence.key)
-                listing = await self._store.list("alloc/")
+                revision = (await self._store.list(records.CLUSTER)).revision
                 break
             except StoreUnavailable:
                 await self._clock.sleep(RETRY_S)
-        if item is None or item.create_revision != fence.operand:
-            raise Deposed
-        await self._state.reached(listing.revision)
+        await self._state.reached(revision)
 
 
 @dataclass(frozen=True, slots=True)

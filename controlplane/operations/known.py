@@ -29,6 +29,7 @@ from controlplane.operations.subscriptions import Subscriptions
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+K = TypeVar("K")
 T = TypeVar("T")
 
 REMEMBERED_REMOVALS: Final = 10_000
@@ -78,6 +79,7 @@ class Known:
         self._requests: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, int] = {}
         self._gone: dict[str, int] = {}
+        self._left: dict[tuple[str, str], int] = {}
 
     def session(self, session_id: str) -> Session | None:
         """A live session."""
@@ -91,6 +93,10 @@ class Known:
     def by_request(self, owner: str, request_id: str) -> Session | None:
         """The live session that this request made."""
         return self.session(self._requests.get((owner, request_id), ""))
+
+    def has_left_since(self, owner: str, request_id: str, revision: int) -> bool:
+        """Whether the session that this request made left the store after `revision`."""
+        return self._left.get((owner, request_id), 0) > revision
 
     def snapshot(self) -> ClusterSnapshot:
         """A fresh snapshot; loops keep theirs up by changes instead."""
@@ -234,9 +240,8 @@ class Known:
         self._names.pop(session.name, None)
         self._requests.pop((session.owner, session.request_id), None)
         self.removals.append(Removal(session=session, revision=revision))
-        self._gone[session_id] = revision
-        if len(self._gone) > REMEMBERED_REMOVALS:
-            self._gone.pop(next(iter(self._gone)))
+        _remember(self._gone, session_id, revision)
+        _remember(self._left, (session.owner, session.request_id), revision)
         self.subscriptions.tell(
             records.session_key(session_id), SessionRemoved(session_id=session_id)
         )
@@ -244,3 +249,9 @@ class Known:
     @staticmethod
     def _is_news(known: Stored[T] | None, revision: int) -> bool:
         return known is None or known.revision < revision
+
+
+def _remember(memory: dict[K, int], key: K, revision: int) -> None:
+    memory[key] = revision
+    if len(memory) > REMEMBERED_REMOVALS:
+        del memory[next(iter(memory))]

@@ -57,17 +57,14 @@ MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
 TRIES: Final = 8
 """How often a submission is decided again when others wrote in between."""
 
-CHECK_AGE_S: Final = 1.0
-"""A look for an earlier session of the request that is older than this is repeated."""
-
 
 @dataclass(slots=True)
 class _Pending:
-    """A checked submission that waits to be written."""
+    """A submission that waits to be written; at revision `checked` its request had no session."""
 
     wish: Submission
     spec: SessionSpec
-    checked_at: float
+    checked: int
     done: asyncio.Future[Session | None]
 
 
@@ -116,7 +113,7 @@ class Submitter:
         """
         spec = validated(wish)
         for _ in range(TRIES):
-            checked_at = self._clock.monotonic()
+            checked = self._state.revision
             earlier = await self._earlier(wish)
             if earlier is not None:
                 return earlier
@@ -124,7 +121,7 @@ class Submitter:
             await self._check_content(wish.owner, spec)
             self._check_fit(wish, spec)
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
-            self._queue.append(_Pending(wish, spec, checked_at, done))
+            self._queue.append(_Pending(wish, spec, checked, done))
             self._wake.set()
             session = await done
             if session is not None:
@@ -221,12 +218,12 @@ class Submitter:
                     pending.done.set_result(session if is_its else None)
 
     def _fresh(self, batch: list[_Pending]) -> dict[tuple[str, str], _Pending]:
-        """Those that may be written: each request once, none that exists, none checked long ago."""
+        """Those that may be written: each request once, none whose session came (and left) since."""
         fresh: dict[tuple[str, str], _Pending] = {}
-        oldest = self._clock.monotonic() - CHECK_AGE_S
         for pending in batch:
             key = (pending.wish.owner.name, pending.wish.request_id)
-            if pending.checked_at >= oldest and self._state.by_request(*key) is None:
+            has_come = self._state.by_request(*key) is not None
+            if not has_come and not self._state.has_left_since(*key, pending.checked):
                 fresh.setdefault(key, pending)
         return fresh
 

@@ -13,7 +13,7 @@ from controlplane.operations import records
 from controlplane.operations.placing import place
 from controlplane.operations.reports import apply_report
 from controlplane.store.interface import MAX_OPERATIONS, Put, Transaction
-from tests.unit.controlplane.builders import node, session
+from tests.unit.controlplane.builders import held, node, session
 from tests.unit.controlplane.workbench import bench, placement, report
 
 
@@ -141,24 +141,29 @@ async def test_two_leaders_cannot_give_a_device_twice() -> None:
         assert (await stored(made, second)).state == "QUEUED"
 
 
-async def test_a_conflict_is_decided_again_on_what_is_there() -> None:
+@pytest.mark.parametrize("what", ["session", "alloc"])
+async def test_a_conflict_is_decided_again_on_what_is_there(what: str) -> None:
     async with bench() as made:
         state = await made.member()
         one = session()
-        await made.write(node("a"), one)
+        await made.write(node("a", 1), one)
         await made.settled(state)
         committer = made.committer(state)
         made.lead(committer, await made.elect())
-        await asyncio.sleep(0)
-        # Somebody stops it at the same moment: the write is there, the watch has not told.
-        stopped = records.encode_session(replace(one, state=SessionState.STOPPED))
-        put = Put(key=records.session_key(one.id), value=stopped)
-        done, _ = await asyncio.gather(
-            committer.decide(placing(one, ("a", "a-0"))),
-            made.store._store.commit(Transaction(success=(put,))),
-        )
-        assert done is False
-        assert (await stored(made, one)).state == "STOPPED"
+        await made.settled(state)
+        # Somebody else writes it, and the watch tells us nothing any more.
+        made.tasks[0].cancel()
+        await asyncio.wait([made.tasks[0]])
+        if what == "session":
+            stopped = replace(one, state=SessionState.STOPPED)
+            put = Put(key=records.session_key(one.id), value=records.encode_session(stopped))
+        else:
+            taken = held("a", ("a-0", 1000))
+            put = Put(key="alloc/a", value=records.encode_allocation(taken))
+        await made.store._store.commit(Transaction(success=(put,)))
+        assert await committer.decide(placing(one, ("a", "a-0"))) is False
+        assert made.store.commits == 1
+        assert (await made.store.get(put.key)).value == put.value
 
 
 @pytest.mark.parametrize("fault", ["lost before", "lost after", "down"])

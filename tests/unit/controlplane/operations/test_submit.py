@@ -113,6 +113,51 @@ async def test_a_request_of_an_exported_session_gives_it() -> None:
             await submitter.submit(wish(digest=b"other"))
 
 
+async def test_a_request_whose_session_came_and_left_meanwhile_makes_no_other() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        checking, go_on = asyncio.Event(), asyncio.Event()
+        check = submitter._check_content
+
+        async def held_up(*given: Any) -> None:
+            checking.set()
+            await go_on.wait()
+            await check(*given)
+
+        submitter._check_content = held_up
+        repeated = asyncio.create_task(submitter.submit(wish()))
+        await checking.wait()
+        submitter._check_content = check
+        first = await submitter.submit(wish())
+        ended = replace(first, state=SessionState.SUCCEEDED, ended_at=5.0)
+        await at.history.catalogue.put_session(row_of(ended))
+        keys = [f"session/{first.id}", "name/kim/None/1", "request/kim/r1"]
+        deletions = tuple(Delete(key=key) for key in keys)
+        await at.made.store.commit(Transaction(success=deletions))
+        await at.made.settled(submitter.state)
+        go_on.set()
+        assert await repeated == ended
+        assert not await at.sessions()
+
+
+async def test_one_request_at_two_members_makes_one_session() -> None:
+    async with desk() as at:
+        one, two = await at.submitter(), await at.submitter()
+        dataset = Dataset(owner="kim", name="digits", created_at=1.0)
+        await at.history.catalogue.put_dataset_version(
+            dataset, digest="0" * 64, size_bytes=7, file_count=1
+        )
+        wishes = [
+            wish("r1", datasets=(DatasetWish(name="digits"),)),
+            wish("r1", digest=b"other"),
+        ]
+        outcomes = await asyncio.gather(
+            one.submit(wishes[0]), two.submit(wishes[1]), return_exceptions=True
+        )
+        assert sorted(type(each).__name__ for each in outcomes) == ["AlreadyExists", "Session"]
+        assert len(await at.sessions()) == 1
+
+
 async def test_the_same_request_with_another_content_is_refused() -> None:
     async with desk() as at:
         submitter = await at.submitter()
