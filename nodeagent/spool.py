@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from contextlib import contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
@@ -24,11 +24,12 @@ from zlib import crc32
 
 import structlog
 
+from nodeagent.beneath import open_folder
 from nodeagent.streams import Batch, Channel, Cursor, Gap, StreamId
 from nsml._frames import HEADER, MAGIC, MAX_FILES, MAX_PAYLOAD
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Iterator, Mapping
+    from collections.abc import AsyncIterator, Mapping
 
     from nodeagent.folders import ReplicaFolder, ReplicaId
     from nodeagent.streams import Item
@@ -94,10 +95,14 @@ class ReplicaSpool:
         `final` says that no process of the replica is left. Then an empty answer means: that was all.
         """
         items = self._read_log()
-        with _open_below(self._folder.path, ("run", "spool")) as spool:
-            if spool is not None:
-                items += self._read_files(spool, final=final)
-        return items
+        with ExitStack() as stack:
+            try:
+                spool = stack.enter_context(open_folder(self._folder.path, ("run", "spool")))
+            except OSError as error:
+                if error.errno not in _IN_THE_WAY:
+                    raise
+                return items
+            return items + self._read_files(spool, final=final)
 
     def _read_files(self, spool: int, *, final: bool) -> list[Item]:
         """From each record file in turn, beginning behind the last one of the pass before."""
@@ -135,7 +140,7 @@ class ReplicaSpool:
 
     def _read_log(self) -> list[Item]:
         cursor = self._cursors.get(self._log, Cursor.start(Channel.LOG))
-        descriptor = _open(self._folder.output, _READ)
+        descriptor = _open(self._folder.output)
         if descriptor is None:
             return []
         try:
@@ -423,25 +428,6 @@ def _is_whole(descriptor: int, offset: int, size: int) -> bool:
     return length > MAX_PAYLOAD or offset + HEADER.size + length <= size
 
 
-@contextmanager
-def _open_below(root: os.PathLike[str], names: tuple[str, ...]) -> Iterator[int | None]:
-    """A descriptor of the folder `names` below `root`, following no link; None if it is not one."""
-    folder = _open(root, _READ | os.O_DIRECTORY)
-    try:
-        for name in names:
-            if folder is None:
-                break
-            above, folder = folder, None
-            try:
-                folder = _open(name, _READ | os.O_DIRECTORY, above)
-            finally:
-                os.close(above)
-        yield folder
-    finally:
-        if folder is not None:
-            os.close(folder)
-
-
 def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
     """A descriptor of a regular file in `folder`; None for a shorter one or anything else."""
     try:
@@ -450,7 +436,7 @@ def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
         return None
     if not stat.S_ISREG(facts.st_mode) or facts.st_size <= longer_than:
         return None
-    descriptor = _open(name, _READ, folder)
+    descriptor = _open(name, folder)
     # what the name stands for may have changed in between
     if descriptor is None or stat.S_ISREG(os.fstat(descriptor).st_mode):
         return descriptor
@@ -458,10 +444,10 @@ def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
     return None
 
 
-def _open(path: str | os.PathLike[str], flags: int, folder: int | None = None) -> int | None:
-    """A descriptor; None where something else is in the way. Raises OSError."""
+def _open(path: str | os.PathLike[str], folder: int | None = None) -> int | None:
+    """A descriptor to read; None where something else is in the way. Raises OSError."""
     try:
-        return os.open(path, flags, dir_fd=folder)
+        return os.open(path, _READ, dir_fd=folder)
     except OSError as error:
         if error.errno in _IN_THE_WAY:
             return None

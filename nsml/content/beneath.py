@@ -98,15 +98,7 @@ class ByDescriptor:
 
     def scan(self, parts: Parts) -> list[Listed]:
         """See Beneath."""
-        listed = []
-        with os.scandir(self._folder(parts)) as found:
-            for item in found:
-                try:
-                    facts = item.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                listed.append(Listed(item.name, facts.st_mode, facts.st_size))
-        return sorted(listed, key=lambda item: item.name)
+        return _listed(self._folder(parts))
 
     def lstat(self, parts: Parts) -> os.stat_result:
         """See Beneath."""
@@ -182,15 +174,7 @@ class ByPath:
 
     def scan(self, parts: Parts) -> list[Listed]:
         """See Beneath."""
-        listed = []
-        with os.scandir(self._path(parts, parents=len(parts))) as found:
-            for item in found:
-                try:
-                    facts = item.stat(follow_symlinks=False)
-                except FileNotFoundError:
-                    continue
-                listed.append(Listed(item.name, facts.st_mode, facts.st_size))
-        return sorted(listed, key=lambda item: item.name)
+        return _listed(self._path(parts, parents=len(parts)))
 
     def lstat(self, parts: Parts) -> os.stat_result:
         """See Beneath."""
@@ -229,6 +213,18 @@ class ByPath:
             if not stat.S_ISDIR(facts.st_mode):
                 raise NotADirectoryError(str(path))
         return self._root.joinpath(*parts)
+
+
+def _listed(folder: int | Path) -> list[Listed]:
+    listed = []
+    with os.scandir(folder) as found:
+        for item in found:
+            try:
+                facts = item.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            listed.append(Listed(item.name, facts.st_mode, facts.st_size))
+    return sorted(listed, key=lambda item: item.name)
 
 
 def _regular(opened: int, parts: Parts) -> int:
