@@ -5,18 +5,18 @@ Nothing is read at import.
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from nsml import settings
+from nsml.settings import SettingsError
+
+__all__ = ["Settings", "SettingsError", "read_settings"]
+
 ENVIRONMENT_PREFIX = "NSML_CONTROLPLANE_"
-
-
-class SettingsError(Exception):
-    """Settings that cannot be used; the message says which and why."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -102,33 +102,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
-    """The settings in the TOML file `path`, overridden by NSML_CONTROLPLANE_<FIELD>.
-
-    Raises:
-        SettingsError: the file cannot be read, or a value is missing, unknown or out of range.
-    """
-    try:
-        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
-    for field in Settings.__struct_fields__:
-        if value := environment.get(ENVIRONMENT_PREFIX + field.upper()):
-            document[field] = value.split(",") if field == "hosts" else value
-    try:
-        settings = msgspec.convert(document, Settings, strict=False, dec_hook=_decode)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"{path}: {error}") from error
-    paths = {
-        field: path.absolute().parent / given
-        for field in ("data", "etcd_ca", "etcd_certificate", "etcd_key")
-        if (given := getattr(settings, field)) is not None
-    }
-    return msgspec.structs.replace(settings, **paths)
-
-
-def _decode(kind: type, value: Any) -> Any:
-    if kind is Path and isinstance(value, str):
-        return Path(value)
-    raise ValueError(f"{value!r} is not a {kind.__name__}")
+    """The settings in the TOML file `path`, overridden by `environment`; raises SettingsError."""
+    return settings.read_settings(Settings, path, environment, prefix=ENVIRONMENT_PREFIX)

@@ -5,18 +5,18 @@ Each field of `Settings` can be overridden by `NSML_AGENT_<FIELD>`; nothing is r
 
 from __future__ import annotations
 
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
+from nsml import settings
+from nsml.settings import SettingsError
+
+__all__ = ["Settings", "SettingsError", "read_settings"]
+
 ENVIRONMENT_PREFIX = "NSML_AGENT_"
-
-
-class SettingsError(Exception):
-    """Settings that cannot be used; the message says which and why."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -92,38 +92,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
-    """The settings in the TOML file `path`, overridden by `environment`.
-
-    Raises:
-        SettingsError: the file cannot be read, or a value is missing, unknown or out of range.
-    """
-    try:
-        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
-    for field in Settings.__struct_fields__:
-        if value := environment.get(ENVIRONMENT_PREFIX + field.upper()):
-            document[field] = value
-    try:
-        settings = msgspec.convert(document, Settings, strict=False, dec_hook=_decode)
-    except msgspec.ValidationError as error:
-        raise SettingsError(f"{path}: {error}") from error
-    return _with_absolute_paths(settings, path.absolute().parent)
-
-
-def _decode(wanted: type, value: object) -> object:
-    """What msgspec does not know by itself: paths."""
-    if wanted is Path and isinstance(value, str):
-        return Path(value)
-    raise NotImplementedError(f"a {wanted.__name__} in the settings")
-
-
-def _with_absolute_paths(settings: Settings, base: Path) -> Settings:
-    fields = ("data", "token_file", "authority_file", "certificate_file", "key_file")
-    paths = {field: getattr(settings, field) for field in fields}
-    return msgspec.structs.replace(
-        settings,
-        **{field: base / path.expanduser() for field, path in paths.items() if path is not None},
-    )
+    """The settings in the TOML file `path`, overridden by `environment`; raises SettingsError."""
+    return settings.read_settings(Settings, path, environment, prefix=ENVIRONMENT_PREFIX)

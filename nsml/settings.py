@@ -1,0 +1,56 @@
+"""A program's settings: one typed tree, read once from a TOML file and the environment."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_origin
+
+import msgspec
+
+SettingsT = TypeVar("SettingsT", bound=msgspec.Struct)
+
+
+class SettingsError(Exception):
+    """Settings that cannot be used; the message says which and why."""
+
+
+def read_settings(
+    kind: type[SettingsT], path: Path, environment: Mapping[str, str], *, prefix: str
+) -> SettingsT:
+    """The settings in the TOML file `path`, each overridden by the variable `prefix` + its NAME.
+
+    A relative path is meant from the file's folder; a list in a variable is separated by commas.
+
+    Raises:
+        SettingsError: the file cannot be read, or a value is missing, unknown or out of range.
+    """
+    try:
+        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
+    for field in msgspec.structs.fields(kind):
+        if text := environment.get(prefix + field.name.upper()):
+            is_list = get_origin(field.type) is tuple
+            document[field.name] = text.split(",") if is_list else text
+    try:
+        settings = msgspec.convert(document, kind, strict=False, dec_hook=_decode)
+    except msgspec.ValidationError as error:
+        raise SettingsError(f"{path}: {error}") from error
+    base = path.absolute().parent
+    paths = {
+        name: base / value.expanduser()
+        for name, value in msgspec.structs.asdict(settings).items()
+        if isinstance(value, Path)
+    }
+    return msgspec.structs.replace(settings, **paths)
+
+
+def _decode(kind: type, value: Any) -> Any:
+    """What msgspec does not know by itself: paths."""
+    if kind is Path and isinstance(value, str):
+        return Path(value)
+    raise ValueError(f"{value!r} is not a {kind.__name__}")
