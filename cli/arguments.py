@@ -88,6 +88,14 @@ CPUS = _Thousandths("cpus", shares_one=False)
 VARIABLE = _Variable()
 
 
+def split_dataset(reference: str) -> tuple[str, int]:
+    """Name and version of NAME or NAME@VERSION; version 0 is the newest. Raises click.UsageError."""
+    name, at, version = reference.partition("@")
+    if at and not (version.isdigit() and int(version)):
+        raise click.UsageError(f"{reference}: after @ comes a version from 1 on")
+    return name, int(version) if at else 0
+
+
 def session_argument(name: str = "session", **settings: Any) -> Callable[[F], F]:
     """One session reference."""
     return click.argument(

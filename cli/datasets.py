@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.app import App
-from cli.arguments import DATASET, SIZE
+from cli.arguments import DATASET, SIZE, split_dataset
 from cli.exits import CommandError
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
-from cli.progress import Progress
+from cli.sending import files_text, pack_folder, send
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -59,20 +59,25 @@ def push(
     max_size: int | None,
 ) -> None:
     """Make the files of PATH the newest version of your dataset NAME; only what is new travels."""
+    from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
     from nsml.view.datasets import record
+    from nsml.view.sessions import visibility_named
     from nsml.view.units import size_text
 
     packed = _pack(app, path, exclude, max_size)
 
-    async def send(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
-        return await _send(app, client, packed, name=name, visibility=visibility, message=message)
+    async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
+        sent = await send(app, client, packed)
+        request = CreateDatasetVersionRequest(name=name, digest=sent.digest, message=message)
+        if visibility:
+            request.visibility = visibility_named(visibility)
+        return sent, await client.datasets.create_version(request)
 
-    sent, answer = app.call(send)
+    sent, answer = app.call(make)
     made = answer.dataset
-    files = len(packed.manifest.entries)
     app.say(
-        f"packing   {files:,} files {size_text(packed.manifest.size)}"
-        f" · sent {sent.files_sent:,} files {size_text(sent.bytes_sent)}"
+        f"packing   {files_text(len(packed.manifest.entries))} {size_text(packed.manifest.size)}"
+        f" · sent {files_text(sent.files_sent)} {size_text(sent.bytes_sent)}"
     )
     words = "is" if answer.created else "already is"
     text = f"Dataset {made.owner}/{made.name} {words} at version {made.version}"
@@ -83,46 +88,17 @@ def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) 
     from nsml.content.errors import TooLarge
     from nsml.content.ignore import DEFAULT_DATASET_IGNORES, rules_for
     from nsml.content.manifest import DEFAULT_LIMITS
-    from nsml.content.packing import pack
 
-    progress = Progress(app, "packing")
+    rules = rules_for(path, defaults=DEFAULT_DATASET_IGNORES, exclude=exclude)
     try:
-        return pack(
-            path,
-            ignore=rules_for(path, defaults=DEFAULT_DATASET_IGNORES, exclude=exclude),
-            max_bytes=max_size or DEFAULT_LIMITS.bytes,
-            progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
-        )
+        return pack_folder(app, path, ignore=rules, max_bytes=max_size or DEFAULT_LIMITS.bytes)
     except TooLarge as error:
-        raise CommandError(str(error), reason="FOLDER_TOO_LARGE") from error
-    finally:
-        progress.close()
-
-
-async def _send(
-    app: App,
-    client: Client,
-    packed: Packed,
-    *,
-    name: str,
-    visibility: str | None,
-    message: str,
-) -> tuple[Uploaded, CreateDatasetVersionResponse]:
-    from nsml.client.content import upload
-    from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
-    from nsml.view.sessions import visibility_named
-
-    progress = Progress(app, "sending")
-    try:
-        sent = await upload(
-            client, packed, progress=lambda seen: progress.update(seen.bytes, seen.bytes_total)
-        )
-    finally:
-        progress.close()
-    request = CreateDatasetVersionRequest(name=name, digest=sent.digest, message=message)
-    if visibility:
-        request.visibility = visibility_named(visibility)
-    return sent, await client.datasets.create_version(request)
+        raise CommandError(
+            str(error),
+            reason="FOLDER_TOO_LARGE",
+            advice="--exclude PATTERN    to leave out what is not needed\n"
+            "--max-size SIZE      to send it all the same",
+        ) from error
 
 
 @command(
@@ -148,7 +124,6 @@ def ls(app: App, *, glob: str) -> None:
 @pass_app
 def info(app: App, *, name: str) -> None:
     """Describe one dataset: NAME or OWNER/NAME, with @N one version of it."""
-    from cli.run import split_dataset
     from nsml.view.datasets import record
 
     plain, version = split_dataset(name)

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, Format, new_request_id
-from cli.arguments import CPUS, DATASET, GPUS, SIZE, VARIABLE
+from cli.arguments import CPUS, DATASET, GPUS, SIZE, VARIABLE, split_dataset
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_one
-from cli.progress import Progress
+from cli.sending import files_text, pack_folder, send
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -270,16 +270,11 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
     """The folder described; None for an empty one that a plain command does not need."""
     from nsml.content.errors import EmptyFolder, TooLarge
     from nsml.content.ignore import rules_for
-    from nsml.content.packing import CODE_LIMIT_BYTES, pack
+    from nsml.content.packing import CODE_LIMIT_BYTES
 
-    progress = Progress(app, "packing")
+    limit = wish.max_bytes or CODE_LIMIT_BYTES
     try:
-        packed = pack(
-            folder,
-            ignore=rules_for(folder),
-            max_bytes=wish.max_bytes or CODE_LIMIT_BYTES,
-            progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
-        )
+        packed = pack_folder(app, folder, ignore=rules_for(folder), max_bytes=limit)
     except EmptyFolder:
         if wish.argv:
             return None
@@ -292,8 +287,6 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
             "nsml dataset push NAME PATH    for data\n"
             "nsml run --max-size SIZE       to send it all the same",
         ) from error
-    finally:
-        progress.close()
     _check_packed(packed, wish)
     for warning in packed.warnings():
         app.say(warning)
@@ -377,42 +370,25 @@ async def _check_dataset(client: Client, reference: str) -> None:
         ) from error
 
 
-def split_dataset(reference: str) -> tuple[str, int]:
-    """Name and version of NAME or NAME@VERSION; version 0 is the newest."""
-    name, at, version = reference.partition("@")
-    if at and not (version.isdigit() and int(version)):
-        raise click.UsageError(f"-d {reference}: after @ comes a version from 1 on")
-    return name, int(version) if at else 0
-
-
 async def _send(app: App, client: Client, packed: Packed) -> None:
-    from nsml.client.content import upload
     from nsml.view.units import duration_text, size_text
 
     began = app.clock.monotonic()
-    progress = Progress(app, "sending")
-    try:
-        sent = await upload(
-            client, packed, progress=lambda seen: progress.update(seen.bytes, seen.bytes_total)
-        )
-    finally:
-        progress.close()
+    sent = await send(app, client, packed)
     files = len(packed.manifest.entries)
     skipped = packed.skipped
     ignored = (
-        f" (ignored {skipped.files:,} files, {size_text(skipped.bytes)})" if skipped.files else ""
+        f" (ignored {files_text(skipped.files)}, {size_text(skipped.bytes)})"
+        if skipped.files
+        else ""
     )
     took_s = app.clock.monotonic() - began
     took = f"{took_s:.1f}s" if took_s < 60 else duration_text(took_s)
     app.say(
-        f"packing   {_files(files)} {size_text(packed.manifest.size)}{ignored}"
-        f" · {files - sent.files_sent:,} unchanged, sending {_files(sent.files_sent)}"
+        f"packing   {files_text(files)} {size_text(packed.manifest.size)}{ignored}"
+        f" · {files - sent.files_sent:,} unchanged, sending {files_text(sent.files_sent)}"
         f" {size_text(sent.bytes_sent)}   done {took}"
     )
-
-
-def _files(count: int) -> str:
-    return "1 file" if count == 1 else f"{count:,} files"
 
 
 def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:

@@ -53,6 +53,8 @@ from nsml.v1 import sessions_pb2 as pb
         (["admin", "user", "rm", "kim", "-y"], 6, "the last administrator"),
         (["admin", "user", "add", "kim"], 6, "taken"),
         (["gpustat", "gpu-2"], 5, "no such node"),
+        (["dataset", "push", "x", ".", "--max-size", "1"], 1, "--exclude PATTERN"),
+        (["dataset", "info", "x@0"], 2, "error: x@0: after @ comes a version"),
     ],
 )
 def test_bad_input(nsml, state, project, words, code, said):

@@ -1,0 +1,50 @@
+"""Folders on their way to the platform: packed and sent, with progress shown."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from cli.progress import Progress
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from cli.app import App
+    from nsml.client.calls import Client
+    from nsml.client.content import Uploaded
+    from nsml.content.ignore import IgnoreRules
+    from nsml.content.packing import Packed
+
+
+def pack_folder(app: App, folder: Path, *, ignore: IgnoreRules, max_bytes: int) -> Packed:
+    """The folder described; raises what `nsml.content.packing.pack` raises."""
+    from nsml.content.packing import pack
+
+    progress = Progress(app, "packing")
+    try:
+        return pack(
+            folder,
+            ignore=ignore,
+            max_bytes=max_bytes,
+            progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
+        )
+    finally:
+        progress.close()
+
+
+async def send(app: App, client: Client, packed: Packed) -> Uploaded:
+    """Send what the platform lacks of a packed folder."""
+    from nsml.client.content import upload
+
+    progress = Progress(app, "sending")
+    try:
+        return await upload(
+            client, packed, progress=lambda seen: progress.update(seen.bytes, seen.bytes_total)
+        )
+    finally:
+        progress.close()
+
+
+def files_text(count: int) -> str:
+    """So many files in words."""
+    return "1 file" if count == 1 else f"{count:,} files"
