@@ -12,7 +12,8 @@ from controlplane.domain.values import AllocatedReplica, Allocation, Device, Rep
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Placement, ReplicaPlacement
-    from controlplane.domain.values import Node, Session
+    from controlplane.domain.snapshot import NodeCapacity
+    from controlplane.domain.values import Session
     from controlplane.operations.draft import Draft
 
 
@@ -68,18 +69,17 @@ def _allocate(
         for replica in replicas
     )
     after = replace(held, replicas=held.replicas + added)
-    return after if _is_within(node, after) else None
+    capacity = capacity_of(node, after)
+    # What runs on a device that failed keeps its share; nothing new gets one.
+    are_offered = all(share.uuid in capacity.free for one in added for share in one.devices)
+    return after if are_offered and _is_within(capacity) else None
 
 
-def _is_within(node: Node, allocation: Allocation) -> bool:
-    capacity = capacity_of(node, allocation)
-    offered = capacity.free.keys()
+def _is_within(capacity: NodeCapacity) -> bool:
     return (
         capacity.free_cpu_thousandths >= 0
         and capacity.free_memory_bytes >= 0
         and all(free >= 0 for free in capacity.free.values())
-        # Only the new replica can name a device that is gone: it is the last one added.
-        and all(share.uuid in offered for share in allocation.replicas[-1].devices)
     )
 
 

@@ -123,12 +123,12 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         held_s=max(now - placed_at, 0.0),
         nodes=tuple(one.node for one in sorted(session.replicas, key=lambda one: one.rank)),
     )
-    started = min((one.exit.started_at for one in session.replicas if one.exit), default=0.0)
+    ran = [one.exit.started_at for one in session.replicas if one.exit and one.exit.started_at]
     session = replace(
         session,
         attempts=(*session.attempts, attempt),
         bad_attempts=session.bad_attempts + 1 if _is_bad(session, end) else 0,
-        started_at=session.started_at or started,
+        started_at=session.started_at or min(ran, default=0.0),
     )
     if _asked_to_stop(session) or not _is_repeated(session, end):
         return replace(session, state=advance(session.state, SessionEvent.GONE), end=end)

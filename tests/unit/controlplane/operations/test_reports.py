@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.domain.values import Cause, Node, Session
+from controlplane.domain.values import Cause, Node, Session, Stop
 from controlplane.operations import silence
 from controlplane.operations.reports import BACKOFF_S, Report
+from controlplane.operations.stop import stopped_by
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Script, report
 
@@ -224,6 +225,47 @@ def test_a_placement_that_does_not_fit_is_dropped() -> None:
     assert not script.place(large, ("a", "a-1"))
     assert (script.held("a"), script.held("b")) == (1000, 0)
     assert not script.place(first, ("a", "a-1")), "it is placed already"
+
+
+def test_no_replica_of_a_gang_gets_a_device_that_is_gone() -> None:
+    large = session(replicas=2)
+    script = Script(node("a"), large)
+    assert not script.place(large, ("a", "a-7"), ("a", "a-1"))
+    assert script.place(large, ("a", "a-0"), ("a", "a-1"))
+
+
+@pytest.mark.parametrize("lacks", [{"cpu": 150}, {"memory": 1_500}, {"draining": True}])
+def test_a_placement_takes_no_more_than_the_node_has(lacks: dict[str, int]) -> None:
+    first, second = session(), session()
+    script = Script(node("a"), first, second)
+    assert script.place(first, ("a", "a-0"))
+    script.decide(lambda draft: draft.put_node(node("a", **lacks)))
+    assert not script.place(second, ("a", "a-1"))
+    assert script.held("a") == 1000
+
+
+def test_who_was_told_to_stop_is_not_repeated_when_its_node_is_lost() -> None:
+    script, one = placed(spec={"retry_count": 3})
+    script.say(one, "RUNNING")
+    wish = Stop(grace_s=1.0, asked_by="kim")
+    script.decide(lambda draft: draft.put_session(stopped_by(script.session(one), wish, 5.0)))
+    lost = script.say(one, "FINALIZED", cause="NODE_LOST", ran_for_s=90.0)
+    assert (lost.state, len(lost.attempts)) == ("FAILED", 1)
+
+
+def test_the_first_word_on_an_end_stands() -> None:
+    script, one = placed()
+    script.say(one, "EXITED", cause="PROGRAM_FAILED", exit_code=3)
+    ended = script.say(one, "FINALIZED", cause="COMPLETED")
+    assert (ended.state, ended.end.exit_code) == ("FAILED", 3)
+    assert ended.replicas[0].exit.cause is Cause.PROGRAM_FAILED
+
+
+def test_a_gang_began_when_the_first_of_its_programs_did() -> None:
+    script, one = gang()
+    script.say(one, "FINALIZED", cause="PROGRAM_FAILED", started_at=90.0)
+    ended = script.say(one, "FINALIZED", 1, node="b", cause="GANG_MEMBER_FAILED")
+    assert ended.started_at == 90.0
 
 
 STEPS = st.lists(
