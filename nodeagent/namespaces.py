@@ -5,7 +5,7 @@ Standard library only: it runs in the shim. Order of calls, each in the process 
 ```
 shim         new_user_and_pid()      the shim keeps its mounts; its next child is pid 1
 first child  enter_root(root, plan)  builds the root on a tmpfs, pivots into it
-user program drop_privileges()       nothing it holds can undo the above
+             drop_privileges()       nothing that it or its children hold can undo the above
 ```
 
 Works for root and, where the kernel permits user namespaces, for everybody. Outside ids are mapped
@@ -15,10 +15,11 @@ That user may be root, whose files and kernel settings are guarded by ownership 
 """
 
 # It runs in the shim, where imports are counted: no pathlib.
-# ruff: noqa: PTH103, PTH112, PTH120, PTH123, PTH211
+# ruff: noqa: PTH102, PTH103, PTH120, PTH123, PTH211
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 
@@ -29,9 +30,9 @@ if TYPE_CHECKING:
     class MountEntry(TypedDict):
         """One line of a plan; targets are absolute inside the new root, parents before children.
 
-        kind: `bind` (source, a file or folder of the host), `tmpfs` (source = its options), `symlink`
-        (source = what it says), `folder`, `proc`, `devpts`. `write`: for binds, whether they can be
-        written to. `device`: for binds of device nodes.
+        kind: `bind` (source, a folder of the host), `file` (source, any other file of the host),
+        `tmpfs` (source = its options), `symlink` (source = what it says), `folder`, `proc`, `devpts`.
+        `write`: for what is the host's, whether it can be written to. `device`: for device nodes.
         """
 
         kind: str
@@ -80,13 +81,13 @@ class _MountAttributes(ctypes.Structure):
 
 
 _libc = ctypes.CDLL(None, use_errno=True)
+_libc.mount.argtypes = (ctypes.c_char_p,) * 3 + (ctypes.c_ulong, ctypes.c_char_p)
+_libc.prctl.argtypes = (ctypes.c_int, ctypes.c_void_p) + (ctypes.c_ulong,) * 3
 
 
 def prctl(option: int, argument: int | bytes = 0) -> None:
     """Set a process attribute, by the call of that name; raises OSError."""
-    value = ctypes.c_char_p(argument) if isinstance(argument, bytes) else ctypes.c_ulong(argument)
-    zero = ctypes.c_ulong(0)
-    _check(_libc.prctl(option, value, zero, zero, zero), f"prctl {option}")
+    _check(_libc.prctl(option, argument, 0, 0, 0), f"prctl {option}")
 
 
 def new_user_and_pid(*, with_pid: bool) -> None:
@@ -136,8 +137,7 @@ def drop_privileges() -> None:
             prctl(PR_CAPBSET_DROP, capability)
         except OSError:
             break  # past the last capability that this kernel knows
-    prctl_ambient = (ctypes.c_ulong(0),) * 3
-    _libc.prctl(PR_CAP_AMBIENT, ctypes.c_ulong(_PR_CAP_AMBIENT_CLEAR_ALL), *prctl_ambient)
+    prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 
@@ -145,16 +145,12 @@ def drop_privileges() -> None:
 def _apply(root: str, entry: MountEntry) -> None:
     """Carry out one entry of the plan below `root`."""
     kind, source, target = entry["kind"], entry["source"], root + entry["target"]
-    if kind == "symlink":
+    try:
+        _make(kind, source, target)
+    except FileNotFoundError:
         os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.symlink(source, target)
-        return
-    if kind == "bind" and not os.path.isdir(source):
-        os.makedirs(os.path.dirname(target), exist_ok=True)
-        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
-    else:
-        os.makedirs(target, exist_ok=True)
-    if kind == "bind":
+        _make(kind, source, target)
+    if kind in ("bind", "file"):
         # without MS_REC the kernel refuses what has mounts below it: they would be uncovered
         _mount(source, target, None, _MS_BIND | _MS_REC)
         _set_attributes(target, _bind_attributes(entry), recursive=True)
@@ -165,6 +161,17 @@ def _apply(root: str, entry: MountEntry) -> None:
         _set_attributes(target, _MOUNT_ATTR_RDONLY, recursive=False)
     elif kind == "devpts":
         _mount("devpts", target, "devpts", _MS_NOSUID | _MS_NOEXEC, "ptmxmode=0666,mode=620")
+
+
+def _make(kind: str, source: str, target: str) -> None:
+    """Make what an entry is, or is mounted on; a folder may be there already."""
+    if kind == "symlink":
+        os.symlink(source, target)
+    elif kind == "file":
+        os.close(os.open(target, os.O_CREAT | os.O_WRONLY | os.O_CLOEXEC, 0o644))
+    else:
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(target)
 
 
 def _bind_attributes(entry: MountEntry) -> int:
@@ -209,13 +216,8 @@ def _mounts_at(target: str) -> list[str]:
 
 
 def _mount(source: str, target: str, kind: str | None, flags: int, data: str = "") -> None:
-    done = _libc.mount(
-        os.fsencode(source),
-        os.fsencode(target),
-        None if kind is None else kind.encode(),
-        ctypes.c_ulong(flags),
-        os.fsencode(data),
-    )
+    name = None if kind is None else kind.encode()
+    done = _libc.mount(os.fsencode(source), os.fsencode(target), name, flags, os.fsencode(data))
     _check(done, f"mount {source or kind or 'flags'} on {target}")
 
 

@@ -39,6 +39,8 @@ _ORDERS = (signal.SIGTERM, signal.SIGINT)
 _CONTACT_LOOKS = 20
 """How often `contact` is looked at within `lost_after_s`."""
 _START_FAILED_CODE = 127
+_DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+"""A program must not inherit which signals this interpreter, or the agent's shell, ignores."""
 
 
 def main() -> NoReturn:
@@ -321,8 +323,7 @@ def _prepare_streams(output: int) -> None:
 def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]
     """Become the program; on failure report why and exit."""
     os.setpgid(0, 0)
-    # a program must not inherit what this interpreter, or the agent's shell, ignores
-    for number in signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}:
+    for number in _DEFAULTED:
         signal.signal(number, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     os.umask(0o022)
@@ -330,8 +331,34 @@ def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg
         os.chdir(spec["cwd"])
         os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
     except (OSError, ValueError) as error:
-        reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
-        _report(report, "FAILED", f"cannot start {spec['argv'][0]!r}: {reason}")
+        _not_started(spec, report, error)
+
+
+def _spawn_program(spec: dict, report: int) -> int:  # type: ignore[type-arg]
+    """Start the program in a group of its own, without a copy of this process; give its pid.
+
+    It would outlive us anywhere but in a pid namespace of ours: nothing can be set to end it.
+    """
+    os.umask(0o022)
+    try:
+        os.chdir(spec["cwd"])
+        os.putenv("PATH", spec["env"].get("PATH", os.defpath))  # where the program is looked for
+        return os.posix_spawnp(
+            spec["argv"][0],
+            spec["argv"],
+            spec["env"],
+            setpgroup=0,
+            setsigmask=(),
+            setsigdef=_DEFAULTED,
+        )
+    except (OSError, ValueError) as error:
+        _not_started(spec, report, error)
+
+
+def _not_started(spec: dict, report: int, error: OSError | ValueError) -> NoReturn:  # type: ignore[type-arg]
+    """Report why the program does not run, and exit."""
+    reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+    _report(report, "FAILED", f"cannot start {spec['argv'][0]!r}: {reason}")
     os._exit(_START_FAILED_CODE)
 
 
@@ -342,10 +369,10 @@ def _be_first_process(spec: dict, report: int) -> NoReturn:  # type: ignore[type
     """
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-init")
     namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
-    program = os.fork()
+    namespaces.drop_privileges()
+    program = _spawn_program(spec, report) if spec["namespace"]["pid"] else os.fork()
     if program == 0:
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
-        namespaces.drop_privileges()
         _exec_program(spec, report)
     # in both processes: an order that comes before the program has a group would be lost
     with contextlib.suppress(OSError):

@@ -241,8 +241,9 @@ def _entry(
 
 
 def _bind(source: str, target: str, *, write: bool = False) -> MountEntry:
-    return _entry("bind", source, target, write=write)
+    kind = "bind" if os.path.isdir(source) else "file"  # noqa: PTH112
+    return _entry(kind, source, target, write=write)
 
 
 def _device(name: str) -> MountEntry:
-    return _entry("bind", f"/dev/{name}", f"/dev/{name}", write=True, device=True)
+    return _entry("file", f"/dev/{name}", f"/dev/{name}", write=True, device=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 import pickle
@@ -36,6 +37,7 @@ from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.process import ProcessDriver
+from nodeagent.shim import _start_ticks
 from nsml.clock import SystemClock, in_thread
 
 if TYPE_CHECKING:
@@ -43,7 +45,8 @@ if TYPE_CHECKING:
 
     from nodeagent.runtimes.isolation import IsolationFacts
 
-SESSION = "s" + "a" * 16
+SESSION = "s" + base64.b32encode(os.urandom(10)).decode().lower()
+"""Of this run alone: processes are found and killed by it."""
 PATIENCE_S = 30.0
 
 T = TypeVar("T")
@@ -309,6 +312,17 @@ async def test_a_later_order_shortens_the_grace(bench: Bench) -> None:
     assert record.signal == signal.SIGKILL
 
 
+async def test_a_later_order_does_not_lengthen_the_grace(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(IGNORES_SIGTERM)
+        await driver.start(spec)
+        await bench.ready(spec)
+        await driver.stop(spec.replica_id, grace_s=0.5, reason="soon")
+        await driver.stop(spec.replica_id, grace_s=1000, reason="later")
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.message) == (ExitWhy.STOPPED, "soon")
+
+
 async def test_stop_right_after_start_is_not_lost(bench: Bench) -> None:
     async with bench.new_driver() as driver:
         spec = bench.spec(RUNS_ON)
@@ -462,7 +476,37 @@ async def test_refusals_leave_nothing_behind(bench: Bench, tmp_path: Path) -> No
         assert await driver.list() == []
 
 
+@pytest.mark.parametrize("level", [Isolation.CONTAINER, Isolation.USER])
+async def test_a_level_that_is_not_there_is_refused(real: Bench, level: Isolation) -> None:
+    async with real.new_driver() as driver:
+        with pytest.raises(StartRefused, match=level.value):
+            await driver.start(replace(real.spec(SUCCEEDS), isolation=level))
+        assert await driver.list() == []
+
+
 # What only processes have.
+
+
+@pytest.mark.parametrize("of", ["another process", "another boot"])
+async def test_a_number_that_another_process_has_by_now_is_not_the_shim(
+    real: Bench, of: str
+) -> None:
+    spec = real.spec(RUNS_ON)
+    folder = real.folders.of(spec.replica_id)
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        real.lose_shim(spec.replica_id)
+        await soon(driver.wait(spec.replica_id))
+    folder.exit.unlink()
+    claim = json.loads(folder.shim.read_bytes())
+    other = {"pid": os.getpid(), "start_ticks": _start_ticks(), "boot_id": claim["boot_id"]}
+    other |= {"boot_id": "0"} if of == "another boot" else {"start_ticks": claim["start_ticks"]}
+    folder.shim.write_text(json.dumps(other))
+    async with real.new_driver() as driver:
+        (found,) = await soon(driver.list())
+    assert found.exit is not None
+    assert found.exit.why is ExitWhy.SHIM_LOST
 
 
 async def run(bench: Bench, spec: ReplicaSpec) -> tuple[int | None, str]:
@@ -502,6 +546,16 @@ async def test_daemonised_grandchildren_are_gone_at_the_end(real: Bench) -> None
         assert marked(spec.replica_id)
         record = await soon(driver.wait(spec.replica_id))
         assert record.exit_code == 4
+        assert marked(spec.replica_id) == []
+
+
+async def test_the_end_is_not_written_before_the_last_process_is_gone(real: Bench) -> None:
+    spec = real.sh("for n in $(seq 60); do setsid sleep 1000 & done; echo ready; sleep 0.1")
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        async with asyncio.timeout(PATIENCE_S):
+            while not real.folders.of(spec.replica_id).exit.exists():  # noqa: ASYNC110
+                await asyncio.sleep(0)
         assert marked(spec.replica_id) == []
 
 
@@ -687,17 +741,16 @@ async def test_no_devices_means_none_visible(real: Bench) -> None:
         assert "nvidia" not in text
 
 
-async def test_code_is_a_working_copy(real: Bench, tmp_path: Path) -> None:
-    code = tmp_path / "code"
-    (code / "deep").mkdir(parents=True)
-    (code / "deep" / "main.txt").write_text("original")
-    spec = real.sh("pwd; cat deep/main.txt; echo changed > deep/main.txt", code_folder=code)
-    exit_code, text = await run(real, spec)
-    assert exit_code == 0
-    assert text.endswith("original")
-    assert (code / "deep" / "main.txt").read_text() == "original"
-    if real.isolation is Isolation.NAMESPACE:
-        assert text.startswith("/app\n")
+async def test_a_program_begins_where_its_code_is(real: Bench) -> None:
+    spec = real.sh("pwd; cat deep/main.txt; echo changed > deep/main.txt")
+    folder = real.folders.of(spec.replica_id)
+    real.folders.create()
+    folder.create()
+    (folder.app / "deep").mkdir()
+    (folder.app / "deep" / "main.txt").write_text("original")
+    app = "/app" if real.isolation is Isolation.NAMESPACE else folder.app
+    assert await run(real, spec) == (0, f"{app}\noriginal")
+    assert (folder.app / "deep" / "main.txt").read_text() == "changed\n"
 
 
 async def test_the_interpreter_and_the_sdk_are_there(real: Bench, tmp_path: Path) -> None:
@@ -764,12 +817,20 @@ async def test_the_host_is_out_of_reach(namespace: Bench, tmp_path: Path) -> Non
     assert f"cat: {secret}: No such file or directory" in text
 
 
-async def test_the_program_has_no_privileges(namespace: Bench) -> None:
-    _, text = await run(namespace, namespace.sh("cat /proc/self/status"))
+@pytest.mark.parametrize("process", ["self", "1"])
+async def test_neither_the_program_nor_the_first_process_has_privileges(
+    namespace: Bench, process: str
+) -> None:
+    _, text = await run(namespace, namespace.sh(f"cat /proc/{process}/status"))
     fields = dict(line.split(":\t", 1) for line in text.splitlines())
     for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
         assert int(fields[name], 16) == 0, name
     assert fields["NoNewPrivs"] == "1"
+
+
+async def test_the_program_finds_its_signals_as_they_are_by_default(namespace: Bench) -> None:
+    _, text = await run(namespace, namespace.sh("cat /proc/self/status"))
+    fields = dict(line.split(":\t", 1) for line in text.splitlines())
     assert int(fields["SigBlk"], 16) == 0
     librarys_own = 1 << 31 | 1 << 32  # signals 32 and 33, which nobody else can set
     assert int(fields["SigIgn"], 16) & ~librarys_own == 0
