@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.access.current import caller, require_user
+from controlplane.domain.errors import TooLarge
 from controlplane.domain.identity import NodeCaller
 from controlplane.operations.checkpoints import SavedCheckpoint
 from controlplane.services.agents import require_agent
 from controlplane.services.convert.catalogue import checkpoint_message
-from controlplane.services.convert.times import seconds_of
+from controlplane.services.convert.times import time_of
 from controlplane.services.errors import Context, answering
+from controlplane.services.parts import PART_BYTES
 from nsml.v1 import checkpoints_pb2 as pb
 from nsml.v1 import checkpoints_pb2_grpc
 
@@ -37,7 +39,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         session = await self._find(request)
         found = await self._checkpoints.list(session)
         messages = [checkpoint_message(one, session.name) for one in found]
-        return pb.ListCheckpointsResponse(checkpoints=messages)
+        return pb.ListCheckpointsResponse(checkpoints=_fitted(messages))
 
     @answering
     async def GetCheckpoint(  # noqa: N802
@@ -63,7 +65,7 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
             digest=request.digest,
             size_bytes=request.size_bytes,
             file_count=request.file_count,
-            saved_at=seconds_of(request.saved_at),
+            saved_at=time_of(request.saved_at),
         )
         await self._checkpoints.commit(require_agent(), saved)
         return pb.CommitCheckpointResponse()
@@ -73,3 +75,19 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
         if isinstance(who, NodeCaller):
             return await self._references.find_for_node(who, wanted, request.for_session)
         return await self._references.find(require_user(), wanted)
+
+
+def _fitted(checkpoints: list[pb.Checkpoint]) -> list[pb.Checkpoint]:
+    """Only the newest with their summaries when one message does not hold them all.
+
+    Raises:
+        TooLarge: they do not fit even without.
+    """
+    room = PART_BYTES - sum(one.ByteSize() - one.summary.ByteSize() for one in checkpoints)
+    if room < 0:
+        raise TooLarge(f"{len(checkpoints)} checkpoints are more than one answer holds")
+    for one in reversed(checkpoints):
+        room -= one.summary.ByteSize()
+        if room < 0:
+            one.ClearField("summary")
+    return checkpoints

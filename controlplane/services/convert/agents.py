@@ -12,7 +12,7 @@ from controlplane.operations.registration import Registration
 from controlplane.operations.reports import Report
 from controlplane.services.convert.resources import to_isolation
 from controlplane.services.convert.sessions import CAUSES, spec_message
-from controlplane.services.convert.times import duration, seconds_of
+from controlplane.services.convert.times import duration, seconds_of, time_of
 from controlplane.services.parts import parts_of
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 
@@ -83,8 +83,8 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
             cause=cause,
             exit_code=message.exit.exit_code,
             message=message.exit.message[:4096],
-            started_at=seconds_of(message.exit.started_at),
-            ended_at=seconds_of(message.exit.ended_at),
+            started_at=time_of(message.exit.started_at),
+            ended_at=time_of(message.exit.ended_at),
             ran_for_s=seconds_of(message.exit.ran_for),
         )
     return Report(
@@ -93,7 +93,7 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
         attempt=message.replica.attempt,
         rank=message.replica.rank,
         phase=phase,
-        at=seconds_of(message.at) or now,
+        at=time_of(message.at) or now,
         exit=ended,
     )
 
@@ -211,7 +211,7 @@ def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
         node=node,
         boot_id=message.boot_id,
         sequence=message.sequence,
-        at=seconds_of(message.at),
+        at=time_of(message.at),
         devices=tuple(
             DeviceSample(
                 uuid=one.uuid,

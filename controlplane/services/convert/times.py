@@ -5,6 +5,8 @@ from __future__ import annotations
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 
+from controlplane.history.records import LATEST_TIME
+
 
 def timestamp(seconds: float) -> Timestamp | None:
     """Unix seconds as a message; None for 0, which means never."""
@@ -18,6 +20,12 @@ def duration(seconds: float) -> Duration:
     """Seconds as a message."""
     nanos = round(seconds * 1e9)
     return Duration(seconds=nanos // 10**9, nanos=nanos % 10**9)
+
+
+def time_of(message: Timestamp) -> float:
+    """Unix seconds; 0, which means never, for what no sound clock says."""
+    seconds = seconds_of(message)
+    return seconds if 0 <= seconds < LATEST_TIME else 0.0
 
 
 def seconds_of(message: Timestamp | Duration) -> float:

@@ -303,6 +303,44 @@ async def test_no_user_can_make_orders_that_a_node_cannot_take(rig: Rig) -> None
     assert sum(one.ByteSize() for one in assignments) > 4 << 20
 
 
+@pytest.mark.parametrize("seconds", [(1 << 63) - 1, 1 << 40, -5, -(1 << 62)])
+async def test_no_clock_of_a_node_breaks_a_listing(rig: Rig, seconds: int) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    report = agents_pb2.ReplicaReport(
+        replica=assignment.replica, phase=agents_pb2.REPLICA_PHASE_RUNNING
+    )
+    report.at.seconds = seconds
+    await agent._call.write(agents_pb2.ControlRequest(report=report))
+    found = await kim.reaches(session.id, "RUNNING")
+    assert abs(found.started_at.seconds - found.created_at.seconds) < 60
+    report.phase = agents_pb2.REPLICA_PHASE_FINALIZED
+    report.exit.cause = sessions_pb2.CAUSE_COMPLETED
+    for stamp in (report.exit.started_at, report.exit.ended_at, report.exit.ran_for):
+        stamp.seconds = seconds
+    await agent._call.write(agents_pb2.ControlRequest(report=report))
+    found = await kim.reaches(session.id, "SUCCEEDED")
+    assert abs(found.ended_at.seconds - found.created_at.seconds) < 60
+
+
+async def test_no_program_saves_more_than_can_be_listed(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent, session = await running(rig, kim)
+    ingest = Ingest(agent.stubs)
+    for number in range(250):
+        told = {"name": f"c{number}", "time": 7.0 + number, "summary": {"x": "y" * 15_000}}
+        part = chunk(session.id, [checkpoint_record(**told)])
+        part.first = part.last = number + 1
+        await ingest.send(part)
+    request = checkpoints_pb2.ListCheckpointsRequest(session=session.id)
+    found = (await kim.checkpoints.ListCheckpoints(request)).checkpoints
+    assert [one.name for one in found] == [f"c{number}" for number in range(250)]
+    assert not found[0].HasField("summary")
+    assert found[-1].HasField("summary")
+
+
 async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path) -> None:
     data = tmp_path / "data"
     history = await open_history(data / "history.db", clock=SystemClock(), run=inline)
