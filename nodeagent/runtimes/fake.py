@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import shutil
 from dataclasses import dataclass, field
 from signal import SIGKILL, SIGTERM
 from typing import TYPE_CHECKING, Self
@@ -277,8 +276,6 @@ class FakeDriver:
                 if not mount.source.exists():
                     raise StartRefused(f"{mount.target}: the node has no such folder yet")
             folder.create()
-            if spec.code_folder is not None and not folder.spec.exists():
-                shutil.copytree(spec.code_folder, folder.app, symlinks=True, dirs_exist_ok=True)
             write_atomically(folder.spec, json.dumps({"argv": list(spec.argv)}).encode())
             self._machine.start(spec, folder)
         return ReplicaHandle(replica_id=spec.replica_id, folder=folder, adopted=adopted)

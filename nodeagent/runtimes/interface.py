@@ -70,16 +70,14 @@ class ReplicaSpec:
 
     `env` is what the session is given beside what the runtime itself sets (paths, devices, rank):
     where both set a name, the runtime's value stands, except that `PYTHONPATH` and `PATH` are
-    joined. `cwd` and mount targets are paths as user code sees them. `code_folder` is copied into
-    the replica's `app/` when given; without it `app/` is used as the caller filled it.
-    `memory_bytes`, `cpus` are recorded and not enforced by the process runtime.
+    joined. `cwd` and mount targets are paths as user code sees them; `/app` is the replica's `app/`,
+    which the caller filled. `memory_bytes`, `cpus` are recorded and not enforced by the process runtime.
     """
 
     replica_id: ReplicaId
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
     cwd: str = "/app"
-    code_folder: Path | None = None
     mounts: Sequence[Mount] = ()
     devices: Sequence[DeviceGrant] = ()
     time_limit_s: float | None = None

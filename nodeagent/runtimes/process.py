@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import os
-import shutil
 import signal
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -262,8 +261,6 @@ class ProcessDriver:
 def _prepare(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> None:
     """Make all that the shim needs; `spec.json` last, since it says that the rest is there."""
     folder.create()
-    if spec.code_folder is not None and not folder.spec.exists():
-        shutil.copytree(spec.code_folder, folder.app, symlinks=True, dirs_exist_ok=True)
     folder.touch_contact()
     content = json.dumps(shim_spec(spec, folder, machine))
     write_atomically(folder.spec, content.encode())

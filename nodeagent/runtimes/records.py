@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -98,5 +99,11 @@ def write_exit(folder: ReplicaFolder, record: ExitRecord, *, is_durable: bool = 
 
 
 def write_stop(folder: ReplicaFolder, *, reason: str, grace_s: float) -> None:
-    """Write the stop order that the shim reads when it is signalled."""
+    """Write the stop order that the shim reads when it is signalled.
+
+    The shim may not have read an earlier one yet: its reason stays, and its grace where that is shorter.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        earlier = json.loads(folder.stop.read_bytes())
+        reason, grace_s = str(earlier["reason"]), min(float(earlier["grace_s"]), grace_s)
     write_atomically(folder.stop, json.dumps({"reason": reason, "grace_s": grace_s}).encode())

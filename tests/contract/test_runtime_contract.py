@@ -559,6 +559,20 @@ async def test_the_end_is_not_written_before_the_last_process_is_gone(real: Benc
         assert marked(spec.replica_id) == []
 
 
+async def test_a_program_ends_with_its_shim_also_where_no_agent_is(real: Bench) -> None:
+    spec = real.spec(RUNS_ON)
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+    assert marked(spec.replica_id)
+    real.lose_shim(spec.replica_id)
+    await until(lambda: marked(spec.replica_id) == [])
+
+
+async def test_programs_are_what_is_killed_first_when_memory_runs_out(real: Bench) -> None:
+    assert await run(real, real.sh("cat /proc/self/oom_score_adj")) == (0, "500\n")
+
+
 async def test_detached_processes_of_a_killed_shim_are_gone(real: Bench) -> None:
     spec = real.sh("setsid sh -c 'trap \"\" TERM HUP; echo ready; sleep 1000' & wait")
     async with real.new_driver() as driver:

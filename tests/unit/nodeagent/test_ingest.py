@@ -1,0 +1,108 @@
+"""What one replica wrote on its way over connections that break."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NoReturn
+
+import pytest
+
+from nodeagent.checkpoints import Uploads
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.ingest import Collection, Outgoing
+from nodeagent.streams import Channel, Cursor, StreamId
+from nsml._frames import MAGIC, frame
+from nsml.clock import inline
+from nsml.v1 import agents_pb2 as pb
+
+REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
+LOG = StreamId(replica_id=REPLICA, channel=Channel.LOG, writer=0)
+PIECE = 256 * 1024
+
+
+class Bench:
+    """One replica's folder and its collection; `told` is what its program said of pauses."""
+
+    def __init__(self, path: Path) -> None:
+        self.folder = ReplicaFolder(path)
+        self.folder.create()
+        self.told: list[bool] = []
+        uploads = Uploads(REPLICA, self.folder, rpc=_unreachable, run=inline, pause=_no_pause)
+        self.collection = Collection(
+            REPLICA, self.folder, {}, uploads=uploads, paused=self.told.append, run=inline
+        )
+
+    @asynccontextmanager
+    async def connection(self) -> AsyncIterator[Outgoing]:
+        """What is sent over one connection; it is broken at the end."""
+        outgoing: Outgoing = asyncio.Queue()
+        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+            pumping = group.create_task(self.collection.pump(outgoing))
+            yield outgoing
+            pumping.cancel()
+
+
+def _unreachable() -> NoReturn:
+    raise AssertionError("nothing is to be sent")
+
+
+async def _no_pause() -> None:
+    return
+
+
+async def chunk(outgoing: Outgoing) -> pb.Chunk:
+    sent = await outgoing.get()
+    assert isinstance(sent, pb.Chunk)
+    return sent
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    return Bench(tmp_path / str(REPLICA))
+
+
+async def test_a_piece_is_acknowledged_when_all_of_it_is(bench: Bench) -> None:
+    bench.folder.output.write_bytes(b"x" * (PIECE + 1000))
+    async with bench.connection() as outgoing:
+        first, second = await chunk(outgoing), await chunk(outgoing)
+        assert (first.first, first.last, second.last) == (0, PIECE - 1, PIECE + 999)
+        assert bench.collection.acknowledge(LOG, PIECE - 1) is None
+        moved = bench.collection.acknowledge(LOG, second.last)
+        assert moved == Cursor(last=PIECE - 1, offset=PIECE)
+        moved = bench.collection.acknowledge(LOG, second.last + 1)
+        assert moved == Cursor(last=PIECE + 999, offset=PIECE + 1000)
+
+
+async def test_the_next_connection_begins_behind_what_is_acknowledged(bench: Bench) -> None:
+    bench.folder.output.write_bytes(b"x" * (PIECE + 1000))
+    async with bench.connection() as outgoing:
+        await chunk(outgoing)
+        await chunk(outgoing)
+        bench.collection.acknowledge(LOG, PIECE)
+    async with bench.connection() as outgoing:
+        assert (await chunk(outgoing)).first == PIECE
+
+
+async def test_what_is_sent_twice_is_acted_on_once(bench: Bench) -> None:
+    paused = frame(1, b'{"kind":"state","time":1.0,"state":"PAUSED"}')
+    (bench.folder.spool / "1.records").write_bytes(MAGIC + paused)
+    for _ in range(2):
+        async with bench.connection() as outgoing:
+            assert len((await chunk(outgoing)).records) == 1
+    assert bench.told == [True]
+
+
+async def test_one_replica_has_no_more_than_its_share_on_the_way(bench: Bench) -> None:
+    bench.folder.output.write_bytes(b"x" * (10 << 20))
+    async with bench.connection() as outgoing:
+        sent = 0
+        while sent < 4 << 20:
+            sent = (await chunk(outgoing)).last + 1
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert outgoing.empty()
+        bench.collection.acknowledge(LOG, sent)
+        assert (await chunk(outgoing)).first == sent
