@@ -249,6 +249,29 @@ async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
         await history.close()
 
 
+async def test_a_memo_that_changes_during_the_export_is_exported() -> None:
+    one = session(state=SessionState.SUCCEEDED, ended_at=5.0)
+    async with led(one) as at:
+        history = await open_history(":memory:", clock=at.clock, run=inline)
+        put, late = history.catalogue.put_session, [replace(one, memo="late")]
+
+        async def put_and_change(*row) -> None:
+            await put(*row)
+            if late:
+                await at.made.write(late.pop())
+                await at.made.settled(at.state)
+
+        history.catalogue.put_session = put_and_change
+        exporter = Exporter(history=history, committer=at.committer)
+        at.run(Exporting(state=at.state, exporter=exporter, clock=at.clock))
+        async with asyncio.timeout(20):
+            while at.state.session(one.id) is not None:
+                await at.clock.pass_(0.1)
+                await asyncio.sleep(0.001)
+        assert (await history.catalogue.session(one.id)).memo == "late"
+        await history.close()
+
+
 async def test_a_node_with_more_sessions_than_a_transaction_holds() -> None:
     many = [session(0, cpu=1, memory=1) for _ in range(300)]
     async with led(node("a"), *many) as at:
