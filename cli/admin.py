@@ -93,10 +93,8 @@ def ls(app: App) -> None:
 @pass_app
 def rm(app: App, *, name: str) -> None:
     """Remove a user and all their tokens. Their sessions stay."""
-    if not app.flags.says_yes:
-        answer = app.ask(f"remove the user {name} and all their tokens? [y/N] ", flag="-y")
-        if answer.lower() not in {"y", "yes"}:
-            raise CommandError("nothing is removed", code=ExitCode.USAGE)
+    if not app.agrees(f"remove the user {name} and all their tokens?", flag="-y"):
+        raise CommandError("nothing is removed", code=ExitCode.USAGE)
     app.call(lambda client: client.accounts.delete_user(name))
     app.say(f"user {name} removed")
 

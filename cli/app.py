@@ -192,6 +192,12 @@ class App:
         self.stderr.flush()
         return self.stdin.readline().strip()
 
+    def agrees(self, question: str, *, flag: str) -> bool:
+        """Whether the answer is yes, or --yes was given; else like `ask`."""
+        if self.flags.says_yes:
+            return True
+        return self.ask(f"{question} [y/N] ", flag=flag).lower() in {"y", "yes"}
+
     # The platform
 
     @asynccontextmanager

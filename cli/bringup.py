@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from cli import processes
 from cli.exits import CommandError, ExitCode
-from cli.local import AGENT, CONTROL_PLANE, DataFolder, toml
+from cli.local import TITLES, DataFolder, toml
 from cli.processes import StartFailed
 from nsml.client.contexts import write_private
 
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
 
 READY_WITHIN_S = 60.0
 END_WITHIN_S = 15.0
-
-_TITLES = {CONTROL_PLANE: "control plane", AGENT: "agent"}
 
 
 class BringUp:
@@ -41,7 +39,7 @@ class BringUp:
             yield
         except BaseException:
             for name in reversed(self.started):
-                self._app.say(f"{_TITLES[name]:<14} stopping again")
+                self._app.say(f"{TITLES[name]:<14} stopping again")
                 stop_program(self._folder, name)
             raise
 
@@ -59,7 +57,7 @@ class BringUp:
         return self._adopt(name)
 
     def _start(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
-        folder, title = self._folder, _TITLES[name]
+        folder, title = self._folder, TITLES[name]
         clear_leftovers(folder, name)
         file = folder.settings(name)
         write_private(file, toml(settings))
@@ -75,7 +73,7 @@ class BringUp:
 
     def _adopt(self, name: str) -> Mapping[str, Any]:
         """Wait for a program that somebody started and that is not ready."""
-        self._app.say(f"{_TITLES[name]:<14} runs, waiting until it is ready")
+        self._app.say(f"{TITLES[name]:<14} runs, waiting until it is ready")
         try:
             return processes.wait_until(
                 lambda: self._folder.said(name),
@@ -83,7 +81,7 @@ class BringUp:
                 deadline_s=READY_WITHIN_S,
             )
         except StartFailed as error:
-            raise _did_not_start(_TITLES[name], str(error), self._folder, name) from error
+            raise _did_not_start(TITLES[name], str(error), self._folder, name) from error
 
 
 def stop_program(folder: DataFolder, name: str) -> bool:

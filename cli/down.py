@@ -85,9 +85,6 @@ def _confirm(
     if sessions is None:
         runs = f"{_sessions(count, 'runs', 'run')} on this machine"
         app.say(f"  {runs}" if is_node else f"  {runs}; the control plane does not answer")
-    if app.flags.says_yes:
-        return
     what = "this node" if is_node else "the platform"
-    question = f"stop {_sessions(count)} and {what}? [y/N] "
-    if app.ask(question, flag="-y, or --keep-sessions").lower() not in {"y", "yes"}:
+    if not app.agrees(f"stop {_sessions(count)} and {what}?", flag="-y, or --keep-sessions"):
         raise CommandError("nothing was stopped", code=ExitCode.FAILED)

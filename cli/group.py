@@ -253,16 +253,3 @@ def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
         expose_value=False,
         callback=refuse,
     )
-
-
-__all__ = [
-    "DURATION",
-    "App",
-    "Command",
-    "Group",
-    "LazyGroup",
-    "SplitCommand",
-    "command",
-    "near",
-    "not_there_yet",
-]

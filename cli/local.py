@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 CONTROL_PLANE = "controlplane"
 AGENT = "agent"
+TITLES = {CONTROL_PLANE: "control plane", AGENT: "agent"}
 DEFAULT_PORT = 18553
 CONTEXT_NAME = "local"
 

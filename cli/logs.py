@@ -10,8 +10,9 @@ import click
 
 from cli.app import App
 from cli.arguments import expand, given_references, sessions_argument
-from cli.exits import CommandError, ExitCode
+from cli.exits import ExitCode
 from cli.group import command, not_there_yet, pass_app
+from cli.output import COLOURS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from nsml.client.streams import LogPiece
     from nsml.v1.sessions_pb2 import Session
 
-_PREFIX_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 _PATIENCE_S = 30.0
 
 
@@ -106,7 +106,7 @@ def prefix(app: App, name: str, width: int, number: int) -> str:
     text = f"{name:<{width}} | "
     if app.painter is None:
         return text
-    return app.painter(text, _PREFIX_COLOURS[number % len(_PREFIX_COLOURS)])
+    return app.painter(text, COLOURS[number % len(COLOURS)])
 
 
 class LogReader:
@@ -238,6 +238,3 @@ def end_words(session: Session) -> str:
 
     message = f": {session.end.message}" if session.end.message else ""
     return visible(f"session {session.name} {state_text(session)}{message}")
-
-
-__all__ = ["CommandError", "LogReader", "code_of_end", "end_words", "follow_to_end", "logs"]

@@ -12,7 +12,7 @@ from cli.app import App, Format
 from cli.arguments import expand, given_references, session_argument, sessions_argument
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, not_there_yet, pass_app
-from cli.output import write_list
+from cli.output import COLOURS, write_list
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from nsml.view.series import Series
 
 _PATIENCE_S = 30.0
-_COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
 _ROWS = 12
 _COLUMNS = 80
 
@@ -128,7 +127,7 @@ def _draw(
 def _coloured(app: App, piece: Piece) -> str:
     if piece.series is None or app.painter is None:
         return piece.text
-    return app.painter(piece.text, _COLOURS[piece.series % len(_COLOURS)])
+    return app.painter(piece.text, COLOURS[piece.series % len(COLOURS)])
 
 
 def _grouped(

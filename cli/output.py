@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 SCHEMA_VERSION = 1
+COLOURS = ("cyan", "yellow", "green", "magenta", "blue", "red")
+"""Of things that are shown together, in their order."""
 
 
 def write_list(

@@ -329,7 +329,7 @@ def _confirm(app: App, names: Sequence[str], confirm: int | None, *, is_mild: bo
             raise CommandError("nothing is removed", code=ExitCode.USAGE)
     elif not is_mild:
         app.say(f"will remove {', '.join(names)}")
-        if app.ask("remove? [y/N] ", flag="-y").lower() not in {"y", "yes"}:
+        if not app.agrees("remove?", flag="-y"):
             raise CommandError("nothing is removed", code=ExitCode.USAGE)
 
 

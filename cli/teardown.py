@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from cli import processes
 from cli.bringup import stop_program
-from cli.local import AGENT, CONTROL_PLANE
+from cli.local import AGENT, CONTROL_PLANE, TITLES
 from nsml.client.contexts import write_private
 from nsml.client.errors import ClientError, NotFound, StateConflict
 
@@ -35,7 +35,6 @@ LOCAL_GRACE_S = 10.0
 
 _ASK_EVERY_S = 0.2
 _REPORTED_WITHIN_S = 5.0
-_TITLES = {CONTROL_PLANE: "control plane", AGENT: "agent"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +127,7 @@ class TearDown:
             is_orderly = stop_program(self._folder, name)
             if was_running:
                 how = "stopped" if is_orderly else "killed, since it did not stop by itself"
-                self._app.say(f"{_TITLES[name]:<14} {how}")
+                self._app.say(f"{TITLES[name]:<14} {how}")
 
 
 async def _call(
