@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
-from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.errors import InvalidRequest, NotFound
 from controlplane.operations.following import LogPosition, SessionWatch
 from controlplane.operations.listing import cursor_behind
 from controlplane.services.convert.reported import point_message
@@ -172,6 +172,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         session = await self._do.references.find(require_user(), request.session)
         if request.offset > LAST_POSITION:
             raise InvalidRequest(f"no log has {request.offset} bytes")
+        if request.attempt > session.attempt:
+            raise NotFound(f"{session.name} has no attempt {request.attempt}")
+        if request.rank >= session.spec.replica_count:
+            raise NotFound(f"{session.name} has no replica {request.rank}")
         start = LogPosition(
             attempt=request.attempt,
             rank=request.rank,

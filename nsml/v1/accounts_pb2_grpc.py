@@ -93,7 +93,7 @@ class AccountServiceServicer:
 
     def CreateUser(self, request, context):
         """Administrators: a new user.
-        Errors: INVALID_ARGUMENT (the name), ALREADY_EXISTS, PERMISSION_DENIED.
+        Errors: INVALID_ARGUMENT (the name or the team), ALREADY_EXISTS, PERMISSION_DENIED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -144,8 +144,10 @@ class AccountServiceServicer:
 
     def JoinNode(self, request, context):
         """Anybody who has a join token's secret: sign a node's certificate request. UNAUTHENTICATED: the
-        secret is wrong, used up or expired.
-        INVALID_ARGUMENT: the name, or a signing request that is none.
+        secret is wrong or expired, or too many were wrong lately. A node renews its certificate so,
+        without a secret.
+        INVALID_ARGUMENT: the name, or a signing request that is none. ALREADY_EXISTS: the name is
+        another machine's.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

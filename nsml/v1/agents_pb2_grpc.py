@@ -59,7 +59,9 @@ class AgentServiceServicer:
     def Control(self, request_iterator, context):
         """Orders and states. The first message up must be Register; the first down is Registered.
         UNAVAILABLE with reason NOT_LEADER and metadata "leader" (an address): dial that one.
-        FAILED_PRECONDITION with reason SUPERSEDED: another agent registered for this node.
+        FAILED_PRECONDITION with reason SUPERSEDED: another agent registered for this node; with reason
+        STATE_CONFLICT: the node obeyed another platform, or a later leader.
+        INVALID_ARGUMENT: the first message is not Register, or says what cannot be.
         PERMISSION_DENIED: the name in Register is not that of the caller. Everything that is said twice has one
         effect, so an agent may repeat whatever was not acknowledged.
         """
@@ -69,8 +71,9 @@ class AgentServiceServicer:
 
     def Ingest(self, request_iterator, context):
         """Records and telemetry. Chunks are acknowledged once they are on disk.
-        Overlap with what is on disk is trimmed, so resending is safe. A chunk of a replica that was never placed
-        on the calling node is refused with NOT_FOUND.
+        Overlap with what is on disk is trimmed, so resending is safe. A chunk of a replica that was never
+        placed on the calling node, or whose session was removed, is acknowledged and dropped.
+        INVALID_ARGUMENT: a chunk does not hold what its positions say.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -58,7 +58,7 @@ class CheckpointServiceServicer:
 
     def ListCheckpoints(self, request, context):
         """The checkpoints of a session in the order in which they were saved.
-        Errors: NOT_FOUND (the session). A node sees those of sessions that it runs, or may read for them.
+        Errors: NOT_FOUND (the session); RESOURCE_EXHAUSTED (more than one answer holds). A node sees those of sessions that it runs, or may read for them.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -75,7 +75,7 @@ class CheckpointServiceServicer:
     def CommitCheckpoint(self, request, context):
         """Nodes only: a checkpoint's content is in the object store now. Idempotent.
         Errors: NOT_FOUND (a session that never ran on the calling node); FAILED_PRECONDITION with
-        reason MISSING_BLOBS.
+        reason MISSING_BLOBS; INVALID_ARGUMENT (the name, the digest).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -71,7 +71,7 @@ class ContentServiceServicer:
     def PutBlobs(self, request_iterator, context):
         """Send blobs. A piece whose digest does not fit its bytes: INVALID_ARGUMENT, nothing of it is kept.
         The answer means that all are durable.
-        Errors: RESOURCE_EXHAUSTED (a blob over the limit of a chunk). After a break ask FindMissingBlobs again:
+        Errors: RESOURCE_EXHAUSTED (a blob over 64 MiB). After a break ask FindMissingBlobs again:
         what was stored stays.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

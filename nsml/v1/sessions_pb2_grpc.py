@@ -104,8 +104,8 @@ class SessionServiceServicer:
         INVALID_ARGUMENT: the spec is malformed. NOT_FOUND: a dataset that does not exist or is not visible.
         FAILED_PRECONDITION: the bundle's blobs are missing, or (reason CANNOT_EVER_FIT) no node is
         large enough, or (no_queue) nothing is free now.
-        Callers: users, for themselves. Required: request_id, spec. TOO_LARGE (RESOURCE_EXHAUSTED): a spec that no
-        record holds. Safe to repeat with the same request_id, also after an answer was lost.
+        Callers: users, for themselves. RESOURCE_EXHAUSTED with reason TOO_LARGE: a spec over its limits.
+        Safe to repeat with the same request_id, also after an answer was lost.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -151,7 +151,8 @@ class SessionServiceServicer:
         """Remove an ended session with its streams and checkpoints. FAILED_PRECONDITION with
         reason STILL_LIVE when it has not ended.
         Callers: the owner, administrators. Errors: NOT_FOUND, also for a visible session of
-        somebody else. What it saved cannot be had back.
+        somebody else; UNAVAILABLE while a session that ended just now is being recorded. What it saved
+        cannot be had back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,7 +161,7 @@ class SessionServiceServicer:
     def UpdateSession(self, request, context):
         """Change the memo or the visibility.
         Callers: the owner, administrators. Errors: NOT_FOUND, also for a visible session of somebody
-        else; RESOURCE_EXHAUSTED (a memo over its limit).
+        else; RESOURCE_EXHAUSTED (a memo over 4 KiB); INVALID_ARGUMENT (a memo with NUL).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -170,8 +171,9 @@ class SessionServiceServicer:
         """The output of a session, byte for byte as the program wrote it, in order and once.
         The stream ends when the session has ended and everything was sent; without follow, at the
         end of what is there.
-        Callers: users who may see it. Errors: NOT_FOUND (the session, its attempt or its replica). UNAVAILABLE:
-        read again from the offset after the last byte received.
+        Callers: users who may see it. Errors: NOT_FOUND (the session, its attempt or its replica);
+        INVALID_ARGUMENT (an offset and a number of lines). UNAVAILABLE: read again from the offset
+        after the last byte received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -179,8 +181,8 @@ class SessionServiceServicer:
 
     def ReadMetrics(self, request, context):
         """The points that nsml.report recorded, in order; ends like ReadLogs.
-        Callers: users who may see it. Errors: NOT_FOUND; INVALID_ARGUMENT (a token that is not one, too many
-        names). UNAVAILABLE: read again from the last `next` received.
+        Callers: users who may see it. Errors: NOT_FOUND; INVALID_ARGUMENT (a token that is not one);
+        RESOURCE_EXHAUSTED (more than 256 names). UNAVAILABLE: read again from the last `next` received.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -359,6 +359,17 @@ async def test_logs_are_followed_to_the_end(rig: Rig) -> None:
     assert b"".join(piece.data for piece in await _all(later)) == whole[-7:]
 
 
+@pytest.mark.parametrize("which", [{"attempt": 2}, {"rank": 1}])
+async def test_a_log_that_cannot_be_is_not_there(rig: Rig, which: dict[str, int]) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    await agent.assignments(1)
+    request = pb.ReadLogsRequest(session=session.id, follow=True, **which)
+    code, _, _ = await refused(_all(kim.sessions.ReadLogs(request)))
+    assert code == "NOT_FOUND"
+
+
 async def test_the_log_of_the_next_attempt_follows(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent()).connect()
