@@ -145,7 +145,7 @@ class Replicas:
                 await runner.stop(assignment.stop)
         for replica_id in sorted(self._waiting.keys() - listed.keys()):
             del self._waiting[replica_id]
-            await self._remove(replica_id)
+            await self._place.runtime.remove(replica_id)
 
     async def _adopt(self, facts: ReplicaFacts) -> None:
         """A replica that never began waits for orders: its devices may be somebody else's by now."""
@@ -181,11 +181,8 @@ class Replicas:
             log.exception("replica.broken", replica=str(runner.replica_id))
             return
         del self._runners[runner.replica_id], self._tasks[runner.replica_id]
-        await self._forget(runner.replica_id)
-
-    async def _remove(self, replica_id: ReplicaId) -> None:
-        await self._place.runtime.remove(replica_id)
-        await self._forget(replica_id)
+        if runner.has_collected:
+            await self._forget(runner.replica_id)
 
     async def _forget(self, replica_id: ReplicaId) -> None:
         try:

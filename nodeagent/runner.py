@@ -95,6 +95,8 @@ class Runner:
     phase: pb.ReplicaPhase = pb.REPLICA_PHASE_PREPARING
     exit: pb.ReplicaExit | None = None
     stop_order: pb.StopOrder | None = None
+    has_collected: bool = False
+    """Whether cursors of what it wrote may have been kept."""
     _since: float = 0.0
     _is_started: bool = False
     _preparing: asyncio.Task[PreparationFailed | None] | None = None
@@ -230,6 +232,7 @@ class Runner:
 
     async def _collect(self, end: pb.ReplicaExit | None) -> None:
         """Pass on what the replica writes while it runs (`end` is None) and what it left."""
+        self.has_collected = True
         uploads = self.place.uploads(self.replica_id, self.folder)
         await uploads.restore()
         collecting = self.place.collect(self.replica_id, self.folder, uploads, self._paused)
