@@ -1,0 +1,92 @@
+"""The list of live sessions as it changes: redrawn in place at a terminal, else a line a change."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from typing import TYPE_CHECKING
+
+from cli.app import App, Format
+from cli.exits import CommandError, ExitCode
+from cli.output import table_lines, write_line
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import Session, SessionFilter
+
+
+class Watched:
+    """The live sessions of a watch stream, newest first, and how they are shown."""
+
+    def __init__(self, app: App) -> None:
+        self._app = app
+        self._known: dict[str, Session] = {}
+        self._draws = app.room is not None and app.is_for_people and app.has_live_progress
+        self._height = 0
+
+    def take(self, changed: Sequence[Session], removed: Sequence[str], *, reset: bool) -> None:
+        """Take one answer of the stream and show it."""
+        news = [item for item in changed if self._known.get(item.id) != item]
+        if reset:
+            self._known.clear()
+        self._known.update({session.id: session for session in changed})
+        for session_id in removed:
+            self._known.pop(session_id, None)
+        if self._draws:
+            self._draw()
+        else:
+            self._lines(news)
+
+    def _lines(self, news: Sequence[Session]) -> None:
+        from nsml.view import sessions as view
+
+        for session in news:
+            if self._app.is_for_people:
+                for line in table_lines(self._app, [session], view.COLUMNS):
+                    self._app.write(line)
+                self._app.flags.has_header = False
+            else:
+                write_line(self._app, view.record(session))
+        self._app.stdout.flush()
+
+    def _draw(self) -> None:
+        import shutil
+
+        from nsml.view import sessions as view
+
+        newest = sorted(self._known.values(), key=lambda s: -view.seconds_of(s.created_at))
+        rows = shutil.get_terminal_size().lines - 2
+        lines = table_lines(self._app, newest, view.COLUMNS)
+        left_out = len(lines) - rows
+        if left_out > 0:
+            lines = [*lines[: rows - 1], f"... {left_out + 1} more"]
+        up = f"\x1b[{self._height}A" if self._height else ""
+        self._app.stdout.write(up + "\x1b[J" + "".join(f"{line}\n" for line in lines))
+        self._app.stdout.flush()
+        self._height = len(lines)
+
+
+def watch_list(app: App, chosen: SessionFilter) -> None:
+    """Show the live sessions and every change of them, until interrupted.
+
+    Raises CommandError (USAGE) for a format that cannot be written line by line.
+    """
+    from nsml.client.streams import watch_sessions
+
+    if app.format not in {Format.TABLE, Format.WIDE, Format.JSONL}:
+        raise CommandError(
+            f"-w writes line by line, not as {app.format.value}",
+            code=ExitCode.USAGE,
+            advice="nsml ps -w -o jsonl",
+        )
+    watched = Watched(app)
+
+    async def follow(client: Client) -> None:
+        await client.accounts.caller()  # a dead platform is told at once, a lost one waited for
+        stream = watch_sessions(client, chosen, on_link=app.link_words())
+        async with aclosing(stream):
+            async for answer in stream:
+                watched.take(answer.changed, answer.removed, reset=answer.reset)
+
+    app.call(follow)
