@@ -232,6 +232,8 @@ def _text(request: dict[str, Any], key: str) -> str:
     value = request.get(key)
     if not isinstance(value, str) or not 0 < len(value) <= _LONGEST_TEXT:
         raise RequestRefused("INVALID", f"{key} is missing or not a text")
+    if not value.isascii() and value.encode(errors="replace").decode() != value:
+        raise RequestRefused("INVALID", f"{key} has half a character")
     return value
 
 

@@ -101,8 +101,12 @@ class _Zygote:
     async def start(self, folder: ReplicaFolder) -> StartedShim:
         """One request and its answer. Raises OSError, EOFError when the zygote is gone."""
         self._socket.send(os.fsencode(folder.path))
-        async with asyncio.timeout(_ZYGOTE_ANSWERS_WITHIN_S):
-            await _readable(self._socket)
+        try:
+            async with asyncio.timeout(_ZYGOTE_ANSWERS_WITHIN_S):
+                await _readable(self._socket)
+        except BaseException:
+            self._socket.close()  # the next to ask would take this answer for its own
+            raise
         message, descriptors, _, _ = socket.recv_fds(self._socket, 4096, 1)
         kind, _, text = message.decode(errors="replace").partition(" ")
         if kind == "ok":

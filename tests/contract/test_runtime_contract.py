@@ -712,6 +712,32 @@ async def test_a_killed_zygote_is_replaced(real: Bench) -> None:
         assert (await soon(driver.wait(first.replica_id))).why is ExitWhy.STOPPED
 
 
+async def test_a_start_that_is_cancelled_leaves_no_answer_for_the_next(
+    real: Bench,
+) -> None:
+    async with real.new_driver() as driver:
+        first, second = real.spec(RUNS_ON), real.spec(EXITS_3)
+        second = replace(second, replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=1))
+        third = replace(second, replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=2))
+        await driver.start(second)
+        await soon(driver.wait(second.replica_id))
+        assert isinstance(driver, ProcessDriver)
+        assert driver._launcher._zygote is not None
+        zygote = driver._launcher._zygote._process.pid
+        os.kill(zygote, signal.SIGSTOP)
+        starting = asyncio.create_task(driver.start(first))
+        await until(driver._launcher._turn.locked)  # from then on the zygote is asked
+        starting.cancel()
+        await asyncio.wait([starting])
+        os.kill(zygote, signal.SIGCONT)
+        await driver.start(third)
+        assert (await soon(driver.wait(third.replica_id))).exit_code == 3
+        await real.ready(first)
+        assert (await driver.start(first)).adopted
+        await driver.kill(first.replica_id, reason="done")
+        assert (await soon(driver.wait(first.replica_id))).why is ExitWhy.STOPPED
+
+
 async def test_environment_of_the_program(
     real: Bench, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -848,6 +874,19 @@ async def test_the_program_finds_its_signals_as_they_are_by_default(namespace: B
     assert int(fields["SigBlk"], 16) == 0
     librarys_own = 1 << 31 | 1 << 32  # signals 32 and 33, which nobody else can set
     assert int(fields["SigIgn"], 16) & ~librarys_own == 0
+
+
+async def test_a_program_writes_where_it_may_and_nowhere_else(namespace: Bench) -> None:
+    places = ["/", "/etc", "/usr", "/dev", "/proc", "/sys", "/app", "/nsml", "/tmp", "/dev/shm"]
+    tries = "; ".join(f"(: > {place}/x) 2>/dev/null && echo {place}" for place in places)
+    _, text = await run(namespace, namespace.sh(tries))
+    assert text.split() == ["/app", "/nsml", "/tmp", "/dev/shm"]
+
+
+async def test_the_hosts_root_is_not_kept_below_the_programs(namespace: Bench) -> None:
+    _, text = await run(namespace, namespace.sh("cat /proc/self/mountinfo"))
+    points = [line.split()[4] for line in text.splitlines()]
+    assert points.count("/") == 1
 
 
 async def test_the_program_makes_no_namespace_of_its_own(namespace: Bench) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -202,6 +203,18 @@ def test_other_lines_are_another_environment(tmp_path: Path) -> None:
     }
     assert len(keys) == 4
     assert environments.key(Requirements(notes=("x",))) == environments.key(Requirements())
+
+
+def test_another_python_is_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = Environments(tmp_path)
+    keys = {environments.key(Requirements())}
+    monkeypatch.setattr(platform, "python_version", lambda: "3.99.0")
+    keys.add(environments.key(Requirements()))
+    monkeypatch.setattr(sys, "base_prefix", "/elsewhere")
+    keys.add(environments.key(Requirements()))
+    assert len(keys) == 3
 
 
 def test_failure_tells_why_and_leaves_nothing(tmp_path: Path, index: Path) -> None:

@@ -39,8 +39,10 @@ OTHER = session_id(2)
 
 class NullMeter:
     fails = False
+    shares: dict[str, float] = {}
 
     def sample(self, shares: Any) -> pb.NodeSample:
+        self.shares = shares
         if self.fails:
             raise OSError("too many open files")
         return pb.NodeSample(cpu_percent=1.0)
@@ -498,6 +500,43 @@ def test_sessions_outlive_agents_and_are_taken_up(tmp_path: Path) -> None:
         assert len(world.started) == 1
 
     on_virtual_time(tmp_path, test, {"train": Script(acts=acts, exit_code=4)})
+
+
+def test_what_is_taken_up_holds_the_devices_it_was_given(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        order = assignment(S, "train")
+        order.device_uuids.append("SIM-0")
+        order.resources.gpu_thousandths = 500
+        async with world.agent():
+            await world.platform.order(order)
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+        world.network.cut("n1", "cp")
+        async with world.agent():
+            world.network.heal("n1", "cp")
+            world.meter.shares = {}
+            await world.platform.until(lambda: world.meter.shares != {})
+            assert world.meter.shares == {"SIM-0": 0.5}
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
+def test_nothing_begins_that_could_not_be_noted(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(journal: Journal, term: int, revision: int) -> None:
+        raise OSError("no space left on device")
+
+    async def test(world: World) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(Journal, "obey", full)
+            async with world.agent():
+                await world.platform.order(assignment(S, "train"))
+                await world.platform.until(lambda: len(world.platform.registrations) > 1)
+                assert world.started == []
+        async with world.agent():
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+
+    on_virtual_time(tmp_path, test)
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -308,6 +308,9 @@ async def test_a_checkpoint_that_is_not_there(bench: Bench) -> None:
         load(target="a/b/c/d/e"),
         load(target=""),
         load(session=7),
+        load(session="\ud800"),
+        load(checkpoint="\udfff"),
+        load(target="loads/\ud800"),
     ],
 )
 async def test_a_wrong_request_is_refused_and_the_next_one_answered(
