@@ -208,6 +208,10 @@ class Catalogue(Protocol):
         """The datasets that have a version of this digest: who sees one may read the content."""
         ...
 
+    async def versions_among(self, digests: Collection[str]) -> set[str]:
+        """Those of the digests that name a version of any dataset."""
+        ...
+
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Store a checkpoint; of two of one name the later saved one stands, DURABLE over SAVED.
 

@@ -68,6 +68,7 @@ class Content:
         self._complete: OrderedDict[str, None] = OrderedDict()
         self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
         self._sent: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._own: OrderedDict[tuple[str, str], None] = OrderedDict()
 
     async def missing(self, caller: Caller, digests: Sequence[str], *, root: str = "") -> list[str]:
         """Those that would have to be sent, in the order asked; then `root`, if it may not be used.
@@ -115,9 +116,26 @@ class Content:
         """Whether the caller may make something of a manifest: he has sent it, or may read it.
 
         A digest is seen by more people than the content that it names. Who sends the manifest knows
-        the content; what was sent long ago is to be sent again.
+        the content; what was sent long ago is to be sent again. A manifest that lists somebody
+        else's one would make that one readable, and with it everything that it lists in turn.
         """
-        return (_who(caller), root) in self._sent or await self._may_read(caller, root)
+        key = (_who(caller), root)
+        if key in self._own:
+            return True
+        if key in self._sent and not await self._borrows(caller, root):
+            _remember(self._own, key)
+            return True
+        return await self._may_read(caller, root)
+
+    async def _borrows(self, caller: Caller, root: str) -> bool:
+        """Whether a manifest lists, as if they were files, manifests that the caller may not read."""
+        listed = await self._blobs_of(root)
+        bundles = {stored.value.spec.bundle_digest for stored in self._state.sessions.values()}
+        roots = await self._history.catalogue.versions_among(listed) | (bundles & listed)
+        for one in sorted(roots):
+            if (_who(caller), one) not in self._own and not await self._may_read(caller, one):
+                return True
+        return False
 
     async def is_incomplete(self, root: str) -> bool:
         """Whether the manifest or anything that it lists is missing."""
@@ -125,10 +143,10 @@ class Content:
             self._complete.move_to_end(root)
             return False
         try:
-            found = await self.manifest(root)
+            listed = await self._blobs_of(root)
         except NotFound:
             return True
-        if await self._objects.has_missing(found.blobs()):
+        if await self._objects.has_missing(listed):
             return True
         _remember(self._complete, root)
         return False

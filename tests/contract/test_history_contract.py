@@ -582,6 +582,7 @@ async def test_dataset_versions_count_up_and_repeat_harmlessly(history: History)
     assert [version.number for version in versions] == [3, 2, 1]
     assert [found.name for found in await history.catalogue.readers_of("d1")] == ["mnist"]
     assert await history.catalogue.readers_of("d9") == ()
+    assert await history.catalogue.versions_among({"d1", "d9"}) == {"d1"}
 
 
 async def test_concurrent_pushes_get_numbers_of_their_own(history: History) -> None:

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from controlplane.history.sqlite.database import Database
     from controlplane.history.values import AttemptCharge
 
+_DIGESTS_A_STEP = 10_000
+
 
 class SqliteCatalogue:
     """See interface.Catalogue."""
@@ -172,6 +174,23 @@ class SqliteCatalogue:
                 f"SELECT {_LISTING} WHERE v.digest = ? GROUP BY d.owner, d.name", (digest,)
             )
             return tuple(_dataset_listing(row).dataset for row in rows)
+
+        return await self._database.read(work)
+
+    async def versions_among(self, digests: Collection[str]) -> set[str]:
+        """See Catalogue."""
+        wanted = sorted(digests)
+
+        def work(connection: sqlite3.Connection) -> set[str]:
+            found: set[str] = set()
+            for start in range(0, len(wanted), _DIGESTS_A_STEP):
+                rows = connection.execute(
+                    "SELECT digest FROM dataset_versions"
+                    " WHERE digest IN (SELECT value FROM json_each(?))",
+                    (json.dumps(wanted[start : start + _DIGESTS_A_STEP]),),
+                )
+                found |= {row[0] for row in rows}
+            return found
 
         return await self._database.read(work)
 

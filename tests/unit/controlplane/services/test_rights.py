@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, Manifest, build
 from nsml.v1 import checkpoints_pb2, content_pb2, resources_pb2, sessions_pb2
 from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform
 from tests.unit.controlplane.services.test_content import push, read, send, tree
@@ -93,6 +95,44 @@ async def test_knowing_a_digest_is_no_right_to_use_it(rig: Rig) -> None:
     request = sessions_pb2.CreateSessionRequest(request_id="r", spec=spec)
     assert (await refused(lee.sessions.CreateSession(request)))[1] == "MISSING_BLOBS"
     assert (await refused(read(lee, root)))[0] == "NOT_FOUND"
+
+
+def listing(*digests: str) -> Manifest:
+    """A manifest of files that are said to be these blobs."""
+    return build(
+        [
+            Entry(path=f"f{number}", mode=0o644, size=1, chunks=(ChunkRef(digest, 1),))
+            for number, digest in enumerate(digests)
+        ]
+    )
+
+
+async def test_a_manifest_cannot_be_read_as_a_file_of_another(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    manifest, blobs = tree(key=b"the secret of kim")
+    await send(kim, blobs)
+    await push(kim, "secret", manifest)
+    crafted = listing(manifest.digest)
+    await send(lee, {crafted.digest: crafted.encode()})
+    assert (await refused(push(lee, "mine", crafted)))[1] == "MISSING_BLOBS"
+    spec = sessions_pb2.SessionSpec(entry="main.py", bundle_digest=crafted.digest)
+    request = sessions_pb2.CreateSessionRequest(request_id="r", spec=spec)
+    assert (await refused(lee.sessions.CreateSession(request)))[1] == "MISSING_BLOBS"
+    assert (await refused(read(lee, crafted.digest, manifest.digest)))[0] == "NOT_FOUND"
+    # One's own manifest is a file like any other.
+    await send(kim, {crafted.digest: crafted.encode()})
+    await push(kim, "manifests", crafted)
+    assert await read(kim, crafted.digest, manifest.digest) == {manifest.digest: manifest.encode()}
+
+
+async def test_what_a_manifest_does_not_list_is_not_read_through_it(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    for user, name in ((kim, "kims"), (lee, "lees")):
+        manifest, blobs = tree(key=f"of {name}".encode())
+        await send(user, blobs)
+        await push(user, name, manifest)
+    assert await read(lee, manifest.digest, digest_of(b"of lees"))
+    assert (await refused(read(lee, manifest.digest, digest_of(b"of kims"))))[0] == "NOT_FOUND"
 
 
 async def test_who_has_the_same_content_may_use_it(rig: Rig) -> None:
