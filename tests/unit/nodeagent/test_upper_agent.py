@@ -38,8 +38,9 @@ OTHER = session_id(2)
 
 
 class NullMeter:
-    fails = False
-    shares: dict[str, float] = {}
+    def __init__(self) -> None:
+        self.fails = False
+        self.shares: Any = {}
 
     def sample(self, shares: Any) -> pb.NodeSample:
         self.shares = shares

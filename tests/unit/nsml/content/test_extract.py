@@ -131,7 +131,29 @@ def test_an_existing_target_is_left_alone(tmp_path: Path) -> None:
     (tmp_path / "dangling").symlink_to("nowhere")
     with pytest.raises(TargetExists):
         extract(build([entry("a")]), lambda _: CONTENT, tmp_path / "dangling")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(TargetExists):
+        extract(build([entry("a")]), lambda _: CONTENT, tmp_path / "empty")
     assert [path.name for path in target.iterdir()] == ["mine"]
+
+
+@pytest.mark.parametrize("opener", [ByDescriptor, ByPath])
+@pytest.mark.parametrize("what", ["file", "link", "dangling link"])
+def test_a_new_file_is_never_one_that_was_there(
+    tmp_path: Path, opener: Callable[[Path], Beneath], what: str
+) -> None:
+    (tmp_path / "other").write_bytes(b"mine")
+    match what:
+        case "file":
+            (tmp_path / "a").write_bytes(b"mine")
+        case "link":
+            (tmp_path / "a").symlink_to("other")
+        case _:
+            (tmp_path / "a").symlink_to("nowhere")
+    with opener(tmp_path) as folder, pytest.raises(FileExistsError):
+        folder.create_file(("a",))
+    assert (tmp_path / "other").read_bytes() == b"mine"
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_of_two_at_once_one_wins_and_the_other_is_told(tmp_path: Path) -> None:
