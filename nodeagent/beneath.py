@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import stat
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -91,8 +92,8 @@ def _open_with_rights(name: str, parent: int) -> int:
     """The folder `name`, open, with all rights of its owner."""
     entry = os.open(name, _FLAGS | os.O_PATH, dir_fd=parent)
     try:
-        path = path_of(entry)
-        path.chmod(0o700)
-        return os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        if os.fstat(entry).st_mode & stat.S_IRWXU != stat.S_IRWXU:
+            path_of(entry).chmod(stat.S_IRWXU)
+        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=entry)
     finally:
         os.close(entry)
