@@ -40,8 +40,7 @@ class Presenter:
 
     async def sessions(self, sessions: Sequence[Session]) -> list[sessions_pb2.Session]:
         """Many, in the same order."""
-        # Before its start a session has neither: most changes of a short one need no look.
-        begun = [session.id for session in sessions if session.started_at]
+        begun = [session.id for session in sessions if session.attempt]
         summaries = await self._history.streams.summaries(begun) if begun else {}
         counts = await self._history.catalogue.checkpoint_counts(begun) if begun else {}
         messages = []
