@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 
@@ -91,6 +92,20 @@ def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
     assert process.returncode == 130
     assert b"Traceback" not in said
     assert state.sessions[session.id].state == pb.SESSION_STATE_RUNNING
+
+
+def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state):
+    words = ["run", "-g", "0", "--wait", "--argv", "--no-code", "--", "true"]
+    process = start(environ, *words, stdin=subprocess.DEVNULL)
+    assert process.stdout.readline() == b"Session kim/None/1 started\n"
+    while "WatchSessions" not in state.calls:
+        assert process.poll() is None
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert b"session kim/None/1 goes on: nsml logs -f kim/None/1\n" in said
+    assert "StopSession" not in state.calls
 
 
 @pytest.mark.parametrize("flags", [[], ["--token-stdin"]])

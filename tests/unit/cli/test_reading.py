@@ -4,8 +4,12 @@ import csv
 import io
 import json
 
+from cli.app import App
+from cli.logs import LogReader
 from cli.models import folder_name
+from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
+from tests.unit.cli.conftest import Stream
 
 NASTY = b"\x1b]0;t\x07\x1b[31mred\x1b[0m \xff\xfe half\xc3\xa9\r\x1b[2Jend\n"
 
@@ -35,6 +39,16 @@ def test_lost_bytes_are_told_beside_the_output(nsml, state):
     result = nsml("logs", "@last")
     assert result.stdout == "rest\n"
     assert "1,000 bytes of the output are lost" in result.stderr
+
+
+def test_a_reader_goes_on_where_it_was_left(environ, state):
+    session = state.add("kim/mnist/1")
+    app = App(environ=environ, stdout=Stream(), stderr=Stream(), stdin=Stream())
+    reader = LogReader(app, session)
+    for said in (b"one\n", b"two\n"):
+        state.log(session, said)
+        app.call(lambda client: reader.show(client, follow=False))
+    assert app.stdout.raw_bytes == b"one\ntwo\n"
 
 
 def test_a_tail(nsml, state):
@@ -129,9 +143,9 @@ def test_values_that_json_has_not(nsml, state):
         '{"schema_version":1,"value":"Infinity"}\n'
         '{"schema_version":1,"value":"-Infinity"}\n'
     )
-    assert "3 of them not a number" in nsml("plot", "@last", "--chart").stdout or (
-        "no finite value" in nsml("plot", "@last", "--chart").stdout
-    )
+    drawn = nsml("plot", "@last", "--chart").stdout
+    assert "3 points, 3 of them not a number" in drawn
+    assert "kim/mnist/1: no finite value" in drawn
 
 
 def test_a_model_is_pulled_into_its_folders(nsml, everything, tmp_path):
@@ -143,6 +157,14 @@ def test_a_model_is_pulled_into_its_folders(nsml, everything, tmp_path):
     again = nsml("model", "pull", "@last", "best", str(target), check=False)
     assert again.code == 6
     assert "is there already" in again.stderr
+
+
+def test_a_model_on_its_way_is_not_pulled_yet(nsml, everything, state, tmp_path):
+    [checkpoint] = state.checkpoints[everything.id]
+    checkpoint.state = checkpoints_pb2.CHECKPOINT_STATE_SAVED
+    result = nsml("model", "pull", "@last", "best", str(tmp_path / "out"), check=False)
+    assert (result.code, (tmp_path / "out").exists()) == (3, False)
+    assert "not in the object store yet" in result.stderr
 
 
 def test_checkpoint_names_never_leave_the_folder():

@@ -47,6 +47,12 @@ def test_gpustat(nsml, everything):
     )
 
 
+def test_free_gpus_are_those_that_nothing_holds(nsml, everything, state):
+    assert nsml("gpustat", "--free").stderr == "no free GPUs\n"
+    state.nodes[0].devices[1].allocated_thousandths = 0
+    assert nsml("gpustat", "--free", "-o", "name").stdout == "SIM-1\n"
+
+
 def test_status(nsml, everything, server):
     assert nsml("status").stdout == (
         f"server    {server.address} · nsml 0.1.0\n"
