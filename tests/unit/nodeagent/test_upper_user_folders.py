@@ -7,10 +7,10 @@ import json
 import os
 import socket
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 import pytest
@@ -27,6 +27,8 @@ from nsml.content.packing import pack
 from nsml.v1 import checkpoints_pb2 as pb
 from tests.scripted_platform import ScriptedPlatform, session_id
 from tests.unit.nodeagent.test_folders import nest
+
+T = TypeVar("T")
 
 S = session_id(1)
 REPLICA = ReplicaId(session_id=S, attempt=1, rank=0)
@@ -112,6 +114,27 @@ async def test_what_was_overwritten_meanwhile_is_skipped(bench: Bench) -> None:
     assert bench.committed("best") == {"w": b"2"}
     assert len(bench.platform.commits) == 1
     assert [path.name for path in bench.folder.checkpoints.iterdir()] == ["2-best"]
+
+
+async def test_what_is_saved_while_an_older_one_is_sent_is_kept_and_sent(bench: Bench) -> None:
+    newer = [bench.save("best", 2, weights="two")]
+    await bench.uploads.add(bench.save("best", 1, weights="one"))
+
+    async def run(work: Callable[[], T], /) -> T:
+        if newer:
+            await bench.uploads.add(newer.pop())
+        return await in_thread(work)
+
+    bench.uploads._run = run
+    await bench.send()
+    assert bench.committed("best") == {"weights": b"two"}
+    assert [path.name for path in bench.folder.checkpoints.iterdir()] == ["2-best"]
+
+
+async def test_a_newer_folder_outlives_an_older_checkpoint(bench: Bench) -> None:
+    bench.save("best", 2, weights="two")
+    await bench.send(bench.save("best", 1, weights="one"))
+    assert (bench.folder.checkpoints / "2-best" / "model" / "weights").read_text() == "two"
 
 
 async def test_a_checkpoint_larger_than_the_disk_is_not_read(bench: Bench) -> None:
@@ -365,6 +388,22 @@ async def test_clients_that_say_nothing_or_leave_hurt_nobody(bench: Bench) -> No
             silent.close()
         writer.write(load(checkpoint="worst"))
         assert json.loads(await reader.readline())["error"] == "NOT_FOUND"
+
+
+async def test_a_program_has_no_more_than_some_connections(bench: Bench) -> None:
+    async with asyncio.timeout(30), connected(bench) as (_, first):
+        with open_folder(bench.folder.run, []) as run:
+            path = f"/proc/self/fd/{run}/socket"
+            held = [await asyncio.open_unix_connection(path) for _ in range(15)]
+            reader, refused = await asyncio.open_unix_connection(path)
+            assert await reader.read() == b""
+            refused.close()
+            first.close()
+            await first.wait_closed()
+            held[0][1].write(load(checkpoint="worst"))
+            assert json.loads(await held[0][0].readline())["error"] == "NOT_FOUND"
+        for _, writer in held:
+            writer.close()
 
 
 async def test_a_load_without_a_target_is_refused_by_name(bench: Bench) -> None:
