@@ -5,6 +5,7 @@ import pytest
 
 from cli.app import App
 from cli.completion import names
+from nsml.client.contexts import load
 from nsml.clock import SystemClock
 from tests.unit.nsml.client.contract_server import TOKEN
 
@@ -63,6 +64,15 @@ def test_contexts_and_settings(fresh):
     fresh("config", "set", "output", "json")
     assert json.loads(fresh("context", "ls").stdout)["items"]
     assert fresh("config", "path").stdout.endswith("config.toml\n")
+
+
+def test_another_authority_takes_the_old_ones_name_away(nsml, home):
+    (home / "config.toml").write_text(
+        '[contexts.lab]\nserver = "gpu.lab:18553"\nca = "/old.pem"\nserver_name = "nsml"\n'
+    )
+    nsml("config", "set", "contexts.lab.ca", "/new.pem")
+    changed = load(nsml.environ).contexts["lab"]
+    assert (str(changed.ca), changed.server_name) == ("/new.pem", "")
 
 
 def test_the_output_variable(nsml, everything):
