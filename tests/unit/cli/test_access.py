@@ -1,4 +1,5 @@
 import json
+import os
 import stat
 
 import pytest
@@ -123,10 +124,14 @@ def test_completion_scripts(nsml, shell):
     assert "_NSML_COMPLETE" in nsml("completion", shell).stdout
 
 
-def test_names_are_completed_and_cached(nsml, everything, state):
+def test_names_are_completed_and_cached_for_seconds(nsml, home, everything, state):
     app = App(environ=nsml.environ, given_clock=SystemClock())
     assert [item.value for item in names(app, "session", "kim/")] == ["kim/mnist/1"]
     assert [item.value for item in names(app, "dataset", "")] == ["mnist"]
     assert state.calls.count("ListSessions") == 1
+    [cached] = (home / "cache" / "nsml").iterdir()
+    os.utime(cached, (0, 0))
+    assert names(app, "session", "kim/")
+    assert state.calls.count("ListSessions") == 2
     dead = App(environ={**nsml.environ, "NSML_SERVER": "127.0.0.1:1", "XDG_CACHE_HOME": "/nowhere"})
     assert names(dead, "session", "") == []
