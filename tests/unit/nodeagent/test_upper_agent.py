@@ -399,6 +399,7 @@ def test_another_platform_is_not_obeyed(tmp_path: Path) -> None:
         world.serve("cp", fresh)
         async with world.agent():
             await fresh.until(lambda: fresh.registrations)
+            await fresh.order()
             await world.clock.sleep(60)
             assert world.machine.running(ReplicaId(session_id=S, attempt=1, rank=0))
         assert not fresh.accepted
@@ -605,6 +606,26 @@ def test_finalized_waits_for_the_last_acknowledgement(tmp_path: Path) -> None:
         assert platform.log(S) == b"hello\n"
 
     on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(output=b"hello\n")])})
+
+
+def test_nothing_is_removed_before_its_end_is_known(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        platform.faults.lose_report_acks = True
+        folder = ReplicaFolders(tmp_path / "replicas").of(
+            ReplicaId(session_id=S, attempt=1, rank=0)
+        )
+        async with world.agent():
+            await platform.order(assignment(S, "train"))
+            await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            await platform.order()
+            await world.clock.sleep(30)
+            assert folder.exit.exists()
+            platform.faults.lose_report_acks = False
+            while folder.path.exists():
+                await world.clock.sleep(1)
+
+    on_virtual_time(tmp_path, test)
 
 
 def test_pauses_of_the_program_are_told(tmp_path: Path) -> None:
