@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, MOST_TOKENS
 from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
 from controlplane.access.limiter import MOST_ADDRESSES, FailureLimiter, address_of
+from controlplane.access.records import USERS
 from controlplane.access.secret import parse_secret
 from controlplane.domain.errors import (
     AlreadyExists,
@@ -213,3 +214,15 @@ def test_the_address_of_a_peer_has_no_port() -> None:
     assert address_of("ipv4:10.0.0.7:4711") == "ipv4:10.0.0.7"
     assert address_of("ipv6:%5B::1%5D:4711") == "ipv6:%5B::1%5D"
     assert address_of("unix:") == "unix"
+
+
+async def test_a_token_does_not_come_back_to_life_with_a_new_user_of_that_name(door: Door) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    token = await door.accounts.create_token("kim")
+    # As a crash leaves it in the middle of a removal.
+    await door.store.commit(Transaction(success=(USERS.delete("kim"),)))
+    door.clock.advance(1)
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    assert await door.identities.of_secret(token.secret, thorough=True) is None
+    fresh = await door.accounts.create_token("kim")
+    assert await door.identities.of_secret(fresh.secret, thorough=True) is not None

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 import pytest
 
@@ -14,10 +15,10 @@ from controlplane.domain.identity import NodeCaller, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause, EndedAttempt, Replica, Session, SessionSpec
 from controlplane.history.sqlite import SqliteHistory, open_history
-from controlplane.history.values import Channel, Chunk, StreamKey
+from controlplane.history.values import Channel, Chunk, LogPage, StreamKey
 from controlplane.operations import following, records
 from controlplane.operations.export import row_of
-from controlplane.operations.following import SessionWatch
+from controlplane.operations.following import Followers, LogPosition, SessionWatch
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Filter
 from controlplane.operations.references import References
@@ -158,3 +159,37 @@ async def test_a_watcher_from_a_store_that_was_replaced_begins_anew() -> None:
         step = await anext(plane.watch().steps(1_000_000))
         assert step.is_reset
         assert step.changed == (SESSION,)
+
+
+async def test_a_watcher_from_before_we_began_is_told_everything() -> None:
+    async with behind() as plane:
+        old = await plane.write(SESSION)
+        await plane.write(replace(SESSION, id="s" + "b" * 16, name="kim/None/2"))
+        follow = asyncio.create_task(plane.state.follow())
+        await plane.state.reached(old + 1)
+        step = await anext(plane.watch().steps(old))
+        follow.cancel()
+        # What left before we began is known to nobody here: only a reset can tell of it.
+        assert step.is_reset
+        assert len(step.changed) == 2
+
+
+async def test_what_is_stored_while_a_session_ends_is_followed_to_its_end() -> None:
+    async with behind() as plane:
+        plane.state.put_session(SESSION, 5)
+        await plane.history.streams.append([CHUNK])
+        read = plane.history.streams.read_log
+        last = [Chunk(stream=LOG, first=5, last=9, data=b" last")]
+
+        async def read_and_end(*given: Any, **named: Any) -> LogPage:
+            page = await read(*given, **named)
+            if last and page.next == page.end:
+                await plane.history.streams.append([last.pop()])
+                plane.state.put_session(replace(SESSION, state=SessionState.SUCCEEDED), 6)
+            return page
+
+        plane.history.streams.read_log = read_and_end  # type: ignore[method-assign]
+        followers = Followers(state=plane.state, history=plane.history, references=plane.references)
+        async with asyncio.timeout(10):
+            pages = [page async for page in followers.log(SESSION.id, LogPosition(), follow=True)]
+        assert b"".join(page.data for page in pages) == b"hello last"

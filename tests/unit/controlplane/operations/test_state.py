@@ -152,3 +152,13 @@ async def test_a_subscription_keeps_the_newest_of_each_key() -> None:
         assert not waiting.done()
         everything.poke()
         assert await waiting == []
+
+
+async def test_what_was_deleted_is_brought_back_by_nothing_older() -> None:
+    state = LiveState(None, None)  # type: ignore[arg-type]
+    key, value = records.counter_key("kim", "None"), records.encode_counter(3)
+    state.put(key, value, 5)
+    state.delete(key, 9)
+    assert not state.put(key, value, 8)
+    assert not state.counters
+    assert state.put(key, value, 10)
