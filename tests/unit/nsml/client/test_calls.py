@@ -74,7 +74,7 @@ async def test_a_request_over_the_limit_is_refused_before_it_is_sent(client, ser
 
 async def test_nobody_there_is_unavailable():
     async with connect(Context(name="x", server="127.0.0.1:1")) as client:
-        with pytest.raises(errors.Unavailable, match="^Connection refused$"):
+        with pytest.raises(errors.Unavailable, match=r"^Connection refused$"):
             await client.accounts.caller()
 
 
