@@ -37,7 +37,6 @@ from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.process import ProcessDriver
-from nodeagent.shim import _start_ticks
 from nsml.clock import SystemClock, in_thread
 
 if TYPE_CHECKING:
@@ -500,11 +499,16 @@ async def test_a_number_that_another_process_has_by_now_is_not_the_shim(
         await soon(driver.wait(spec.replica_id))
     folder.exit.unlink()
     claim = json.loads(folder.shim.read_bytes())
-    other = {"pid": os.getpid(), "start_ticks": _start_ticks(), "boot_id": claim["boot_id"]}
+    bystander = await asyncio.create_subprocess_exec("sleep", "1000")
+    ticks = int(text_of(f"/proc/{bystander.pid}/stat").rpartition(")")[2].split()[19])
+    other = {"pid": bystander.pid, "start_ticks": ticks, "boot_id": claim["boot_id"]}
     other |= {"boot_id": "0"} if of == "another boot" else {"start_ticks": claim["start_ticks"]}
     folder.shim.write_text(json.dumps(other))
     async with real.new_driver() as driver:
         (found,) = await soon(driver.list())
+    assert bystander.returncode is None
+    bystander.kill()
+    await bystander.wait()
     assert found.exit is not None
     assert found.exit.why is ExitWhy.SHIM_LOST
 

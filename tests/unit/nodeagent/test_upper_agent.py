@@ -608,6 +608,32 @@ def test_finalized_waits_for_the_last_acknowledgement(tmp_path: Path) -> None:
     on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(output=b"hello\n")])})
 
 
+def test_a_session_is_not_final_before_its_checkpoints_are_durable(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    commit = ScriptedPlatform.CommitCheckpoint
+
+    async def slowly(platform: ScriptedPlatform, request: Any, context: Any) -> Any:
+        await asyncio.sleep(5)
+        return await commit(platform, request, context)
+
+    monkeypatch.setattr(ScriptedPlatform, "CommitCheckpoint", slowly)
+    saved = {"kind": "checkpoint", "name": "best", "folder": "1-best/model", "time": 1.0}
+
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            folder = ReplicaFolders(tmp_path / "replicas").of(world.started[0].replica_id)
+            (folder.checkpoints / "1-best" / "model").mkdir(parents=True)
+            (folder.checkpoints / "1-best" / "model" / "w").write_text("weights")
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            assert (S, "best") in world.platform.checkpoints
+
+    acts = [Act(after_s=5, records=[{**saved, "files": [["w", 7]]}])]
+    on_virtual_time(tmp_path, test, {"train": Script(acts=acts)})
+
+
 def test_nothing_is_removed_before_its_end_is_known(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         platform = world.platform
