@@ -461,6 +461,24 @@ def test_a_replica_that_has_ended_is_not_started_again_while_it_is_listed(tmp_pa
     on_virtual_time(tmp_path, test)
 
 
+def test_contact_keeps_what_would_be_lost_without(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        replica_id = ReplicaId(session_id=S, attempt=1, rank=0)
+        async with world.agent():
+            await world.platform.order(assignment(S, "train", lost_after=60.0))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            await world.clock.sleep(300)
+            assert world.machine.running(replica_id)
+            world.network.cut("n1", "cp")
+            await world.clock.sleep(300)
+            assert not world.machine.running(replica_id)
+            world.network.heal("n1", "cp")
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_LOST_AFTER
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
 def test_an_agent_follows_the_leader(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         standby = ScriptedPlatform()

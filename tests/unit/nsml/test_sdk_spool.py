@@ -297,7 +297,7 @@ def test_files_with_numbers_of_other_alphabets_are_no_hindrance(tmp_path: Path) 
     assert read(tmp_path / "1.records") == [{}]
 
 
-@pytest.mark.parametrize("kind", ["metric", "state"])
+@pytest.mark.parametrize("kind", ["metric", "state", "checkpoint"])
 def test_what_is_owed_is_written_at_exit_when_no_report_follows(tmp_path: Path, kind: str) -> None:
     done = run_in_session(
         tmp_path,
@@ -308,6 +308,9 @@ nsml.report(a=1)
 resource.setrlimit(resource.RLIMIT_FSIZE, (50, hard))
 if KIND == "metric":
     nsml.report(a=2)
+elif KIND == "checkpoint":
+    nsml.bind(save=lambda path: open(path + "/w", "w").close())
+    nsml.save("best")
 else:
     nsml._session._SESSION._record_state("PAUSED")
 resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
@@ -316,7 +319,7 @@ resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith("nsml: records ")
     kinds = [record["kind"] for record in read(tmp_path / "spool/1.records")]
-    assert kinds == ["metric", "dropped" if kind == "metric" else "state"]
+    assert kinds == ["metric", "dropped" if kind == "metric" else kind]
 
 
 def test_a_folder_that_cannot_be_written_costs_nothing_but_the_records(
