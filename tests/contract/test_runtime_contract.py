@@ -351,10 +351,10 @@ async def test_silence_ends_the_replica(bench: Bench) -> None:
 
 async def test_contact_keeps_the_replica(bench: Bench) -> None:
     async with bench.new_driver() as driver:
-        spec = bench.spec(RUNS_ON, lost_after_s=1.0, grace_s=0.1)
+        spec = bench.spec(RUNS_ON, lost_after_s=2.5, grace_s=0.1)
         await driver.start(spec)
         loop = asyncio.get_running_loop()
-        until_at = loop.time() + 1.5
+        until_at = loop.time() + 3.0
         while loop.time() < until_at:
             bench.touch(spec.replica_id)
             await asyncio.sleep(0.05)
