@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import stat
-from dataclasses import replace
 from pathlib import Path
 
 import grpc
@@ -182,7 +181,7 @@ async def test_a_pinned_platform_is_itself_under_any_name(live: Live, tmp_path: 
     async with connect(pinned) as client:
         with pytest.raises(NotSignedIn):
             await client.accounts.caller()
-    async with connect(replace(pinned, server_name=""), deadline_s=5) as client:
+    async with connect(pinned._replace(server_name=""), deadline_s=5) as client:
         with pytest.raises(Unavailable):
             await client.accounts.caller()
 
