@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import time
 from json import encoder as json_encoder
 from math import isfinite, isinf, isnan
@@ -14,6 +15,9 @@ if TYPE_CHECKING:
 
 
 _NOT_VALUES = frozenset(("step", "walltime"))
+_LARGEST_INTEGER = 1 << 1023
+"""Larger ones no float holds, and so no reader of the record."""
+_DIGITS = 308
 
 
 class Reporter:
@@ -36,13 +40,15 @@ class Reporter:
                 `walltime` is always the time of the call.
 
         Raises:
-            TypeError: a value is not JSON serializable (a tensor, numpy.float32): use float().
+            TypeError: a value is not JSON serializable (a tensor, numpy.float32): use float(); or
+                it is an integer beyond all floats.
         """
         step = kwargs.get("step")
+        is_plain = type(step) is int and -_LARGEST_INTEGER < step < _LARGEST_INTEGER
         record = {
             "kind": "metric",
             "time": time.time(),
-            "step": step if step is None or type(step) is int else _number(step),
+            "step": step if is_plain or step is None else _number(step),
             "values": {
                 name.replace("__", "/") if "__" in name else name: value
                 for name, value in kwargs.items()
@@ -77,7 +83,20 @@ def encode(record: Dict[str, Any]) -> bytes:
             text = _dumps(_without_special_numbers(record))
     except (ValueError, RecursionError) as error:
         raise TypeError(f"the value is not JSON serializable: {error}") from error
+    if len(text) > _DIGITS and re.search(r"[0-9]{%d}" % _DIGITS, text) and _has_huge(record):
+        raise TypeError("the value is not JSON serializable: an integer beyond all floats")
     return text.encode("utf-8", "replace")
+
+
+def _has_huge(value: Any) -> bool:
+    """Whether an integer is in it that is beyond all floats."""
+    if isinstance(value, int):
+        return not -_LARGEST_INTEGER < value < _LARGEST_INTEGER
+    if isinstance(value, dict):
+        return any(_has_huge(entry) for entry in value.values())
+    if isinstance(value, (list, tuple)):
+        return any(_has_huge(entry) for entry in value)
+    return False
 
 
 def _number(step: Any) -> Any:
@@ -87,7 +106,8 @@ def _number(step: Any) -> Any:
         TypeError: it is not even JSON serializable.
     """
     if hasattr(type(step), "__index__"):
-        return int(step)
+        number = int(step)
+        return number if -_LARGEST_INTEGER < number < _LARGEST_INTEGER else None
     if not isinstance(step, float):
         encode({"step": step})
         try:

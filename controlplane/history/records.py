@@ -38,7 +38,7 @@ class Report:
 class _Metric(msgspec.Struct):
     kind: str
     time: float = 0.0
-    step: float | str | None = None
+    step: float | int | str | None = None
     values: dict[str, Any] = {}
     summary: bool = False
 
@@ -56,11 +56,23 @@ def report_of(record: bytes) -> Report | None:
         return None
     if not 0 <= metric.time < LATEST_TIME:
         raise ValueError(f"{metric.time} is not a time")
-    if is_deep(metric.values):
-        raise ValueError(f"values are nested over {MAX_DEPTH} levels, or beyond any float")
-    step = _SPECIAL.get(metric.step) if isinstance(metric.step, str) else metric.step
-    values = {name: value for name, value in metric.values.items() if len(name) <= MAX_NAME_CHARS}
-    return Report(metric.time, step, values, metric.summary)
+    # One value that cannot be passed on costs the report no other.
+    values = {
+        name: value
+        for name, value in metric.values.items()
+        if len(name) <= MAX_NAME_CHARS and not is_deep(value, MAX_DEPTH - 1)
+    }
+    return Report(metric.time, _step(metric.step), values, metric.summary)
+
+
+def _step(told: float | str | None) -> float | None:
+    """The step that a record tells; None for none, and for what no float holds."""
+    if told is None or isinstance(told, str):
+        return _SPECIAL.get(told or "")
+    try:
+        return float(told)
+    except OverflowError:
+        return None
 
 
 def is_deep(value: Any, room: int = MAX_DEPTH) -> bool:

@@ -92,10 +92,16 @@ def test_what_json_cannot_carry_is_a_type_error_and_no_record(
 def test_values_that_never_end_are_type_errors_too(recorded: Recorded) -> None:
     circle: list[object] = []
     circle.append(circle)
-    for value in (circle, 10**5000):
+    for value in (circle, 10**5000, 2**1023, -(10**400), {"a": [10**309]}):
         with pytest.raises(TypeError):
             recorded.report(loss=value)
     assert recorded.all() == []
+
+
+def test_what_only_looks_like_a_huge_number_is_recorded(recorded: Recorded) -> None:
+    values = {"a": "9" * 5000, "b": 10**307, "9" * 400: 1, "c": [0] * 400}
+    recorded.report(**values)
+    assert recorded.last()["values"] == values
 
 
 def test_numpy_doubles_and_numbers_that_json_lacks_are_fine(recorded: Recorded) -> None:
@@ -123,6 +129,10 @@ def test_numpy_doubles_and_numbers_that_json_lacks_are_fine(recorded: Recorded) 
         (math.nan, None),
         (math.inf, None),
         ([1], None),
+        (10**300, 10**300),
+        (10**400, None),
+        (-(10**400), None),
+        ("9" * 400, None),
     ],
 )
 def test_a_step_is_a_number_or_nothing(recorded: Recorded, step: Any, recorded_step: Any) -> None:
