@@ -43,12 +43,10 @@ class Reporter:
             TypeError: a value is not JSON serializable (a tensor, numpy.float32): use float(); or
                 it is an integer beyond all floats.
         """
-        step = kwargs.get("step")
-        is_plain = type(step) is int and -_LARGEST_INTEGER < step < _LARGEST_INTEGER
         record = {
             "kind": "metric",
             "time": time.time(),
-            "step": step if is_plain or step is None else _number(step),
+            "step": _step(kwargs.get("step")),
             "values": {
                 name.replace("__", "/") if "__" in name else name: value
                 for name, value in kwargs.items()
@@ -64,7 +62,7 @@ class Reporter:
     def last(self) -> Dict[str, Any]:
         """The last report with its step, names as recorded: what a checkpoint carries along."""
         return {
-            name.replace("__", "/"): value
+            name.replace("__", "/"): _step(value) if name == "step" else value
             for name, value in self._last.items()
             if name != "walltime"
         }
@@ -99,12 +97,14 @@ def _has_huge(value: Any) -> bool:
     return False
 
 
-def _number(step: Any) -> Any:
+def _step(step: Any) -> Any:
     """`step` as a number, None when it is none; numpy's integers are welcome.
 
     Raises:
         TypeError: it is not even JSON serializable.
     """
+    if step is None or (type(step) is int and -_LARGEST_INTEGER < step < _LARGEST_INTEGER):
+        return step
     if hasattr(type(step), "__index__"):
         number = int(step)
         return number if -_LARGEST_INTEGER < number < _LARGEST_INTEGER else None

@@ -139,6 +139,7 @@ def test_a_step_is_a_number_or_nothing(recorded: Recorded, step: Any, recorded_s
     recorded.report(step=step, a=1)
     assert recorded.last()["step"] == recorded_step
     assert recorded.last()["values"] == {"a": 1}
+    assert recorded.reporter.last() == {"step": recorded_step, "a": 1}
 
 
 def test_a_step_that_json_cannot_carry_is_a_type_error(recorded: Recorded) -> None:
