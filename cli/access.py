@@ -145,7 +145,7 @@ def _token(app: App, *, from_stdin: bool) -> str:
             code=ExitCode.USAGE,
             advice="nsml login HOST --token-stdin < FILE",
         )
-    if not secret or not secret.isascii() or not secret.isprintable():
+    if not contexts.is_token(secret):
         raise CommandError("that is not a token", code=ExitCode.USAGE)
     return str(secret)
 

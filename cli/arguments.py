@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -86,6 +87,14 @@ SIZE = _Size()
 GPUS = _Thousandths("gpus", shares_one=True)
 CPUS = _Thousandths("cpus", shares_one=False)
 VARIABLE = _Variable()
+
+
+def shell_words(flag: str, text: str) -> list[str]:
+    """The value of `flag` as a shell splits it; click.UsageError for an open quotation."""
+    try:
+        return shlex.split(text)
+    except ValueError as error:
+        raise click.UsageError(f"{flag}: {error} in {text!r}") from error
 
 
 def split_dataset(reference: str) -> tuple[str, int]:

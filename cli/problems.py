@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.exits import CommandError, ExitCode, code_of
-from nsml.client.contexts import ContextError, NoContext
+from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
 from nsml.view.text import visible
@@ -47,8 +47,9 @@ def problem_of(error: BaseException) -> Problem:
                 advice=error.advice.splitlines(),
             )
         case ContextError():
+            is_sign_in = isinstance(error, (NoContext, DamagedToken))
             return Problem(
-                code=ExitCode.DENIED if isinstance(error, NoContext) else ExitCode.USAGE,
+                code=ExitCode.DENIED if is_sign_in else ExitCode.USAGE,
                 reason="CONTEXT",
                 message=error.message,
                 advice=error.advice.splitlines(),

@@ -7,7 +7,6 @@ nothing behind.
 from __future__ import annotations
 
 import re
-import shlex
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -15,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, Format, new_request_id
-from cli.arguments import CPUS, DATASET, GPUS, SIZE, VARIABLE, split_dataset
+from cli.arguments import CPUS, DATASET, GPUS, SIZE, VARIABLE, shell_words, split_dataset
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_one
@@ -206,10 +205,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
     """The flags and words put together; a usage error where they contradict each other."""
     if given["positional"] and given["entry"]:
         raise click.UsageError("the entry is named twice: ENTRY and -e")
-    try:
-        arguments = shlex.split(given["arguments"])
-    except ValueError as error:
-        raise click.UsageError(f"-a: {error} in {given['arguments']!r}") from error
+    arguments = shell_words("-a", given["arguments"])
     argv: tuple[str, ...] = ()
     if given["is_argv"]:
         if not words:

@@ -16,6 +16,7 @@ from cli.arguments import (
     is_glob,
     session_argument,
     sessions_argument,
+    shell_words,
 )
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, command, near, not_there_yet, pass_app
@@ -74,7 +75,7 @@ def ps(
     --filter takes words such as state:run,queued user:kim ds:mnist name:'kim/*/1*'; other words
     are looked for in name, memo and arguments. All of them must fit.
     """
-    words = [word for text in filters for word in shlex.split(text)]
+    words = [word for text in filters for word in shell_words("--filter", text)]
     words += [f"user:{user}" for user in users] + (["user:@me"] if mine else [])
     words += [f"state:{state}" for state in states] + ([f"ds:{dataset}"] if dataset else [])
     if search:

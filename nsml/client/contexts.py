@@ -45,6 +45,10 @@ class NoContext(ContextError):
     """Nothing says which platform: there is no configuration yet."""
 
 
+class DamagedToken(ContextError):
+    """The file of the token holds something else."""
+
+
 class Context(NamedTuple):
     """One platform as one user sees it."""
 
@@ -59,15 +63,26 @@ class Context(NamedTuple):
     own authority in `ca` it is that of all its listeners, whatever the host is called here."""
 
     def token(self) -> str | None:
-        """The secret; None without a file. Raises ContextError for a file that cannot be read."""
+        """The secret; None without a file.
+
+        Raises ContextError for a file that cannot be read, DamagedToken for one without a token.
+        """
         if self.token_file is None:
             return None
         try:
-            return self.token_file.read_text(encoding="utf-8").strip() or None
+            secret = self.token_file.read_text(encoding="utf-8", errors="replace").strip()
         except FileNotFoundError:
             return None
-        except (OSError, UnicodeDecodeError) as error:
-            raise ContextError(f"cannot read the token file {self.token_file}: {error}") from error
+        except OSError as error:
+            raise ContextError(
+                f"cannot read the token file {self.token_file}: {error.strerror}"
+            ) from error
+        if secret and not is_token(secret):
+            raise DamagedToken(
+                f"the token file {self.token_file} is damaged",
+                advice=f"nsml login {self.server}",
+            )
+        return secret or None
 
 
 class Config(NamedTuple):
@@ -129,6 +144,8 @@ def load(environ: Mapping[str, str]) -> Config:
         return Config(folder=folder)
     except OSError as error:
         raise ContextError(f"cannot read {folder / FILE_NAME}: {error}") from error
+    except UnicodeDecodeError as error:
+        raise ContextError(f"{folder / FILE_NAME} is not UTF-8: {error}") from error
     try:
         tree = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
@@ -137,21 +154,40 @@ def load(environ: Mapping[str, str]) -> Config:
 
 
 def _parse(folder: Path, tree: Mapping[str, Any]) -> Config:
+    file = folder / FILE_NAME
     contexts: dict[str, Context] = {}
-    for name, entry in dict(tree.get("contexts", {})).items():
-        if not isinstance(entry, dict) or not isinstance(entry.get("server"), str):
-            raise ContextError(f"{folder / FILE_NAME}: [contexts.{name}] has no server")
+    for name, entry in _table(file, tree, "contexts").items():
+        if not isinstance(entry, dict) or "server" not in entry:
+            raise ContextError(f"{file}: [contexts.{name}] has no server")
+        ca, token_file = _text(file, entry, "ca"), _text(file, entry, "token_file")
         contexts[name] = Context(
             name=name,
-            server=entry["server"],
-            ca=Path(entry["ca"]) if entry.get("ca") else None,
-            token_file=Path(entry["token_file"]) if entry.get("token_file") else None,
-            server_name=str(entry.get("server_name", "")),
+            server=_text(file, entry, "server"),
+            ca=Path(ca) if ca else None,
+            token_file=Path(token_file) if token_file else None,
+            server_name=_text(file, entry, "server_name"),
         )
-    settings = {str(k): str(v) for k, v in dict(tree.get("settings", {})).items()}
+    settings = _table(file, tree, "settings")
     return Config(
-        folder=folder, current=str(tree.get("current", "")), contexts=contexts, settings=settings
+        folder=folder,
+        current=_text(file, tree, "current"),
+        contexts=contexts,
+        settings={key: _text(file, settings, key) for key in settings},
     )
+
+
+def _table(file: Path, tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    found = tree.get(key, {})
+    if not isinstance(found, dict):
+        raise ContextError(f"{file}: {key} is not a table")
+    return found
+
+
+def _text(file: Path, tree: Mapping[str, Any], key: str) -> str:
+    found = tree.get(key, "")
+    if not isinstance(found, str):
+        raise ContextError(f"{file}: {key} is not text in quotes")
+    return found
 
 
 def save(config: Config) -> None:
@@ -222,6 +258,11 @@ def choose(config: Config, environ: Mapping[str, str], name: str | None = None) 
         )
     token_file = environ.get("NSML_TOKEN_FILE")
     return found._replace(token_file=Path(token_file)) if token_file else found
+
+
+def is_token(text: str) -> bool:
+    """Whether this can be a token at all: visible ASCII, as a header carries it."""
+    return bool(text) and text.isascii() and text.isprintable()
 
 
 def check_name(name: str) -> None:

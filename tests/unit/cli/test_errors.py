@@ -40,6 +40,7 @@ from nsml.v1 import sessions_pb2 as pb
         (["memo", "1", "x"], 2, "one of: kim/cifar/1"),
         (["model", "pull", "kim/mnist/1", "44"], 5, "no checkpoint '44'"),
         (["ps", "--filter", "stat:run"], 2, "cannot filter by 'stat'"),
+        (["ps", "--filter", "user:'kim"], 2, '--filter: No closing quotation in "user:\'kim"'),
         (["ps", "--state", "runing"], 2, "state:running"),
         (["ps", "-o", "xml"], 2, "xml"),
         (["ps", "-w", "-o", "json"], 2, "nsml ps -w -o jsonl"),
@@ -146,6 +147,28 @@ def test_a_wrong_token(nsml, home):
     assert result.code == 4
     assert "the token is not valid" in result.stderr
     assert "nsml login" in result.stderr
+
+
+@pytest.mark.parametrize("content", ["tökén\n", "two\nlines\n", "\x1b[31m", b"\xff\xfe"])
+@pytest.mark.parametrize("words", [["ps"], ["ps", "-a"], ["status"]])
+@pytest.mark.parametrize("way", ["socket", "address"])
+def test_a_damaged_token_is_told_with_its_file(nsml, server, home, content, words, way):
+    where = f"unix:{server.socket}" if way == "socket" else server.address
+    content = content if isinstance(content, bytes) else content.encode()
+    (home / "token").write_bytes(content)
+    result = nsml(*words, check=False, NSML_SERVER=where)
+    assert (result.code, result.stdout) == (4, "")
+    first, *rest = result.stderr.splitlines()
+    assert first == f"error: the token file {home / 'token'} is damaged"
+    assert f"nsml login {where}" in rest[-1]
+
+
+@pytest.mark.parametrize("content", [b"contexts = 5", b'contexts = "ab"', b"\xff\xfe"])
+def test_a_damaged_configuration_is_told_with_its_file(nsml, home, content):
+    (home / "config.toml").write_bytes(content)
+    result = nsml("ps", check=False)
+    assert (result.code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"error: {home / 'config.toml'}")
 
 
 def test_no_platform_at_all(nsml):

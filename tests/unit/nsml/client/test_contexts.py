@@ -65,7 +65,21 @@ def test_a_token_never_goes_to_another_server():
     assert contexts.choose(config, both).token_file == Path("/other")
 
 
-@pytest.mark.parametrize("text", ["current = ", "[contexts.a]\nserver = 3\n", "contexts = {a = 1}"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "current = ",
+        "current = 5",
+        "[contexts.a]\nserver = 3\n",
+        "contexts = {a = 1}",
+        "contexts = 5",
+        'contexts = "ab"',
+        '[contexts.a]\nserver = "a:1"\nca = 5\n',
+        '[contexts.a]\nserver = "a:1"\ntoken_file = ["x"]\n',
+        "settings = 5",
+        "[settings]\noutput = 5\n",
+    ],
+)
 def test_a_broken_file_is_told(environ, text):
     folder = contexts.config_folder(environ)
     folder.mkdir()
