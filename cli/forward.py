@@ -16,6 +16,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.ports import LOOPBACK, refusal
 from nsml.client.errors import AlreadyEnded, ClientError, Denied, NotFound, NotSignedIn
+from nsml.concurrency import TaskGroup
 from nsml.view.text import visible
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ class _Forwarder:
         self._session = session
         self._service = service
         self._rank = rank
-        self._connections = asyncio.TaskGroup()
+        self._connections = TaskGroup()
 
     async def serve(self, host: str, port: int) -> None:
         """Until cancelled, or until no connection can succeed any more.
@@ -126,7 +127,7 @@ class _Forwarder:
 
 async def _join(tunnel: Tunnel, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
     try:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             asking = group.create_task(_ask(tunnel, reader))
             while data := await tunnel.read():
                 writer.write(data)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
@@ -93,8 +92,10 @@ async def _show_all(client: Client, readers: Sequence[LogReader], *, follow: boo
         for reader in readers:
             await reader.show(client, follow=False)
         return
+    from nsml.concurrency import TaskGroup
+
     try:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             for reader in readers:
                 group.create_task(reader.show(client, follow=True))
     except BaseExceptionGroup as failed:

@@ -5,7 +5,6 @@ No sockets and no files here: `server.py` adds them, the simulation does without
 
 from __future__ import annotations
 
-import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
@@ -53,6 +52,7 @@ from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.store.election import Candidate
 from controlplane.store.interface import Get, Put, Transaction, absent
 from nsml.clock import inline
+from nsml.concurrency import TaskGroup
 from nsml.v1 import (
     accounts_pb2_grpc,
     agents_pb2_grpc,
@@ -216,7 +216,7 @@ class ControlPlane:
 
     async def run(self) -> None:
         """Follow the store, take submissions and lead when elected; until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             group.create_task(self.identities.run(), name="identities")
             group.create_task(self.state.follow(), name="state")
             group.create_task(self.submitter.run(), name="submit")

@@ -39,6 +39,7 @@ from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.streams import Cursor, StreamId
 from nodeagent.tunnels import Tunnels
 from nsml._version import VERSION
+from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 
@@ -103,7 +104,7 @@ class Agent:
         self._cluster_id = await self._parts.run(self._parts.journal.cluster_id)
         ready = self._settings.data / "ready.json"
         try:
-            async with self._tunnels, self._replicas, asyncio.TaskGroup() as group:
+            async with self._tunnels, self._replicas, TaskGroup() as group:
                 group.create_task(self._ingest.run())
                 group.create_task(self._measure())
                 if self._parts.renew is not None:
@@ -300,7 +301,7 @@ async def _serve(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     try:
-        async with opened(settings) as parts, asyncio.TaskGroup() as group:
+        async with opened(settings) as parts, TaskGroup() as group:
             working = group.create_task(Agent(settings, parts).run())
             await stopping.wait()
             log.info("agent.stopping", node=settings.node)

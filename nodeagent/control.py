@@ -16,6 +16,7 @@ from nodeagent.link import Backoff, Link
 from nodeagent.outbox import Outbox, replica_of
 from nsml.client.errors import ClientError, Unavailable, translate
 from nsml.clock import Clock
+from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 
 _HEARTBEAT_SHARE = 0.6
@@ -133,7 +134,7 @@ class Control:
         call = self._link.open("AgentService/Control", pb.ControlRequest, pb.ControlResponse)
         try:
             stream = await self._register(call)
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 writer = group.create_task(self._write(stream))
                 failure = await self._read_all(stream)
                 writer.cancel()

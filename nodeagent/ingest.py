@@ -27,6 +27,7 @@ from nodeagent.spool import ReplicaSpool, SpoolFollower
 from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
 from nodeagent.transfer import uninterrupted
 from nsml.clock import Clock, Offload
+from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 
 T = TypeVar("T")
@@ -196,7 +197,7 @@ class Ingest:
         self._backoff = Backoff(clock, rng, longest_s=longest_backoff_s)
         self._collections: dict[ReplicaId, Collection] = {}
         self._pumps: dict[ReplicaId, asyncio.Task[None]] = {}
-        self._group: asyncio.TaskGroup | None = None
+        self._group: TaskGroup | None = None
         self._outgoing: Outgoing = asyncio.Queue(_QUEUED_CHUNKS)
 
     @asynccontextmanager
@@ -230,7 +231,7 @@ class Ingest:
         call = self._link.open("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
         self._outgoing = asyncio.Queue(_QUEUED_CHUNKS)
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 self._group = group
                 sender = group.create_task(self._send(call))
                 for collection in self._collections.values():

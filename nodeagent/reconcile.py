@@ -14,6 +14,7 @@ from nodeagent.outbox import replica_message, replica_of
 from nodeagent.reports import exit_of, report_of
 from nodeagent.runner import Place, Runner
 from nodeagent.runtimes.interface import ReplicaFacts, ReplicaState
+from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
@@ -53,7 +54,7 @@ class Replicas:
         self._runners: dict[ReplicaId, Runner] = {}
         self._waiting: dict[ReplicaId, ReplicaFacts] = {}
         self._tasks: dict[ReplicaId, asyncio.Task[None]] = {}
-        self._group = asyncio.TaskGroup()
+        self._group = TaskGroup()
 
     async def __aenter__(self) -> Self:
         """Take up the replicas that an earlier agent left, and go on with their lives."""

@@ -30,6 +30,7 @@ from nodeagent.runtimes.interface import (
     StartRefused,
 )
 from nsml.clock import Clock, Offload
+from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
@@ -197,7 +198,7 @@ class Runner:
         return None
 
     async def _prepare(self, hooks: Sequence[Hook], draft: Draft) -> PreparationFailed | None:
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             self._preparing = group.create_task(_run_hooks(hooks, draft))
         preparing, self._preparing = self._preparing, None
         return None if preparing.cancelled() else preparing.result()
@@ -236,7 +237,7 @@ class Runner:
         uploads = self.place.uploads(self.replica_id, self.folder)
         await uploads.restore()
         collecting = self.place.collect(self.replica_id, self.folder, uploads, self._paused)
-        async with collecting as collection, asyncio.TaskGroup() as group:
+        async with collecting as collection, TaskGroup() as group:
             uploading = group.create_task(uploads.work())
             if end is None:
                 end = await self._watch()

@@ -26,6 +26,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Link
 from nodeagent.outbox import replica_of
 from nsml.clock import Clock
+from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 
 _MOST_OPEN = 256
@@ -63,7 +64,7 @@ class Tunnels:
         self._has_sockets = has_sockets
         self._folders: dict[ReplicaId, ReplicaFolder] = {}
         self._open: dict[asyncio.Task[None], ReplicaId | None] = {}
-        self._group = asyncio.TaskGroup()
+        self._group = TaskGroup()
 
     async def __aenter__(self) -> Self:
         """Begin."""
@@ -205,7 +206,7 @@ class _Relay:
 
     async def run(self) -> None:
         """Until the call is over."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             giving = group.create_task(self._give())
             if not await self._take():
                 # It takes nothing more; it may still speak.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +10,7 @@ import structlog
 from controlplane.domain.errors import NotLeader
 from controlplane.operations.committer import Deposed
 from controlplane.store.election import Candidate, Leader, Leadership, LeadershipLost, watch_leader
+from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -77,7 +77,7 @@ class LeaderLoop:
 
     async def run(self) -> None:
         """Stand, lead, stand again; until cancelled."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             group.create_task(self._observe(), name="leader.watch")
             group.create_task(self._stand(), name="leader.stand")
 
@@ -105,7 +105,7 @@ class LeaderLoop:
         self._term = leadership.term
         self._contacts.restart()
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 group.create_task(self._committer.run(leadership.fence), name="leader.commit")
                 for loop in self._loops:
                     group.create_task(_coroutine(loop), name="leader.loop")

@@ -27,6 +27,7 @@ from controlplane.services.convert.agents import (
 from controlplane.services.convert.times import duration
 from controlplane.services.errors import Context, streaming
 from controlplane.services.tunnels import first_frame, passing
+from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2, agents_pb2_grpc
 
 if TYPE_CHECKING:
@@ -161,7 +162,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
 
     async def _read(self, link: Link, requests: AsyncIterator[agents_pb2.ControlRequest]) -> None:
         """Take what the agent says, many reports at once."""
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             async for request in requests:
                 self._contacts.heard(link.node)
                 if request.WhichOneof("kind") == "report":

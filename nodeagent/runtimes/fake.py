@@ -26,6 +26,7 @@ from nodeagent.runtimes.interface import (
 )
 from nodeagent.runtimes.records import read_exit, write_exit, write_stop
 from nsml._frames import MAGIC, frame
+from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -98,7 +99,7 @@ class FakeMachine:
     def __init__(self, clock: Clock, script_of: Callable[[ReplicaSpec], Script]) -> None:
         self._clock = clock
         self._script_of = script_of
-        self._group = asyncio.TaskGroup()
+        self._group = TaskGroup()
         self._tasks: dict[ReplicaId, asyncio.Task[None]] = {}
         self._processes: dict[ReplicaId, _Process] = {}
 
@@ -156,7 +157,7 @@ class FakeMachine:
 
     async def _live(self, process: _Process) -> None:
         try:
-            async with asyncio.TaskGroup() as group:
+            async with TaskGroup() as group:
                 beside = [
                     group.create_task(self._act(process)),
                     group.create_task(self._keep_limits(process)),

@@ -1,7 +1,15 @@
-"""Where those who ask the wrong control plane are sent."""
+"""Leading, its end, and where those who ask the wrong control plane are sent."""
 
 from __future__ import annotations
 
+import asyncio
+
+import pytest
+
+from controlplane.loops.leader import LeaderLoop
+from controlplane.operations.committer import Deposed
+from controlplane.plane import Character, ControlPlane, ensure_cluster
+from controlplane.store.election import Candidate
 from tests.unit.controlplane.rig import serving, surroundings, until
 
 
@@ -26,3 +34,48 @@ async def test_nobody_is_sent_to_where_they_are() -> None:
         expected = "b.example:1" if leader.member == "other" else ""
         assert again.plane.leading.leader_address() == expected
         assert died.plane.leading.leader_address() == expected
+
+
+@pytest.mark.parametrize("turns", range(30))
+async def test_it_ends_when_told_also_while_it_is_deposed(turns: int) -> None:
+    """Told at every turn of the event loop from the loss of its term on."""
+    leads, lost = asyncio.Event(), asyncio.Event()
+
+    async def loses() -> None:
+        leads.set()
+        await lost.wait()
+        raise Deposed
+
+    async def lingers() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            for _ in range(10):
+                await asyncio.sleep(0)
+
+    async with surroundings() as on:
+        cluster = await ensure_cluster(on, "embedded")
+        plane = ControlPlane(on, Character(member="one", version="test"), cluster)
+        following = asyncio.create_task(plane.state.follow())
+        leading = asyncio.create_task(
+            LeaderLoop(
+                store=on.store,
+                state=plane.state,
+                committer=plane.committer,
+                contacts=plane.contacts,
+                clock=on.clock,
+                candidate=Candidate(member="one", address=""),
+                ttl_s=3.0,
+                loops=(loses, lingers),
+            ).run()
+        )
+        await leads.wait()
+        lost.set()
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        leading.cancel()
+        done, _ = await asyncio.wait([leading], timeout=5)
+        assert done == {leading}
+        assert leading.cancelled()
+        following.cancel()
+        await asyncio.wait([following])

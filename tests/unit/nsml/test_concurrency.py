@@ -1,0 +1,60 @@
+"""A cancellation that meets a failure."""
+
+import asyncio
+
+import pytest
+
+from nsml.concurrency import TaskGroup
+
+
+async def fails_when_cancelled() -> None:
+    try:
+        await asyncio.Event().wait()
+    finally:
+        raise OSError("while it ended")
+
+
+async def outlives_failures(started: asyncio.Event) -> None:
+    while True:
+        try:
+            async with TaskGroup() as group:
+                group.create_task(fails_when_cancelled())
+                await asyncio.sleep(0)
+                started.set()
+                await asyncio.Event().wait()
+        except* OSError:
+            pass
+        await asyncio.sleep(0)
+
+
+async def test_a_cancellation_ends_a_loop_that_outlives_failures() -> None:
+    started = asyncio.Event()
+    loop = asyncio.create_task(outlives_failures(started))
+    await started.wait()
+    loop.cancel()
+    done, _ = await asyncio.wait([loop], timeout=5)
+    assert loop in done
+    assert loop.cancelled()
+
+
+async def test_failures_without_a_cancellation_are_raised_once() -> None:
+    with pytest.raises(ExceptionGroup) as failed:
+        await waits_beside_a_failure()
+    assert [str(one) for one in failed.value.exceptions] == ["at once"]
+    await asyncio.sleep(0)  # nothing is left to be cancelled
+
+
+async def test_a_body_that_ends_well_is_no_cancellation() -> None:
+    async with TaskGroup() as group:
+        group.create_task(asyncio.sleep(0))
+    await asyncio.sleep(0)
+
+
+async def waits_beside_a_failure() -> None:
+    async with TaskGroup() as group:
+        group.create_task(fails())
+        await asyncio.Event().wait()
+
+
+async def fails() -> None:
+    raise OSError("at once")
