@@ -20,6 +20,7 @@ from nsml.client import contexts
 from nsml.client.calls import Client
 from nsml.client.connect import connect
 from nsml.client.streams import ENDED_STATES, watch_sessions
+from nsml.concurrency import TaskGroup
 from nsml.v1 import resources_pb2, sessions_pb2
 
 SESSIONS = 300
@@ -102,7 +103,7 @@ async def measure(environment: Mapping[str, str]) -> dict[str, float]:
     context = contexts.choose(contexts.load(environment), environment)
     async with connect(context) as client:
         ends = Ends(client)
-        async with asyncio.TaskGroup() as group:
+        async with TaskGroup() as group:
             follower = group.create_task(ends.follow())
             await singles(client, ends)  # not counted: everything is warm after it
             rate = await many(client, ends)

@@ -73,10 +73,11 @@ class Platform:
         stdin: str | None = None,
         timeout_s: float = 60,
         environment: dict[str, str] | None = None,
+        by: Sequence[str] = (),
     ) -> subprocess.CompletedProcess[str]:
-        """Run `nsml ARGUMENTS`; with `check` a failure raises with its output."""
+        """Run `nsml ARGUMENTS`, `by` another program; with `check` a failure raises with its output."""
         done = subprocess.run(
-            [str(PROGRAMS / "nsml"), *arguments],
+            [*by, str(PROGRAMS / "nsml"), *arguments],
             cwd=cwd or self.folder,
             env={**self.environment, **(environment or {})},
             input=stdin,
