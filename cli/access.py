@@ -11,7 +11,7 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, pass_app
+from cli.group import Group, Refused, command, pass_app
 from cli.output import write_list
 from nsml.client import contexts
 from nsml.view.tables import Column
@@ -58,7 +58,7 @@ class Trust:
     help="The platform's certificate authority, PEM.",
 )
 @click.option("--name", metavar="CONTEXT", help="Name of the context; default: the host's.")
-@click.option("-p", "--password", hidden=True, expose_value=False, callback=_refuse_password)
+@click.option("-p", "--password", cls=Refused, callback=_refuse_password)
 @pass_app
 def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str | None) -> None:
     """Use the platform at HOST[:PORT] from now on, with a token from its administrator.

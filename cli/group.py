@@ -171,11 +171,15 @@ def command(
 
 
 class Group(click.Group):
-    """A group that suggests the command that was meant."""
+    """A group that suggests the command that was meant, and alone shows its help."""
 
     def __init__(self, *args: Any, **kw: Any) -> None:
         kw.setdefault("context_settings", HELP_NAMES)
         super().__init__(*args, **kw)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Nothing at all asks for help: that is no mistake."""
+        return super().parse_args(ctx, args or ["--help"])
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -184,8 +188,6 @@ class Group(click.Group):
         name = args[0]
         found = self.get_command(ctx, name)
         if found is None and not ctx.resilient_parsing:
-            if name.startswith("-"):
-                ctx.fail(f"no such option: {name}")
             raise NoSuchCommand(name, near(name, self.list_commands(ctx)), ctx)
         return name, found, args[1:]
 
@@ -237,6 +239,26 @@ class LazyGroup(Group):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
 
 
+class Refused(click.Option):
+    """An option that is known only to say why it is not taken: neither shown nor suggested."""
+
+    def __init__(self, *args: Any, **kw: Any) -> None:
+        super().__init__(*args, **kw, hidden=True, expose_value=False)
+
+
+def suggestions(wrong: click.NoSuchOption) -> list[str]:
+    """The options that were perhaps meant, the nearest first."""
+    if wrong.ctx is None:
+        return []
+    offered = [
+        name
+        for option in wrong.ctx.command.get_params(wrong.ctx)
+        if isinstance(option, click.Option) and not isinstance(option, Refused)
+        for name in (*option.opts, *option.secondary_opts)
+    ]
+    return near(wrong.option_name, offered)
+
+
 def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
     """Flags that NSML has and this version has not: refused, never ignored."""
 
@@ -249,7 +271,6 @@ def not_there_yet(*flags: str, is_flag: bool = False) -> Callable[[Any], Any]:
         f"_{flags[0].strip('-').replace('-', '_')}",
         is_flag=is_flag,
         default=None,
-        hidden=True,
-        expose_value=False,
+        cls=Refused,
         callback=refuse,
     )

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 
 from cli import listing
 from cli.app import App, Format
-from cli.exits import ExitCode
+from cli.exits import CommandError, ExitCode
+from nsml.client.contexts import ContextError
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -78,7 +79,7 @@ def _invoke(arguments: Sequence[str], app: App) -> int:
     from cli.root import PROGRAM, root
 
     try:
-        with root.make_context(PROGRAM, list(arguments) or ["--help"], obj=app) as context:
+        with root.make_context(PROGRAM, list(arguments), obj=app) as context:
             result = root.invoke(context)
     except click.exceptions.Abort:
         return ExitCode.INTERRUPTED
@@ -88,19 +89,14 @@ def _invoke(arguments: Sequence[str], app: App) -> int:
 
 
 def _fail(error: Exception, arguments: Sequence[str], app: App) -> int:
-    from cli.problems import EXPECTED, as_json, lines, problem_of
+    from cli.problems import EXPECTED, as_json, defect, lines, problem_of
 
-    if isinstance(error, EXPECTED):
-        problem = problem_of(error)
-    else:
-        from cli.problems import defect
-
-        problem = defect(error)
+    problem = problem_of(error) if isinstance(error, EXPECTED) else defect(error)
     if app.flags.is_debug or app.environ.get("NSML_DEBUG"):
         import traceback
 
         app.stderr.write("".join(traceback.format_exception(error)))
-    if _wants_json(arguments, app):
+    if _wants_json(error, arguments, app):
         app.stderr.write(as_json(problem) + "\n")
     else:
         for number, line in enumerate(lines(problem)):
@@ -109,16 +105,32 @@ def _fail(error: Exception, arguments: Sequence[str], app: App) -> int:
     return problem.code
 
 
-def _wants_json(arguments: Sequence[str], app: App) -> bool:
-    """Whether errors are for programs: decided from the words where they were not parsed."""
-    if app.flags.output is not None:
-        return app.flags.output in {Format.JSON, Format.JSONL}
-    words = list(arguments)[: list(arguments).index("--")] if "--" in arguments else arguments
-    return any(
-        word in {"-j", "--json", "-ojson", "--output=json", "--json-return"}
-        or (word in {"-o", "--output"} and list(words[place + 1 : place + 2]) == ["json"])
-        for place, word in enumerate(words)
+def _wants_json(error: Exception, arguments: Sequence[str], app: App) -> bool:
+    """Whether errors are for programs, as the output is; in words where no format is known."""
+    import click
+
+    if isinstance(error, click.UsageError) and app.flags.output is None:
+        _note_format(arguments, app)
+    try:
+        return app.format in {Format.JSON, Format.JSONL}
+    except (CommandError, ContextError):
+        return False
+
+
+def _note_format(arguments: Sequence[str], app: App) -> None:
+    """Find the flags of the format in a line that could not be parsed as a whole."""
+    import click
+
+    from cli.group import output_options
+
+    lenient = click.Command(
+        name=None,
+        params=output_options(),
+        add_help_option=False,
+        context_settings={"ignore_unknown_options": True, "allow_extra_args": True},
     )
+    with contextlib.suppress(click.UsageError):
+        lenient.make_context(None, list(arguments), obj=app)
 
 
 def _close_quietly(stream: IO[str]) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.exits import CommandError, ExitCode, code_of
+from cli.group import suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
@@ -90,9 +91,9 @@ def _usage_problem(error: click.ClickException) -> Problem:
     message = error.format_message()
     if isinstance(error, click.UsageError) and error.ctx is not None:
         path = error.ctx.command_path
-        if isinstance(error, click.NoSuchOption) and error.possibilities:
+        if isinstance(error, click.NoSuchOption):
             message = f"no such option: {error.option_name}"
-            advice += [f"{path} {near}" for near in sorted(error.possibilities)[:3]]
+            advice += [f"{path} {name}" for name in suggestions(error)]
         advice.append(f"{path} --help")
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
     return Problem(code=code, reason="USAGE", message=message.rstrip("."), advice=advice)

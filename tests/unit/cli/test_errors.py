@@ -18,7 +18,14 @@ from nsml.v1 import sessions_pb2 as pb
         (["datset", "ls"], 2, "did you mean 'dataset'"),
         (["model", "lst", "@last"], 2, "did you mean 'ls'"),
         (["ps", "--al"], 2, "nsml ps --all"),
-        (["run", "--gpu", "1"], 2, "--gpus"),
+        (
+            ["run", "--gpu", "1"],
+            2,
+            "no such option: --gpu\n  try: nsml run --gpus\n       nsml run --c",
+        ),
+        (["run", "-z"], 2, "no such option: -z\n  try: nsml run --help"),
+        (["--contxt", "lab", "ps"], 2, "no such option: --contxt\n  try: nsml --context"),
+        (["login", "lab", "--pasword"], 2, "no such option: --pasword\n  try: nsml login --help"),
         (["run", "--image", "x"], 2, "--image is not there yet"),
         (["run", "--shm-size", "1G"], 2, "--shm-size is not there yet"),
         (["run", "-g", "1.5"], 2, "only whole GPUs"),
@@ -183,10 +190,49 @@ def test_a_timeout_has_its_own_code(nsml, state):
     assert result.code == 8
 
 
-def test_an_error_as_json_before_anything_was_parsed(nsml):
-    result = nsml("psa", "-o", "json", check=False)
-    error = json.loads(result.stderr)["error"]
-    assert (error["code"], error["reason"]) == (2, "USAGE")
+@pytest.mark.parametrize("form", ["json", "jsonl"])
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        (["logs", "99"], 5),
+        (["ps", "--nosuch"], 2),
+        (["psa"], 2),
+        (["run", "-g", "much"], 2),
+    ],
+)
+@pytest.mark.parametrize("way", ["flag", "variable", "setting"])
+def test_errors_are_json_where_the_output_is(nsml, home, words, code, form, way):
+    flag = ["-o", form] if way == "flag" else []
+    if way == "setting":
+        (home / "config.toml").write_text(f'[settings]\noutput = "{form}"\n')
+    result = nsml(*flag, *words, check=False, NSML_OUTPUT=form if way == "variable" else "")
+    assert result.code == code
+    assert json.loads(result.stderr)["error"]["code"] == code
+
+
+@pytest.mark.parametrize("flag", ["-j", "-aj", "--json", "-ojsonl", "--output=json"])
+def test_a_flag_for_json_is_found_in_what_could_not_be_parsed(nsml, flag):
+    for words in (["ps", flag, "--nosuch"], ["ps", "--nosuch", flag], ["psa", flag]):
+        assert json.loads(nsml(*words, check=False).stderr)["error"]["reason"] == "USAGE"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["ps", "-o", "table", "--nosuch"],
+        ["run", "--nosuch", "--", "-o", "json"],
+        ["ps", "--nosuch", "--", "-j"],
+    ],
+)
+def test_errors_are_words_where_the_output_is_not_json(nsml, words):
+    assert nsml(*words, check=False).stderr.startswith("error: no such option: --nosuch\n")
+
+
+def test_a_flag_wins_over_the_variable_for_errors_too(nsml):
+    result = nsml("ps", "-o", "table", "--nosuch", check=False, NSML_OUTPUT="json")
+    assert result.stderr.startswith("error: ")
+    assert nsml("ps", "-j", check=False, NSML_OUTPUT="xml", NSML_CONTEXT="no").stderr[0] == "{"
+    assert nsml("ps", check=False, NSML_OUTPUT="xml").stderr.startswith("error: 'xml' is not")
 
 
 def test_ambiguity_as_json_has_the_candidates(nsml, state):

@@ -11,9 +11,19 @@ import pytest
 import cli as cli_package
 import nsml.client as client_package
 from cli.app import App
-from cli.group import Command
+from cli.group import Command, Refused
 from cli.root import root
 from cli.topics import ENVIRONMENT
+
+
+GROUPS = ["", "config", "context", "dataset", "model", "node", "admin", "admin user"]
+
+
+@pytest.mark.parametrize("name", GROUPS)
+def test_a_group_without_a_command_shows_its_help(nsml, name):
+    result = nsml(*name.split())
+    assert result.stdout == nsml(*name.split(), "--help").stdout
+    assert (result.stdout.split()[:2], result.stderr) == (["Usage:", "nsml"], "")
 
 
 def commands(group=root, path=()):
@@ -65,6 +75,15 @@ def test_every_variable_is_told():
 
 def test_the_table_covers_every_reading_command():
     assert set(ARGUMENTS) == set(READING)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_refused_is_never_suggested(name, nsml):
+    refused = [item.opts[-1] for item in ALL[name].params if isinstance(item, Refused)]
+    for option in (item for item in refused if item.startswith("--")):
+        said = nsml(*name.split(), option[:-1] + "_", check=False).stderr
+        assert said.startswith(f"error: no such option: {option[:-1]}_\n")
+        assert not {word for word in said.split() if word in refused}
 
 
 @pytest.mark.parametrize("name", ALL)
