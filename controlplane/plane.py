@@ -266,7 +266,7 @@ class ControlPlane:
             stopper=Stopper(writer=writer, clock=on.clock),
             remover=Remover(state=self.state, history=on.history),
             updater=Updater(writer=writer, references=self.references, history=on.history),
-            followers=Followers(state=self.state, history=on.history, references=self.references),
+            followers=Followers(state=self.state, history=on.history),
             tunnels=self.tunnels,
             history=on.history,
             state=self.state,

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from controlplane.domain.identity import User
     from controlplane.history.changes import Change
     from controlplane.history.values import (
         AttemptCharge,
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
         SessionRecord,
         StreamKey,
         Summary,
-        Viewer,
     )
 
 
@@ -83,6 +83,10 @@ class Streams(Protocol):
         Without `attempt`, the last one that has a log. A page never spans a gap. `tail_lines` looks
         back over 8 MiB at most.
         """
+        ...
+
+    async def next_log(self, session_id: str, attempt: int, *, rank: int = 0) -> int | None:
+        """The first attempt after `attempt` that has a log; None when there is none."""
         ...
 
     async def read_metrics(
@@ -195,9 +199,12 @@ class Catalogue(Protocol):
         ...
 
     async def datasets(
-        self, viewer: Viewer, *, name_glob: str = "", name: str = ""
+        self, viewer: User, *, name_glob: str = "", name: str = ""
     ) -> tuple[DatasetListing, ...]:
-        """What the viewer may see, with the newest versions, by name and then owner."""
+        """What the viewer may see, with the newest versions, by name and then owner.
+
+        `name_glob` as domain.names.fits_glob has it; "" does not restrict.
+        """
         ...
 
     async def dataset_versions(self, owner: str, name: str) -> tuple[DatasetVersion, ...]:

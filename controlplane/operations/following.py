@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, Unavailable
+from controlplane.domain.identity import may_see
 from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.operations import records
-from controlplane.operations.content import session_visible
 from controlplane.operations.listing import Matcher
 from controlplane.operations.state import VIEWED
 
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.history.values import LogPage, MetricPage
     from controlplane.operations.listing import Filter
-    from controlplane.operations.references import References
     from controlplane.operations.state import LiveState, Subscription
     from nsml.clock import Clock
 
@@ -70,10 +69,9 @@ class Notice:
 class Followers:
     """Reads what is on disk; never what is on its way."""
 
-    def __init__(self, *, state: LiveState, history: History, references: References) -> None:
+    def __init__(self, *, state: LiveState, history: History) -> None:
         self._state = state
         self._history = history
-        self._references = references
 
     @contextlib.contextmanager
     def _noticed(self, session_id: str) -> Iterator[Notice]:
@@ -109,8 +107,8 @@ class Followers:
                     yield page
                 if page.next < page.end:
                     continue
-                later = None if start.attempt else await self._later(session_id, attempt, start)
-                if later:
+                later = await self._later(session_id, attempt, start)
+                if later is not None:
                     attempt, offset = later, 0
                 elif has_ended or not follow:
                     return
@@ -118,14 +116,10 @@ class Followers:
                     await notice.wait()
 
     async def _later(self, session_id: str, attempt: int | None, start: LogPosition) -> int | None:
-        """The last attempt with a log, if it came after the one that was read."""
-        if attempt is None:
+        """The attempt to read after the one that was read to its end."""
+        if attempt is None or start.attempt:
             return None
-        session = await self._references.by_id(session_id)
-        if session is None or session.attempt <= attempt:
-            return None
-        page = await self._history.streams.read_log(session_id, rank=start.rank, limit_bytes=1)
-        return page.attempt if page.attempt > attempt else None
+        return await self._history.streams.next_log(session_id, attempt, rank=start.rank)
 
     async def metrics(
         self, session_id: str, *, names: tuple[str, ...], after: int, follow: bool
@@ -218,7 +212,7 @@ class SessionWatch:
                 for stored in state.sessions.values()
                 if stored.revision > since and stored.value.id not in self._known
             ]
-            removed = [one.id for one in (*gone, *left) if session_visible(self._caller, one)]
+            removed = [one.id for one in (*gone, *left) if may_see(self._caller, one)]
         return Step(
             revision=state.revision,
             changed=tuple(changed),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from controlplane.domain.identity import Role, User
 from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.sqlite import open_history
@@ -27,7 +28,6 @@ from controlplane.history.values import (
     SessionQuery,
     SessionRecord,
     StreamKey,
-    Viewer,
 )
 from nsml.clock import SystemClock, in_thread, inline
 
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.interface import History
 
-ADMIN = Viewer(user="root", is_admin=True)
+ADMIN = User(name="root", role=Role.ADMIN)
 
 
 @pytest.fixture(params=["memory", "memory in threads", "file", "file in threads"])
@@ -206,6 +206,10 @@ async def test_streams_do_not_mix(history: History) -> None:
     assert (await streams.read_log("s1", attempt=1)).data == str(log()).encode()
     assert len((await streams.read_metrics("s1")).points) == 2
     assert (await streams.read_log("nobody")).attempt == 0
+    await streams.append([text(log(attempt=4), 0, b"4"), reports(metric(attempt=3), 1, {"a": 1})])
+    found = [await streams.next_log("s1", attempt) for attempt in (0, 1, 2, 4)]
+    assert found == [1, 2, 4, None]
+    assert await streams.next_log("s1", 1, rank=1) is None
 
 
 @pytest.mark.parametrize(
@@ -449,10 +453,10 @@ async def test_a_session_is_found_by_id_name_and_request(history: History) -> No
     assert await catalogue.session("s9") is None
     assert await catalogue.session_by_name("kim/mnist/9") is None
     assert await catalogue.session_by_request("lee", "r1") is None
-    await catalogue.put_session(session(1, memo="changed"))
+    await catalogue.put_session(session(1, searched="changed"))
     found = await catalogue.session("s0001")
     assert found is not None
-    assert found.memo == "changed"
+    assert found.searched == "changed"
     with pytest.raises(HistoryConflict):
         await catalogue.put_session(session(4, request_id="r1"))
 
@@ -482,14 +486,14 @@ async def test_each_sees_what_he_may(history: History) -> None:
     await put(session(4, owner="lee", team="vision", visibility=Visibility.PRIVATE))
     await put(session(5, owner="lee", visibility=Visibility.PUBLIC))
 
-    async def seen_by(viewer: Viewer) -> list[str]:
+    async def seen_by(viewer: User) -> list[str]:
         page = await history.catalogue.sessions(SessionQuery(viewer=viewer))
         return [found.id[-1] for found in page.sessions]
 
-    assert await seen_by(Viewer(user="kim")) == ["5", "1"]
-    assert await seen_by(Viewer(user="lee")) == ["5", "4", "3", "2"]
-    assert await seen_by(Viewer(user="park", teams=frozenset({"vision", "x"}))) == ["5", "2"]
-    assert await seen_by(Viewer(user="park", teams=frozenset({""}))) == ["5"]
+    assert await seen_by(User(name="kim")) == ["5", "1"]
+    assert await seen_by(User(name="lee")) == ["5", "4", "3", "2"]
+    assert await seen_by(User(name="park", team="vision")) == ["5", "2"]
+    assert await seen_by(User(name="park")) == ["5"]
     assert await seen_by(ADMIN) == ["5", "4", "3", "2", "1"]
 
 
@@ -504,9 +508,13 @@ async def test_each_sees_what_he_may(history: History) -> None:
         ({"name_glob": "kim/mnist/1*"}, "51"),
         ({"name_glob": "kim/*/1?"}, "5"),
         ({"name_glob": "KIM/*"}, ""),
-        ({"name_glob": "[kl]*"}, ""),
+        ({"name_glob": "[!kl]*"}, ""),
+        ({"name_glob": "kim/*/[1-2]"}, "21"),
+        ({"name_glob": "kim/mnist/1*\0"}, ""),
         ({"name_glob": "*/m[nist/4"}, "4"),
-        ({"text": "FIRST"}, "1"),
+        ({"text": "first"}, "1"),
+        ({"text": "FIRST"}, ""),
+        ({"text": "über"}, "1"),
         ({"text": "100%"}, "2"),
         ({"text": "%"}, "2"),
         ({"text": "_"}, "3"),
@@ -518,11 +526,11 @@ async def test_each_sees_what_he_may(history: History) -> None:
 )
 async def test_filters(history: History, query: dict[str, Any], expected: str) -> None:
     for found in (
-        session(1, memo="first try"),
-        session(2, state="FAILED", memo="100% sure"),
-        session(3, owner="lee", name="lee/mnist/3", memo="a_b\\c"),
+        session(1, searched="first try über"),
+        session(2, state="FAILED", searched="100% sure"),
+        session(3, owner="lee", name="lee/mnist/3", searched="a_b\\c"),
         session(4, dataset="cifar", name="kim/m[nist/4"),
-        session(5, name="kim/mnist/15", arguments="main.py --lr 0.1"),
+        session(5, name="kim/mnist/15", searched="main.py --lr 0.1"),
     ):
         await history.catalogue.put_session(found)
     page = await history.catalogue.sessions(SessionQuery(viewer=ADMIN, **query))
@@ -609,12 +617,12 @@ async def test_datasets_are_listed_to_who_may_see_them(history: History) -> None
                 dataset, digest=digest, size_bytes=1, file_count=1
             )
 
-    async def seen_by(viewer: Viewer, **query: str) -> list[tuple[str, str, int]]:
+    async def seen_by(viewer: User, **query: str) -> list[tuple[str, str, int]]:
         found = await history.catalogue.datasets(viewer, **query)
         return [(item.dataset.name, item.dataset.owner, item.version.number) for item in found]
 
-    assert await seen_by(Viewer(user="kim")) == [("mnist", "kim", 2), ("mnist", "lee", 2)]
-    park = Viewer(user="park", teams=frozenset({"vision"}))
+    assert await seen_by(User(name="kim")) == [("mnist", "kim", 2), ("mnist", "lee", 2)]
+    park = User(name="park", team="vision")
     assert await seen_by(park) == [("kin_1", "lee", 2), ("mnist", "lee", 2)]
     assert len(await seen_by(ADMIN)) == 4
     assert await seen_by(ADMIN, name_glob="kin_*") == [("kin_1", "lee", 2)]

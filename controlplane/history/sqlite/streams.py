@@ -126,6 +126,20 @@ class SqliteStreams:
 
         return await self._database.read(work)
 
+    async def next_log(self, session_id: str, attempt: int, *, rank: int = 0) -> int | None:
+        """See Streams."""
+
+        def work(connection: sqlite3.Connection) -> int | None:
+            row = connection.execute(
+                "SELECT min(attempt) FROM streams"
+                " WHERE session_id = ? AND attempt > ? AND rank = ? AND channel = ?",
+                (session_id, attempt, rank, int(Channel.LOG)),
+            ).fetchone()
+            number: int | None = row[0]
+            return number
+
+        return await self._database.read(work)
+
     async def read_metrics(
         self,
         session_id: str,

@@ -189,7 +189,25 @@ async def test_what_is_stored_while_a_session_ends_is_followed_to_its_end() -> N
             return page
 
         plane.history.streams.read_log = read_and_end  # type: ignore[method-assign]
-        followers = Followers(state=plane.state, history=plane.history, references=plane.references)
+        followers = Followers(state=plane.state, history=plane.history)
         async with asyncio.timeout(10):
             pages = [page async for page in followers.log(SESSION.id, LogPosition(), follow=True)]
         assert b"".join(page.data for page in pages) == b"hello last"
+
+
+async def test_a_slow_reader_of_a_log_is_shown_every_attempt() -> None:
+    async with behind() as plane:
+        plane.state.put_session(SESSION, 5)
+        await plane.history.streams.append([log_chunk(1, b"one")])
+        followers = Followers(state=plane.state, history=plane.history)
+        pages = followers.log(SESSION.id, LogPosition(), follow=True)
+        read = [(await anext(pages)).data]
+        await plane.history.streams.append([log_chunk(2, b"two"), log_chunk(3, b"three")])
+        plane.state.put_session(replace(SESSION, attempt=3, state=SessionState.SUCCEEDED), 6)
+        async with asyncio.timeout(10):
+            read += [page.data async for page in pages]
+        assert read == [b"one", b"two", b"three"]
+
+
+def log_chunk(attempt: int, data: bytes) -> Chunk:
+    return Chunk(stream=LOG._replace(attempt=attempt), first=0, last=len(data) - 1, data=data)
