@@ -38,9 +38,11 @@ CHANGES_TOGETHER_S: Final = 0.005
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPosition:
-    """Where a reader of a log begins. `attempt` 0: the current or last, and those after it."""
+    """Where a reader of a log begins. `attempt` 0: the current or last."""
 
     attempt: int = 0
+    then_later: bool = True
+    """Whether the attempts after it follow."""
     rank: int = 0
     offset: int = 0
     tail_lines: int | None = None
@@ -117,7 +119,7 @@ class Followers:
 
     async def _later(self, session_id: str, attempt: int | None, start: LogPosition) -> int | None:
         """The attempt to read after the one that was read to its end."""
-        if attempt is None or start.attempt:
+        if attempt is None or not start.then_later:
             return None
         return await self._history.streams.next_log(session_id, attempt, rank=start.rank)
 

@@ -178,6 +178,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             raise NotFound(f"{session.name} has no replica {request.rank}")
         start = LogPosition(
             attempt=request.attempt,
+            then_later=request.later_attempts or not request.attempt,
             rank=request.rank,
             offset=request.offset,
             tail_lines=request.tail_lines if request.HasField("tail_lines") else None,

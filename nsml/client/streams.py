@@ -136,7 +136,7 @@ async def read_logs(
 ) -> AsyncGenerator[LogPiece, None]:
     """The output of a session, each byte once and in order; with `follow` until it has ended.
 
-    With attempt 0 and `follow`, later attempts come after the current one.
+    With attempt 0 it begins with the current or last one, and later ones come after it.
     """
     retry = _Retry(client, patience_s, on_link)
     place = _LogPlace(attempt=attempt, offset=offset, tail_lines=tail_lines)
@@ -150,35 +150,29 @@ async def read_logs(
                     piece = place.take(answer)
                     if piece is not None:
                         yield piece
-            # A stream that was resumed names its attempt, and ends with that attempt.
-            if not follow or attempt or not place.is_resumed:
-                return
-            session = await client.sessions.get(reference)
-            retry.heard()
-            if session.attempt > place.attempt:
-                place.next_attempt()
-            elif session.state in ENDED_STATES or session.state == pb.SESSION_STATE_FINALIZING:
-                return
-            else:
-                await client.clock.sleep(_LONGEST_DELAY_S / 4)
         except Unavailable as error:
-            place.is_resumed = place.attempt > 0
             await retry.after(error)
+        else:
+            return
 
 
 class _LogPlace:
     """Where a log reader stands: the next byte of which attempt."""
 
     def __init__(self, *, attempt: int, offset: int, tail_lines: int | None) -> None:
-        self.attempt = attempt
-        self.is_resumed = False
+        self._attempt = attempt
+        self._then_later = attempt == 0
         self._offset = offset
         self._tail_lines = tail_lines
 
     def request(self, reference: str, *, rank: int, follow: bool) -> pb.ReadLogsRequest:
         """What to ask for next."""
         request = pb.ReadLogsRequest(
-            session=reference, attempt=self.attempt, rank=rank, follow=follow
+            session=reference,
+            attempt=self._attempt,
+            rank=rank,
+            follow=follow,
+            later_attempts=self._then_later,
         )
         if self._tail_lines is not None:
             request.tail_lines = self._tail_lines
@@ -189,24 +183,19 @@ class _LogPlace:
     def take(self, answer: pb.ReadLogsResponse) -> LogPiece | None:
         """The part of an answer that is new."""
         data, offset = answer.data, answer.offset
-        if answer.attempt < self.attempt:
+        if answer.attempt < self._attempt:
             return None
-        if answer.attempt == self.attempt and self._tail_lines is None and offset < self._offset:
+        if answer.attempt == self._attempt and self._tail_lines is None and offset < self._offset:
             data = data[self._offset - offset :]
             offset = self._offset
             if not data:
                 return None
-        self.attempt = answer.attempt
+        self._attempt = answer.attempt
         self._offset = offset + len(data)
         self._tail_lines = None
         return LogPiece(
             attempt=answer.attempt, offset=offset, data=data, missing_bytes=answer.missing_bytes
         )
-
-    def next_attempt(self) -> None:
-        """Go on with the attempt after this one, from its start."""
-        self.attempt += 1
-        self._offset = 0
 
 
 async def read_metrics(

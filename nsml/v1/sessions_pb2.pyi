@@ -325,20 +325,22 @@ class UpdateSessionResponse(_message.Message):
     def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
 
 class ReadLogsRequest(_message.Message):
-    __slots__ = ("session", "attempt", "rank", "offset", "tail_lines", "follow")
+    __slots__ = ("session", "attempt", "rank", "offset", "tail_lines", "follow", "later_attempts")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
+    LATER_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     session: str
     attempt: int
     rank: int
     offset: int
     tail_lines: int
     follow: bool
-    def __init__(self, session: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., offset: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: _Optional[bool] = ...) -> None: ...
+    later_attempts: bool
+    def __init__(self, session: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., offset: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: _Optional[bool] = ..., later_attempts: _Optional[bool] = ...) -> None: ...
 
 class ReadLogsResponse(_message.Message):
     __slots__ = ("offset", "data", "missing_bytes", "attempt")

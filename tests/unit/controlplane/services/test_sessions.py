@@ -400,6 +400,32 @@ async def test_the_log_of_the_next_attempt_follows(rig: Rig) -> None:
     assert first in (b"one\n", b"one\nlate\n")
 
 
+async def test_a_log_resumes_within_an_attempt_and_goes_on_if_asked_to(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit(retry_count=1)
+    [assignment] = await agent.assignments(1)
+    ingest = Ingest(agent.stubs)
+    await ingest.send(log_chunk(session.id, 0, b"one\n"))
+    place = {"session": session.id, "attempt": 1, "offset": 2, "follow": True}
+    alone = asyncio.ensure_future(_all(kim.sessions.ReadLogs(pb.ReadLogsRequest(**place))))
+    request = pb.ReadLogsRequest(**place, later_attempts=True)
+    following = aiter(kim.sessions.ReadLogs(request))
+    assert (await anext(following)).data == b"e\n"
+    await agent.report(assignment.replica, "FINALIZED", cause="LOST_AFTER")
+
+    async def second() -> bool:
+        return [one.replica.attempt for one in agent.orders.assignments] == [2]
+
+    await until(second, "the second attempt is ordered")
+    await ingest.send(log_chunk(session.id, 0, b"two\n", attempt=2))
+    live = await anext(following)
+    assert (live.attempt, live.offset, live.data) == (2, 0, b"two\n")
+    await agent.report(agent.orders.assignments[0].replica, "FINALIZED", cause="COMPLETED")
+    assert not [piece async for piece in following]
+    assert [(piece.attempt, piece.data) for piece in await alone] == [(1, b"e\n")]
+
+
 async def test_a_node_cannot_write_for_another_node(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent("a")).connect()

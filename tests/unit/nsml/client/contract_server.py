@@ -297,11 +297,11 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 data = bytes(state.logs.get((session.id, attempt), b""))[offset:][: state.piece]
                 current = state.sessions[session.id]
                 if not data:
-                    if not request.attempt and current.attempt > attempt:
+                    goes_on = request.later_attempts or not request.attempt
+                    if goes_on and current.attempt > attempt:
                         attempt, offset = attempt + 1, 0
                         continue
-                    is_over = current.state in ENDED or current.attempt > attempt
-                    if not request.follow or is_over:
+                    if not request.follow or current.state in ENDED:
                         return
                     state.changed.wait(0.05)
                     continue

@@ -39,18 +39,34 @@ async def test_logs_survive_a_restart_of_the_server(client, server):
 async def test_logs_go_on_with_the_next_attempt(client, server):
     session = server.state.add("kim/mnist/1")
     server.state.log(session, b"first attempt\n")
-    got = []
+    got = {1: b"", 2: b""}
     pieces = read_logs(client, session.id, follow=True)
-    async with aclosing(pieces):
+    async with asyncio.timeout(20), aclosing(pieces):
         async for piece in pieces:
-            got.append((piece.attempt, piece.data))
-            if b"".join(data for _, data in got) == b"first attempt\n":
+            got[piece.attempt] += piece.data
+            if got == {1: b"first attempt\n", 2: b""}:
                 await restart(server)
                 server.state.change(session, attempt=2)
                 server.state.log(session, b"second\n", attempt=2)
+            elif got[2] == b"second\n":  # while it runs
                 server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
-    assert b"".join(data for attempt, data in got if attempt == 1) == b"first attempt\n"
-    assert b"".join(data for attempt, data in got if attempt == 2) == b"second\n"
+    assert got == {1: b"first attempt\n", 2: b"second\n"}
+
+
+async def test_no_other_attempt_follows_one_that_was_asked_for(client, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.change(session, attempt=2)
+    server.state.log(session, b"first attempt\n")
+    server.state.log(session, b"second\n", attempt=2)
+    got = b""
+    pieces = read_logs(client, session.id, attempt=1, follow=True)
+    async with asyncio.timeout(20), aclosing(pieces):
+        async for piece in pieces:
+            got += piece.data
+            if got == b"first attempt\n":
+                await restart(server)
+                server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+    assert got == b"first attempt\n"
 
 
 async def test_a_tail_is_asked_for_once(client, server):
