@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass
+from typing import Protocol
 
 from controlplane.domain.values import Visibility
 
@@ -24,6 +25,11 @@ class User:
     team: str = ""
     created_at: float = 0.0
 
+    @property
+    def is_admin(self) -> bool:
+        """Whether every door is open."""
+        return self.role is Role.ADMIN
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UserCaller:
@@ -35,7 +41,7 @@ class UserCaller:
     @property
     def is_admin(self) -> bool:
         """Whether every door is open."""
-        return self.user.role is Role.ADMIN
+        return self.user.is_admin
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,13 +59,34 @@ class AnonymousCaller:
 Caller = UserCaller | NodeCaller | AnonymousCaller
 
 
-def may_see(caller: UserCaller, *, owner: str, team: str, visibility: Visibility) -> bool:
-    """Whether a thing of `owner` is visible to the caller; if not it is answered NotFound."""
-    if caller.is_admin or caller.user.name == owner:
+class Owned(Protocol):
+    """What has an owner and opens to others: a session, a dataset."""
+
+    @property
+    def owner(self) -> str:
+        """A user's name."""
+        ...
+
+    @property
+    def team(self) -> str:
+        """The owner's when it was made; "" is none."""
+        ...
+
+    @property
+    def visibility(self) -> Visibility:
+        """To whom it opens."""
+        ...
+
+
+def may_see(caller: UserCaller, thing: Owned) -> bool:
+    """Whether a thing is visible to the caller; if not it is answered NotFound.
+
+    The catalogue's queries say the same in SQL.
+    """
+    user = caller.user
+    if user.is_admin or user.name == thing.owner or thing.visibility is Visibility.PUBLIC:
         return True
-    if visibility is Visibility.PUBLIC:
-        return True
-    return visibility is Visibility.TEAM and team != "" and team == caller.user.team
+    return thing.visibility is Visibility.TEAM and thing.team != "" and thing.team == user.team
 
 
 def may_change(caller: UserCaller, *, owner: str) -> bool:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import fnmatch
 import re
 from dataclasses import dataclass
+from functools import lru_cache
 
 from controlplane.domain.errors import InvalidRequest
 
@@ -52,6 +54,20 @@ def check_request_id(request_id: str) -> str:
 def check_digest(digest: str) -> str:
     """The digest, if it is 64 lowercase hexadecimal digits."""
     return _check(_DIGEST, digest, "digest", "64 lowercase hexadecimal digits")
+
+
+def fits_glob(name: str, glob: str) -> bool:
+    """Whether a whole name fits a glob; letter case counts.
+
+    `*` is any text, `?` any one character, `/` among them; `[ab]`, `[a-c]` and `[!ab]` are one
+    character of a set or outside of it. A `[` that nothing closes is itself.
+    """
+    return _of_glob(glob).match(name) is not None
+
+
+@lru_cache(maxsize=64)
+def _of_glob(glob: str) -> re.Pattern[str]:
+    return re.compile(fnmatch.translate(glob))
 
 
 def _check(grammar: re.Pattern[str], text: str, what: str, rule: str) -> str:

@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
+from controlplane.domain.identity import User
 from controlplane.domain.values import Visibility
 
 
@@ -159,19 +160,10 @@ class NodeSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Viewer:
-    """Who looks: sees his own things, public ones, those of his teams; everything as admin."""
-
-    user: str
-    teams: frozenset[str] = frozenset()
-    is_admin: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionRecord:
     """An ended session: what is searched, and `record`, the whole of it, opaque here.
 
-    `arguments` is its command line as text, for searching. `request_id` "" means none.
+    `searched` is what a query's text is looked for in. `request_id` "" means none.
     """
 
     id: str
@@ -185,8 +177,7 @@ class SessionRecord:
     team: str = ""
     visibility: Visibility = Visibility.PRIVATE
     dataset: str = ""
-    memo: str = ""
-    arguments: str = ""
+    searched: str = ""
     request_id: str = ""
 
 
@@ -201,11 +192,13 @@ class PageKey(NamedTuple):
 class SessionQuery:
     """Which sessions; an empty field does not restrict.
 
-    `name_glob` has `*` and `?` (which match `/` too); `text` occurs, letter case aside, in name,
-    memo or arguments.
+    `viewer` narrows as domain.identity.may_see does, `name_glob` as domain.names.fits_glob, on
+    whatever database: a session must not leave a listing because it ended. `text` occurs in
+    `searched`, character by character: folding letter case is for whoever writes and asks, because
+    databases do not agree on it.
     """
 
-    viewer: Viewer
+    viewer: User
     owners: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     dataset: str = ""

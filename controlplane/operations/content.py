@@ -209,17 +209,12 @@ class Content:
             case UserCaller():
                 live = (stored.value for stored in self._state.sessions.values())
                 if any(
-                    session.spec.bundle_digest == root and session_visible(caller, session)
+                    session.spec.bundle_digest == root and may_see(caller, session)
                     for session in live
                 ):
                     return True
                 return any(
-                    may_see(
-                        caller,
-                        owner=dataset.owner,
-                        team=dataset.team,
-                        visibility=dataset.visibility,
-                    )
+                    may_see(caller, dataset)
                     for dataset in await self._history.catalogue.readers_of(root)
                 )
         return False
@@ -230,11 +225,6 @@ class Content:
             session = self._state.session(held.session_id)
             if session is not None:
                 yield session
-
-
-def session_visible(caller: UserCaller, session: Session) -> bool:
-    """Whether the caller may see a session."""
-    return may_see(caller, owner=session.owner, team=session.team, visibility=session.visibility)
 
 
 def _roots(session: Session) -> Iterator[str]:

@@ -8,7 +8,7 @@ from controlplane.domain.errors import InvalidRequest, MissingBlobs, NotFound, T
 from controlplane.domain.identity import User, UserCaller, may_see
 from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.values import DatasetVersion, Visibility
-from controlplane.history.values import Dataset, DatasetListing, Viewer
+from controlplane.history.values import Dataset, DatasetListing
 from controlplane.operations.content import SEND_IT
 from controlplane.operations.validation import DatasetWish
 
@@ -19,16 +19,6 @@ if TYPE_CHECKING:
 
 MOST_MESSAGE_BYTES = 4 << 10
 MOST_GLOB_CHARS = 512
-
-
-def viewer_of(caller: UserCaller) -> Viewer:
-    """The caller as the history's queries see him."""
-    team = caller.user.team
-    return Viewer(
-        user=caller.user.name,
-        teams=frozenset({team} if team else ()),
-        is_admin=caller.is_admin,
-    )
 
 
 def parse_dataset(text: str, version: int = 0) -> DatasetWish:
@@ -96,7 +86,7 @@ class Datasets:
         """Those that the caller may see, by name; TooLarge for an overlong pattern."""
         if len(name_glob) > MOST_GLOB_CHARS:
             raise TooLarge(f"a pattern has at most {MOST_GLOB_CHARS} characters")
-        return await self._history.catalogue.datasets(viewer_of(caller), name_glob=name_glob)
+        return await self._history.catalogue.datasets(caller.user, name_glob=name_glob)
 
     async def find(self, caller: UserCaller, wish: DatasetWish) -> DatasetListing:
         """The caller's own, else one that he may see and that is the only one so named.
@@ -109,7 +99,7 @@ class Datasets:
         owner = wish.owner or caller.user.name
         found = await catalogue.dataset(owner, wish.name, wish.version)
         if found is None and not wish.owner:
-            others = await catalogue.datasets(viewer_of(caller), name=wish.name)
+            others = await catalogue.datasets(caller.user, name=wish.name)
             if len(others) > 1:
                 raise InvalidRequest(
                     f"{len(others)} users have a dataset {wish.name!r}",
@@ -118,7 +108,7 @@ class Datasets:
             if others:
                 only = others[0].dataset.owner
                 found = await catalogue.dataset(only, wish.name, wish.version)
-        if found is None or not _visible(caller, found.dataset):
+        if found is None or not may_see(caller, found.dataset):
             wanted = f"{wish.owner}/{wish.name}" if wish.owner else wish.name
             version = f" version {wish.version}" if wish.version else ""
             raise NotFound(f"there is no dataset {wanted}{version}", attempt="nsml dataset ls")
@@ -134,7 +124,3 @@ class Datasets:
             version=found.version.number,
             digest=found.version.digest,
         )
-
-
-def _visible(caller: UserCaller, dataset: Dataset) -> bool:
-    return may_see(caller, owner=dataset.owner, team=dataset.team, visibility=dataset.visibility)

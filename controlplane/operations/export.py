@@ -10,7 +10,7 @@ import structlog
 from controlplane.domain.errors import NsmlError
 from controlplane.history.values import AttemptCharge, SessionRecord
 from controlplane.operations import records
-from controlplane.operations.listing import arguments_of
+from controlplane.operations.listing import searched_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -71,8 +71,7 @@ def row_of(session: Session) -> SessionRecord:
         team=session.team,
         visibility=session.visibility,
         dataset=session.dataset,
-        memo=session.memo,
-        arguments=arguments_of(session),
+        searched=searched_text(session),
         request_id=session.request_id,
     )
 

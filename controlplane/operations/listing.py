@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import base64
-import fnmatch
 import json
-import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, TooLarge
-from controlplane.domain.names import parse_reference
+from controlplane.domain.identity import may_see
+from controlplane.domain.names import fits_glob, parse_reference
 from controlplane.history.values import PageKey, SessionQuery
 from controlplane.operations import records
-from controlplane.operations.content import session_visible
-from controlplane.operations.datasets import viewer_of
 
 if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
@@ -64,11 +61,10 @@ class Matcher:
         self._caller = caller
         self._filter = wanted
         self._owners = owners_of(caller, wanted)
-        self._name = re.compile(fnmatch.translate(wanted.name_glob)) if wanted.name_glob else None
         self._text = wanted.text.casefold()
 
     def fits(self, session: Session, *, ended_too: bool | None = None) -> bool:
-        """Whether the caller may see and wants to see it."""
+        """Whether the caller may see and wants to see it: what the catalogue's query says too."""
         wanted = self._filter
         ended_too = wanted.wants_ended if ended_too is None else ended_too
         return (
@@ -76,9 +72,9 @@ class Matcher:
             and (not self._owners or session.owner in self._owners)
             and (not wanted.states or session.state in wanted.states)
             and (not wanted.dataset or session.dataset == wanted.dataset)
-            and (self._name is None or self._name.match(session.name) is not None)
-            and (not self._text or self._text in searched_text(session).casefold())
-            and session_visible(self._caller, session)
+            and (not wanted.name_glob or fits_glob(session.name, wanted.name_glob))
+            and (not self._text or self._text in searched_text(session))
+            and may_see(self._caller, session)
         )
 
 
@@ -96,15 +92,11 @@ def owners_of(caller: UserCaller, wanted: Filter) -> tuple[str, ...]:
     return tuple(caller.user.name if one == "@me" else one for one in wanted.owners)
 
 
-def arguments_of(session: Session) -> str:
-    """Its command line as text."""
-    spec = session.spec
-    return " ".join(spec.argv or (spec.entry, *spec.args))
-
-
 def searched_text(session: Session) -> str:
-    """What a text filter looks at."""
-    return "\n".join((session.name, session.memo, arguments_of(session)))
+    """What a text filter looks at, letter case folded: name, memo and command line."""
+    spec = session.spec
+    command = " ".join(spec.argv or (spec.entry, *spec.args))
+    return f"{session.name}\n{session.memo}\n{command}".casefold()
 
 
 class Listings:
@@ -147,12 +139,12 @@ class Listings:
         self, caller: UserCaller, wanted: Filter, after: PageKey | None, size: int
     ) -> list[Session]:
         query = SessionQuery(
-            viewer=viewer_of(caller),
+            viewer=caller.user,
             owners=owners_of(caller, wanted),
             states=tuple(state.value for state in wanted.states),
             dataset=wanted.dataset,
             name_glob=wanted.name_glob,
-            text=wanted.text,
+            text=wanted.text.casefold(),
         )
         page = await self._history.catalogue.sessions(query, after=after, limit=size)
         return [records.decode_session(row.record) for row in page.sessions]

@@ -5,12 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import AmbiguousReference, NotFound
-from controlplane.domain.identity import NodeCaller, User, UserCaller, may_change
+from controlplane.domain.identity import NodeCaller, User, UserCaller, may_change, may_see
 from controlplane.domain.names import SessionReference, parse_reference
 from controlplane.history.values import SessionQuery
 from controlplane.operations import records
-from controlplane.operations.content import session_visible
-from controlplane.operations.datasets import viewer_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +34,7 @@ class References:
             NotFound: it fits nothing that the caller may see.
         """
         session = await self._find(caller, parse_reference(text))
-        if session is None or not session_visible(caller, session):
+        if session is None or not may_see(caller, session):
             raise _not_found(text)
         return session
 
@@ -66,7 +64,7 @@ class References:
     @staticmethod
     def _sees(running: Session, other: Session) -> bool:
         as_user = UserCaller(user=User(name=running.owner, team=running.team))
-        return session_visible(as_user, other)
+        return may_see(as_user, other)
 
     async def by_id(self, session_id: str) -> Session | None:
         """A live or ended session, visible or not."""
@@ -116,7 +114,7 @@ class References:
         """The count-th last of the caller's own."""
         own = self._live(lambda session: session.owner == caller.user.name)
         page = await self._history.catalogue.sessions(
-            SessionQuery(viewer=viewer_of(caller), owners=(caller.user.name,)), limit=count
+            SessionQuery(viewer=caller.user, owners=(caller.user.name,)), limit=count
         )
         own |= {
             row.id: records.decode_session(row.record) for row in page.sessions if row.id not in own
@@ -128,7 +126,7 @@ class References:
         owner, end = caller.user.name, f"/{number}"
         found = self._live(lambda one: one.owner == owner and one.name.endswith(end))
         page = await self._history.catalogue.sessions(
-            SessionQuery(viewer=viewer_of(caller), owners=(owner,), name_glob=f"{owner}/*{end}")
+            SessionQuery(viewer=caller.user, owners=(owner,), name_glob=f"{owner}/*{end}")
         )
         found |= {
             row.id: records.decode_session(row.record)

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
+from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.snapshot import capacity_of
 from controlplane.domain.values import WHOLE_DEVICE, Allocation, Resources
-from controlplane.operations.content import session_visible
 from controlplane.services.convert.resources import (
     device_message,
     isolation_name,
@@ -115,7 +115,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         names: dict[str, list[str]] = defaultdict(list)
         for held in self._allocation(node).replicas:
             session = self._state.session(held.session_id)
-            if session is not None and session_visible(who, session):
+            if session is not None and may_see(who, session):
                 for share in held.devices:
                     names[share.uuid].append(session.name)
         free = capacity_of(node, self._allocation(node)).free

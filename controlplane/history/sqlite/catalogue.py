@@ -21,7 +21,6 @@ from controlplane.history.values import (
     SessionPage,
     SessionQuery,
     SessionRecord,
-    Viewer,
     later_of,
 )
 
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
 
     from _typeshed import DataclassInstance
 
+    from controlplane.domain.identity import User
     from controlplane.history.sqlite.database import Database
     from controlplane.history.values import AttemptCharge
 
@@ -76,8 +76,8 @@ class SqliteCatalogue:
             "owners": json.dumps(query.owners),
             "states": json.dumps(query.states),
             "dataset": query.dataset,
-            "glob": _glob(query.name_glob),
-            "text": _like(query.text),
+            "glob": query.name_glob,
+            "text": query.text,
             "created_at": None if after is None else after.created_at,
             "id": "" if after is None else after.id,
             "limit": limit + 1,
@@ -143,10 +143,10 @@ class SqliteCatalogue:
         )
 
     async def datasets(
-        self, viewer: Viewer, *, name_glob: str = "", name: str = ""
+        self, viewer: User, *, name_glob: str = "", name: str = ""
     ) -> tuple[DatasetListing, ...]:
         """See Catalogue."""
-        parameters = {**_viewer(viewer), "glob": _glob(name_glob), "name": name}
+        parameters = {**_viewer(viewer), "glob": name_glob, "name": name}
 
         def work(connection: sqlite3.Connection) -> tuple[DatasetListing, ...]:
             rows = connection.execute(_LIST_DATASETS, parameters)
@@ -270,11 +270,11 @@ def _placeholders(kind: type) -> str:
 
 
 def _visible(table: str) -> str:
-    """The condition that a Viewer sees a row of `table`; see domain.identity.may_see."""
+    """The condition that a user sees a row of `table`: domain.identity.may_see."""
     return (
         f"(:is_admin OR {table}.owner = :user OR {table}.visibility = {int(Visibility.PUBLIC)}"
         f" OR ({table}.visibility = {int(Visibility.TEAM)} AND {table}.team != ''"
-        f" AND {table}.team IN (SELECT value FROM json_each(:teams))))"
+        f" AND {table}.team = :team))"
     )
 
 
@@ -311,15 +311,14 @@ _LIST_SESSIONS = (
     " AND (:owners = '[]' OR owner IN (SELECT value FROM json_each(:owners)))"
     " AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))"
     " AND (:dataset = '' OR dataset = :dataset)"
-    " AND (:glob = '' OR name GLOB :glob)"
-    " AND (:text = '' OR name LIKE :text ESCAPE '\\' OR memo LIKE :text ESCAPE '\\'"
-    " OR arguments LIKE :text ESCAPE '\\')"
+    " AND (:glob = '' OR fits_glob(name, :glob))"
+    " AND (:text = '' OR instr(searched, :text))"
     " AND (:created_at IS NULL OR (created_at, id) < (:created_at, :id))"
     " ORDER BY created_at DESC, id DESC LIMIT :limit"
 )
 _LIST_DATASETS = (
     f"SELECT {_LISTING} WHERE {_IS_NEWEST} AND {_visible('d')}"
-    " AND (:name = '' OR d.name = :name) AND (:glob = '' OR d.name GLOB :glob)"
+    " AND (:name = '' OR d.name = :name) AND (:glob = '' OR fits_glob(d.name, :glob))"
     " ORDER BY d.name, d.owner"
 )
 
@@ -328,25 +327,8 @@ def _row(value: DataclassInstance) -> dict[str, Any]:
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
-def _viewer(viewer: Viewer) -> dict[str, Any]:
-    return {
-        "user": viewer.user,
-        "teams": json.dumps(sorted(viewer.teams)),
-        "is_admin": viewer.is_admin,
-    }
-
-
-def _glob(pattern: str) -> str:
-    """A pattern of `*` and `?` for GLOB, where `[` would begin a set of characters."""
-    return pattern.replace("[", "[[]")
-
-
-def _like(text: str) -> str:
-    """A pattern for LIKE ... ESCAPE that means "contains `text`"; "" stays ""."""
-    if not text:
-        return ""
-    escaped = text.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
-    return f"%{escaped}%"
+def _viewer(viewer: User) -> dict[str, Any]:
+    return {"user": viewer.name, "team": viewer.team, "is_admin": viewer.is_admin}
 
 
 def _session(row: tuple[Any, ...]) -> SessionRecord:

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from controlplane.domain.errors import NsmlError
+from controlplane.domain.names import fits_glob
 from controlplane.history.changes import Changes
 from controlplane.history.errors import HistoryConflict, HistoryCorrupt, HistoryUnavailable
 from controlplane.history.sqlite.schema import migrate
@@ -177,7 +178,9 @@ def open_database(path: Path | str, run: Offload) -> Database:
     HistoryUnavailable when another process has it open or the disk refuses. Blocking.
     """
     if str(path) == MEMORY:
-        writer = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
+        writer = _with_functions(
+            sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
+        )
         migrate(writer, MEMORY)
         return Database(MEMORY, writer, None, run)
     place = Path(path)
@@ -280,7 +283,13 @@ def _open_reader(path: str) -> sqlite3.Connection:
     )
     reader.execute("PRAGMA wal_autocheckpoint = 0")
     reader.execute("PRAGMA query_only = ON")
-    return reader
+    return _with_functions(reader)
+
+
+def _with_functions(connection: sqlite3.Connection) -> sqlite3.Connection:
+    """Give a connection that reads what statements call by our rules, not SQLite's."""
+    connection.create_function("fits_glob", 2, fits_glob, deterministic=True)
+    return connection
 
 
 def _lock(place: Path) -> int:

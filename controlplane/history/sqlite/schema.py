@@ -243,4 +243,16 @@ def _table(
     return table
 
 
-STEPS: tuple[Callable[[Database], None], ...] = (_first,)
+def _searched(tables: Database) -> None:
+    """One folded text to search in, instead of columns of which SQLite folds ASCII letters only."""
+    sessions = tables.table("sessions")
+    sessions.add_column("searched", str, not_null_default="")
+    rows = tables.execute("SELECT id, name, memo, arguments FROM sessions").fetchall()
+    tables.conn.executemany(
+        "UPDATE sessions SET searched = ? WHERE id = ?",
+        [("\n".join(texts).casefold(), session_id) for session_id, *texts in rows],
+    )
+    sessions.transform(drop={"memo", "arguments"})
+
+
+STEPS: tuple[Callable[[Database], None], ...] = (_first, _searched)

@@ -15,10 +15,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
+import sqlite_utils
 
 from controlplane.domain.errors import Unavailable
+from controlplane.domain.identity import Role, User
 from controlplane.history.errors import HistoryCorrupt, HistoryTooNew, HistoryUnavailable
 from controlplane.history.sqlite import open_history, telemetry
+from controlplane.history.sqlite.schema import STEPS
 from controlplane.history.values import (
     AuditRow,
     Channel,
@@ -28,7 +31,6 @@ from controlplane.history.values import (
     SessionQuery,
     SessionRecord,
     StreamKey,
-    Viewer,
 )
 from nsml.clock import SystemClock, in_thread, inline
 
@@ -147,7 +149,7 @@ async def test_damage_while_running_is_a_clear_error_too(tmp_path: Path) -> None
     with pytest.raises(HistoryCorrupt, match="is damaged"):
         await history.streams.read(LOG, 0, limit_bytes=1 << 30)
     with pytest.raises(HistoryCorrupt, match="is damaged"):
-        await history.catalogue.sessions(SessionQuery(viewer=Viewer(user="kim", is_admin=True)))
+        await history.catalogue.sessions(SessionQuery(viewer=User(name="root", role=Role.ADMIN)))
     await history.close()
 
 
@@ -223,6 +225,30 @@ async def test_a_newer_schema_is_refused_and_an_old_one_is_kept(tmp_path: Path) 
     other.close()
     with pytest.raises(HistoryTooNew, match="newer"):
         await reopen(path)
+
+
+async def test_sessions_that_an_older_version_recorded_are_searched_alike(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    older = sqlite_utils.Database(path)
+    STEPS[0](older)
+    older["schema_versions"].insert({"version": 1, "taken_at": "then"})
+    facts = {
+        "id": "s1",
+        "name": "kim/None/1",
+        "owner": "kim",
+        "state": "FAILED",
+        "record": b"whole",
+    }
+    facts |= {"created_at": 1.0, "ended_at": 2.0, "project": "p", "team": "", "visibility": 1}
+    facts |= {"dataset": "", "memo": "ÜBER lauf", "arguments": "main.py --LR 0.1"}
+    older["sessions"].insert(facts)
+    older.close()
+    history = await reopen(path)
+    for text, names in [("über", ["kim/None/1"]), ("--lr", ["kim/None/1"]), ("other", [])]:
+        page = await history.catalogue.sessions(SessionQuery(viewer=User(name="kim"), text=text))
+        assert [found.name for found in page.sessions] == names
+        assert all(found.record == b"whole" for found in page.sessions)
+    await history.close()
 
 
 async def test_files_are_for_their_owner_alone(tmp_path: Path) -> None:
@@ -329,7 +355,7 @@ async def test_listing_many_sessions_reads_in_order_of_time(tmp_path: Path) -> N
         ]
     )
     page = await history.catalogue.sessions(
-        SessionQuery(viewer=Viewer(user="kim"), owners=("kim",)), limit=1000
+        SessionQuery(viewer=User(name="kim"), owners=("kim",)), limit=1000
     )
     keys = [(found.created_at, found.id) for found in page.sessions]
     assert len(keys) == 1000

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Visibility
+from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.operations.export import row_of
 from controlplane.operations.listing import Filter, Listings
@@ -123,6 +123,71 @@ async def test_filters_and_visibility(wanted: Filter, names: set[str]) -> None:
     found, history, _ = await listings(*sessions)
     assert {one.name for one in await walk(found, KIM, wanted, 2)} == names
     await history.close()
+
+
+MNIST = DatasetVersion(owner="kim", name="mnist", version=1, digest="d")
+TEAMS = st.sampled_from(["", "vision", "audio"])
+OWNERS = st.sampled_from(["kim", "lee"])
+TEXT = st.text(
+    "aAbÜüßẞsS\N{LATIN SMALL LETTER DOTLESS I}İK\N{KELVIN SIGN}%_\\[]*?^!-/ \n\x00", max_size=6
+)
+GLOBS = st.one_of(
+    st.text("kimle/Nom1234[]!^-*?\\%_\x00", max_size=8),
+    st.sampled_from(["*/[12]", "*/[!1]", "*/[^1]", "*[", "*/[3-1]", "*/[]1]", "???/*", "KIM/*"]),
+)
+SESSIONS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "owner": OWNERS,
+            "team": TEAMS,
+            "visibility": st.sampled_from(list(Visibility)),
+            "state": st.sampled_from(list(SessionState)),
+            "memo": TEXT,
+            "spec": st.sampled_from([{}, {"datasets": (MNIST,)}]),
+        }
+    ),
+    max_size=8,
+)
+CALLERS = st.builds(
+    UserCaller, user=st.builds(User, name=OWNERS, team=TEAMS, role=st.sampled_from(list(Role)))
+)
+FILTERS = st.builds(
+    Filter,
+    owners=st.lists(st.sampled_from(["@me", "kim", "lee", "KIM"]), max_size=2).map(tuple),
+    states=st.lists(st.sampled_from(list(SessionState)), max_size=3).map(tuple),
+    dataset=st.sampled_from(["", "mnist", "None"]),
+    name_glob=st.one_of(st.just(""), GLOBS),
+    text=st.one_of(st.just(""), TEXT),
+    include_ended=st.just(value=True),
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(SESSIONS, CALLERS, FILTERS)
+@example(
+    [{"owner": "kim", "memo": "ÜBER lauf"}, {"owner": "kim"}],
+    KIM,
+    Filter(text="über", include_ended=True),
+)
+@example([{"owner": "kim"}] * 3, KIM, Filter(name_glob="kim/None/[12]", include_ended=True))
+def test_a_session_that_ended_fits_the_filters_that_it_fitted(kinds, caller, wanted) -> None:
+    async def run() -> None:
+        sessions = [
+            session(name=f"{kind['owner']}/None/{number}", **kind)
+            for number, kind in enumerate(kinds, start=1)
+        ]
+        found, history, state = await listings()
+        for revision, one in enumerate(sessions, start=1):
+            state.put_session(one, revision)
+        before = await walk(found, caller, wanted, 3)
+        for one in sessions:
+            await history.catalogue.put_session(row_of(one))
+            state.delete(f"session/{one.id}", 100)
+        after = await walk(found, caller, wanted, 3)
+        assert [one.name for one in after] == [one.name for one in before]
+        await history.close()
+
+    asyncio.run(run())
 
 
 async def test_a_foreign_cursor_is_refused() -> None:
