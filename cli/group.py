@@ -243,7 +243,8 @@ class Refused(click.Option):
     """An option that is known only to say why it is not taken: neither shown nor suggested."""
 
     def __init__(self, *args: Any, **kw: Any) -> None:
-        super().__init__(*args, **kw, hidden=True, expose_value=False)
+        kw.update(hidden=True, expose_value=False)
+        super().__init__(*args, **kw)
 
 
 def suggestions(wrong: click.NoSuchOption) -> list[str]:

@@ -36,17 +36,26 @@ def show(app: App, found: Sequence[Session], *, include_ended: bool) -> None:
         app.say("no live sessions · ended ones: nsml ps -a")
 
 
-def is_answered(arguments: Sequence[str], app: App) -> bool:
-    """Answer a plain `nsml ps` on the short way; whether it was done."""
+def answer_plainly(arguments: Sequence[str], app: App) -> bool:
+    """Show what a plain `nsml ps` asks for; False, with nothing shown, where the short way ends."""
     if list(arguments) != ["ps"]:
         return False
+    found = _fetch(app)
+    if found is None:
+        return False
+    show(app, found, include_ended=False)
+    return True
+
+
+def _fetch(app: App) -> Sequence[Session] | None:
+    """All live sessions, asked on the short way; None where it does not plainly answer."""
     try:
         context = app.context
         token = context.token()
     except ContextError:
-        return False
+        return None
     if context.ca is not None or not context.server.startswith("unix:"):
-        return False
+        return None
 
     from nsml.v1 import sessions_pb2 as pb
 
@@ -54,9 +63,6 @@ def is_answered(arguments: Sequence[str], app: App) -> bool:
     path = context.server.removeprefix("unix:")
     answer = ask(path, "SessionService/ListSessions", request.SerializeToString(), token=token)
     if answer is None:
-        return False
+        return None
     page = pb.ListSessionsResponse.FromString(answer)
-    if page.next_cursor:
-        return False
-    show(app, page.sessions, include_ended=False)
-    return True
+    return None if page.next_cursor else page.sessions

@@ -64,7 +64,8 @@ def run(arguments: Sequence[str], app: App) -> int:
 
 def _run(arguments: Sequence[str], app: App) -> int:
     try:
-        if listing.is_answered(arguments, app):
+        answered = listing.answer_plainly(arguments, app)
+        if answered:
             return ExitCode.OK
         return _invoke(arguments, app)
     except BrokenPipeError:

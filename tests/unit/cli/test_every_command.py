@@ -15,7 +15,6 @@ from cli.group import Command, Refused
 from cli.root import root
 from cli.topics import ENVIRONMENT
 
-
 GROUPS = ["", "config", "context", "dataset", "model", "node", "admin", "admin user"]
 
 
