@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,8 +17,6 @@ from nsml.client import contexts
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from nsml.client.contexts import Context
 
 
@@ -81,9 +79,9 @@ def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str 
     )
     secret = _token(app, from_stdin=token_stdin)
     fresh = contexts.Context(name=chosen, server=server, server_name=trust.server_name)
-    with _on_trial(app.config.folder, fresh, trust, secret) as trial:
-        who = _whoami(app, trial)
-    context = _keep(app.config.folder, fresh, trust, secret, chosen)
+    with tempfile.TemporaryDirectory() as passing:  # like what is kept, only its owner reads it
+        who = _whoami(app, _keep(Path(passing), fresh, trust, secret))
+    context = _keep(app.config.folder, fresh, trust, secret)
     app.save(app.config.with_context(context))
     app.write(f"Welcome to NSML! You are {who} at {server} (context {chosen}).")
 
@@ -150,27 +148,15 @@ def _token(app: App, *, from_stdin: bool) -> str:
     return str(secret)
 
 
-def _keep(folder: Path, fresh: Context, trust: Trust, secret: str, stem: str) -> Context:
-    """Write token and authority into files called `stem`; the context that names them."""
-    token_file = folder / "tokens" / stem
+def _keep(folder: Path, fresh: Context, trust: Trust, secret: str) -> Context:
+    """Write token and authority into files of the context's name; the context with them."""
+    token_file = folder / "tokens" / fresh.name
     contexts.write_private(token_file, secret + "\n")
     if not trust.pem:
         return fresh._replace(token_file=token_file)
-    ca = folder / "authorities" / f"{stem}.pem"
+    ca = folder / "authorities" / f"{fresh.name}.pem"
     contexts.write_private(ca, trust.pem)
     return fresh._replace(token_file=token_file, ca=ca)
-
-
-@contextlib.contextmanager
-def _on_trial(folder: Path, fresh: Context, trust: Trust, secret: str) -> Iterator[Context]:
-    """Like `_keep`, for the length of a block, and apart from what is kept."""
-    trial = _keep(folder, fresh, trust, secret, f".{fresh.name}.trial")
-    try:
-        yield trial
-    finally:
-        for file in (trial.token_file, trial.ca):
-            if file is not None:
-                file.unlink(missing_ok=True)
 
 
 def _whoami(app: App, trial: Context) -> str:

@@ -186,7 +186,8 @@ def fetch_trusted_authority(host: str, port: int, digest: str) -> FetchedAuthori
     if fetched.digest != digest:
         raise TrustError(
             f"{host}:{port} is not the platform that you were told about",
-            why=f"its authority is {fetched.digest[:16]}..., not {digest[:16]}...",
+            why="these are the digest of its authority, and under it the one that you were told:\n"
+            f"{fetched.digest}\n{digest}",
             advice="check the address; if it is right, somebody may be listening in between",
         )
     return fetched

@@ -37,10 +37,15 @@ def test_login_keeps_what_works_and_logout_forgets_it(fresh, server, home):
 def test_a_token_that_does_not_work_leaves_nothing(fresh, server, home):
     result = fresh("login", server.address, "--token-stdin", stdin="wrong\n", check=False)
     assert result.code == 4
-    assert not (home / "config.toml").exists()
-    assert not (home / "authorities").exists()
-    assert list((home / "tokens").iterdir()) == []
     assert "wrong" not in result.stderr
+    assert [path.name for path in home.iterdir()] == ["token"]
+
+
+def test_a_login_that_fails_makes_no_folder(fresh, server, home, tmp_path):
+    folder = tmp_path / "config"
+    fresh.environ["NSML_CONFIG_DIR"] = str(folder)
+    result = fresh("login", server.address, "--token-stdin", stdin="wrong\n", check=False)
+    assert (result.code, folder.exists()) == (4, False)
 
 
 def test_nobody_to_ask_for_a_token(fresh, server):

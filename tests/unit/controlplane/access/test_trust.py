@@ -123,8 +123,9 @@ async def test_a_certificate_is_renewed_when_it_is_time(live: Live, tmp_path: Pa
 async def test_a_server_with_another_authority_gets_no_secret(live: Live, tmp_path: Path) -> None:
     real = await token_of(live)
     token = trust.JoinToken(real.secret, make_authority(SystemClock()).digest)
-    with pytest.raises(TrustError, match="not the platform"):
+    with pytest.raises(TrustError, match="not the platform") as caught:
         await join(live, tmp_path, token)
+    assert caught.value.why.splitlines()[1:] == [live.door.authority.digest, token.authority_digest]
     assert not NodeFiles.within(tmp_path).key.exists()
 
 
