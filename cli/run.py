@@ -380,10 +380,10 @@ async def _send(app: App, client: Client, packed: Packed) -> None:
     )
     took_s = app.clock.monotonic() - began
     took = f"{took_s:.1f}s" if took_s < 60 else duration_text(took_s)
+    app.say(f"packing   {files_text(files)} {size_text(packed.manifest.size)}{ignored}")
     app.say(
-        f"packing   {files_text(files)} {size_text(packed.manifest.size)}{ignored}"
-        f" · {files - sent.files_sent:,} unchanged, sending {files_text(sent.files_sent)}"
-        f" {size_text(sent.bytes_sent)}   done {took}"
+        f"sending   {files_text(sent.files_sent)} {size_text(sent.bytes_sent)},"
+        f" {files - sent.files_sent:,} unchanged   done {took}"
     )
 
 

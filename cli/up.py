@@ -245,7 +245,8 @@ def _tell_up(
 ) -> None:
     said = folder.said(CONTROL_PLANE)
     app.write("nsml is up" if is_news else "nsml already runs")
-    app.write(f"  control plane  {said.get('address')}, on {_words_of(choices.coordination)}")
+    app.write(f"  control plane  {said.get('address')}")
+    app.write(f"  coordination   {_words_of(choices.coordination)}")
     if choices.listen:
         app.write(f"  other machines {choices.listen}, with TLS")
     app.write(f"  node           {node_words(choices, agent)}")
@@ -258,5 +259,5 @@ def _tell_up(
     if choices.listen:
         steps[:0] = ["nsml admin join-token", "nsml admin user add NAME"]
         digest = digest_of(folder.authority.read_text(encoding="ascii"))
-        app.say(f"users of other machines:  nsml login {said.get('listen')}#{digest}")
+        app.say(f"users of other machines:\nnsml login {said.get('listen')}#{digest}")
     app.say("next:  " + "\n       ".join(steps))

@@ -222,7 +222,8 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
     cpus = _share(cluster.allocated.cpu_thousandths, cluster.capacity.cpu_thousandths)
     simulated = f" ({SIMULATED})" if cluster.simulated else ""
     return [
-        f"server    {server} · nsml {cluster.version}",
+        f"server    {server}",
+        f"version   {cluster.version}",
         f"control   {leader} · {cluster.coordination}",
         f"nodes     {cluster.nodes_ready}/{cluster.nodes_total} ready",
         f"gpus      {gpus} used{simulated}",

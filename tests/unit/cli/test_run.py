@@ -34,12 +34,24 @@ def test_a_run_that_waits_says_so_and_why(nsml, state, project):
     assert result.stdout == f"Session kim/None/1 queued: {state.waiting}\n"
 
 
+def test_what_is_sent_is_told_in_eighty_columns(nsml, project):
+    (project / ".nsmlignore").write_text("data/\n")
+    (project / "data").mkdir()
+    for number in range(1200):
+        (project / "data" / str(number)).write_bytes(b"x" * 999)
+        (project / f"{number}.txt").write_text(str(number) * 99)
+    told = nsml("run").stderr.splitlines()
+    assert [line.split()[0] for line in told[:2]] == ["packing", "sending"]
+    assert "ignored 1,200 files" in told[0]
+    assert max(len(line) for line in told) <= 80
+
+
 def test_again_sends_nothing(nsml, state, project):
     nsml("run")
     puts = state.calls.count("PutBlobs")
     result = nsml("run")
     assert state.calls.count("PutBlobs") == puts
-    assert "1 unchanged, sending 0 files" in result.stderr
+    assert "sending   0 files 0 Bytes, 1 unchanged" in result.stderr
     assert len(state.sessions) == 2
 
 

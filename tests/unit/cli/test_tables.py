@@ -55,7 +55,8 @@ def test_free_gpus_are_those_that_nothing_holds(nsml, everything, state):
 
 def test_status(nsml, everything, server):
     assert nsml("status").stdout == (
-        f"server    {server.address} · nsml 0.1.0\n"
+        f"server    {server.address}\n"
+        "version   0.1.0\n"
         "control   cp-1 leads term 3 · embedded\n"
         "nodes     1/2 ready\n"
         "gpus      0.5/2 used (simulated)\n"
