@@ -92,27 +92,38 @@ class Datasets:
         """The caller's own, else one that he may see and that is the only one so named.
 
         Raises:
-            NotFound: there is none.
+            NotFound: there is none, or not in the version that is wished for.
             InvalidRequest: several people have one so named.
         """
-        catalogue = self._history.catalogue
-        owner = wish.owner or caller.user.name
-        found = await catalogue.dataset(owner, wish.name, wish.version)
-        if found is None and not wish.owner:
-            others = await catalogue.datasets(caller.user, name=wish.name)
-            if len(others) > 1:
-                raise InvalidRequest(
-                    f"{len(others)} users have a dataset {wish.name!r}",
-                    attempt=", ".join(f"{o.dataset.owner}/{wish.name}" for o in others[:5]),
-                )
-            if others:
-                only = others[0].dataset.owner
-                found = await catalogue.dataset(only, wish.name, wish.version)
-        if found is None or not may_see(caller, found.dataset):
+        named = await self._named(caller, wish)
+        if named is None or not may_see(caller, named.dataset):
             wanted = f"{wish.owner}/{wish.name}" if wish.owner else wish.name
-            version = f" version {wish.version}" if wish.version else ""
-            raise NotFound(f"there is no dataset {wanted}{version}", attempt="nsml dataset ls")
+            raise NotFound(f"there is no dataset {wanted}", attempt="nsml dataset ls")
+        if wish.version in {0, named.version.number}:
+            return named
+        owner, name = named.dataset.owner, named.dataset.name
+        found = await self._history.catalogue.dataset(owner, name, wish.version)
+        if found is None:
+            raise NotFound(
+                f"there is no version {wish.version} of {owner}/{name}",
+                why=f"the newest is {named.version.number}",
+                attempt=f"nsml dataset info {owner}/{name}",
+            )
         return found
+
+    async def _named(self, caller: UserCaller, wish: DatasetWish) -> DatasetListing | None:
+        """The dataset that a name means, in its newest version; visible or not."""
+        catalogue = self._history.catalogue
+        found = await catalogue.dataset(wish.owner or caller.user.name, wish.name)
+        if found is not None or wish.owner:
+            return found
+        others = await catalogue.datasets(caller.user, name=wish.name)
+        if len(others) > 1:
+            raise InvalidRequest(
+                f"{len(others)} users have a dataset {wish.name!r}",
+                attempt=", ".join(f"{o.dataset.owner}/{wish.name}" for o in others[:5]),
+            )
+        return others[0] if others else None
 
     async def resolve(self, user: User, wish: DatasetWish) -> DatasetVersion:
         """The version that a session of this user gets."""
