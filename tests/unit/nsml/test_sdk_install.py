@@ -23,7 +23,8 @@ def find_interpreters() -> list[str]:
     """One Python of each minor version from the oldest supported one on, this one included."""
     versions = Path(os.environ.get("PYENV_ROOT", "~/.pyenv")).expanduser() / "versions"
     found = {sys.version_info[:2]: sys.executable}
-    for path in sorted(versions.glob("3.*/bin/python")):
+    others = versions.glob("3.*/bin/python") if os.access(versions, os.R_OK | os.X_OK) else ()
+    for path in sorted(others):
         version = tuple(int(part) for part in path.parts[-3].split(".")[:2] if part.isdigit())
         if len(version) == 2 and version >= OLDEST and os.access(path, os.X_OK):
             found.setdefault(version, str(path))
