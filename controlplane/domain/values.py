@@ -131,13 +131,14 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One member of the gang of the current attempt."""
+    """One member of the gang of the current attempt. `started_at` 0: it is not known to have run."""
 
     rank: int
     node: str
     devices: tuple[Device, ...] = ()
     resources: Resources = field(default_factory=Resources)
     phase: ReplicaPhase = ReplicaPhase.PLACED
+    started_at: float = 0.0
     exit: Exit | None = None
 
 

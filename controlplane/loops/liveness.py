@@ -97,10 +97,12 @@ class Liveness:
                 overdue.add(session.id)
         if overdue:
             self._log.warning("node.lost_sessions", node=node, sessions=sorted(overdue))
+            now = self._clock.time()
             proof = silence.Proof(
                 cause=Cause.LOST_AFTER,
                 message=f"node {node} was silent for longer than lost_after",
-                now=self._clock.time(),
+                now=now,
+                last_word_at=self._contacts.last_registered_at(node) or now,
             )
             await self._committer.decide_all(
                 [

@@ -85,6 +85,7 @@ class Contacts:
         self._clock = clock
         self._links: dict[str, Link] = {}
         self._heard: dict[str, tuple[float, float]] = {}
+        self._registered_heard: dict[str, float] = {}
         self._since = clock.monotonic()
         self.unheard: frozenset[str] = frozenset()
 
@@ -106,7 +107,10 @@ class Contacts:
 
     def heard(self, node: str) -> None:
         """The agent said something."""
-        self._heard[node] = (self._clock.monotonic(), self._clock.time())
+        now = self._clock.time()
+        self._heard[node] = (self._clock.monotonic(), now)
+        if node in self._links:
+            self._registered_heard[node] = now
 
     def last_heard(self, node: str) -> float:
         """Monotonic seconds of its last word, or of the election if that was later."""
@@ -115,6 +119,14 @@ class Contacts:
     def last_contact_at(self, node: str) -> float:
         """Unix seconds of its last word; 0 when this control plane never heard it."""
         return self._heard.get(node, (0.0, 0.0))[1]
+
+    def last_registered_at(self, node: str) -> float:
+        """Unix seconds of the last word within a registration; 0 when this leader had none.
+
+        What a machine that was started again sends before it registers says nothing of what ran
+        before.
+        """
+        return self._registered_heard.get(node, 0.0)
 
     def link(self, node: str) -> Link | None:
         """The node's stream."""
@@ -127,6 +139,7 @@ class Contacts:
     def restart(self) -> None:
         """We were elected: everybody gets the full time to be heard; until then none is used."""
         self._since = self._clock.monotonic()
+        self._registered_heard.clear()
         self.unheard = frozenset()
         for node in self._state.nodes:
             self._state.set_contact(node, is_silent=node not in self._links)

@@ -187,6 +187,7 @@ def _replica(replica: Replica) -> pb.ReplicaRecord:
         devices=_devices(replica.devices),
         resources=_resources(replica.resources),
         phase=replica.phase.value,
+        started_at=replica.started_at,
     )
     if replica.exit is not None:
         ended = replica.exit
@@ -220,6 +221,7 @@ def _to_replica(record: pb.ReplicaRecord) -> Replica:
         devices=_to_devices(record.devices),
         resources=_to_resources(record.resources),
         phase=ReplicaPhase(record.phase),
+        started_at=record.started_at,
         exit=ended,
     )
 

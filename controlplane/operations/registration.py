@@ -81,10 +81,12 @@ class Registrar:
         node = said.node.name
         known = self._state.nodes.get(node)
         booted = known is not None and known.value.boot_id != said.node.boot_id
+        now = self._clock.time()
         proof = silence.Proof(
             cause=Cause.NODE_LOST,
             message=f"node {node} was restarted" if booted else f"node {node} has it no longer",
-            now=self._clock.time(),
+            now=now,
+            last_word_at=self._contacts.last_registered_at(node) or now,
         )
         unheard = self._contacts.unheard - {node}
         by_session: dict[str, list[Report]] = {

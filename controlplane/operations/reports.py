@@ -21,6 +21,8 @@ what kills nodes."""
 BACKOFF_S: Final = 5.0
 """Wait before the attempt after the first bad one; doubled for each further one."""
 
+_RUNNING: Final = frozenset({ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
+
 _FINAL: Final = {
     Cause.COMPLETED: SessionEvent.SUCCEEDED,
     Cause.STOP_REQUESTED: SessionEvent.STOPPED,
@@ -52,7 +54,12 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     ended = known.exit or report.exit
     if report.phase.is_gone and ended is None:
         ended = Exit(cause=Cause.NODE_LOST, message="its agent did not say how it ended")
-    changed = replace(known, phase=report.phase, exit=ended)
+    changed = replace(
+        known,
+        phase=report.phase,
+        started_at=known.started_at or (report.at if report.phase in _RUNNING else 0.0),
+        exit=ended,
+    )
     replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
     before, session = session, replace(session, replicas=replicas)
     if not report.phase.is_gone:
@@ -152,8 +159,14 @@ def _is_bad(session: Session, end: End) -> bool:
     """Whether the attempt got nowhere through no fault of its program."""
     if end.cause is Cause.DATA_FAILED:
         return True
-    ran = max((one.exit.ran_for_s for one in session.replicas if one.exit), default=0.0)
-    return end.cause is Cause.NODE_LOST and ran < BAD_IF_LOST_WITHIN_S
+    if end.cause is not Cause.NODE_LOST:
+        return False
+    # Of the lost one: the others of its gang run on until there is proof.
+    return any(
+        one.rank == end.rank and one.exit.ran_for_s < BAD_IF_LOST_WITHIN_S
+        for one in session.replicas
+        if one.exit
+    )
 
 
 def _is_repeated(session: Session, end: End) -> bool:

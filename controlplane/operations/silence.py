@@ -27,11 +27,16 @@ been a little later than ours."""
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Why replicas are known to be gone, and since when."""
+    """Why replicas are known to be gone, and since when.
+
+    `last_word_at` is when their node was last heard, as far as it is known, else `now`: who was
+    never heard here may have run them until a moment ago.
+    """
 
     cause: Cause
     message: str
     now: float
+    last_word_at: float
 
 
 def sessions_of(state: LiveState, node: str) -> list[str]:
@@ -99,7 +104,7 @@ def put_node(draft: Draft, node: Node) -> None:
 
 
 def _loss(session: Session, replica: Replica, proof: Proof) -> Report:
-    ran = max(proof.now - session.started_at, 0.0) if session.started_at else 0.0
+    ran = max(proof.last_word_at - replica.started_at, 0.0) if replica.started_at else 0.0
     return Report(
         node=replica.node,
         session_id=session.id,

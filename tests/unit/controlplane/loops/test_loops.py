@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Allocation, Cause
+from controlplane.domain.values import Allocation, Cause, Node
 from controlplane.history.sqlite import open_history
 from controlplane.loops.export import Exporting
 from controlplane.loops.liveness import Liveness
@@ -19,7 +19,7 @@ from controlplane.operations.contacts import Contacts
 from controlplane.operations.export import Exporter
 from controlplane.operations.records import session_key
 from controlplane.operations.registration import Registrar, Registration
-from controlplane.operations.reports import apply_report
+from controlplane.operations.reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.silence import LOST_AFTER_MARGIN_S
 from controlplane.operations.state import LiveState
 from nsml.clock import inline
@@ -99,6 +99,20 @@ def liveness(at: Led) -> Liveness:
         clock=at.clock,
         silent_after_s=SILENT_AFTER_S,
     )
+
+
+async def register(at: Led, as_node: Node) -> None:
+    """Its agent comes with nothing."""
+    registrar = Registrar(
+        state=at.state,
+        committer=at.committer,
+        contacts=at.contacts,
+        clock=at.clock,
+        cluster_id="c",
+    )
+    said = Registration(node=as_node, cluster_id="c", highest_term=0, replicas=())
+    await registrar.register(NodeCaller(node=as_node.name), said, 1 << 40)
+    await turns()
 
 
 async def test_what_is_queued_is_placed_when_an_agent_connects() -> None:
@@ -224,6 +238,78 @@ async def test_after_lost_after_it_is_gone_and_not_before() -> None:
         assert held.session_id == kept.id
 
 
+async def test_a_session_whose_nodes_die_soon_after_each_start_is_held() -> None:
+    one = session(spec={"retry_count": 9})
+    async with led(node("a"), one) as at:
+        at.run(scheduling(at))
+        at.run(liveness(at))
+        await turns()
+        for attempt in (1, 2, 3):
+            await at.clock.pass_(100)  # the wait after a bad attempt is over
+            at.contacts.connect("a")
+            await turns()
+            await at.say(one, "RUNNING", attempt=attempt, at=at.clock.now)
+            await at.clock.pass_(5)
+            at.contacts.heard("a")
+            at.contacts.disconnect(at.contacts.link("a"))
+            for _ in range(10):
+                await at.clock.pass_(10)
+            assert at.state.session(one.id).state is SessionState.UNKNOWN
+            at.contacts.heard("a")  # telemetry may be faster than the registration
+            await register(at, node("a", boot_id=f"boot{attempt + 1}"))
+            at.contacts.disconnect(at.contacts.link("a"))
+            assert at.state.session(one.id).bad_attempts == attempt
+        held = at.state.session(one.id)
+        assert (held.state, held.end.cause) == (SessionState.HELD, Cause.NODE_LOST)
+
+
+async def test_a_node_that_dies_long_after_the_start_forgives_bad_attempts() -> None:
+    one = session(spec={"retry_count": 9}, bad_attempts=2)
+    async with led(node("a"), one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        await at.say(one, "PAUSED", at=at.clock.now)
+        await at.clock.pass_(BAD_IF_LOST_WITHIN_S - 1)
+        await at.say(one, "RUNNING", at=at.clock.now)
+        await at.clock.pass_(1)
+        at.contacts.heard("a")
+        await register(at, node("a", boot_id="boot2"))
+        again = at.state.session(one.id)
+        assert (again.attempt, again.bad_attempts) == (2, 0)
+
+
+async def test_a_leader_who_never_heard_the_lost_node_calls_no_attempt_bad() -> None:
+    one = session(spec={"retry_count": 9})
+    async with led(node("a"), one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        await at.say(one, "RUNNING", at=at.clock.now)
+        await at.clock.pass_(BAD_IF_LOST_WITHIN_S)
+        # Another control plane, which knows what is written and nothing else.
+        at.contacts = Contacts(state=at.state, clock=at.clock)
+        await register(at, node("a", boot_id="boot2"))
+        assert at.state.session(one.id).bad_attempts == 0
+
+
+async def test_who_waits_for_a_lost_peer_does_not_make_the_attempt_longer() -> None:
+    one = session(replicas=2, gpu=2000, spec={"retry_count": 9})
+    async with led(node("a"), node("b"), one) as at:
+        at.contacts.connect("a")
+        at.contacts.connect("b")
+        at.run(scheduling(at))
+        await turns()
+        for rank, name in enumerate("ab"):
+            await at.say(one, "RUNNING", rank=rank, node=name, at=at.clock.now)
+        at.contacts.heard("b")
+        await at.clock.pass_(300)
+        await register(at, node("b", boot_id="boot2"))
+        await at.say(one, "FINALIZED", cause="GANG_MEMBER_FAILED", at=at.clock.now, ran_for_s=300.0)
+        again = at.state.session(one.id)
+        assert (again.attempts[0].cause, again.bad_attempts) == (Cause.NODE_LOST, 1)
+
+
 async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
     one, other = session(), session()
     async with led(node("a"), one, other) as at:
@@ -285,16 +371,6 @@ async def test_a_node_with_more_sessions_than_a_transaction_holds() -> None:
         await turns(200)
         states = {at.state.session(one.id).state for one in many}
         assert states == {SessionState.UNKNOWN}
-        registrar = Registrar(
-            state=at.state,
-            committer=at.committer,
-            contacts=at.contacts,
-            clock=at.clock,
-            cluster_id="c",
-        )
-        said = Registration(
-            node=node("a", boot_id="boot2"), cluster_id="c", highest_term=0, replicas=()
-        )
-        await registrar.register(NodeCaller(node="a"), said, 1 << 40)
+        await register(at, node("a", boot_id="boot2"))
         assert not at.state.allocations["a"].value.replicas
         assert {at.state.session(one.id).end.cause for one in many} == {Cause.NODE_LOST}

@@ -166,7 +166,9 @@ def test_a_good_run_forgives_bad_attempts() -> None:
 
 
 def register(script: Script, one: Session, as_node: Node, *has: Report) -> None:
-    proof = silence.Proof(cause=Cause.NODE_LOST, message="test", now=script.now)
+    proof = silence.Proof(
+        cause=Cause.NODE_LOST, message="test", now=script.now, last_word_at=script.now
+    )
     script.decide(
         lambda d: silence.settle(
             d, one.id, as_node.name, reports=has, proof=proof, unheard=script.unheard
