@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE
-from controlplane.scheduler.rooms import can_ever_fit
+from controlplane.scheduler.rooms import can_ever_fit, most_together
 
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import ClusterSnapshot
@@ -33,7 +33,10 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
         counts[room.shortage(request) or "fit some replicas"] += 1
     shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
     if not can_ever_fit((entry.node for entry in snapshot.nodes.values()), request):
-        reason = f"needs {describe(request)}; no node is large enough"
+        short = "no node is large enough"
+        if request.replica_count > 1 and request.gpu_thousandths:
+            short = "no nodes of one GPU model are large enough"
+        reason = f"needs {describe(request)}; {short}"
         return Explanation(reason=reason, shortages=shortages, can_ever_fit=False)
     return Explanation(reason=_reason(open_rooms, request, counts), shortages=shortages)
 
@@ -68,8 +71,7 @@ def _reason(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
     if not rooms:
         return f"{needs}; no node takes sessions now ({_listed(counts)})"
     if request.replica_count > 1:
-        fitting = sum(room.holds(request) for room in rooms)
-        return f"{needs}, all at once; there is room for {fitting} now"
+        return f"{needs}, all at once; there is room for {most_together(rooms, request)} now"
     short = {what: counts[what] for what in ("GPUs", "cores", "memory") if counts[what]}
     if not short:
         return f"{needs}; {_listed(counts)}"

@@ -41,20 +41,15 @@ def _by_pod(holds: list[Hold], request: Request) -> list[list[Hold]]:
     for room, count in holds:
         # A node without a pod is near to nothing but itself.
         pod = room.node.pod or f"\0{room.node.name}"
-        groups[pod, _model(room, request)].append((room, count))
+        groups[pod, room.model_for(request)].append((room, count))
     return list(groups.values())
 
 
 def _by_model(holds: list[Hold], request: Request) -> list[list[Hold]]:
     groups: dict[str, list[Hold]] = defaultdict(list)
     for room, count in holds:
-        groups[_model(room, request)].append((room, count))
+        groups[room.model_for(request)].append((room, count))
     return list(groups.values())
-
-
-def _model(room: Room, request: Request) -> str:
-    """The GPU model that its replicas would get: only equal ones are combined."""
-    return room.model if request.gpu_thousandths else ""
 
 
 def _fewest(group: list[Hold], wanted: int) -> list[Hold]:

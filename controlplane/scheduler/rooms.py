@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from controlplane.domain.plan import ReplicaPlacement
@@ -67,6 +68,10 @@ class Room:
             in_shared = sum(free // gpu for free in self.shared.values())
             bounds.append(in_shared + len(self.whole) * (WHOLE_DEVICE // gpu))
         return max(min(bounds), 0)
+
+    def model_for(self, request: Request) -> str:
+        """The GPU model that its replicas would get: a gang combines only equal ones."""
+        return self.model if request.gpu_thousandths else ""
 
     def take(self, request: Request, rank: int) -> ReplicaPlacement:
         """Place one replica that fits."""
@@ -150,9 +155,19 @@ class Rooms:
 
 def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
     """Whether the gang would fit if nothing else ran, on nodes that may take it."""
-    missing = request.replica_count
+    held = Counter[str]()
     for node in nodes:
-        missing -= Room(capacity_of(node, Allocation(node=node.name))).holds(request)
-        if missing <= 0:
+        room = Room(capacity_of(node, Allocation(node=node.name)))
+        model = room.model_for(request)
+        held[model] += room.holds(request)
+        if held[model] >= request.replica_count:
             return True
     return False
+
+
+def most_together(rooms: Iterable[Room], request: Request) -> int:
+    """Replicas that one gang could have now."""
+    held = Counter[str]()
+    for room in rooms:
+        held[room.model_for(request)] += room.holds(request)
+    return max(held.values(), default=0)

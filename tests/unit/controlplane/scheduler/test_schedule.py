@@ -165,6 +165,20 @@ def test_what_never_fits_is_said_so() -> None:
     assert reason(schedule(cluster(wanted), NOW), wanted) == "no node has registered yet"
 
 
+def test_a_gang_wider_than_every_model_never_fits() -> None:
+    wanted = session(1000, replicas=3)
+    plan = schedule(cluster(node("a", model="M"), node("b", model="N"), wanted), NOW)
+    assert not plan.deferrals[0].explanation.can_ever_fit
+    assert reason(plan, wanted) == "needs 3 x 1 GPU; no nodes of one GPU model are large enough"
+    nodes = (node("a", model="M"), node("b", model="N"), node("c", model="M"))
+    full = held("a", ("a-0", 1000), ("a-1", 1000))
+    plan = schedule(cluster(*nodes, full, wanted), NOW)
+    assert plan.deferrals[0].explanation.can_ever_fit
+    assert reason(plan, wanted) == "needs 3 x 1 GPU, all at once; there is room for 2 now"
+    without = session(0, replicas=3, cpu=6000)
+    assert len(schedule(cluster(*nodes, without), NOW).placements[0].replicas) == 3
+
+
 def test_the_default_share_is_told_once() -> None:
     full = held("a", ("a-0", 1000), cpu=4000)
     wanted = session(0)
