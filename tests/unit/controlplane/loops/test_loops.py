@@ -17,7 +17,7 @@ from controlplane.loops.ordering import Ordering
 from controlplane.loops.scheduling import Scheduling
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.export import Exporter
-from controlplane.operations.records import session_key
+from controlplane.operations.records import decode_session, session_key
 from controlplane.operations.registration import Registrar, Registration
 from controlplane.operations.reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.silence import LOST_AFTER_MARGIN_S
@@ -354,7 +354,8 @@ async def test_a_memo_that_changes_during_the_export_is_exported() -> None:
             while at.state.session(one.id) is not None:
                 await at.clock.pass_(0.1)
                 await asyncio.sleep(0.001)
-        assert (await history.catalogue.session(one.id)).memo == "late"
+        row = await history.catalogue.session(one.id)
+        assert decode_session(row.record).memo == "late"
         await history.close()
 
 
