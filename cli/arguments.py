@@ -10,6 +10,7 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
+from cli.group import DURATION
 from nsml.view.units import parse_size
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+_DIGITS_OF_THOUSANDTHS, _MOST_DIGITS = 3, 6
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -58,13 +60,32 @@ class _Thousandths(click.ParamType[int]):
         self._shares_one = shares_one
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if not re.fullmatch(r"\d{1,6}(\.\d{1,3})?", str(value)):
+        if not re.fullmatch(r"\d+(\.\d+)?", str(value), re.ASCII):
             self.fail(f"{value!r} is not a number such as 2 or 0.5", param, ctx)
         whole, _, part = str(value).partition(".")
+        part = part.rstrip("0")
+        if len(part) > _DIGITS_OF_THOUSANDTHS:
+            self.fail(f"{value} is finer than a thousandth", param, ctx)
+        if len(whole) > _MOST_DIGITS:
+            self.fail(f"{value} is more than any machine has", param, ctx)
         count = int(whole) * 1000 + int(part.ljust(3, "0") or 0)
         if self._shares_one and count > 1000 and count % 1000:
             self.fail(f"{value}: above one, only whole GPUs", param, ctx)
         return count
+
+
+class _TimeLimit(click.ParamType[float]):
+    """Seconds; a limit of none at all is left out, never given as 0."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        seconds = DURATION.convert(value, param, ctx)
+        if not seconds:
+            self.fail(f"{value} is no time: leave it out for no limit", param, ctx)
+        return seconds
 
 
 class _Variable(click.ParamType[tuple[str, str]]):
@@ -86,7 +107,19 @@ DATASET = _Completed("dataset")
 SIZE = _Size()
 GPUS = _Thousandths("gpus", shares_one=True)
 CPUS = _Thousandths("cpus", shares_one=False)
+TIME_LIMIT = _TimeLimit()
 VARIABLE = _Variable()
+
+
+def visibility_options(command: F) -> F:
+    """`visibility`: who else sees it, None where nothing was said."""
+    for word, text in (
+        ("public", "Everybody sees it."),
+        ("team", "Your team sees it."),
+        ("private", "Only you see it (default)."),
+    ):
+        command = click.option(f"--{word}", "visibility", flag_value=word, help=text)(command)
+    return command
 
 
 def shell_words(flag: str, text: str) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.app import App
-from cli.arguments import DATASET, SIZE, split_dataset
+from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
 from cli.exits import CommandError
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
@@ -36,9 +36,7 @@ def dataset() -> None:
 )
 @click.argument("name")
 @click.argument("path", type=click.Path(exists=True, file_okay=False, path_type=Path))
-@click.option("--private", "visibility", flag_value="private", help="Only you see it (default).")
-@click.option("--team", "visibility", flag_value="team", help="Your team sees it.")
-@click.option("--public", "visibility", flag_value="public", help="Everybody sees it.")
+@visibility_options
 @click.option("-m", "--message", default="", metavar="TEXT", help="What this version is.")
 @click.option("--exclude", multiple=True, metavar="PATTERN", help="Leave out, as in .nsmlignore.")
 @click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")

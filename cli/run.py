@@ -14,7 +14,17 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, Format, new_request_id
-from cli.arguments import CPUS, DATASET, GPUS, SIZE, VARIABLE, shell_words, split_dataset
+from cli.arguments import (
+    CPUS,
+    DATASET,
+    GPUS,
+    SIZE,
+    TIME_LIMIT,
+    VARIABLE,
+    shell_words,
+    split_dataset,
+    visibility_options,
+)
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_one
@@ -121,7 +131,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     metavar="K=V",
     help="A variable of the program; not for secrets.",
 )
-@click.option("--time-limit", type=DURATION, metavar="TIME", help="End it after this long.")
+@click.option("--time-limit", type=TIME_LIMIT, metavar="TIME", help="End it after this long.")
 @click.option("--grace", type=DURATION, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option(
     "--retry",
@@ -131,13 +141,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     help="Place it anew after a lost node.",
 )
 @click.option("--no-queue", is_flag=True, help="Refuse when nothing is free now.")
-@click.option(
-    "--visibility",
-    type=click.Choice(["private", "team", "public"]),
-    default="private",
-    show_default=True,
-    help="Who else sees it.",
-)
+@visibility_options
 @click.option("--argv", "is_argv", is_flag=True, help="The words after -- are a whole command.")
 @click.option(
     "--code/--no-code",
@@ -232,7 +236,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         grace_s=given["grace"],
         retry_count=given["retry"],
         no_queue=given["no_queue"],
-        visibility=given["visibility"],
+        visibility=given["visibility"] or "private",
         sends_code=given["sends_code"],
         max_bytes=given["max_size"],
         command=("nsml", "run", *repeat),

@@ -10,7 +10,7 @@ from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing
 from controlplane.operations.content import SEND_IT
-from controlplane.operations.validation import DatasetWish
+from controlplane.operations.validation import DatasetWish, check_visibility
 
 if TYPE_CHECKING:
     from controlplane.history.interface import History
@@ -53,6 +53,8 @@ class Datasets:
         """
         check_dataset(name)
         check_digest(digest)
+        if visibility is not None:
+            check_visibility(visibility, caller.user.team)
         if len(message.encode()) > MOST_MESSAGE_BYTES:
             raise TooLarge(f"a message has at most {MOST_MESSAGE_BYTES} bytes")
         if await self._content.is_incomplete(digest) or not await self._content.may_use(

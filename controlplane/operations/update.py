@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import NotFound
 from controlplane.operations.export import row_of
-from controlplane.operations.validation import check_memo
+from controlplane.operations.validation import check_memo, check_visibility
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session, Visibility
@@ -27,9 +27,11 @@ class Updater:
     async def update(
         self, session: Session, *, memo: str | None, visibility: Visibility | None
     ) -> Session:
-        """The session as it is then; what is None stays."""
+        """The session as it is then; what is None stays. InvalidRequest for what it cannot be."""
         if memo is not None:
             check_memo(memo)
+        if visibility is not None:
+            check_visibility(visibility, session.team)
 
         def changed(now: Session) -> Session:
             return replace(

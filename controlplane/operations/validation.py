@@ -49,7 +49,10 @@ class DatasetWish:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Submission:
-    """A session that a user wants. `lost_after_s` None: the default; `digest` is of the request."""
+    """A session that a user wants. `digest` is of the request.
+
+    None: without a time limit; the default of grace and lost_after.
+    """
 
     owner: User
     request_id: str
@@ -63,7 +66,7 @@ class Submission:
     replica_count: int = 0
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
     image: str = ""
-    time_limit_s: float = 0.0
+    time_limit_s: float | None = None
     grace_s: float | None = None
     retry_count: int = 0
     lost_after_s: float | None = None
@@ -82,6 +85,7 @@ def validated(wish: Submission) -> SessionSpec:
     """
     check_request_id(wish.request_id)
     check_memo(wish.memo)
+    check_visibility(wish.visibility, wish.owner.team)
     _check_program(wish)
     _check_resources(wish.resources)
     _check_environment(wish.environment)
@@ -113,7 +117,7 @@ def validated(wish: Submission) -> SessionSpec:
         resources=wish.resources,
         replica_count=replicas,
         environment=wish.environment,
-        time_limit_s=_check_span(wish.time_limit_s, "time limit", LONGEST_S),
+        time_limit_s=_check_time_limit(wish.time_limit_s),
         grace_s=check_grace(grace),
         retry_count=wish.retry_count,
         lost_after_s=_check_span(lost_after, "lost_after", LONGEST_S),
@@ -132,6 +136,15 @@ def check_memo(memo: str) -> str:
     if "\0" in memo:
         raise InvalidRequest("a memo has no NUL character")
     return memo
+
+
+def check_visibility(visibility: Visibility, team: str) -> Visibility:
+    """The visibility, if there is somebody whom it lets see: `team` is the owner's, "" for none."""
+    if visibility is Visibility.TEAM and not team:
+        raise InvalidRequest(
+            "you are in no team", why="nobody else would see it", attempt="private, or public"
+        )
+    return visibility
 
 
 def _check_program(wish: Submission) -> None:
@@ -185,6 +198,13 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             raise InvalidRequest(f"the value of {name} has a NUL character")
     if size > MOST_ENVIRONMENT_BYTES:
         raise TooLarge(f"the environment may have at most {MOST_ENVIRONMENT_BYTES} bytes")
+
+
+def _check_time_limit(seconds: float | None) -> float:
+    """The limit as a spec has it, where 0 is none: so a limit of 0 is refused."""
+    if seconds == 0:
+        raise InvalidRequest("a time limit of 0 s", attempt="leave it out for no limit")
+    return _check_span(seconds or 0.0, "time limit", LONGEST_S)
 
 
 def _check_span(seconds: float, what: str, most: float) -> float:

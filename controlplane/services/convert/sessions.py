@@ -50,7 +50,7 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         replica_count=spec.replica_count,
         environment=MappingProxyType(dict(spec.environment)),
         image=spec.image,
-        time_limit_s=seconds_of(spec.time_limit),
+        time_limit_s=seconds_of(spec.time_limit) if spec.HasField("time_limit") else None,
         grace_s=seconds_of(spec.grace) if spec.HasField("grace") else None,
         retry_count=spec.retry_count,
         lost_after_s=seconds_of(spec.lost_after) if spec.HasField("lost_after") else None,

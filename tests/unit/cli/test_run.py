@@ -60,7 +60,7 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
     nsml(
         *("run", "-d", "mnist@1", "-e", "train.py", "-g", "0.5", "-c", "1.5", "--memory", "2Gi"),
         *("--nodes", "3", "--env", "A=b=c", "--time-limit", "1h30m", "--grace", "500ms"),
-        *("--retry", "2", "--no-queue", "--visibility", "team", "--", "--flag", "-x"),
+        *("--retry", "2", "--no-queue", "--team", "--", "--flag", "-x"),
     )
     spec = max(state.sessions.values(), key=lambda s: s.created_at.seconds).spec
     assert spec == pb.SessionSpec(

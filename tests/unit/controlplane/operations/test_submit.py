@@ -23,7 +23,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Resources
+from controlplane.domain.values import Resources, Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.memory import MemoryObjects
@@ -312,6 +312,8 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         ({"grace_s": 1e9}, InvalidRequest),
         ({"grace_s": float("nan")}, InvalidRequest),
         ({"time_limit_s": -1.0}, InvalidRequest),
+        ({"time_limit_s": 0.0}, InvalidRequest),
+        ({"visibility": Visibility.TEAM}, InvalidRequest),
         ({"memo": "x" * 5000}, TooLarge),
         ({"project": "other"}, NotFound),
         ({"datasets": (DatasetWish(name="../x"),)}, InvalidRequest),

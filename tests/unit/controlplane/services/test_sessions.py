@@ -10,7 +10,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.domain.identity import Role
 from controlplane.history.values import Channel, StreamKey
-from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
+from nsml.v1 import agents_pb2, datasets_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 
@@ -103,6 +103,20 @@ async def test_somebody_elses_private_session_is_not_there(rig: Rig) -> None:
     assert {one.id for one in listed.sessions} == {shared.id, public.id}
     stopped = await root.sessions.StopSession(pb.StopSessionRequest(session=private.name))
     assert stopped.session.state == pb.SESSION_STATE_STOPPED
+
+
+async def test_nothing_is_shared_with_a_team_that_is_not_there(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    session = await kim.submit()
+    team = resources_pb2.VISIBILITY_TEAM
+    update = pb.UpdateSessionRequest(session=session.name, visibility=team)
+    push = datasets_pb2.CreateDatasetVersionRequest(name="x", digest="0" * 64, visibility=team)
+    for answer in (
+        await refused(kim.submit(visibility=team)),
+        await refused(kim.sessions.UpdateSession(update)),
+        await refused(kim.datasets.CreateDatasetVersion(push)),
+    ):
+        assert answer[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
 
 
 async def test_stop_of_a_queued_session_is_at_once(rig: Rig) -> None:
