@@ -6,7 +6,7 @@ import asyncio
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import NotFound, StillLive, Unavailable
-from controlplane.domain.snapshot import SessionRemoved
+from controlplane.operations.records import session_key
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session
@@ -47,8 +47,6 @@ class Remover:
             raise NotFound(f"there is no session {session.name}")
 
     async def _exported(self, session_id: str) -> None:
-        with self._state.subscribed() as changes:
+        with self._state.subscribed(session_key(session_id)) as changes:
             while self._state.session(session_id) is not None:
-                taken = await changes.take()
-                if SessionRemoved(session_id=session_id) in taken:
-                    return
+                await changes.take()

@@ -22,6 +22,7 @@ from controlplane.operations.following import Followers, LogPosition, SessionWat
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Filter
 from controlplane.operations.references import References
+from controlplane.operations.remove import Remover
 from controlplane.operations.state import LiveState
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Put, Transaction
@@ -193,6 +194,23 @@ async def test_what_is_stored_while_a_session_ends_is_followed_to_its_end() -> N
         async with asyncio.timeout(10):
             pages = [page async for page in followers.log(SESSION.id, LogPosition(), follow=True)]
         assert b"".join(page.data for page in pages) == b"hello last"
+
+
+async def test_a_session_that_ended_just_now_is_removed_once_it_is_recorded() -> None:
+    ended = replace(SESSION, state=SessionState.SUCCEEDED)
+    async with behind() as plane:
+        plane.state.put_session(ended, 5)
+        remover = Remover(state=plane.state, history=plane.history)
+        removing = asyncio.create_task(remover.remove(ended))
+        await asyncio.sleep(0)
+        assert plane.state.subscriptions.has(records.session_key(ended.id)), (
+            "of no other is it told"
+        )
+        await plane.history.catalogue.put_session(row_of(ended))
+        plane.state.put_session(replace(ended, memo="of the last moment"), 6)
+        plane.state.delete(records.session_key(ended.id), 7)
+        await asyncio.wait_for(removing, 10)
+        assert await plane.history.catalogue.session(ended.id) is None
 
 
 async def test_a_slow_reader_of_a_log_is_shown_every_attempt() -> None:
