@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections import OrderedDict
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
@@ -11,6 +10,7 @@ from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller, may_see
 from controlplane.domain.names import check_digest
 from controlplane.objects.errors import BlobNotFound
+from controlplane.operations.recent import Recent
 from nsml.clock import inline
 from nsml.content import manifest as manifests
 from nsml.content.errors import ContentError
@@ -48,6 +48,9 @@ _MANIFEST: Final = b'{"entries":['
 Part = tuple[str, bytes, bool]
 """Digest of the blob, bytes, whether they are its last."""
 
+_ByCaller = tuple[str, str]
+"""A caller, as `_who` names him, and a root."""
+
 
 class Content:
     """The way of bytes, and the right to read them.
@@ -64,11 +67,11 @@ class Content:
         self._state = state
         self._run = run
         self._checking = asyncio.Lock()
-        self._members: OrderedDict[str, frozenset[str]] = OrderedDict()
-        self._complete: OrderedDict[str, None] = OrderedDict()
-        self._shown: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._sent: OrderedDict[tuple[str, str], None] = OrderedDict()
-        self._own: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._members: Recent[str, frozenset[str]] = Recent(MEMBERS, weigh=len)
+        self._complete: Recent[str, None] = Recent(REMEMBERED)
+        self._shown: Recent[_ByCaller, None] = Recent(REMEMBERED)
+        self._sent: Recent[_ByCaller, None] = Recent(REMEMBERED)
+        self._own: Recent[_ByCaller, None] = Recent(REMEMBERED)
 
     async def missing(self, caller: Caller, digests: Sequence[str], *, root: str = "") -> list[str]:
         """Those that would have to be sent, in the order asked; then `root`, if it may not be used.
@@ -109,7 +112,7 @@ class Content:
         await self._objects.put_many(batch)
         for digest, data in batch.items():
             if data.startswith(_MANIFEST):
-                _remember(self._sent, (_who(caller), digest))
+                self._sent.keep((_who(caller), digest), None)
         return len(absent)
 
     async def may_use(self, caller: Caller, root: str) -> bool:
@@ -123,7 +126,7 @@ class Content:
         if key in self._own:
             return True
         if key in self._sent and not await self._borrows(caller, root):
-            _remember(self._own, key)
+            self._own.keep(key, None)
             return True
         return await self._may_read(caller, root)
 
@@ -140,7 +143,6 @@ class Content:
     async def is_incomplete(self, root: str) -> bool:
         """Whether the manifest or anything that it lists is missing."""
         if root in self._complete:
-            self._complete.move_to_end(root)
             return False
         try:
             listed = await self._blobs_of(root)
@@ -148,7 +150,7 @@ class Content:
             return True
         if await self._objects.has_missing(listed):
             return True
-        _remember(self._complete, root)
+        self._complete.keep(root, None)
         return False
 
     async def manifest(self, root: str) -> Manifest:
@@ -168,7 +170,7 @@ class Content:
 
     def show(self, caller: Caller, root: str) -> None:
         """Note that the caller was given this digest by a call that checked his right to it."""
-        _remember(self._shown, (_who(caller), root))
+        self._shown.keep((_who(caller), root), None)
 
     async def read(
         self, caller: Caller, root: str, digests: Sequence[str]
@@ -192,12 +194,10 @@ class Content:
 
     async def _blobs_of(self, root: str) -> frozenset[str]:
         """What a manifest lists; a large tree is read in many calls, and checked once."""
-        known = self._members.pop(root, None)
+        known = self._members.get(root)
         if known is None:
             known = frozenset((await self.manifest(root)).blobs())
-        self._members[root] = known
-        while len(self._members) > 1 and sum(map(len, self._members.values())) > MEMBERS:
-            self._members.popitem(last=False)
+            self._members.keep(root, known)
         return known
 
     async def _may_read(self, caller: Caller, root: str) -> bool:
@@ -246,15 +246,6 @@ def _check_members(root: str, known: Collection[str], digests: Sequence[str]) ->
     for digest in digests:
         if digest != root and digest not in known:
             raise NotFound(f"{check_digest(digest)[:12]} is not part of {root[:12]}")
-
-
-def _remember(
-    memory: OrderedDict[str, None] | OrderedDict[tuple[str, str], None], key: object
-) -> None:
-    memory[key] = None  # type: ignore[index]
-    memory.move_to_end(key)  # type: ignore[arg-type]
-    while len(memory) > REMEMBERED:
-        memory.popitem(last=False)
 
 
 async def _whole(parts: AsyncIterable[Part]) -> AsyncIterator[tuple[str, bytes]]:

@@ -24,12 +24,12 @@ from controlplane.domain.snapshot import (
 )
 from controlplane.domain.values import Allocation, Node, Session
 from controlplane.operations import records
+from controlplane.operations.recent import Recent
 from controlplane.operations.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-K = TypeVar("K")
 T = TypeVar("T")
 
 REMEMBERED_REMOVALS: Final = 10_000
@@ -78,8 +78,8 @@ class Known:
         self._names: dict[str, str] = {}
         self._requests: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, int] = {}
-        self._gone: dict[str, int] = {}
-        self._left: dict[tuple[str, str], int] = {}
+        self._gone: Recent[str, int] = Recent(REMEMBERED_REMOVALS)
+        self._left: Recent[tuple[str, str], int] = Recent(REMEMBERED_REMOVALS)
 
     def session(self, session_id: str) -> Session | None:
         """A live session."""
@@ -96,7 +96,7 @@ class Known:
 
     def has_left_since(self, owner: str, request_id: str, revision: int) -> bool:
         """Whether the session that this request made left the store after `revision`."""
-        return self._left.get((owner, request_id), 0) > revision
+        return (self._left.get((owner, request_id)) or 0) > revision
 
     def snapshot(self) -> ClusterSnapshot:
         """A fresh snapshot; loops keep theirs up by changes instead."""
@@ -181,7 +181,7 @@ class Known:
         """Take a session that was written at `revision`."""
         if not self._is_news(self.sessions.get(session.id), revision):
             return False
-        if self._gone.get(session.id, 0) >= revision:
+        if (self._gone.get(session.id) or 0) >= revision:
             # Our own write, whose answer came after the watch had told of its end.
             return False
         self.sessions[session.id] = Stored(session, revision)
@@ -240,8 +240,8 @@ class Known:
         self._names.pop(session.name, None)
         self._requests.pop((session.owner, session.request_id), None)
         self.removals.append(Removal(session=session, revision=revision))
-        _remember(self._gone, session_id, revision)
-        _remember(self._left, (session.owner, session.request_id), revision)
+        self._gone.keep(session_id, revision)
+        self._left.keep((session.owner, session.request_id), revision)
         self.subscriptions.tell(
             records.session_key(session_id), SessionRemoved(session_id=session_id)
         )
@@ -249,9 +249,3 @@ class Known:
     @staticmethod
     def _is_news(known: Stored[T] | None, revision: int) -> bool:
         return known is None or known.revision < revision
-
-
-def _remember(memory: dict[K, int], key: K, revision: int) -> None:
-    memory[key] = revision
-    if len(memory) > REMEMBERED_REMOVALS:
-        del memory[next(iter(memory))]

@@ -12,6 +12,7 @@ import grpc
 import pytest
 
 from controlplane.history.sqlite import open_history
+from controlplane.operations.recent import Recent
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
     agents_pb2,
@@ -393,7 +394,7 @@ async def test_a_tree_that_is_read_in_many_calls_is_checked_once(rig: Rig) -> No
         return work()
 
     rig.plane.content._run = counted
-    rig.plane.content._members.clear()
+    rig.plane.content._members = Recent(1, weigh=len)
     for _ in range(3):
         assert await read(kim, manifest.digest, *blobs) == blobs
     assert len(checked) == 1
