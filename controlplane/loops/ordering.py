@@ -11,7 +11,8 @@ from controlplane.operations.orders import replicas_of
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import Change
     from controlplane.operations.contacts import Contacts
-    from controlplane.operations.state import LiveState, Subscription
+    from controlplane.operations.state import LiveState
+    from controlplane.operations.subscriptions import Subscription
 
 REMOVALS_WAIT_S: Final = 0.05
 """An agent knows what has ended there: to be told so can wait for the next thing to start."""

@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from controlplane.domain.snapshot import ClusterSnapshot
     from controlplane.operations.committer import Committer
     from controlplane.operations.draft import Draft
-    from controlplane.operations.state import LiveState, Subscription
+    from controlplane.operations.state import LiveState
+    from controlplane.operations.subscriptions import Subscription
     from nsml.clock import Clock
 
 RETOLD_EVERY_S: Final = 2.0

@@ -12,7 +12,7 @@ from controlplane.domain.identity import may_see
 from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.operations import records
 from controlplane.operations.listing import Matcher
-from controlplane.operations.state import VIEWED
+from controlplane.operations.subscriptions import VIEWED
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.history.values import LogPage, MetricPage
     from controlplane.operations.listing import Filter
-    from controlplane.operations.state import LiveState, Subscription
+    from controlplane.operations.state import LiveState
+    from controlplane.operations.subscriptions import Subscription
     from nsml.clock import Clock
 
 PIECE_BYTES: Final = 64 << 10

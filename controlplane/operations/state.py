@@ -10,18 +10,17 @@ import structlog
 
 from controlplane.domain.snapshot import SessionChanged
 from controlplane.operations import records
-from controlplane.operations.known import Known, Removal, Stored
-from controlplane.operations.subscriptions import EVERYTHING, VIEWED, Subscription
+from controlplane.operations.known import Known
+from controlplane.operations.subscriptions import EVERYTHING, VIEWED
 from controlplane.store.interface import Compacted, StoreUnavailable
 
 if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from controlplane.domain.values import Session
+    from controlplane.operations.subscriptions import Subscription
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
-
-__all__ = ["VIEWED", "LiveState", "Removal", "Stored", "Subscription"]
 
 RELIST_EVERY_S: Final = 60.0
 """How often the whole store is listed, against events that a watch lost."""

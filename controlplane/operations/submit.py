@@ -162,18 +162,21 @@ class Submitter:
 
     def _check_fit(self, wish: Submission, spec: SessionSpec) -> None:
         nodes = [stored.value for stored in self._state.nodes.values()]
-        session = _session(wish, spec, id="s" + "a" * 16, number=0, now=self._clock.time())
-        request = request_of(session)
+        request = request_of(wish.owner.name, spec)
         if nodes and not can_ever_fit(nodes, request):
             raise CannotEverFit(
                 f"this can never be placed: it needs {describe(request)}",
                 why=_largest(nodes),
                 attempt="nsml node ls",
             )
-        if not wish.no_queue:
-            return
-        snapshot = self._state.snapshot()
-        plan = schedule(snapshot.apply([SessionChanged(session=session)]), self._clock.time())
+        if wish.no_queue:
+            self._check_free(wish, spec)
+
+    def _check_free(self, wish: Submission, spec: SessionSpec) -> None:
+        """Raise NoCapacity if the session would wait in the queue."""
+        now = self._clock.time()
+        session = _session(wish, spec, id=self._new_id(), number=0, now=now)
+        plan = schedule(self._state.snapshot().apply([SessionChanged(session=session)]), now)
         for deferral in plan.deferrals:
             if deferral.session_id == session.id:
                 raise NoCapacity("nothing is free now", why=deferral.explanation.reason)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from controlplane.domain.values import WHOLE_DEVICE, Isolation, Node, Resources, Session
+from controlplane.domain.values import WHOLE_DEVICE, Isolation, Node, Resources, SessionSpec
 
 DEFAULT_CPU_THOUSANDTHS = 2_000
 """Most that a session gets that does not say how many cores it wants."""
@@ -39,15 +39,15 @@ class Request(NamedTuple):
         return 0 < self.gpu_thousandths < WHOLE_DEVICE
 
 
-def request_of(session: Session) -> Request:
-    """The request of a session."""
-    wanted = session.spec.resources
+def request_of(owner: str, spec: SessionSpec) -> Request:
+    """The request of a session of this owner."""
+    wanted = spec.resources
     return Request(
-        session.owner,
+        owner,
         wanted.gpu_thousandths,
         wanted.cpu_thousandths,
         wanted.memory_bytes,
-        session.spec.replica_count,
+        spec.replica_count,
     )
 
 

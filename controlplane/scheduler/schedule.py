@@ -39,7 +39,7 @@ def schedule(snapshot: ClusterSnapshot, now: float) -> Plan:
                 Deferral(session_id=session.id, place=place, explanation=Explanation(reason=waits))
             )
             continue
-        request = request_of(session)
+        request = request_of(session.owner, session.spec)
         # Room only shrinks while a plan is made: what did not fit before does not fit now.
         replicas = () if request in blocked else place_session(rooms, request)
         if replicas:
