@@ -15,14 +15,17 @@ if TYPE_CHECKING:
     from nsml.content.ignore import IgnoreRules
     from nsml.content.packing import Packed
 
+_SPECIAL_SHOWN = 3
+
 
 def pack_folder(app: App, folder: Path, *, ignore: IgnoreRules, max_bytes: int) -> Packed:
-    """The folder described; raises what `nsml.content.packing.pack` raises."""
+    """The folder described, what is no file told; raises what `nsml.content.packing.pack` raises."""
     from nsml.content.packing import pack
+    from nsml.view.text import visible
 
     progress = Progress(app, "packing")
     try:
-        return pack(
+        packed = pack(
             folder,
             ignore=ignore,
             max_bytes=max_bytes,
@@ -30,6 +33,12 @@ def pack_folder(app: App, folder: Path, *, ignore: IgnoreRules, max_bytes: int) 
         )
     finally:
         progress.close()
+    if packed.special:
+        named = ", ".join(map(visible, packed.special[:_SPECIAL_SHOWN]))
+        rest = len(packed.special) - _SPECIAL_SHOWN
+        more = f" and {rest} more" if rest > 0 else ""
+        app.say(f"note: left out, for they are no files: {named}{more}")
+    return packed
 
 
 async def send(app: App, client: Client, packed: Packed) -> Uploaded:

@@ -5,7 +5,7 @@ ContentError
   ManifestRefused      not a manifest of this version, or beyond a limit
   BlobCorrupt          bytes that are not what their digest or frame says
   PackRefused          a folder that cannot be packed
-    EmptyFolder  LinkRefused  Unreadable  NotRegular  TooLarge  ChangedWhilePacking
+    EmptyFolder  LinkRefused  Unreadable  TooLarge  ChangedWhilePacking
   ExtractRefused       a tree that cannot be laid out
     TargetExists
 """
@@ -57,10 +57,6 @@ class LinkRefused(PackRefused):
 
 class Unreadable(PackRefused):
     """A file or folder that this process may not read."""
-
-
-class NotRegular(PackRefused):
-    """A socket, pipe or device in the folder."""
 
 
 class TooLarge(PackRefused):

@@ -77,6 +77,8 @@ class Packed:
     manifest: Manifest
     source: ChunkSource
     skipped: Skipped
+    special: tuple[str, ...] = ()
+    """Sockets, pipes and devices, each with its kind: left out, for there is nothing to send."""
 
     def warnings(self, warn_bytes: int = CODE_WARN_BYTES) -> tuple[str, ...]:
         """What the user should know before it is sent."""
@@ -148,8 +150,8 @@ def pack(
     """Describe the regular files of `root` that `ignore` leaves in.
 
     A link that stays inside the folder counts as what it leads to. Raises a PackRefused that names
-    the path: LinkRefused, Unreadable, NotRegular, EmptyFolder, TooLarge; or PathRefused for a name
-    that could not be laid out elsewhere.
+    the path: LinkRefused, Unreadable, EmptyFolder, TooLarge; or PathRefused for a name that could
+    not be laid out elsewhere.
     """
     with _open_root(root) as folder:
         listing = _Listing(root, folder, ignore or IgnoreRules(()), max_files)
@@ -158,7 +160,12 @@ def pack(
         describe = _Describing(folder, found, progress)
         entries = [describe.entry(item) for item in found]
     source = ChunkSource(root, describe.places)
-    return Packed(manifest=build(entries), source=source, skipped=listing.skipped())
+    return Packed(
+        manifest=build(entries),
+        source=source,
+        skipped=listing.skipped(),
+        special=tuple(listing.special),
+    )
 
 
 class _Listing:
@@ -169,6 +176,7 @@ class _Listing:
         self._folder = folder
         self._ignore = ignore
         self._max_files = max_files
+        self.special: list[str] = []
         self._found: list[_Found] = []
         self._skipped_files = 0
         self._skipped_bytes = 0
@@ -216,9 +224,7 @@ class _Listing:
         elif stat.S_ISREG(item.mode):
             self._add(path, parts, item)
         else:
-            raise errors.NotRegular(
-                path, f"{path} is {_kind(item.mode)}; only files can be sent (see .nsmlignore)"
-            )
+            self.special.append(f"{path} ({_kind(item.mode)})")
 
     def _add(self, path: str, parts: Parts, item: Listed) -> None:
         split_path(path)
@@ -372,4 +378,4 @@ def _kind(mode: int) -> str:
         return "a pipe"
     if stat.S_ISSOCK(mode):
         return "a socket"
-    return "not a regular file"
+    return "a device"

@@ -1,4 +1,5 @@
 import json
+import os
 import threading
 
 import pytest
@@ -44,6 +45,19 @@ def test_what_is_sent_is_told_in_eighty_columns(nsml, project):
     assert [line.split()[0] for line in told[:2]] == ["packing", "sending"]
     assert "ignored 1,200 files" in told[0]
     assert max(len(line) for line in told) <= 80
+
+
+def test_what_is_no_file_is_left_out_and_told(nsml, state, project):
+    for name in ("a", "b\x1b[31m", "c", "d", "e"):
+        os.mkfifo(project / name)
+    for words in (["run"], ["dataset", "push", "pipes", "."]):
+        told = nsml(*words).stderr.splitlines()
+        assert told[0] == (
+            "note: left out, for they are no files: a (a pipe), b␛[31m (a pipe), c (a pipe)"
+            " and 2 more"
+        )
+        assert told[1].startswith("packing   1 file 15 Bytes")
+    assert nsml("-q", "run").stderr == ""
 
 
 def test_again_sends_nothing(nsml, state, project):

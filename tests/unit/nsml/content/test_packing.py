@@ -139,16 +139,23 @@ def test_links_in_circles_and_to_nowhere_are_named(tmp_path: Path, target: str) 
         pack(tmp_path)
 
 
-def test_special_files_are_named(tmp_path: Path) -> None:
-    write(tmp_path, {"main.py": b"1"})
+def test_what_is_no_file_is_left_out_and_named(tmp_path: Path) -> None:
+    write(tmp_path, {"main.py": b"1", "run/x": b"2"})
+    assert pack(tmp_path).special == ()
     os.mkfifo(tmp_path / "pipe")
-    with pytest.raises(errors.NotRegular, match="pipe is a pipe"):
-        pack(tmp_path)
-    (tmp_path / "pipe").unlink()
+    (tmp_path / "run/link").symlink_to("../pipe")
     with socket.socket(socket.AF_UNIX) as listening:
-        listening.bind(str(tmp_path / "sock"))
-        with pytest.raises(errors.NotRegular, match="sock is a socket"):
-            pack(tmp_path)
+        listening.bind(str(tmp_path / "run/sock"))
+        packed = pack(tmp_path)
+    assert paths(packed) == ["main.py", "run/x"]
+    assert packed.special == ("pipe (a pipe)", "run/link (a pipe)", "run/sock (a socket)")
+    assert pack(tmp_path, ignore=IgnoreRules(["pipe", "run"])).special == ()
+
+
+def test_a_folder_with_no_file_is_empty_whatever_else_is_in_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(errors.EmptyFolder):
+        pack(tmp_path)
 
 
 UNREADABLE = """
