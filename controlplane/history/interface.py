@@ -153,6 +153,10 @@ class Catalogue(Protocol):
         """
         ...
 
+    async def replace_session(self, session: SessionRecord, *, known: bytes) -> bool:
+        """Replace a session whose `record` still is `known`; False when it is another or gone."""
+        ...
+
     async def session(self, session_id: str) -> SessionRecord | None:
         """By id."""
         ...

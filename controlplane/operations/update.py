@@ -5,8 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from controlplane.domain.errors import NotFound
+from controlplane.domain.errors import NotFound, Unavailable
+from controlplane.operations.changing import TRIES
 from controlplane.operations.export import row_of
+from controlplane.operations.records import decode_session
 from controlplane.operations.validation import check_memo, check_visibility
 
 if TYPE_CHECKING:
@@ -27,7 +29,13 @@ class Updater:
     async def update(
         self, session: Session, *, memo: str | None, visibility: Visibility | None
     ) -> Session:
-        """The session as it is then; what is None stays. InvalidRequest for what it cannot be."""
+        """The session as it is then; what is None stays.
+
+        Raises:
+            InvalidRequest, TooLarge: it cannot be so.
+            NotFound: it was removed meanwhile.
+            Unavailable: the store does not answer, or others change it all the time.
+        """
         if memo is not None:
             check_memo(memo)
         if visibility is not None:
@@ -40,12 +48,16 @@ class Updater:
                 visibility=now.visibility if visibility is None else visibility,
             )
 
-        written = await self._writer.change(session.id, changed)
-        if written is not None:
-            return written
-        ended = await self._references.by_id(session.id)
-        if ended is None:
-            raise NotFound(f"there is no session {session.name}")
-        ended = changed(ended)
-        await self._history.catalogue.put_session(row_of(ended))
-        return ended
+        catalogue = self._history.catalogue
+        for _ in range(TRIES):
+            written = await self._writer.change(session.id, changed)
+            if written is not None:
+                return written
+            row = await catalogue.session(session.id)
+            if row is not None:
+                ended = changed(decode_session(row.record))
+                if await catalogue.replace_session(row_of(ended), known=row.record):
+                    return ended
+            elif await self._references.newest(session.id) is None:
+                raise NotFound(f"there is no session {session.name}")
+        raise Unavailable("the session changes all the time", attempt="the same again")

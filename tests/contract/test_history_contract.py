@@ -457,6 +457,14 @@ async def test_a_session_is_found_by_id_name_and_request(history: History) -> No
     found = await catalogue.session("s0001")
     assert found is not None
     assert found.searched == "changed"
+    other = replace(found, searched="again", record=b"newer")
+    assert not await catalogue.replace_session(other, known=b"older")
+    assert await catalogue.session("s0001") == found
+    assert await catalogue.replace_session(other, known=found.record)
+    assert await catalogue.session("s0001") == other
+    assert await catalogue.session("s0002") == session(2, request_id="")
+    assert not await catalogue.replace_session(session(9), known=session(9).record)
+    assert await catalogue.session("s0009") is None
     with pytest.raises(HistoryConflict):
         await catalogue.put_session(session(4, request_id="r1"))
 

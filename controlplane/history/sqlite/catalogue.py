@@ -47,13 +47,21 @@ class SqliteCatalogue:
         self, session: SessionRecord, charges: Sequence[AttemptCharge] = ()
     ) -> None:
         """See Catalogue."""
-        row = {**_row(session), "request_id": session.request_id or None}
+        row = _session_row(session)
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(_PUT_SESSION, row)
             insert_charges(connection, charges)
 
         await self._database.write(work, touches={session.id})
+
+    async def replace_session(self, session: SessionRecord, *, known: bytes) -> bool:
+        """See Catalogue."""
+        row = {**_session_row(session), "known": known}
+        return await self._database.write(
+            lambda connection: connection.execute(_REPLACE_SESSION, row).rowcount > 0,
+            touches={session.id},
+        )
 
     async def session(self, session_id: str) -> SessionRecord | None:
         """See Catalogue."""
@@ -294,6 +302,11 @@ _PUT_SESSION = (
     " ON CONFLICT (id) DO UPDATE SET "
     + ", ".join(f"{field.name} = excluded.{field.name}" for field in fields(SessionRecord)[1:])
 )
+_REPLACE_SESSION = (
+    "UPDATE sessions SET "
+    + ", ".join(f"{field.name} = :{field.name}" for field in fields(SessionRecord)[1:])
+    + " WHERE id = :id AND record = :known"
+)
 _PUT_DATASET = (
     f"INSERT INTO datasets ({_names(Dataset)}) VALUES ({_placeholders(Dataset)})"
     " ON CONFLICT (owner, name) DO UPDATE SET"
@@ -329,6 +342,10 @@ def _row(value: DataclassInstance) -> dict[str, Any]:
 
 def _viewer(viewer: User) -> dict[str, Any]:
     return {"user": viewer.name, "team": viewer.team, "is_admin": viewer.is_admin}
+
+
+def _session_row(session: SessionRecord) -> dict[str, Any]:
+    return {**_row(session), "request_id": session.request_id or None}
 
 
 def _session(row: tuple[Any, ...]) -> SessionRecord:

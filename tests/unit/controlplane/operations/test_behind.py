@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import pytest
@@ -13,10 +14,18 @@ import pytest
 from controlplane.domain.errors import NotFound, Unavailable
 from controlplane.domain.identity import NodeCaller, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Cause, EndedAttempt, Replica, Session, SessionSpec
+from controlplane.domain.values import (
+    Cause,
+    EndedAttempt,
+    Replica,
+    Session,
+    SessionSpec,
+    Visibility,
+)
 from controlplane.history.sqlite import SqliteHistory, open_history
-from controlplane.history.values import Channel, Chunk, LogPage, StreamKey
+from controlplane.history.values import Channel, Chunk, LogPage, SessionRecord, StreamKey
 from controlplane.operations import following, records
+from controlplane.operations.changing import SessionWriter
 from controlplane.operations.export import row_of
 from controlplane.operations.following import Followers, LogPosition, SessionWatch
 from controlplane.operations.ingest import Ingestor, Rights
@@ -24,6 +33,7 @@ from controlplane.operations.listing import Filter
 from controlplane.operations.references import References
 from controlplane.operations.remove import Remover
 from controlplane.operations.state import LiveState
+from controlplane.operations.update import Updater
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import Put, Transaction
 from nsml.clock import SystemClock, inline
@@ -40,6 +50,7 @@ SESSION = Session(
     attempt=1,
     replicas=(Replica(rank=0, node="n1"),),
 )
+ENDED = replace(SESSION, state=SessionState.SUCCEEDED)
 LOG = StreamKey(SESSION.id, 1, 0, Channel.LOG, 0)
 
 
@@ -67,6 +78,11 @@ class Behind:
         rights = Rights(references=self.references)
         ingestor = Ingestor(history=self.history, rights=rights)
         await ingestor.ingest(NodeCaller(node="n1"), [chunk], None)
+
+    @property
+    def updater(self) -> Updater:
+        writer = SessionWriter(store=self.store, state=self.state)
+        return Updater(writer=writer, references=self.references, history=self.history)
 
     def watch(self) -> SessionWatch:
         return SessionWatch(state=self.state, clock=SystemClock(), caller=KIM, wanted=Filter())
@@ -197,20 +213,61 @@ async def test_what_is_stored_while_a_session_ends_is_followed_to_its_end() -> N
 
 
 async def test_a_session_that_ended_just_now_is_removed_once_it_is_recorded() -> None:
-    ended = replace(SESSION, state=SessionState.SUCCEEDED)
     async with behind() as plane:
-        plane.state.put_session(ended, 5)
+        plane.state.put_session(ENDED, 5)
         remover = Remover(state=plane.state, history=plane.history)
-        removing = asyncio.create_task(remover.remove(ended))
+        removing = asyncio.create_task(remover.remove(ENDED))
         await asyncio.sleep(0)
-        assert plane.state.subscriptions.has(records.session_key(ended.id)), (
+        assert plane.state.subscriptions.has(records.session_key(ENDED.id)), (
             "of no other is it told"
         )
-        await plane.history.catalogue.put_session(row_of(ended))
-        plane.state.put_session(replace(ended, memo="of the last moment"), 6)
-        plane.state.delete(records.session_key(ended.id), 7)
+        await plane.history.catalogue.put_session(row_of(ENDED))
+        plane.state.put_session(replace(ENDED, memo="of the last moment"), 6)
+        plane.state.delete(records.session_key(ENDED.id), 7)
         await asyncio.wait_for(removing, 10)
-        assert await plane.history.catalogue.session(ended.id) is None
+        assert await plane.history.catalogue.session(ENDED.id) is None
+
+
+def after_reading(plane: Behind, change: Callable[[], Awaitable[object]]) -> None:
+    """Let the first reader of an ended session be overtaken by a change of it."""
+    read, changes = plane.history.catalogue.session, [change]
+
+    async def overtaken(session_id: str) -> SessionRecord | None:
+        row = await read(session_id)
+        if row is not None and changes:
+            await changes.pop()()
+        return row
+
+    plane.history.catalogue.session = overtaken  # type: ignore[method-assign]
+
+
+async def test_two_changes_of_an_ended_session_at_once_are_both_made() -> None:
+    async with behind() as plane:
+        await plane.history.catalogue.put_session(row_of(ENDED))
+        public = partial(plane.updater.update, ENDED, memo=None, visibility=Visibility.PUBLIC)
+        after_reading(plane, public)
+        updated = await plane.updater.update(ENDED, memo="best", visibility=None)
+        assert updated == replace(ENDED, memo="best", visibility=Visibility.PUBLIC)
+        row = await plane.history.catalogue.session(ENDED.id)
+        assert row == row_of(updated)
+
+
+async def test_a_change_does_not_bring_back_what_was_removed_meanwhile() -> None:
+    async with behind() as plane:
+        catalogue = plane.history.catalogue
+        await catalogue.put_session(row_of(ENDED))
+        after_reading(plane, partial(catalogue.delete_session, ENDED.id))
+        with pytest.raises(NotFound):
+            await plane.updater.update(ENDED, memo="best", visibility=None)
+        assert await catalogue.session(ENDED.id) is None
+
+
+async def test_a_live_session_that_is_not_known_here_yet_is_changed_where_it_lives() -> None:
+    async with behind() as plane:
+        await plane.write(SESSION)
+        updated = await plane.updater.update(SESSION, memo="best", visibility=None)
+        assert await plane.state.renewed(SESSION.id) == updated == replace(SESSION, memo="best")
+        assert await plane.history.catalogue.session(SESSION.id) is None
 
 
 async def test_a_slow_reader_of_a_log_is_shown_every_attempt() -> None:
