@@ -16,7 +16,7 @@ from pathlib import Path
 
 import structlog
 
-from nodeagent.folders import write_atomically
+from nodeagent.folders import flush_filesystem, write_atomically
 from nodeagent.transfer import get_blobs, get_manifest, uninterrupted
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import Rpc
@@ -107,6 +107,9 @@ class Trees:
             async with aclosing(self._chunks(digest, manifest, donors)) as chunks:
                 async for data in chunks:
                     await uninterrupted(self._run, partial(extraction.write, data))
+            if read_only:
+                # Once it has its name nobody looks at its bytes again, after a power loss neither.
+                await uninterrupted(self._run, partial(flush_filesystem, self._folder))
             await uninterrupted(self._run, extraction.finish)
         finally:
             await uninterrupted(self._run, partial(extraction.__exit__, None, None, None))

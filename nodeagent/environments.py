@@ -34,6 +34,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nodeagent.folders import flush_filesystem
 from nodeagent.runtimes.interface import PythonEnvironment
 
 if TYPE_CHECKING:
@@ -154,6 +155,8 @@ class Environments:
                 listed = place / "requirements.txt"
                 listed.write_text("\n".join(requirements.lines) + "\n", encoding="utf-8")
                 _run(_pip(place, listed), say, cancelled)
+            # `ready` must not outlive a power loss that the files before it do not.
+            flush_filesystem(place)
             (place / "ready").write_text(json.dumps({"lines": list(requirements.lines)}))
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)

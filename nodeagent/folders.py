@@ -24,6 +24,7 @@ Everything under `run/`, `app/` and `tmp/` belongs to the user: read it only wit
 
 from __future__ import annotations
 
+import ctypes
 import os
 import re
 from dataclasses import dataclass
@@ -34,6 +35,7 @@ from nodeagent.beneath import open_folder, remove_folder
 _REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PRIVATE = 0o700
 _REMOVED = ".removed-"
+_libc = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -199,6 +201,18 @@ def write_atomically(path: Path, content: bytes, *, is_durable: bool = False) ->
     if is_durable:
         with open_folder(path.parent, []) as folder:
             os.fsync(folder)
+
+
+def flush_filesystem(folder: Path) -> None:
+    """Return once all that was written to the filesystem of `folder` is on its disk.
+
+    For trees of many files, each of which a flush of its own would make wait. Raises OSError when
+    the disk refused any of it.
+    """
+    with open_folder(folder, []) as descriptor:
+        if _libc.syncfs(descriptor):
+            number = ctypes.get_errno()
+            raise OSError(number, os.strerror(number), str(folder))
 
 
 def _remove(folder: Path) -> None:

@@ -22,6 +22,7 @@ from nodeagent.environments import (
     Requirements,
     read_requirements,
 )
+from nodeagent.folders import flush_filesystem
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,6 +194,24 @@ def test_requirements_are_installed_once_by_all_who_ask(tmp_path: Path, index: P
     again = Environments(tmp_path / "environments").provide(wanted, said.append)
     assert again == made[0]
     assert b"".join(said).count(b"Installing 1 requirements") == 1
+
+
+def test_its_files_are_on_the_disk_before_it_counts_as_whole(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(index, "greeting", "TEXT = 'hello'")
+    flushed: list[tuple[str, bool, int]] = []
+
+    def flush(folder: Path) -> None:
+        files = [path.read_text() for path in folder.rglob("greeting.py")]
+        flushed.append((folder.name, (folder / "ready").exists(), len(files)))
+        flush_filesystem(folder)
+
+    monkeypatch.setattr("nodeagent.environments.flush_filesystem", flush)
+    environments = Environments(tmp_path / "environments")
+    for _ in range(2):
+        made = environments.provide(Requirements(lines=("greeting==1.0",)), lambda _: None)
+        assert flushed == [(made.folder.name, False, 1)]
 
 
 def test_other_lines_are_another_environment(tmp_path: Path) -> None:

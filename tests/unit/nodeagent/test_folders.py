@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
+from nodeagent.folders import (
+    ReplicaFolder,
+    ReplicaFolders,
+    ReplicaId,
+    flush_filesystem,
+    write_atomically,
+)
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -123,3 +129,10 @@ def test_atomic_writes_replace(tmp_path: Path, is_durable: bool) -> None:
     assert path.read_bytes() == b"new"
     assert path.stat().st_mode & 0o777 == 0o600
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_filesystem_is_flushed_or_the_caller_hears_of_it(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("content")
+    flush_filesystem(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        flush_filesystem(tmp_path / "missing")

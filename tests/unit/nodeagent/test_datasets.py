@@ -1,0 +1,71 @@
+"""Trees that sessions share: fetched once, whole before they have their names."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc.aio
+import pytest
+
+from nodeagent.datasets import Trees
+from nodeagent.folders import flush_filesystem
+from nsml.client.rpc import Rpc
+from nsml.clock import in_thread
+from nsml.content.packing import pack
+from tests.scripted_platform import ScriptedPlatform
+
+FILES = {"train/a.txt": "one", "train/b.txt": "two", "labels": "3"}
+
+
+@pytest.fixture
+async def rpc(tmp_path: Path) -> AsyncIterator[tuple[Rpc, ScriptedPlatform]]:
+    platform = ScriptedPlatform(patience_s=30)
+    server = grpc.aio.server()
+    platform.add_to(server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
+        yield Rpc(channel), platform
+    await server.stop(None)
+
+
+def offer(platform: ScriptedPlatform, folder: Path) -> str:
+    """Let the platform have a tree of FILES; its digest."""
+    for name, text in FILES.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(text)
+    packed = pack(folder)
+    platform.blobs[packed.manifest.digest] = packed.manifest.encode()
+    for ref in packed.manifest.refs():
+        platform.blobs[ref.digest] = packed.source.read(ref.digest)
+    return packed.manifest.digest
+
+
+def files_of(tree: Path) -> dict[str, str]:
+    return {str(p.relative_to(tree)): p.read_text() for p in tree.rglob("*") if p.is_file()}
+
+
+async def test_its_files_are_on_the_disk_before_it_has_its_name(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, platform = rpc
+    digest = offer(platform, tmp_path / "pushed")
+    place = tmp_path / "datasets"
+    flushed: list[tuple[bool, list[dict[str, str]]]] = []
+
+    def flush(folder: Path) -> None:
+        there = (place / digest).exists()
+        flushed.append((there, [files_of(tree) for tree in place.glob(".*.partial")]))
+        flush_filesystem(folder)
+
+    async def pause() -> None:
+        await asyncio.sleep(0.01)
+
+    monkeypatch.setattr("nodeagent.datasets.flush_filesystem", flush)
+    trees = Trees(place, rpc=lambda: connection, run=in_thread, pause=pause)
+    trees.create()
+    for _ in range(2):
+        assert files_of(await trees.get(digest)) == FILES
+        assert flushed == [(False, [FILES])]
