@@ -246,7 +246,7 @@ class Shim:
             limit = self.spec["time_limit_s"]
             self._limit_at = None
             self._begin_stop("TIME_LIMIT", f"the time limit of {limit:g} s", self.spec["grace_s"])
-        if self._lost_in() is not None and self._lost_in() == 0:
+        if self._lost_in() == 0:
             silence = self.spec["lost_after_s"]
             grace_s = min(self.spec["grace_s"], silence / 2)
             self._begin_stop("LOST_AFTER", f"no contact for {silence:g} s", grace_s)
