@@ -1,6 +1,7 @@
 """Domain values to what is written in etcd, and back. Keys, too.
 
-Readers keep no unknown fields: a record is rewritten by the version that decides.
+A newer version reads what an older one wrote. Not the other way round: who rewrites a record drops
+the fields that its version does not know, so all control planes of a store are of one version.
 """
 
 from __future__ import annotations

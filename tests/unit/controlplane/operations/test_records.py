@@ -1,0 +1,44 @@
+"""What other versions wrote: read past by an older one, and lost when it rewrites the record."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.domain.lifecycle import SessionState
+from controlplane.operations.records import (
+    decode_allocation,
+    decode_node,
+    decode_session,
+    encode_allocation,
+    encode_node,
+    encode_session,
+)
+from controlplane.stored.v1 import records_pb2 as pb
+from tests.unit.controlplane.builders import held, node, session
+
+LATER_FIELD = b"\xf8\x7c\x01"
+"""Number 1999, value 1: no version has it yet."""
+
+
+@pytest.mark.parametrize(
+    ("value", "encode", "decode"),
+    [
+        (session(memo="first"), encode_session, decode_session),
+        (node("n1", gpus=2), encode_node, decode_node),
+        (held("n1", ("n1-0", 500)), encode_allocation, decode_allocation),
+    ],
+)
+def test_a_field_of_a_later_version_is_not_kept(value, encode, decode) -> None:
+    later = encode(value) + LATER_FIELD
+    assert decode(later) == value
+    assert encode(decode(later)) == encode(value), "so versions must not run side by side"
+
+
+def test_a_record_without_what_was_added_since_is_read() -> None:
+    written = encode_session(session(memo="first"))
+    record = pb.SessionRecord.FromString(written)
+    for field in ("not_before", "bad_attempts", "attempts", "command", "memo", "team"):
+        record.ClearField(field)
+    read = decode_session(record.SerializeToString())
+    assert (read.not_before, read.attempts, read.memo, read.team) == (0.0, (), "", "")
+    assert read.state is SessionState.QUEUED
