@@ -36,8 +36,6 @@ from nsml.v1 import sessions_pb2 as sessions
 
 _LINGER_S = 0.15
 """A program that ends within this time costs one report, not three: nobody could see it run."""
-_GRACE_S = 10.0
-_LOST_AFTER_S = 600.0
 _STOP_AGAIN_S = 1.0
 _ENDED = frozenset({pb.REPLICA_PHASE_EXITED, pb.REPLICA_PHASE_FINALIZED})
 
@@ -214,8 +212,8 @@ class Runner:
             mounts=draft.mounts,
             devices=grants,
             time_limit_s=_seconds(spec.time_limit) if spec.HasField("time_limit") else None,
-            grace_s=_seconds(spec.grace) if spec.HasField("grace") else _GRACE_S,
-            lost_after_s=lost_after_s(spec),
+            grace_s=_seconds(spec.grace),
+            lost_after_s=_seconds(spec.lost_after) if spec.HasField("lost_after") else None,
             isolation=self.place.isolation,
             memory_bytes=given.memory_bytes or None,
             cpus=given.cpu_thousandths / 1000 or None,
@@ -283,14 +281,8 @@ class Runner:
         return end
 
     async def _order_stop(self, order: pb.StopOrder) -> None:
-        spec = self.assignment.spec
-        grace = order.grace if order.HasField("grace") else spec.grace
-        has_grace = order.HasField("grace") or spec.HasField("grace")
-        await self.place.runtime.stop(
-            self.replica_id,
-            grace_s=_seconds(grace) if has_grace else _GRACE_S,
-            reason=order.reason,
-        )
+        grace = order.grace if order.HasField("grace") else self.assignment.spec.grace
+        await self.place.runtime.stop(self.replica_id, grace_s=_seconds(grace), reason=order.reason)
 
     async def _insist_on_stop(self, order: pb.StopOrder) -> None:
         while True:
@@ -320,13 +312,6 @@ class Runner:
         self.phase = phase
         self._since = self.place.clock.time()
         self.place.outbox.put(self.replica_id, self.report())
-
-
-def lost_after_s(spec: sessions.SessionSpec) -> float | None:
-    """How long a session runs on without a control plane; None: for ever."""
-    if spec.HasField("lost_after"):
-        return _seconds(spec.lost_after)
-    return _LOST_AFTER_S if spec.retry_count else None
 
 
 async def _run_hooks(hooks: Sequence[Hook], draft: Draft) -> PreparationFailed | None:

@@ -347,6 +347,7 @@ def assignment(
     )
     made.spec.argv.extend(argv)
     made.spec.replica_count = 1
+    made.spec.grace.FromSeconds(10)
     for name, value in fields.items():
         target = getattr(made.spec, name)
         if isinstance(value, (str, int)):

@@ -105,9 +105,6 @@ def validated(wish: Submission) -> SessionSpec:
         raise InvalidRequest(f"{replicas} replicas: a gang has 1 to {MOST_REPLICAS}")
     if not 0 <= wish.retry_count <= MOST_RETRIES:
         raise InvalidRequest(f"{wish.retry_count} retries: at most {MOST_RETRIES}")
-    lost_after = wish.lost_after_s
-    if lost_after is None:
-        lost_after = RETRIED_LOST_AFTER_S if wish.retry_count else 0.0
     grace = DEFAULT_GRACE_S if wish.grace_s is None else wish.grace_s
     return SessionSpec(
         entry=wish.entry if wish.argv else wish.entry or DEFAULT_ENTRY,
@@ -120,7 +117,7 @@ def validated(wish: Submission) -> SessionSpec:
         time_limit_s=_check_time_limit(wish.time_limit_s),
         grace_s=check_grace(grace),
         retry_count=wish.retry_count,
-        lost_after_s=_check_span(lost_after, "lost_after", LONGEST_S),
+        lost_after_s=_check_lost_after(wish),
     )
 
 
@@ -205,6 +202,15 @@ def _check_time_limit(seconds: float | None) -> float:
     if seconds == 0:
         raise InvalidRequest("a time limit of 0 s", attempt="leave it out for no limit")
     return _check_span(seconds or 0.0, "time limit", LONGEST_S)
+
+
+def _check_lost_after(wish: Submission) -> float:
+    """Like the limit: a spec's 0 is never, which is not what a wish of 0 s says."""
+    if wish.lost_after_s is None:
+        return RETRIED_LOST_AFTER_S if wish.retry_count else 0.0
+    if wish.lost_after_s == 0:
+        raise InvalidRequest("a lost_after of 0 s", attempt="leave it out, or name a longer time")
+    return _check_span(wish.lost_after_s, "lost_after", LONGEST_S)
 
 
 def _check_span(seconds: float, what: str, most: float) -> float:

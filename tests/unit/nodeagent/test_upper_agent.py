@@ -479,6 +479,18 @@ def test_contact_keeps_what_would_be_lost_without(tmp_path: Path) -> None:
     on_virtual_time(tmp_path, test, {"train": FOREVER})
 
 
+def test_what_the_orders_do_not_end_runs_on_without_contact(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "train", retry_count=1))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            world.network.cut("n1", "cp")
+            await world.clock.sleep(1_000)
+            assert world.machine.running(ReplicaId(session_id=S, attempt=1, rank=0))
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
 def test_an_agent_follows_the_leader(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         standby = ScriptedPlatform()

@@ -318,6 +318,8 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         ({"project": "other"}, NotFound),
         ({"datasets": (DatasetWish(name="../x"),)}, InvalidRequest),
         ({"datasets": (DatasetWish(name="x"), DatasetWish(name="x", owner="lee"))}, InvalidRequest),
+        ({"lost_after_s": 0.0}, InvalidRequest),
+        ({"lost_after_s": 0.0, "retry_count": 1}, InvalidRequest),
     ],
 )
 async def test_bad_input_leaves_nothing(facts: dict[str, Any], error: type[NsmlError]) -> None:
@@ -338,8 +340,8 @@ async def test_defaults() -> None:
         assert (spec.replica_count, spec.grace_s, spec.lost_after_s) == (1, 10.0, 0.0)
         spec = (await submitter.submit(wish("r2", retry_count=1))).spec
         assert spec.lost_after_s == 600.0
-        spec = (await submitter.submit(wish("r3", retry_count=1, lost_after_s=0.0))).spec
-        assert spec.lost_after_s == 0.0
+        spec = (await submitter.submit(wish("r3", retry_count=1, lost_after_s=9.5))).spec
+        assert spec.lost_after_s == 9.5
 
 
 async def test_large_submissions_together_are_written_apart() -> None:
