@@ -35,8 +35,8 @@ class Extraction:
     TargetExists when the target is there, ManifestRefused or PathRefused for a tree that may not be
     laid out, BlobCorrupt for bytes that are not what the manifest names, OSError from the disk.
 
-    `read_only` leaves files 0444 or 0555 and folders 0555, as datasets are kept. `is_durable`
-    flushes every file and folder to the disk before the name is taken.
+    `read_only` leaves files 0444 or 0555 and folders 0555, as datasets are kept. What
+    must outlive a power loss is flushed by the caller before it calls `finish`.
     """
 
     def __init__(
@@ -46,7 +46,6 @@ class Extraction:
         *,
         limits: Limits = DEFAULT_LIMITS,
         read_only: bool = False,
-        is_durable: bool = False,
     ) -> None:
         manifest.check(limits)
         if _ON_WINDOWS:
@@ -54,7 +53,6 @@ class Extraction:
         self._manifest = manifest
         self._target = Path(target)
         self._read_only = read_only
-        self._is_durable = is_durable
         self._folders: set[tuple[str, ...]] = {()}
         self._expected = self._steps()
         self._finished = False
@@ -100,9 +98,6 @@ class Extraction:
             raise BlobCorrupt("the content ended before the manifest did")
         for parts in sorted(self._folders, key=len, reverse=True):
             self._tree.set_mode(parts, 0o555 if self._read_only else 0o755)
-        if self._is_durable:
-            for parts in self._folders:
-                _flush_folder(self._partial.joinpath(*parts))
         try:
             self._partial.rename(self._target)
         except OSError as error:
@@ -110,8 +105,6 @@ class Extraction:
                 raise TargetExists(f"{self._target} is there already") from error
             raise
         self._finished = True
-        if self._is_durable:
-            _flush_folder(self._target.parent)
 
     def _steps(self) -> Generator[tuple[ChunkRef, int], None, None]:
         """Make each file in turn; pause at each chunk with the descriptor that takes it."""
@@ -122,8 +115,6 @@ class Extraction:
             try:
                 for ref in entry.chunks:
                     yield ref, opened
-                if self._is_durable:
-                    os.fsync(opened)
             finally:
                 os.close(opened)
             self._tree.set_mode(parts, self._mode(entry))
@@ -145,15 +136,12 @@ def extract(
     *,
     limits: Limits = DEFAULT_LIMITS,
     read_only: bool = False,
-    is_durable: bool = False,
 ) -> None:
     """Lay out `manifest` as the new folder `target`; `read` gives the chunk of a digest.
 
     Errors are those of Extraction, and whatever `read` raises.
     """
-    with Extraction(
-        manifest, target, limits=limits, read_only=read_only, is_durable=is_durable
-    ) as extraction:
+    with Extraction(manifest, target, limits=limits, read_only=read_only) as extraction:
         for ref in manifest.refs():
             extraction.write(read(ref.digest))
         extraction.finish()
@@ -166,12 +154,9 @@ async def extract_stream(
     *,
     limits: Limits = DEFAULT_LIMITS,
     read_only: bool = False,
-    is_durable: bool = False,
 ) -> None:
     """As `extract`, from chunks that arrive in the order of `manifest.refs()`."""
-    with Extraction(
-        manifest, target, limits=limits, read_only=read_only, is_durable=is_durable
-    ) as extraction:
+    with Extraction(manifest, target, limits=limits, read_only=read_only) as extraction:
         async for data in chunks:
             extraction.write(data)
         extraction.finish()
@@ -198,13 +183,3 @@ def _check_windows(manifest: Manifest) -> None:
     for entry in manifest.entries:
         if not _WINDOWS_FORBIDDEN.isdisjoint(entry.path):
             raise PathRefused(entry.path, "it has a character that Windows does not allow")
-
-
-def _flush_folder(path: Path) -> None:
-    if _ON_WINDOWS:
-        return
-    opened = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(opened)
-    finally:
-        os.close(opened)

@@ -55,11 +55,10 @@ def tree(root: Path) -> dict[str, tuple[int, bytes]]:
 
 
 @pytest.mark.usefixtures("system")
-@pytest.mark.parametrize("is_durable", [False, True])
-def test_what_was_packed_comes_out(folder: Path, tmp_path: Path, *, is_durable: bool) -> None:
+def test_what_was_packed_comes_out(folder: Path, tmp_path: Path) -> None:
     packed = pack(folder)
     target = tmp_path / "made/on/the/way"
-    extract(packed.manifest, packed.source.read, target, is_durable=is_durable)
+    extract(packed.manifest, packed.source.read, target)
     assert tree(target)["pkg/deep/large"] == (0o644, (folder / "pkg/deep/large").read_bytes())
     assert tree(target)["main.py"] == (0o755, b"print(1)")
     assert pack(target).manifest.digest == packed.manifest.digest
