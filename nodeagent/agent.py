@@ -78,7 +78,12 @@ class Agent:
         shared = {"rpc": self._link.rpc, "run": parts.run, "pause": self._pause}
         self._folders = ReplicaFolders(settings.data / "replicas")
         self._datasets = Trees(settings.data / "datasets", **shared)  # type: ignore[arg-type]
-        self._bundles = Trees(settings.data / "bundles", **shared)  # type: ignore[arg-type]
+        # Code is small, often new, and sent again at once: no session waits for a flush of it.
+        self._bundles = Trees(
+            settings.data / "bundles",
+            boot=self._machine.boot_id,
+            **shared,  # type: ignore[arg-type]
+        )
         self._loads = Loads(self._datasets, settings.data / "staging", **shared)  # type: ignore[arg-type]
         pauses = settings.longest_backoff_s
         self._ingest = Ingest(

@@ -47,6 +47,8 @@ class Trees:
 
     Args:
         folder: made when missing; private to the agent.
+        boot: of the machine; trees given one are kept for that boot alone, and need not be on disk
+            before they count as whole. Without one a tree outlives a loss of power.
         rpc: gives the connection of the moment.
         run: for the disk.
         pause: awaited before an interrupted fetch goes on.
@@ -59,18 +61,26 @@ class Trees:
         rpc: Callable[[], Rpc],
         run: Offload,
         pause: Callable[[], Awaitable[None]],
+        boot: str = "",
     ) -> None:
-        self._folder = folder
+        self._folder = folder / boot
+        self._is_lasting = not boot
         self._rpc = rpc
         self._run = run
         self._pause = pause
         self._locks: dict[str, asyncio.Lock] = {}
 
     def create(self) -> None:
-        """Make the folder, and remove what an interrupted fetch left in it."""
+        """Make the folder, and remove what an interrupted fetch or an earlier boot left."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         for left in self._folder.glob(".*.partial"):
             remove_tree(left)
+        if not self._is_lasting:
+            for earlier in set(self._folder.parent.iterdir()) - {self._folder}:
+                if earlier.is_dir():
+                    remove_tree(earlier)
+                else:
+                    earlier.unlink()
 
     async def get(self, digest: str) -> Path:
         """The folder of the tree; waits for the control plane when it is away.
@@ -107,7 +117,7 @@ class Trees:
             async with aclosing(self._chunks(digest, manifest, donors)) as chunks:
                 async for data in chunks:
                     await uninterrupted(self._run, partial(extraction.write, data))
-            if read_only:
+            if read_only and self._is_lasting:
                 # Once it has its name nobody looks at its bytes again, after a power loss neither.
                 await uninterrupted(self._run, partial(flush_filesystem, self._folder))
             await uninterrupted(self._run, extraction.finish)

@@ -69,3 +69,30 @@ async def test_its_files_are_on_the_disk_before_it_has_its_name(
     for _ in range(2):
         assert files_of(await trees.get(digest)) == FILES
         assert flushed == [(False, [FILES])]
+
+
+async def test_trees_of_one_boot_wait_for_no_flush_and_go_with_it(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connection, platform = rpc
+    digest = offer(platform, tmp_path / "pushed")
+    place = tmp_path / "bundles"
+
+    def flush(folder: Path) -> None:
+        raise AssertionError(f"{folder} is flushed")
+
+    async def pause() -> None:
+        await asyncio.sleep(0.01)
+
+    def trees(boot: str) -> Trees:
+        made = Trees(place, rpc=lambda: connection, run=in_thread, pause=pause, boot=boot)
+        made.create()
+        return made
+
+    monkeypatch.setattr("nodeagent.datasets.flush_filesystem", flush)
+    before = await trees("one").get(digest)
+    assert files_of(before) == FILES
+    assert await trees("one").get(digest) == before
+    after = trees("two")
+    assert not before.exists()
+    assert files_of(await after.get(digest)) == FILES
