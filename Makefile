@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test check dev generate format bench clean
+.PHONY: help setup demo test soak check dev generate format bench clean
 
 help:            ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -23,6 +23,9 @@ demo: setup      ## Start a one-machine platform, train on real data, show the r
 
 test: setup      ## Pass the tests
 	@$(BIN)/python -m pytest
+
+soak: setup      ## Long runs under faults (NSML_SOAK_SECONDS=90 each)
+	@NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-90} $(BIN)/python -m pytest -m slow tests/e2e
 
 check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/ruff format --check .
