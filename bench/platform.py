@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,13 @@ from typing import Any, Self
 
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
 
 
 class Platform:
@@ -29,7 +37,9 @@ class Platform:
     def __init__(self, *, simulate_gpus: int = 2, options: Sequence[str] = ()) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="nsml-"))
         gpus = ["--simulate-gpus", str(simulate_gpus)] if simulate_gpus else []
-        self._up = ["up", *gpus, *options]
+        # Not the default, which whatever else runs on this machine may want at the same moment.
+        port = [] if "--port" in options else ["--port", str(free_port())]
+        self._up = ["up", *gpus, *port, *options]
         self.environment = {
             **os.environ,
             "NSML_DATA": str(self.folder / "data"),
