@@ -152,6 +152,11 @@ class ReplicaFolder:
         """Note a contact with the control plane (the `lost_after` watch starts again)."""
         os.utime(self.contact)
 
+    def free(self) -> None:
+        """Delete what only the program needed, once it has ended; idempotent, follows no link."""
+        for part in (self.app, self.tmp):
+            _remove(part)
+
     def remove(self) -> None:
         """Delete the folder with all that user code left there; idempotent, follows no link."""
         doomed = self.path.with_name(f"{_REMOVED}{self.path.name}")

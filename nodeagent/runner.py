@@ -240,11 +240,19 @@ class Runner:
             if end is None:
                 end = await self._watch()
             self._end(pb.REPLICA_PHASE_EXITED, end)
+            await self._free()
             collection.finish()
             await collection.finished()
             await uploads.finished()
             uploading.cancel()
         self._end(pb.REPLICA_PHASE_FINALIZED, end)
+
+    async def _free(self) -> None:
+        """Give back the room of what nobody needs any more: it may be what the rest waits for."""
+        try:
+            await self.place.run(self.folder.free)
+        except OSError as error:
+            log.warning("replica.not_freed", replica=str(self.replica_id), error=str(error))
 
     async def _watch(self) -> pb.ReplicaExit:
         with self.place.reachable(self.replica_id, self.folder):

@@ -79,6 +79,21 @@ def test_removal_takes_all_and_follows_no_link(tmp_path: Path) -> None:
     assert (outside / "kept").exists()
 
 
+def test_what_only_the_program_needed_goes_first(tmp_path: Path) -> None:
+    folder = ReplicaFolder(tmp_path / "replica")
+    folder.create()
+    for part in (folder.app, folder.tmp, folder.checkpoints, folder.spool):
+        (part / "file").touch()
+    folder.free()
+    folder.free()
+    assert not folder.app.exists()
+    assert not folder.tmp.exists()
+    assert (folder.checkpoints / "file").exists()
+    assert (folder.spool / "file").exists()
+    folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
 def nest(folder: Path, depth: int) -> None:
     """Folders in folders, further than a path or a recursion goes."""
     here = os.open(folder, os.O_RDONLY)
