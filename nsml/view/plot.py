@@ -100,7 +100,8 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
 
 def _scaled(value: float, low: float, high: float, dots: int) -> int:
     # Halved first: the difference of two finite numbers may be infinite.
-    share = (value / 2 - low / 2) / (high / 2 - low / 2)
+    span = high / 2 - low / 2
+    share = (value / 2 - low / 2) / span if span else 0.0
     return min(max(round(share * (dots - 1)), 0), dots - 1)
 
 

@@ -35,6 +35,10 @@ def test_any_points_make_a_chart(points):
     assert words("loss", line(points), axis=Axis.STEP) if points else True
 
 
+def test_the_smallest_difference_can_be_drawn():
+    rasterise([line([(0.0, 0.0), (1.0, 5e-324)])], columns=1, rows=1)
+
+
 def test_a_single_spike_is_never_lost():
     y = [0.0] * 100_000
     y[54_321] = 1.0
