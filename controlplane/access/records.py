@@ -47,20 +47,23 @@ def _decode_user(value: bytes) -> User:
     )
 
 
-USERS: Final = Table[User]("user/", encode=_encode_user, decode=_decode_user)
+PREFIX: Final = "access/"
+"""Of all these records, so that one watch follows them and nothing else."""
+
+USERS: Final = Table[User](f"{PREFIX}user/", encode=_encode_user, decode=_decode_user)
 """By name."""
 
-TOKENS: Final = Table[TokenRecord]("token/", encode=_encode, decode=_decoder(TokenRecord))
+TOKENS: Final = Table[TokenRecord](f"{PREFIX}token/", encode=_encode, decode=_decoder(TokenRecord))
 """By fingerprint of the secret."""
 
 JOIN_TOKENS: Final = Table[JoinTokenRecord](
-    "join/", encode=_encode, decode=_decoder(JoinTokenRecord)
+    f"{PREFIX}join/", encode=_encode, decode=_decoder(JoinTokenRecord)
 )
 """By fingerprint of the secret."""
 
 BY_TOKEN: Final = "token"  # noqa: S105 - it says that there is one
 """In place of a key's fingerprint: the node is this machine's, whose agent has a token."""
 
-JOINED: Final = Table[str]("joined/", encode=str.encode, decode=bytes.decode)
+JOINED: Final = Table[str](f"{PREFIX}joined/", encode=str.encode, decode=bytes.decode)
 """By name of the node: the fingerprint of its public key. A certificate for any other key of that
 node is not valid."""

@@ -106,7 +106,7 @@ async def test_two_administrators_cannot_remove_one_another(door: Door) -> None:
         )
         assert sum(isinstance(outcome, LastAdministrator) for outcome in outcomes) == 1
         assert len(await door.accounts.list_users()) == 1
-        await door.store.commit(Transaction(success=(DeletePrefix(prefix="user/"),)))
+        await door.store.commit(Transaction(success=(DeletePrefix(prefix=USERS.prefix),)))
 
 
 async def test_tokens_end_with_their_user(door: Door) -> None:
@@ -115,7 +115,7 @@ async def test_tokens_end_with_their_user(door: Door) -> None:
     token = await door.accounts.create_token("kim")
     await door.accounts.delete_user("kim")
     assert await door.identities.of_secret(token.secret, thorough=True) is None
-    assert b"token/" not in await dump(door)
+    assert b"access/token/" not in await dump(door)
     with pytest.raises(NotFound):
         await door.accounts.create_token("kim")
 
@@ -137,7 +137,7 @@ async def test_tokens_of_a_user_are_bounded_and_expired_ones_make_room(door: Doo
         await door.accounts.create_token("kim")
     door.clock.advance(DAY_S)
     await door.accounts.create_token("kim")
-    assert (await dump(door)).count(b"token/") == 1
+    assert (await dump(door)).count(b"access/token/") == 1
 
 
 async def test_first_start_makes_an_administrator_once(door: Door, tmp_path: Path) -> None:
