@@ -22,7 +22,7 @@ from controlplane.domain.errors import NotSignedIn, NsmlError
 from controlplane.domain.identity import AnonymousCaller, Caller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
     from typing import Protocol
 
     from controlplane.access.table import Row
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
     Refuse = Callable[[Context, NsmlError], Awaitable[NoReturn]]
+    Requests = AsyncGenerator[Any, None]
 
     class Identities(Protocol):
         """Who stands behind a credential."""
@@ -82,16 +83,28 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """Return `handler` so that it runs only for callers whom the table lets through."""
 
         async def admit(context: Context) -> None:
-            try:
-                who = await self._identify(context)
-                error = refusal(self._table, method, who)
-            except NsmlError as failure:
-                error = failure
+            error = await self._why_not(context, method)
             if error is not None:
                 await self._refuse(context, error)
-            set_caller(who)
 
-        return _behind(admit, handler)
+        async def while_welcome(requests: AsyncIterator[Any], context: Context) -> Requests:
+            async for request in requests:
+                if await self._why_not(context, method) is not None:
+                    return
+                yield request
+
+        return _behind(admit, while_welcome, handler)
+
+    async def _why_not(self, context: Context, method: str) -> NsmlError | None:
+        """Return why the call is refused as things are now; else None, and its caller is set."""
+        try:
+            who = await self._identify(context)
+        except NsmlError as error:
+            return error
+        refused = refusal(self._table, method, who)
+        if refused is None:
+            set_caller(who)
+        return refused
 
     async def _identify(self, context: Context) -> Caller:
         authorization = _authorization(context)
@@ -157,23 +170,40 @@ def _certificate(context: Context) -> tuple[str, bytes] | None:
     return bytes(next(iter(names))).decode(), bytes(next(iter(pems)))
 
 
-def _behind(admit: Callable[[Context], Awaitable[None]], handler: Handler) -> Handler:
-    """Return a handler of the same shape that admits the caller first, in the call's own task."""
+def _behind(
+    admit: Callable[[Context], Awaitable[None]],
+    while_welcome: Callable[[AsyncIterator[Any], Context], Requests],
+    handler: Handler,
+) -> Handler:
+    """Return a handler of the same shape that admits the caller first, in the call's own task.
+
+    A stream that outlives its caller's credential carries nothing more: to the method its requests
+    end, as if the caller had closed them, and instead of the next response comes the refusal.
+    """
     inner, make = _shape_of(handler)
+
+    def given(request: Any, context: Context) -> Any:
+        return while_welcome(request, context) if handler.request_streaming else request
 
     async def answer(request: Any, context: Context) -> Any:
         await admit(context)
         try:
-            return await inner(request, context)
+            answered = await inner(given(request, context), context)
         except NotImplementedError:
             # what generated servicers raise for methods that nobody wrote
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not there yet")
+        if handler.request_streaming:
+            await admit(context)
+        return answered
 
     async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
         await admit(context)
-        async with aclosing(inner(request, context)) as responses:
+        async with aclosing(inner(given(request, context), context)) as responses:
             async for response in responses:
+                await admit(context)
                 yield response
+        if handler.request_streaming:
+            await admit(context)
 
     guarded = stream if inspect.isasyncgenfunction(inner) else answer
     return make(

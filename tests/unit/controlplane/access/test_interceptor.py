@@ -268,3 +268,77 @@ def test_cells_cover_every_kind_of_row() -> None:
     assert kinds <= set(CELLS)
     assert all(len(cells) == len(WHO) for cells in CELLS.values())
     assert isinstance(next(iter(TABLE.values())), Row)
+
+
+class Quiet(grpc.GenericRpcHandler):
+    """Answers what it is asked to, and keeps what came; streams stay open until the caller ends."""
+
+    def __init__(self) -> None:
+        self.heard: list[bytes] = []
+        self.says: asyncio.Queue[bytes] = asyncio.Queue()
+
+    def service(self, details: grpc.HandlerCallDetails) -> grpc.RpcMethodHandler:
+        async def gives(_: bytes, __: Any) -> AsyncIterator[bytes]:
+            while True:
+                yield await self.says.get()
+
+        async def takes(requests: AsyncIterator[bytes], _: Any) -> bytes:
+            async for request in requests:
+                self.heard.append(request)
+            return b"all of it"
+
+        async def both(requests: AsyncIterator[bytes], _: Any) -> AsyncIterator[bytes]:
+            async for request in requests:
+                self.heard.append(request)
+                yield request
+
+        match SHAPES[details.method]:
+            case (False, True):
+                return grpc.unary_stream_rpc_method_handler(gives)
+            case (True, False):
+                return grpc.stream_unary_rpc_method_handler(takes)
+            case _:
+                return grpc.stream_stream_rpc_method_handler(both)
+
+
+@pytest.mark.parametrize("end", ["revoked", "expired", "removed"])
+async def test_an_open_stream_carries_nothing_more_once_its_token_has_ended(
+    door: Door, end: str
+) -> None:
+    await door.accounts.create_user("root", Role.ADMIN, "")
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    token = await door.accounts.create_token("kim", 60)
+    metadata = (("authorization", f"Bearer {token.secret.text}"),)
+    quiet = Quiet()
+    async with serving(door, generic=quiet) as channel:
+        given = channel.unary_stream("/nsml.v1.SessionService/WatchSessions")(
+            b"", metadata=metadata, timeout=30
+        )
+        taken = channel.stream_unary("/nsml.v1.ContentService/PutBlobs")(
+            metadata=metadata, timeout=30
+        )
+        both = channel.stream_stream("/nsml.v1.SessionService/OpenTunnel")(
+            metadata=metadata, timeout=30
+        )
+        quiet.says.put_nowait(b"before")
+        assert await given.read() == b"before"
+        await taken.write(b"before")
+        await both.write(b"before")
+        assert await both.read() == b"before"
+        while len(quiet.heard) < 2:  # noqa: ASYNC110 - of another task
+            await asyncio.sleep(0.001)
+
+        if end == "revoked":
+            await door.accounts.revoke(token.secret.fingerprint)
+        elif end == "removed":
+            await door.accounts.delete_user("kim")
+        else:
+            door.clock.advance(61)
+        quiet.says.put_nowait(b"after")
+        await taken.write(b"after")
+        await both.write(b"after")
+        for answer in (given.read(), taken, both.read()):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await answer
+            assert reason_of(caught.value) == UNKNOWN
+    assert quiet.heard == [b"before", b"before"]
