@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 import click
@@ -14,10 +14,11 @@ from cli.group import command, not_there_yet, pass_app
 from cli.output import COLOURS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from nsml.client.calls import Client
     from nsml.client.streams import LogPiece
+    from nsml.concurrency import TaskGroup
     from nsml.v1.sessions_pb2 import Session
 
 _PATIENCE_S = 30.0
@@ -92,12 +93,19 @@ async def _show_all(client: Client, readers: Sequence[LogReader], *, follow: boo
         for reader in readers:
             await reader.show(client, follow=False)
         return
-    from nsml.concurrency import TaskGroup
+    async with _beside_each_other() as group:
+        for reader in readers:
+            group.create_task(reader.show(client, follow=True))
+
+
+@asynccontextmanager
+async def _beside_each_other() -> AsyncIterator[TaskGroup]:
+    """A task group that fails with what its first task failed with."""
+    from nsml import concurrency
 
     try:
-        async with TaskGroup() as group:
-            for reader in readers:
-                group.create_task(reader.show(client, follow=True))
+        async with concurrency.TaskGroup() as group:
+            yield group
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
 
@@ -212,14 +220,25 @@ async def follow_to_end(
             app.say(f"queued: {visible(told)}")
         return seen.state not in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}
 
+    async def ended() -> Session:
+        return await wait_until(
+            client, session.id, lambda seen: seen.state == pb.SESSION_STATE_HELD, on_link=link
+        )
+
     link = app.link_words()
-    if shows is not None:
-        started = await wait_until(client, session.id, has_started, on_link=link)
-        if started.attempt:
-            await shows.show(client, follow=True)
-    return await wait_until(
-        client, session.id, lambda seen: seen.state == pb.SESSION_STATE_HELD, on_link=link
-    )
+    if shows is None:
+        return await ended()
+    started = await wait_until(client, session.id, has_started, on_link=link)
+    if not started.attempt:
+        return await ended()
+    async with _beside_each_other() as group:
+        showing = group.create_task(shows.show(client, follow=True))
+        end = await ended()
+        if end.state == pb.SESSION_STATE_HELD:
+            showing.cancel()  # its output has no end while somebody may release it
+    if end.state == pb.SESSION_STATE_HELD:
+        await shows.show(client, follow=False)
+    return end
 
 
 def code_of_end(session: Session) -> int:

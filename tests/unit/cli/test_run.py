@@ -160,6 +160,20 @@ def test_following_ends_with_the_sessions_code(nsml, state, project):
     assert nsml("command", "@last").stdout == "nsml run\n"
 
 
+def test_following_ends_where_the_session_is_held(nsml, state, project):
+    def act(session):
+        running = state.change(session, state=pb.SESSION_STATE_RUNNING, attempt=1)
+        state.log(running, b"epoch 1\n")
+        end = pb.SessionEnd(cause=pb.CAUSE_START_FAILED, message="no python here")
+        state.change(running, state=pb.SESSION_STATE_HELD, end=end)
+
+    thread = act_when_read(state, act)
+    result = nsml("run", "-f", check=False)
+    thread.join()
+    assert (result.code, result.stdout) == (1, "epoch 1\n")
+    assert "no python here" in result.stderr
+
+
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [([], "Session kim/None/1 started\n"), (["-o", "name"], "kim/None/1\n")],
