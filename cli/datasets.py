@@ -62,13 +62,14 @@ def push(
     from nsml.view.sessions import visibility_named
     from nsml.view.units import size_text
 
+    wanted = visibility_named(visibility) if visibility else None
+    request = CreateDatasetVersionRequest(name=name, message=message, visibility=wanted)
+    app.call(lambda client: client.datasets.check(request))
     packed = _pack(app, path, exclude, max_size)
 
     async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
         sent = await send(app, client, packed)
-        request = CreateDatasetVersionRequest(name=name, digest=sent.digest, message=message)
-        if visibility:
-            request.visibility = visibility_named(visibility)
+        request.digest = sent.digest
         return sent, await client.datasets.create_version(request)
 
     sent, answer = app.call(make)

@@ -37,6 +37,16 @@ class Datasets:
         self._content = content
         self._clock = clock
 
+    def check(
+        self, caller: UserCaller, name: str, visibility: Visibility | None, message: str
+    ) -> None:
+        """Raise what `create_version` would, as far as it does not lie in the content."""
+        check_dataset(name)
+        if visibility is not None:
+            check_visibility(visibility, caller.user.team)
+        if len(message.encode()) > MOST_MESSAGE_BYTES:
+            raise TooLarge(f"a message has at most {MOST_MESSAGE_BYTES} bytes")
+
     async def create_version(
         self,
         caller: UserCaller,
@@ -51,12 +61,8 @@ class Datasets:
         Raises:
             MissingBlobs: not all of it has been sent, or its manifest not by the caller.
         """
-        check_dataset(name)
+        self.check(caller, name, visibility, message)
         check_digest(digest)
-        if visibility is not None:
-            check_visibility(visibility, caller.user.team)
-        if len(message.encode()) > MOST_MESSAGE_BYTES:
-            raise TooLarge(f"a message has at most {MOST_MESSAGE_BYTES} bytes")
         if await self._content.is_incomplete(digest) or not await self._content.may_use(
             caller, digest
         ):

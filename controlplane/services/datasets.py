@@ -29,11 +29,15 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         self, request: pb.CreateDatasetVersionRequest, _: Context
     ) -> pb.CreateDatasetVersionResponse:
         """Make content the newest version."""
+        who, visibility = require_user(), to_visibility(request.visibility)
+        if request.validate_only:
+            self._datasets.check(who, request.name, visibility, request.message)
+            return pb.CreateDatasetVersionResponse()
         listing, created = await self._datasets.create_version(
-            require_user(),
+            who,
             name=request.name,
             digest=request.digest,
-            visibility=to_visibility(request.visibility),
+            visibility=visibility,
             message=request.message,
         )
         message = dataset_message(listing)

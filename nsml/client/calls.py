@@ -191,6 +191,15 @@ class Datasets:
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
 
+    async def check(self, request: datasets.CreateDatasetVersionRequest) -> None:
+        """Raise what `create_version` would raise now, whatever is wrong with the content."""
+        from nsml.v1 import datasets_pb2 as pb
+
+        checked = pb.CreateDatasetVersionRequest()
+        checked.CopyFrom(request)
+        checked.validate_only = True
+        await self.create_version(checked)
+
     async def create_version(
         self, request: datasets.CreateDatasetVersionRequest
     ) -> datasets.CreateDatasetVersionResponse:

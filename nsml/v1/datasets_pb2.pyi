@@ -35,16 +35,18 @@ class Dataset(_message.Message):
     def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ..., size_bytes: _Optional[int] = ..., file_count: _Optional[int] = ..., message: _Optional[str] = ..., updated_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateDatasetVersionRequest(_message.Message):
-    __slots__ = ("name", "digest", "visibility", "message")
+    __slots__ = ("name", "digest", "visibility", "message", "validate_only")
     NAME_FIELD_NUMBER: _ClassVar[int]
     DIGEST_FIELD_NUMBER: _ClassVar[int]
     VISIBILITY_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    VALIDATE_ONLY_FIELD_NUMBER: _ClassVar[int]
     name: str
     digest: str
     visibility: _resources_pb2.Visibility
     message: str
-    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., message: _Optional[str] = ...) -> None: ...
+    validate_only: bool
+    def __init__(self, name: _Optional[str] = ..., digest: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., message: _Optional[str] = ..., validate_only: _Optional[bool] = ...) -> None: ...
 
 class CreateDatasetVersionResponse(_message.Message):
     __slots__ = ("dataset", "created")

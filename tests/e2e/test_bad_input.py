@@ -2,6 +2,7 @@
 
 import os
 import re
+import secrets
 import shutil
 import subprocess
 
@@ -10,6 +11,7 @@ import pytest
 
 from bench.platform import PROGRAMS, Platform
 from nsml.client import contexts
+from nsml.content.digests import digest_of
 from nsml.v1 import sessions_pb2, sessions_pb2_grpc
 from tests.e2e.programs import wait_for, write_program
 
@@ -113,6 +115,20 @@ def test_ambiguous_reference(platform, code):
     assert all(candidate in done.stderr for candidate in candidates)
     for name in names:
         wait_for(lambda name=name: ended(platform, name), what=f"{name} ended")
+
+
+@pytest.mark.parametrize(("flags", "says"), [(["no name"], "name"), (["x", "--team"], "team")])
+def test_a_dataset_that_cannot_be_is_refused_before_anything_is_sent(
+    platform, tmp_path, flags, says
+):
+    content = secrets.token_bytes(100)
+    (tmp_path / "a.bin").write_bytes(content)
+    kept_as = digest_of(content)[2:]
+    name, *options = flags
+    refused(platform, "dataset", "push", name, str(tmp_path), *options, code=2, says=says)
+    assert not list(platform.folder.rglob(kept_as))
+    platform.nsml("dataset", "push", "sent-in-the-end", str(tmp_path))
+    assert list(platform.folder.rglob(kept_as))
 
 
 def test_message_over_its_limit(platform):

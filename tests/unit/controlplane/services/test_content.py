@@ -87,6 +87,19 @@ async def test_a_dataset_goes_up_and_comes_down(rig: Rig) -> None:
     assert await read(kim, manifest.digest) == {manifest.digest: manifest.encode()}
 
 
+async def test_only_checking_refuses_alike_and_makes_nothing(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    request = datasets_pb2.CreateDatasetVersionRequest(name="a/b", validate_only=True)
+    assert (await refused(kim.datasets.CreateDatasetVersion(request)))[0] == "INVALID_ARGUMENT"
+    request.name = "digits"
+    request.message = "x" * 100_000
+    assert (await refused(kim.datasets.CreateDatasetVersion(request)))[0] == "RESOURCE_EXHAUSTED"
+    request.message = ""
+    answer = await kim.datasets.CreateDatasetVersion(request)
+    assert answer == datasets_pb2.CreateDatasetVersionResponse()
+    assert not (await kim.datasets.ListDatasets(datasets_pb2.ListDatasetsRequest())).datasets
+
+
 async def test_content_is_read_through_what_one_may_see(rig: Rig) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     manifest, blobs = tree(a=b"secret")

@@ -386,6 +386,8 @@ class Datasets(datasets_pb2_grpc.DatasetServiceServicer):
         self.state = state
 
     def CreateDatasetVersion(self, request, context):
+        if request.validate_only:
+            return datasets_pb2.CreateDatasetVersionResponse()
         known = [d for d in self.state.datasets if d.name == request.name]
         if known and known[-1].digest == request.digest:
             return datasets_pb2.CreateDatasetVersionResponse(dataset=known[-1], created=False)
