@@ -198,10 +198,13 @@ _NOT_WANTED = pb.StopOrder(
 
 
 def _by_id(assignments: Iterable[pb.Assignment]) -> dict[ReplicaId, pb.Assignment]:
+    """Copies: what is kept of a message keeps all of it in memory, here the orders of all others."""
     found = {}
     for assignment in assignments:
+        kept = pb.Assignment()
+        kept.CopyFrom(assignment)
         try:
-            found[replica_of(assignment.replica)] = assignment
+            found[replica_of(kept.replica)] = kept
         except ValueError as error:
             log.error("orders.unusable_replica", error=str(error))  # noqa: TRY400 - no defect of ours
     return found
