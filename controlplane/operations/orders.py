@@ -25,8 +25,8 @@ class Assignment:
 class Orders:
     """All that a node is to run.
 
-    `revision` grows with every change of the allocation or of a stop wish: it is the newest of the
-    records that the orders are made of.
+    `revision` is that of the newest record that they are made of. What is heard of late may change
+    them without it.
     """
 
     node: str

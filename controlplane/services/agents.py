@@ -140,7 +140,6 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         )
 
     async def _responses(self, link: Link) -> AsyncIterator[agents_pb2.ControlResponse]:
-        sent = -1
         while True:
             if link.failure is not None:
                 raise link.failure
@@ -153,8 +152,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             if link.wants_orders and term:
                 link.wants_orders = False
                 orders = orders_for(self._state, link.node)
-                if orders is not None and orders.revision > sent:
-                    sent = orders.revision
+                # Of no newer revision, too: of two records the older one may be heard of last.
+                if orders is not None:
                     link.ordered = orders.replicas
                     for message in orders_messages(orders, term):
                         yield message

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
 
 import grpc
 import pytest
@@ -10,6 +14,7 @@ import pytest
 from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2, sessions_pb2
 from tests.unit.controlplane.rig import (
     Rig,
+    Stubs,
     platform,
     report_of,
     serving,
@@ -262,6 +267,63 @@ async def test_the_other_control_plane_takes_over() -> None:
             assert fresh.orders.term > agent.orders.term
             await fresh.report(assignment.replica, "FINALIZED", cause="COMPLETED")
             await kim.reaches(session.id, "SUCCEEDED")
+
+
+class LateToTell:
+    """A store whose watches of everything tell nothing while `tells` is not set."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.tells = asyncio.Event()
+        self.tells.set()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Any]:
+        async with contextlib.aclosing(self._store.watch(prefix, from_revision)) as batches:
+            async for batch in batches:
+                if not prefix:
+                    await self.tells.wait()
+                yield batch
+
+
+async def test_a_stop_that_the_leader_hears_of_late_is_ordered_all_the_same() -> None:
+    """What it wrote itself is newer, known earlier, and has been ordered by then."""
+    async with surroundings() as on:
+        late = LateToTell(on.store)
+        async with serving(replace(on, store=late)) as leader:
+            await until(lambda: _leads(leader), "the first leads")
+            async with serving(on, address="two.example:1") as other:
+                kim = await leader.user("kim")
+                agent = await (await leader.agent()).connect()
+                session = await kim.submit()
+                [assignment] = await agent.assignments(1)
+                await agent.report(assignment.replica, "RUNNING")
+                await kim.reaches(session.id, "RUNNING")
+                kim_there = Stubs(await other.channel(), _token_of(kim))
+
+                async def is_known_there() -> bool:
+                    return await kim_there.state(session.id) == "RUNNING"
+
+                await until(is_known_there, "the other one knows that it runs")
+                late.tells.clear()
+                await kim_there.sessions.StopSession(
+                    sessions_pb2.StopSessionRequest(session=session.id)
+                )
+                await kim.submit()
+                await agent.assignments(2)
+                late.tells.set()
+
+                async def stops() -> bool:
+                    return any(one.HasField("stop") for one in agent.orders.assignments)
+
+                await until(stops, "the agent is told to stop it")
+
+
+def _token_of(user: Stubs) -> str:
+    [(_, value)] = user.metadata
+    return value.removeprefix("Bearer ")
 
 
 async def _leads(rig: Rig) -> bool:
