@@ -25,7 +25,6 @@ from controlplane.store.interface import (
     KeyValue,
     Lease,
     LeaseLost,
-    NoSpace,
     Put,
     StoreError,
     StoreUnavailable,
@@ -209,7 +208,7 @@ class Leadership:
                 finally:
                     if not self._term:
                         await self._give_back(lease)
-            except (StoreUnavailable, CommitUnknown, NoSpace, LeaseLost) as error:
+            except (StoreUnavailable, CommitUnknown, LeaseLost) as error:
                 self._log.warning("leader.campaign_failed", reason=str(error))
                 await self._clock.sleep(CAMPAIGN_RETRY_S)
                 continue

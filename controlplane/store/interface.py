@@ -4,10 +4,10 @@ Errors:
 
     StoreError
     ├── StoreUnavailable      nothing was changed; the same call may work later
+    │   └── NoSpace           the store takes nothing but deletes until space is reclaimed
     ├── CommitUnknown         the transaction may or may not have been applied
     ├── Compacted             the history asked for is gone: list again
     ├── LeaseLost             the lease has ended, and its keys with it
-    ├── NoSpace               the store takes nothing but deletes until space is reclaimed
     ├── StoreReplaced         this is not the store that was here before: do not go on
     ├── StoreRefused          wrong credentials, or a server that is known to lose writes
     ├── StoreLocked           another process has the embedded store's file open
@@ -38,7 +38,7 @@ class StoreError(Exception):
 
 
 class StoreUnavailable(StoreError):
-    """The store did not answer in time, or is not there. Nothing was changed."""
+    """The store did not answer in time, is not there, or has no space. Nothing was changed."""
 
 
 class CommitUnknown(StoreError):
@@ -69,7 +69,7 @@ class LeaseLost(StoreError):
         self.lease_id = lease_id
 
 
-class NoSpace(StoreError):
+class NoSpace(StoreUnavailable):
     """The store is at its quota. Reads and deletes work; `reclaim` gives space back."""
 
 

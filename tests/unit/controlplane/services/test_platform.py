@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import pytest
 
+from controlplane.store.embedded import EmbeddedStore
+from controlplane.store.interface import Delete, NoSpace, Put, Transaction
+from nsml.clock import SystemClock, inline
 from nsml.v1 import sessions_pb2
 from tests.unit.controlplane.rig import Rig, platform, until
+from tests.unit.controlplane.services.test_sessions import refusal
 
 
 @pytest.fixture
@@ -59,3 +64,31 @@ async def test_ended_sessions_leave_the_store(rig: Rig) -> None:
     for item in (await rig.on.store.list("alloc/")).items:
         assert len(item.value) < 8
     assert (await kim.get("@last")).id in {one.id for one in sessions}
+
+
+async def test_a_full_store_ends_nothing_and_all_goes_on_when_there_is_room() -> None:
+    clock = SystemClock()
+    async with (
+        EmbeddedStore(":memory:", clock=clock, run=inline, quota_bytes=1 << 20) as store,
+        platform(store=store, clock=clock) as rig,
+    ):
+        kim = await rig.user("kim")
+        agent = await (await rig.agent()).connect()
+        session = await kim.submit()
+        [assignment] = await agent.assignments(1)
+        put = Put(key="filling", value=b"x" * 20_000)
+        with pytest.raises(NoSpace):
+            while True:
+                await store.commit(Transaction(success=(put,)))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kim.submit(request_id="full")
+        assert refusal(caught.value)[:2] == ("UNAVAILABLE", "UNAVAILABLE")
+        await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kim.sessions.StopSession(sessions_pb2.StopSessionRequest(session=session.id))
+        assert refusal(caught.value)[:2] == ("UNAVAILABLE", "UNAVAILABLE")
+        await store.commit(Transaction(success=(Delete(key="filling"),)))
+        await store.reclaim()
+        await kim.reaches(session.id, "SUCCEEDED")
+        await kim.submit(request_id="full")
+        await agent.assignments(1)
