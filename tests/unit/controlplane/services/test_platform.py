@@ -76,10 +76,13 @@ async def test_a_full_store_ends_nothing_and_all_goes_on_when_there_is_room() ->
         agent = await (await rig.agent()).connect()
         session = await kim.submit()
         [assignment] = await agent.assignments(1)
-        put = Put(key="filling", value=b"x" * 20_000)
-        with pytest.raises(NoSpace):
+
+        async def fill() -> None:
             while True:
-                await store.commit(Transaction(success=(put,)))
+                await store.commit(Transaction(success=(Put(key="filling", value=b"x" * 20_000),)))
+
+        with pytest.raises(NoSpace):
+            await fill()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await kim.submit(request_id="full")
         assert refusal(caught.value)[:2] == ("UNAVAILABLE", "UNAVAILABLE")
