@@ -5,7 +5,7 @@ from __future__ import annotations
 import fnmatch
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import msgspec
 
@@ -43,7 +43,12 @@ class _Metric(msgspec.Struct):
     summary: bool = False
 
 
+class _Dropped(msgspec.Struct, tag_field="kind", tag="dropped"):
+    count: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
+
+
 _DECODER = msgspec.json.Decoder(_Metric)
+_DROPPED_DECODER = msgspec.json.Decoder(_Dropped)
 
 
 def report_of(record: bytes) -> Report | None:
@@ -63,6 +68,14 @@ def report_of(record: bytes) -> Report | None:
         if len(name) <= MAX_NAME_CHARS and not is_deep(value, MAX_DEPTH - 1)
     }
     return Report(metric.time, _step(metric.step), values, metric.summary)
+
+
+def dropped_in(record: bytes) -> int:
+    """How many records a program lost before they reached its file, when this record says so."""
+    try:
+        return _DROPPED_DECODER.decode(record).count
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return 0
 
 
 def _step(told: float | str | None) -> float | None:

@@ -157,6 +157,17 @@ async def test_a_node_may_say_that_positions_are_lost(history: History) -> None:
     assert len((await streams.read_metrics("s1")).points) == 2
 
 
+async def test_what_a_program_had_to_drop_is_missing(history: History) -> None:
+    dropped = json.dumps({"kind": "dropped", "time": 2.0, "count": 7, "reason": "full"}).encode()
+    lie = json.dumps({"kind": "dropped", "count": 1 << 70}).encode()
+    streams = history.streams
+    await streams.append([reports(metric(), 1, {"a": 1})])
+    await streams.append([Chunk(stream=metric(), first=2, last=3, records=(dropped, lie))])
+    await streams.append([reports(metric(), 4, {"a": 4})])
+    page = await streams.read_metrics("s1")
+    assert ([point.value for point in page.points], page.missing) == ([1, 4], 7)
+
+
 async def test_a_follower_hears_of_late_data_once(history: History) -> None:
     streams = history.streams
     await streams.append([reports(metric(), 3, {"a": 3})])

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from controlplane.history.records import (
     NameFilter,
+    dropped_in,
     number_or_value,
     points_of,
     readable_reports,
@@ -477,7 +478,9 @@ def _metric_page(
                 except ValueError:
                     unreadable += 1
                     continue
-                if report is not None:
+                if report is None:
+                    missing += dropped_in(record)
+                else:
                     points.extend(points_of(report, names, attempt=attempt, rank=rank))
             if len(points) >= limit:
                 break
