@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import shutil
-from collections.abc import Awaitable, Callable, Collection, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
@@ -33,10 +33,8 @@ from nsml.client.errors import (
 )
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload
-from nsml.content.errors import ContentError, EmptyFolder
-from nsml.content.ignore import IgnoreRules
-from nsml.content.manifest import build
-from nsml.content.packing import ChunkSource, Packed, Skipped, pack
+from nsml.content.errors import ContentError
+from nsml.content.packing import Packed, pack_files
 from nsml.v1 import checkpoints_pb2 as pb
 
 _LARGEST = 16 << 40
@@ -76,18 +74,6 @@ class SavedCheckpoint:
         if not 0 <= saved_at < 1 << 33:
             return None
         return cls(name=name, folder=folder, saved_at=float(saved_at), files=paths)
-
-
-class OnlyListed(IgnoreRules):
-    """Leaves out what a record does not list: links and special files."""
-
-    def __init__(self, files: Collection[str]) -> None:
-        super().__init__(())
-        self._files = frozenset(files)
-
-    def ignores(self, path: str, *, is_folder: bool) -> bool:
-        """Folders are looked into, files have to be listed."""
-        return not is_folder and path not in self._files
 
 
 class Uploads:
@@ -181,7 +167,8 @@ class Uploads:
         # Opened for as long as it is read: what user code puts in its place is another folder.
         parts = ["checkpoints", *checkpoint.folder.split("/")]
         with open_folder(self._folder.run, parts) as descriptor:
-            packed = await self._pack(path_of(descriptor), checkpoint.files)
+            packing = partial(_packed, path_of(descriptor), checkpoint.files)
+            packed = await uninterrupted(self._run, packing)
             digest = await put_tree(self._rpc(), packed, self._run)
         request = pb.CommitCheckpointRequest(
             session_id=self._replica_id.session_id,
@@ -198,27 +185,20 @@ class Uploads:
         self._log("checkpoint.durable", checkpoint, None)
         await uninterrupted(self._run, partial(self._remove_older, checkpoint.folder))
 
-    async def _pack(self, root: Path, files: Sequence[str]) -> Packed:
-        """The manifest of the folder's files, of which a save function may have written none."""
-        try:
-            packed = await uninterrupted(self._run, partial(_packed, root, files))
-        except EmptyFolder:
-            packed = Packed(manifest=build([]), source=ChunkSource(root, {}), skipped=Skipped())
-        if len(packed.manifest.entries) != len(files):
-            raise FileNotFoundError("files of the checkpoint are gone")
-        return packed
-
     def _remove_older(self, folder: str) -> None:
         """Delete earlier checkpoints of the same name: `<number>-<escaped name>`, lower numbers."""
         number, dash, escaped = folder.split("/", maxsplit=1)[0].partition("-")
         if not dash or not number.isdecimal():
             return
-        with open_folder(self._folder.run, ["checkpoints"]) as checkpoints:
-            for entry in os.listdir(checkpoints):  # noqa: PTH208 - a descriptor
-                other, _, name = entry.partition("-")
+        with (
+            open_folder(self._folder.run, ["checkpoints"]) as checkpoints,
+            os.scandir(checkpoints) as found,
+        ):
+            for entry in found:
+                other, _, name = entry.name.partition("-")
                 if name == escaped and other.isdecimal() and int(other) < int(number):
                     with suppress(OSError):
-                        remove_folder(entry, checkpoints)
+                        remove_folder(entry.name, checkpoints)
 
     async def _note(self) -> None:
         # one at a time: what is written last must be what is pending now
@@ -241,7 +221,7 @@ class Uploads:
 def _packed(root: Path, files: Sequence[str]) -> Packed:
     """What is larger than all that the disk holds has holes, and could take days to read."""
     most = min(_LARGEST, shutil.disk_usage(root).used)
-    return pack(root, ignore=OnlyListed(files), max_bytes=most)
+    return pack_files(root, files, max_bytes=most)
 
 
 def _is_file(file: object) -> bool:

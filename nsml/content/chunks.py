@@ -7,7 +7,7 @@ message. The numbers are part of the format: with others, nothing already stored
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +19,15 @@ MAX_CHUNK = 3 << 20
 _WINDOW = 4 * MAX_CHUNK
 
 
-def chunks_of(file: BinaryIO) -> Iterator[bytes]:
+class Readable(Protocol):
+    """What is cut: a file, or a part of one."""
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end."""
+        ...
+
+
+def chunks_of(file: Readable) -> Iterator[bytes]:
     """The chunks of `file` from its position to its end, in order; none for an empty file.
 
     Memory stays within a few windows of 12 MiB whatever the file's size.
@@ -31,7 +39,7 @@ def chunks_of(file: BinaryIO) -> Iterator[bytes]:
         yield head
 
 
-def _by_content(file: BinaryIO, head: bytes) -> Iterator[bytes]:
+def _by_content(file: Readable, head: bytes) -> Iterator[bytes]:
     from fastcdc import fastcdc
 
     window = head
@@ -51,7 +59,7 @@ def _by_content(file: BinaryIO, head: bytes) -> Iterator[bytes]:
         window = window[offset:]
 
 
-def _read(file: BinaryIO, size: int) -> bytes:
+def _read(file: Readable, size: int) -> bytes:
     """`size` bytes, fewer only at the end of the file: one read may give less."""
     pieces = []
     while size and (piece := file.read(size)):

@@ -157,15 +157,41 @@ def pack(
         listing = _Listing(root, folder, ignore or IgnoreRules(()), max_files)
         found = listing.run()
         _check_size(found, max_bytes)
-        describe = _Describing(folder, found, progress)
-        entries = [describe.entry(item) for item in found]
-    source = ChunkSource(root, describe.places)
+        manifest, places = _described(folder, found, progress)
     return Packed(
-        manifest=build(entries),
-        source=source,
+        manifest=manifest,
+        source=ChunkSource(root, places),
         skipped=listing.skipped(),
         special=tuple(listing.special),
     )
+
+
+def pack_files(root: Path, paths: Collection[str], *, max_bytes: int) -> Packed:
+    """Describe the files `paths` of `root` and look at nothing else, however much is there.
+
+    Follows no link. Raises as `pack` does; Unreadable for what is missing or no regular file.
+    """
+    with _open_root(root) as folder:
+        found = [_found(folder, path) for path in sorted(set(paths))]
+        _check_size(found, max_bytes)
+        manifest, places = _described(folder, found)
+    return Packed(manifest=manifest, source=ChunkSource(root, places), skipped=Skipped())
+
+
+def _found(folder: Beneath, path: str) -> _Found:
+    parts = split_path(path)
+    try:
+        facts = folder.lstat(parts)
+    except OSError as error:
+        raise errors.Unreadable(path, _unreadable(path, error)) from error
+    if not stat.S_ISREG(facts.st_mode):
+        raise errors.Unreadable(path, f"cannot read {path}: it is no regular file")
+    return _Found(path, parts, facts.st_size, _mode(facts.st_mode))
+
+
+def _mode(mode: int) -> int:
+    """Of a file's permissions only whether its owner may execute it travels."""
+    return 0o755 if mode & stat.S_IXUSR else 0o644
 
 
 class _Listing:
@@ -228,8 +254,7 @@ class _Listing:
 
     def _add(self, path: str, parts: Parts, item: Listed) -> None:
         split_path(path)
-        mode = 0o755 if item.mode & stat.S_IXUSR else 0o644
-        self._found.append(_Found(path, parts, item.size, mode))
+        self._found.append(_Found(path, parts, item.size, _mode(item.mode)))
         if len(self._found) > self._max_files:
             raise errors.TooLarge(f"the folder has more than {self._max_files} files", ())
 
@@ -282,6 +307,14 @@ class _Listing:
             pending.extend(((*parts, found.name), found) for found in inner)
 
 
+def _described(
+    folder: Beneath, found: list[_Found], progress: Callable[[Progress], None] | None = None
+) -> tuple[Manifest, dict[str, tuple[_Place, int]]]:
+    describing = _Describing(folder, found, progress)
+    entries = [describing.entry(item) for item in found]
+    return build(entries), describing.places
+
+
 class _Describing:
     """Reads and hashes the listed files, and remembers where each chunk is."""
 
@@ -300,12 +333,12 @@ class _Describing:
         self._bytes = 0
 
     def entry(self, item: _Found) -> Entry:
-        """The manifest entry of one file, as it is now."""
+        """The manifest entry of one file, as it is now; of one that grows, what was listed."""
         chunks: list[ChunkRef] = []
         offset = 0
         try:
             with os.fdopen(self._folder.open_file(item.parts), "rb", buffering=0) as file:
-                for data in chunks_of(file):
+                for data in chunks_of(_Beginning(file.read, item.size)):
                     ref = ChunkRef(digest_of(data), len(data))
                     place = _Place(item.path, item.parts, offset)
                     self.places.setdefault(ref.digest, (place, ref.size))
@@ -330,6 +363,20 @@ class _Describing:
                     bytes_total=max(self._bytes_total, self._bytes),
                 )
             )
+
+
+class _Beginning:
+    """The first `size` bytes of a file: one that grows while it is read might never end."""
+
+    def __init__(self, read: Callable[[int], bytes], size: int) -> None:
+        self._read = read
+        self._left = size
+
+    def read(self, size: int, /) -> bytes:
+        """At most `size` bytes, none at the end."""
+        piece = self._read(min(size, self._left))
+        self._left -= len(piece)
+        return piece
 
 
 def _open_root(root: Path) -> Beneath:

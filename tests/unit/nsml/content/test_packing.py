@@ -11,7 +11,7 @@ import pytest
 from nsml.content import errors, ignore, packing
 from nsml.content.digests import digest_of
 from nsml.content.ignore import IgnoreRules, rules_for
-from nsml.content.packing import Packed, Progress, pack
+from nsml.content.packing import Packed, Progress, pack, pack_files
 
 
 def write(root: Path, files: dict[str, bytes]) -> None:
@@ -252,6 +252,44 @@ def test_a_file_that_changes_before_it_is_sent_is_named(tmp_path: Path, change: 
     with pytest.raises((errors.ChangedWhilePacking, errors.Unreadable)) as caught:
         packed.source.read(digest_of(b"before"))
     assert caught.value.path == "a"
+
+
+def test_of_a_file_that_grows_meanwhile_only_what_was_listed_is_read(tmp_path: Path) -> None:
+    write(tmp_path, {"a": b"1", "b": b"before"})
+
+    def grow(progress: Progress) -> None:
+        if progress.files == 1:
+            (tmp_path / "b").write_bytes(b"before and after")
+
+    packed = pack(tmp_path, progress=grow)
+    assert [entry.size for entry in packed.manifest.entries] == [1, 6]
+    assert packed.source.read(digest_of(b"before")) == b"before"
+
+
+def test_files_that_are_named_are_all_that_is_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, {"run.sh": b"1", "sub/w": b"2", "other": b"3", "sub/more/x": b"4"})
+    (tmp_path / "run.sh").chmod(0o755)
+    whole = pack(tmp_path, ignore=IgnoreRules(["other", "more/"]))
+    monkeypatch.setattr(os, "scandir", None)
+    named = pack_files(tmp_path, ["sub/w", "run.sh", "sub/w"], max_bytes=2)
+    assert named.manifest == whole.manifest
+    assert named.source.read(digest_of(b"2")) == b"2"
+    assert paths(pack_files(tmp_path, [], max_bytes=0)) == []
+    with pytest.raises(errors.TooLarge):
+        pack_files(tmp_path, ["sub/w", "run.sh"], max_bytes=1)
+
+
+@pytest.mark.parametrize("path", ["missing", "sub", "link", "linked/w", "pipe", "w/x"])
+def test_a_named_file_that_is_none_is_refused(tmp_path: Path, path: str) -> None:
+    write(tmp_path, {"w": b"1", "sub/w": b"2"})
+    (tmp_path / "link").symlink_to("w")
+    (tmp_path / "linked").symlink_to("sub")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(errors.Unreadable) as caught:
+        pack_files(tmp_path, ["w", path], max_bytes=100)
+    assert caught.value.path == path
 
 
 def test_a_folder_swapped_for_a_link_is_not_followed(tmp_path: Path) -> None:
