@@ -16,7 +16,7 @@ from controlplane.store.interface import KeyValueStore, StoreError
 
 if TYPE_CHECKING:
     from controlplane.access.secret import Secret
-    from controlplane.store.tables import Table
+    from controlplane.store.tables import Stored, Table
     from controlplane.stored.v1.records_pb2 import TokenRecord
     from nsml.clock import Clock
 
@@ -53,13 +53,12 @@ class Identities:
         Raises:
             Unavailable: the store would have to be asked and does not answer.
         """
-        fingerprint = secret.fingerprint
-        token = await self._record(TOKENS, fingerprint, thorough=thorough)
-        if token is None or token.expires_at <= self._clock.time():
+        token = await self._record(TOKENS, secret.fingerprint, thorough=thorough)
+        if token is None or token.value.expires_at <= self._clock.time():
             return None
-        if token.node:
-            return NodeCaller(node=token.node)
-        return await self._of_user(token, fingerprint, thorough=thorough)
+        if token.value.node:
+            return NodeCaller(node=token.value.node)
+        return await self._of_user(token, thorough=thorough)
 
     async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
         """Return the node whose verified certificate (PEM) this is; None if it was replaced.
@@ -68,7 +67,7 @@ class Identities:
             Unavailable: the store would have to be asked and does not answer.
         """
         expected = await self._record(JOINED, node, thorough=True)
-        if expected is None or expected != self._fingerprint(certificate):
+        if expected is None or expected.value != self._fingerprint(certificate):
             return None
         return NodeCaller(node=node)
 
@@ -83,16 +82,15 @@ class Identities:
         except TimeoutError:
             self._log.warning("access.memory_lags", wanted=revision, known=self._cache.revision)
 
-    async def _of_user(
-        self, token: TokenRecord, fingerprint: str, *, thorough: bool
-    ) -> Caller | None:
-        user = await self._record(USERS, token.user, thorough=thorough)
-        # a token of a removed user must not come back to life with a new user of that name
-        if user is None or token.created_at < user.created_at:
+    async def _of_user(self, token: Stored[TokenRecord], *, thorough: bool) -> Caller | None:
+        user = await self._record(USERS, token.value.user, thorough=thorough)
+        # A token of a removed user must not come back to life with a new user of that name. Which
+        # was first, the store's revisions tell; clocks of control planes differ and step back.
+        if user is None or token.create_revision < user.create_revision:
             return None
-        return UserCaller(user=user, token=fingerprint)
+        return UserCaller(user=user.value, token=token.key)
 
-    async def _record(self, table: Table[T], key: str, *, thorough: bool) -> T | None:
+    async def _record(self, table: Table[T], key: str, *, thorough: bool) -> Stored[T] | None:
         known = self._cache.get(table, key)
         if known is None and thorough:
             try:
@@ -100,7 +98,7 @@ class Identities:
             except StoreError as error:
                 self._log.warning("access.store_unavailable", error=str(error))
                 raise Unavailable("who you are cannot be checked now") from error
-        return None if known is None else known.value
+        return known
 
     def _fingerprint(self, certificate: bytes) -> str:
         known = self._fingerprints.get(certificate)

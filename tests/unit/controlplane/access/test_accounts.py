@@ -216,13 +216,25 @@ def test_the_address_of_a_peer_has_no_port() -> None:
     assert address_of("unix:") == "unix"
 
 
-async def test_a_token_does_not_come_back_to_life_with_a_new_user_of_that_name(door: Door) -> None:
+@pytest.mark.parametrize("step_s", [1.0, 0.0, -60.0])
+async def test_a_token_does_not_come_back_to_life_with_a_new_user_of_that_name(
+    door: Door, step_s: float
+) -> None:
     await door.accounts.create_user("kim", Role.MEMBER, "")
     token = await door.accounts.create_token("kim")
     # As a crash leaves it in the middle of a removal.
     await door.store.commit(Transaction(success=(USERS.delete("kim"),)))
-    door.clock.advance(1)
+    door.clock.now += step_s
     await door.accounts.create_user("kim", Role.MEMBER, "")
     assert await door.identities.of_secret(token.secret, thorough=True) is None
     fresh = await door.accounts.create_token("kim")
     assert await door.identities.of_secret(fresh.secret, thorough=True) is not None
+
+
+async def test_a_token_is_good_whose_maker_has_a_slower_clock_than_the_users(door: Door) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    door.clock.now -= 60
+    token = await door.accounts.create_token("kim")
+    who = await door.identities.of_secret(token.secret, thorough=True)
+    assert isinstance(who, UserCaller)
+    assert who.user.name == "kim"
