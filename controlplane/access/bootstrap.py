@@ -1,7 +1,8 @@
 """What a fresh platform needs before anybody can sign in: an administrator, a local agent's token.
 
 Secrets go into files that only the owner of the data folder can read. That owner is trusted
-anyway: when a file is lost or its token is no longer valid, the next start writes another.
+anyway: when a file is lost or its token is no longer valid, the next start writes another. A token
+that others could read is revoked.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, Accounts
-from controlplane.access.files import read_private, write_private
+from controlplane.access.files import Exposed, read_private, write_private
 from controlplane.access.secret import parse_secret
 from controlplane.domain.errors import AlreadyExists
 from controlplane.domain.identity import NodeCaller, Role, UserCaller
@@ -20,6 +21,7 @@ from controlplane.domain.identity import NodeCaller, Role, UserCaller
 if TYPE_CHECKING:
     from controlplane.access.accounts import IssuedToken
     from controlplane.access.identities import Identities
+    from controlplane.access.secret import Secret
     from controlplane.domain.identity import Caller, User
 
 ADMIN_TOKEN = "admin.token"  # noqa: S105 - a file name
@@ -50,7 +52,7 @@ async def ensure_admin_file(
     """
     await ensure_first_admin(accounts, name)
     path = folder / ADMIN_TOKEN
-    if isinstance(who := await _holder(path, identities), UserCaller) and who.is_admin:
+    if isinstance(who := await _holder(path, accounts, identities), UserCaller) and who.is_admin:
         return path
     admins = [user.name for user in await accounts.list_users() if user.role is Role.ADMIN]
     chosen = name if name in admins else admins[0]
@@ -64,20 +66,28 @@ async def ensure_node_file(
 ) -> Path:
     """Make sure that `folder` holds a valid token of the local agent; returns the file."""
     path = folder / NODE_TOKEN
-    if await _holder(path, identities) != NodeCaller(node=node):
+    if await _holder(path, accounts, identities) != NodeCaller(node=node):
         _write(path, await accounts.create_node_token(node))
         _log.info("access.node_token_written", node=node)
     return path
 
 
-async def _holder(path: Path, identities: Identities) -> Caller | None:
+async def _holder(path: Path, accounts: Accounts, identities: Identities) -> Caller | None:
+    """Whose valid token the file holds; None when it has to be written anew."""
     try:
-        content = read_private(path)
-    except PermissionError:
-        _log.warning("access.token_file_was_readable", path=str(path))
+        secret = _secret_in(read_private(path))
+    except Exposed as error:
+        secret = _secret_in(error.content)
+        revoked = 0 if secret is None else await accounts.revoke(secret.fingerprint)
+        _log.warning("access.token_file_was_readable", path=str(path), revoked=revoked)
         return None
-    secret = parse_secret((content or b"").decode(errors="replace").strip())
+    except PermissionError:
+        return None
     return None if secret is None else await identities.of_secret(secret, thorough=True)
+
+
+def _secret_in(content: bytes | None) -> Secret | None:
+    return parse_secret((content or b"").decode(errors="replace").strip())
 
 
 def _write(path: Path, token: IssuedToken) -> None:

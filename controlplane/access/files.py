@@ -6,6 +6,18 @@ import os
 from pathlib import Path
 
 
+class Exposed(PermissionError):
+    """Others may read the file, so what it says is no secret any more.
+
+    Attributes:
+        content: what it says, so that it can be made worthless.
+    """
+
+    def __init__(self, path: Path, content: bytes) -> None:
+        super().__init__(f"{path} may be read by others: chmod 600, and renew the secret")
+        self.content = content
+
+
 def write_private(path: Path, content: bytes) -> None:
     """Write a file with mode 0600 so that a crash leaves the old one or the new one."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -23,13 +35,14 @@ def read_private(path: Path) -> bytes | None:
     """Read such a file; None when it is not there.
 
     Raises:
-        PermissionError: others may read it, so what it says is no secret any more.
+        Exposed: others may read it.
     """
     try:
         descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     except FileNotFoundError:
         return None
     with os.fdopen(descriptor, "rb") as file:
+        content = file.read()
         if os.fstat(file.fileno()).st_mode & 0o077:
-            raise PermissionError(f"{path} may be read by others: chmod 600, and renew the secret")
-        return file.read()
+            raise Exposed(path, content)
+        return content

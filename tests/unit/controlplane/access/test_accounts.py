@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import stat
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import pytest
@@ -177,6 +178,22 @@ async def test_a_useless_token_file_is_written_anew(door: Door, tmp_path: Path, 
     who = await door.identities.of_secret(secret, thorough=True)
     assert isinstance(who, UserCaller)
     assert who.user.name == "kim"
+
+
+@pytest.mark.parametrize("ensure", [ensure_admin_file, ensure_node_file])
+async def test_a_token_that_others_could_read_is_good_no_longer(
+    door: Door, tmp_path: Path, ensure: Callable[..., Awaitable[Path]]
+) -> None:
+    path = await ensure(tmp_path, door.accounts, door.identities, "kim")
+    seen = parse_secret(path.read_text().strip())
+    assert seen is not None
+    assert await door.identities.of_secret(seen, thorough=True) is not None
+    path.chmod(0o644)
+    await ensure(tmp_path, door.accounts, door.identities, "kim")
+    assert await door.identities.of_secret(seen, thorough=True) is None
+    fresh = parse_secret(path.read_text().strip())
+    assert fresh is not None
+    assert await door.identities.of_secret(fresh, thorough=True) is not None
 
 
 async def test_the_local_agent_gets_a_token_for_its_node_alone(door: Door, tmp_path: Path) -> None:
