@@ -19,7 +19,11 @@ class Exposed(PermissionError):
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file with mode 0600 so that a crash leaves the old one or the new one."""
+    """Write a file with mode 0600 so that a crash leaves the old one or the new one.
+
+    When this returns it is the new one, even after a power cut: a token or an authority that others
+    have heard of is not lost.
+    """
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -29,6 +33,11 @@ def write_private(path: Path, content: bytes) -> None:
         file.flush()
         os.fsync(file.fileno())
     draft.replace(path)
+    folder = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
 
 
 def read_private(path: Path) -> bytes | None:

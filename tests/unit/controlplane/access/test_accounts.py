@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 
 from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, MOST_TOKENS
 from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
+from controlplane.access.files import write_private
 from controlplane.access.limiter import MOST_ADDRESSES, FailureLimiter, address_of
 from controlplane.access.records import USERS
 from controlplane.access.secret import parse_secret
@@ -194,6 +196,22 @@ async def test_a_token_that_others_could_read_is_good_no_longer(
     fresh = parse_secret(path.read_text().strip())
     assert fresh is not None
     assert await door.identities.of_secret(fresh, thorough=True) is not None
+
+
+def test_a_private_file_is_flushed_before_its_name_and_its_name_before_it_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "ca.key"
+    flush = os.fsync
+    seen: list[tuple[bool, bool]] = []
+
+    def watched(opened: int) -> None:
+        seen.append((stat.S_ISDIR(os.fstat(opened).st_mode), path.exists()))
+        flush(opened)
+
+    monkeypatch.setattr("os.fsync", watched)
+    write_private(path, b"secret")
+    assert seen == [(False, False), (True, True)]
 
 
 async def test_the_local_agent_gets_a_token_for_its_node_alone(door: Door, tmp_path: Path) -> None:
