@@ -47,17 +47,21 @@ class _Size(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
-            return value if isinstance(value, int) else parse_size(str(value))
+            size = value if isinstance(value, int) else parse_size(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if not size:
+            self.fail(f"{value} is no size: leave it out for the default", param, ctx)
+        return size
 
 
 class _Thousandths(click.ParamType[int]):
     """A number of devices or cores, as thousandths."""
 
-    def __init__(self, what: str, *, shares_one: bool) -> None:
+    def __init__(self, what: str, *, shares_one: bool, least: int = 0) -> None:
         self.name = what
         self._shares_one = shares_one
+        self._least = least
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if not re.fullmatch(r"\d+(\.\d+)?", str(value), re.ASCII):
@@ -71,6 +75,8 @@ class _Thousandths(click.ParamType[int]):
         count = int(whole) * 1000 + int(part.ljust(3, "0") or 0)
         if self._shares_one and count > 1000 and count % 1000:
             self.fail(f"{value}: above one, only whole GPUs", param, ctx)
+        if count < self._least:
+            self.fail(f"{value} is none: leave it out for the default", param, ctx)
         return count
 
 
@@ -106,7 +112,7 @@ SESSION = _Completed("session")
 DATASET = _Completed("dataset")
 SIZE = _Size()
 GPUS = _Thousandths("gpus", shares_one=True)
-CPUS = _Thousandths("cpus", shares_one=False)
+CPUS = _Thousandths("cpus", shares_one=False, least=1)
 TIME_LIMIT = _TimeLimit()
 VARIABLE = _Variable()
 

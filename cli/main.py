@@ -12,9 +12,8 @@ import sys
 from typing import TYPE_CHECKING
 
 from cli import listing
-from cli.app import App, Format
-from cli.exits import CommandError, ExitCode
-from nsml.client.contexts import ContextError
+from cli.app import App
+from cli.exits import ExitCode
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,37 +89,25 @@ def _invoke(arguments: Sequence[str], app: App) -> int:
 
 
 def _fail(error: Exception, arguments: Sequence[str], app: App) -> int:
-    from cli.problems import EXPECTED, as_json, defect, lines, problem_of
+    from cli.problems import EXPECTED, defect, problem_of, tell
 
     problem = problem_of(error) if isinstance(error, EXPECTED) else defect(error)
     if app.flags.is_debug or app.environ.get("NSML_DEBUG"):
         import traceback
 
         app.stderr.write("".join(traceback.format_exception(error)))
-    if _wants_json(error, arguments, app):
-        app.stderr.write(as_json(problem) + "\n")
-    else:
-        for number, line in enumerate(lines(problem)):
-            coloured = app.has_colour(app.stderr) and not number
-            app.stderr.write((app.paint(line, "red") if coloured else line) + "\n")
+    if app.flags.output is None:
+        _note_format(error, arguments, app)
+    tell(app, problem)
     return problem.code
 
 
-def _wants_json(error: Exception, arguments: Sequence[str], app: App) -> bool:
-    """Whether errors are for programs, as the output is; in words where no format is known."""
-    import click
-
-    if isinstance(error, click.UsageError) and app.flags.output is None:
-        _note_format(arguments, app)
-    try:
-        return app.format in {Format.JSON, Format.JSONL}
-    except (CommandError, ContextError):
-        return False
-
-
-def _note_format(arguments: Sequence[str], app: App) -> None:
+def _note_format(error: Exception, arguments: Sequence[str], app: App) -> None:
     """Find the flags of the format in a line that could not be parsed as a whole."""
     import click
+
+    if not isinstance(error, click.UsageError):
+        return
 
     from cli.group import output_options
 

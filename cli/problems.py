@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli.app import App, Format
 from cli.exits import CommandError, ExitCode, code_of
 from cli.group import suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
@@ -105,7 +106,22 @@ def _reason(error: BaseException) -> str:
     return "".join(f"_{c}" if c.isupper() and i else c for i, c in enumerate(name)).upper()
 
 
-def lines(problem: Problem) -> list[str]:
+def tell(app: App, problem: Problem) -> None:
+    """Write the problem to stderr, for programs where the output is; in words where no format is known."""
+    try:
+        is_for_programs = app.format in {Format.JSON, Format.JSONL}
+    except (CommandError, ContextError):
+        is_for_programs = False
+    if is_for_programs:
+        app.stderr.write(_json(problem) + "\n")
+        return
+    first, *rest = _lines(problem)
+    if app.has_colour(app.stderr):
+        first = app.paint(first, "red")
+    app.stderr.write("\n".join((first, *rest)) + "\n")
+
+
+def _lines(problem: Problem) -> list[str]:
     """The problem for people."""
     first, *rest = problem.message.splitlines() or [problem.reason]
     out = [f"error: {visible(first)}"]
@@ -119,7 +135,7 @@ def lines(problem: Problem) -> list[str]:
     return out
 
 
-def as_json(problem: Problem) -> str:
+def _json(problem: Problem) -> str:
     """The problem for programs: one line."""
     error: dict[str, Any] = {
         "code": int(problem.code),

@@ -265,7 +265,7 @@ def _confirm(app: App, names: Sequence[str], confirm: int | None, *, is_mild: bo
 
 def _report(app: App, outcomes: Sequence[_Outcome], *, done: str, conflict: str) -> int:
     """Say what came of each; 9 when only some were done, else the code of what went wrong."""
-    from cli.problems import lines, problem_of
+    from cli.problems import problem_of, tell
     from nsml.client.errors import StateConflict
 
     succeeded = [item for item in outcomes if item.error is None]
@@ -280,8 +280,7 @@ def _report(app: App, outcomes: Sequence[_Outcome], *, done: str, conflict: str)
         if item.error is not None:
             problem = problem_of(item.error)
             codes.add(problem.code)
-            for line in lines(problem):
-                app.stderr.write(line + "\n")
+            tell(app, problem)
     failed = len(failures) - len(conflicts)
     app.say(f"{done} {len(succeeded)} · {conflict} {len(conflicts)} · failed {failed}")
     if not failures:
@@ -306,6 +305,8 @@ def memo(app: App, *, session: str, text: str | None, append: bool, clear: bool)
     """Write a session's note; without TEXT show it."""
     if clear and text is not None:
         raise CommandError("--clear takes no text", code=ExitCode.USAGE)
+    if append and text is None:
+        raise CommandError("--append needs a text", code=ExitCode.USAGE)
 
     async def act(client: Client) -> str:
         if text is None and not clear:

@@ -43,6 +43,13 @@ def test_stop_tells_what_came_of_each(nsml, three):
     assert result.stderr.splitlines()[-1] == "stopped 1 · already ended 1 · failed 1"
 
 
+def test_each_failure_is_told_in_the_format_of_the_output(nsml, three):
+    for words in (("stop",), ("rm", "-y")):
+        result = nsml(*words, "kim/mnist/8", "kim/mnist/9", check=False, NSML_OUTPUT="json")
+        told = [json.loads(line)["error"] for line in result.stderr.splitlines()[:-1]]
+        assert [error["code"] for error in told] == [5, 5]
+
+
 def test_stop_from_a_pipe_with_a_reason(nsml, three):
     listed = nsml("ps", "-o", "name").stdout
     result = nsml("stop", "-", "--reason", "enough", stdin=listed)
