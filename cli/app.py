@@ -77,6 +77,7 @@ class App:
         self.flags = flags or Flags()
         self.given_clock = given_clock
         self._config: contexts.Config | None = None
+        self._lost_streams: set[object] = set()
 
     @property
     def clock(self) -> Clock:
@@ -147,6 +148,14 @@ class App:
         if chosen == "always" or self.environ.get("FORCE_COLOR", "0") not in {"", "0"}:
             return True
         return stream.isatty() and self.environ.get("TERM") != "dumb"
+
+    def can_show(self, text: str) -> bool:
+        """Whether the result's encoding has these letters."""
+        try:
+            text.encode(getattr(self.stdout, "encoding", None) or "utf-8")
+        except UnicodeEncodeError:
+            return False
+        return True
 
     @property
     def has_live_progress(self) -> bool:
@@ -259,16 +268,21 @@ class App:
         )
 
     def link_words(self) -> Callable[[Link], None]:
-        """Tells on stderr when a stream lost its connection and when it is back."""
-        lost = False
+        """Tells on stderr when a stream lost its connection and when it is back.
+
+        Of streams that break together only the first is told, and when all are back.
+        """
+        stream, lost = object(), self._lost_streams
 
         def tell(link: Link) -> None:
-            nonlocal lost
-            if link.is_live and lost:
-                self.say("reconnected")
-            elif not link.is_live and not lost:
-                self.say(f"connection lost, reconnecting ({link.reason})")
-            lost = not link.is_live
+            if not link.is_live:
+                if not lost:
+                    self.say(f"connection lost, reconnecting ({link.reason})")
+                lost.add(stream)
+            elif stream in lost:
+                lost.remove(stream)
+                if not lost:
+                    self.say("reconnected")
 
         return tell
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 import click
@@ -14,11 +14,10 @@ from cli.group import command, not_there_yet, pass_app
 from cli.output import COLOURS
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Sequence
+    from collections.abc import Sequence
 
     from nsml.client.calls import Client
     from nsml.client.streams import LogPiece
-    from nsml.concurrency import TaskGroup
     from nsml.v1.sessions_pb2 import Session
 
 _PATIENCE_S = 30.0
@@ -83,31 +82,38 @@ def logs(
             )
             for number, session in enumerate(found)
         ]
-        await _show_all(client, readers, follow=follow)
+        if follow:
+            await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)
+            return
+        for reader in readers:
+            await reader.show(client, follow=False)
 
     app.call(show)
 
 
-async def _show_all(client: Client, readers: Sequence[LogReader], *, follow: bool) -> None:
-    if not follow:
-        for reader in readers:
-            await reader.show(client, follow=False)
-        return
-    async with _beside_each_other() as group:
-        for reader in readers:
-            group.create_task(reader.show(client, follow=True))
+async def _follow_all(
+    client: Client,
+    app: App,
+    sessions: Sequence[Session],
+    readers: Sequence[LogReader],
+    *,
+    is_one_attempt: bool,
+) -> None:
+    """Show all until they have ended, and say how; of one attempt only what it printed."""
+    from nsml.concurrency import beside_each_other
+    from nsml.view.text import visible
 
+    async def follow(session: Session, reader: LogReader) -> None:
+        if is_one_attempt:
+            await reader.show(client, follow=True)
+            return
+        if session.waiting:
+            app.say(visible(f"{session.name} queued: {session.waiting}"))
+        app.say(end_words(await follow_to_end(client, app, session, shows=reader)))
 
-@asynccontextmanager
-async def _beside_each_other() -> AsyncIterator[TaskGroup]:
-    """A task group that fails with what its first task failed with."""
-    from nsml import concurrency
-
-    try:
-        async with concurrency.TaskGroup() as group:
-            yield group
-    except BaseExceptionGroup as failed:
-        raise failed.exceptions[0] from None
+    async with beside_each_other() as group:
+        for session, reader in zip(sessions, readers, strict=True):
+            group.create_task(follow(session, reader))
 
 
 def prefix(app: App, name: str, width: int, number: int) -> str:
@@ -208,16 +214,17 @@ async def follow_to_end(
 ) -> Session:
     """Follow a session to its end, showing its output where asked to; the ended session."""
     from nsml.client.streams import wait_until
+    from nsml.concurrency import beside_each_other
     from nsml.v1 import sessions_pb2 as pb
     from nsml.view.text import visible
 
-    told = session.waiting  # which whoever submitted it has been told
+    told = session.waiting  # which whoever asks has been told
 
     def has_started(seen: Session) -> bool:
         nonlocal told
         if seen.waiting and seen.waiting != told:
             told = seen.waiting
-            app.say(f"queued: {visible(told)}")
+            app.say(visible(f"{session.name} queued: {told}"))
         return seen.state not in {pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_PREPARING}
 
     async def ended() -> Session:
@@ -231,7 +238,7 @@ async def follow_to_end(
     started = await wait_until(client, session.id, has_started, on_link=link)
     if not started.attempt:
         return await ended()
-    async with _beside_each_other() as group:
+    async with beside_each_other() as group:
         showing = group.create_task(shows.show(client, follow=True))
         end = await ended()
         if end.state == pb.SESSION_STATE_HELD:

@@ -474,5 +474,6 @@ def _stops(app: App, session: Session) -> bool:
     try:
         answer = app.ask(f"\n{session.name}: detach (d) / stop session (s)? ", flag="-y")
     except KeyboardInterrupt:
+        app.say("")
         return False
     return answer.lower().startswith("s")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cli.app import App, Format
@@ -10,10 +10,16 @@ from cli.exits import CommandError, ExitCode
 from cli.output import table_lines, write_line
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import AsyncIterator, Sequence
 
     from nsml.client.calls import Client
+    from nsml.client.streams import Link
+    from nsml.clock import Clock
     from nsml.v1.sessions_pb2 import Session, SessionFilter
+
+
+_REFRESH_S = 1.0
+"""Between two looks at the ages of what is drawn."""
 
 
 class Watched:
@@ -23,7 +29,9 @@ class Watched:
         self._app = app
         self._known: dict[str, Session] = {}
         self._draws = app.room is not None and app.is_for_people and app.has_live_progress
-        self._height = 0
+        self._drawn: list[str] = []
+        self._lost = ""
+        self._tell = app.link_words()
 
     def take(self, changed: Sequence[Session], removed: Sequence[str], *, reset: bool) -> None:
         """Take one answer of the stream and show it."""
@@ -37,6 +45,29 @@ class Watched:
             self._draw()
         else:
             self._lines(news)
+
+    def link(self, link: Link) -> None:
+        """Show the state of the connection: under the list where it is redrawn, else in words."""
+        if not self._draws:
+            self._tell(link)
+            return
+        self._lost = "" if link.is_live else f"connection lost, reconnecting ({link.reason})"
+        self._draw()
+
+    @asynccontextmanager
+    async def ages(self, clock: Clock) -> AsyncIterator[None]:
+        """Keep the ages of a drawn list true while nothing else changes."""
+        from nsml.concurrency import beside_each_other
+
+        async def refresh() -> None:
+            while self._draws:
+                await clock.sleep(_REFRESH_S)
+                self._draw()
+
+        async with beside_each_other() as group:
+            refreshing = group.create_task(refresh())
+            yield
+            refreshing.cancel()
 
     def _lines(self, news: Sequence[Session]) -> None:
         from nsml.view import sessions as view
@@ -54,17 +85,27 @@ class Watched:
         import shutil
 
         from nsml.view import sessions as view
+        from nsml.view.text import fit_coloured, visible
 
         newest = sorted(self._known.values(), key=lambda s: -view.seconds_of(s.created_at))
-        rows = shutil.get_terminal_size().lines - 2
+        room, height = shutil.get_terminal_size()
+        rows = height - 2
         lines = table_lines(self._app, newest, view.COLUMNS)
+        if self._lost:
+            rows -= 1
         left_out = len(lines) - rows
         if left_out > 0:
             lines = [*lines[: rows - 1], f"... {left_out + 1} more"]
-        up = f"\x1b[{self._height}A" if self._height else ""
+        if self._lost:
+            lines.append(visible(self._lost))
+        # A line that wrapped would take two, and the next redrawing start too low.
+        lines = [fit_coloured(line, room) for line in lines]
+        if lines == self._drawn:
+            return
+        up = f"\x1b[{len(self._drawn)}A" if self._drawn else ""
         self._app.stdout.write(up + "\x1b[J" + "".join(f"{line}\n" for line in lines))
         self._app.stdout.flush()
-        self._height = len(lines)
+        self._drawn = lines
 
 
 def watch_list(app: App, chosen: SessionFilter) -> None:
@@ -84,8 +125,8 @@ def watch_list(app: App, chosen: SessionFilter) -> None:
 
     async def follow(client: Client) -> None:
         await client.accounts.caller()  # a dead platform is told at once, a lost one waited for
-        stream = watch_sessions(client, chosen, on_link=app.link_words())
-        async with aclosing(stream):
+        stream = watch_sessions(client, chosen, on_link=watched.link)
+        async with watched.ages(client.clock), aclosing(stream):
             async for answer in stream:
                 watched.take(answer.changed, answer.removed, reset=answer.reset)
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import AsyncIterator
     from types import TracebackType
 
 
@@ -33,3 +35,13 @@ class TaskGroup(asyncio.TaskGroup):
                 task.uncancel()
                 task.cancel()
             raise
+
+
+@asynccontextmanager
+async def beside_each_other() -> AsyncIterator[TaskGroup]:
+    """A task group that fails with what failed first in it, not with a group of that."""
+    try:
+        async with TaskGroup() as group:
+            yield group
+    except BaseExceptionGroup as failed:
+        raise failed.exceptions[0] from None

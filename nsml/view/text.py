@@ -59,15 +59,18 @@ class LogText:
         self._keeps_colour = keeps_colour
         self._pending = ""
         self._is_coloured = False
+        self._is_mid_line = False
 
     def feed(self, data: bytes) -> str:
         """The text of the next piece; the start of an unfinished sequence waits for the rest."""
         return self._take(self._decode(data), final=False)
 
     def close(self) -> str:
-        """What is left, and the end of any colour."""
+        """What is left, and the end of any colour and of an unfinished line."""
         rest = self._take(self._decode(b"", final=True), final=True)
-        return rest + ("\x1b[0m" if self._is_coloured else "")
+        if self._is_coloured:
+            rest += "\x1b[0m"
+        return rest + "\n" if self._is_mid_line else rest
 
     def _take(self, text: str, *, final: bool) -> str:
         text = self._pending + text
@@ -82,11 +85,16 @@ class LogText:
         pieces = []
         position = 0
         for match in re.finditer(_SGR, text):
-            pieces.append(_lines(text[position : match.start()]))
+            pieces.append(self._plain(text[position : match.start()]))
             pieces.append(self._sgr(match))
             position = match.end()
-        pieces.append(_lines(text[position:]))
+        pieces.append(self._plain(text[position:]))
         return "".join(pieces)
+
+    def _plain(self, text: str) -> str:
+        if text:
+            self._is_mid_line = not text.endswith("\n")
+        return _lines(text)
 
     def _sgr(self, match: re.Match[str]) -> str:
         if not _is_safe_sgr(match[1]):
@@ -143,6 +151,20 @@ def fit(text: str, cells: int) -> str:
             break
         kept.append(letter)
     return "".join(kept) + "…"
+
+
+def fit_coloured(text: str, cells: int) -> str:
+    """Like `fit`, for text with colours: they take no room, and what was opened is closed."""
+    parts = re.split(r"(\x1b\[[0-9;]*m)", text)
+    plain = "".join(parts[::2])
+    kept = fit(plain, cells)
+    if kept == plain:
+        return text
+    left = len(kept) - 1
+    for place in range(0, len(parts), 2):
+        parts[place] = parts[place][:left]
+        left -= len(parts[place])
+    return "".join(parts) + "…"
 
 
 def fit_middle(text: str, cells: int) -> str:

@@ -1,11 +1,15 @@
 """The list that changes, as a terminal shows it."""
 
+import asyncio
+
 import pytest
 
-from cli.app import App
+from cli.app import App, Format
 from cli.watching import Watched
+from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import FixedClock, Stream
+from tests.unit.nsml.client.contract_server import EPOCH
 
 
 @pytest.fixture
@@ -49,3 +53,61 @@ def test_what_the_terminal_has_no_room_for_is_counted(app):
     watched.take([session(number) for number in range(1, 8)], [], reset=True)
     assert drawn(app) == (["kim/None/7", "kim/None/6", "..."], 0)
     assert app.stdout.raw_bytes.decode().endswith("... 5 more\n")
+
+
+def lost(reason):
+    return Link(is_live=False, failures=1, reason=reason)
+
+
+def test_a_lost_connection_is_told_under_the_list_and_taken_away(app):
+    watched = Watched(app)
+    watched.take([session(1)], [], reset=True)
+    watched.link(lost("reset"))
+    assert app.stdout.raw_bytes.endswith(b"connection lost, reconnecting (reset)\n")
+    assert app.stderr.raw_bytes == b""
+    watched.link(Link(is_live=True))
+    watched.take([session(2)], [], reset=True)
+    assert drawn(app) == (["kim/None/2"], 3)
+    assert app.stdout.raw_bytes.count(b"\x1b[4A") == 1
+
+
+def test_no_line_is_wider_than_the_terminal(app, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    app.flags.output = Format.WIDE
+    watched = Watched(app)
+    watched.take([session(1, memo="m" * 200)], [], reset=True)
+    watched.link(lost("reset " * 20))
+    shown = app.stdout.raw_bytes.decode().rpartition("\x1b[J")[2].splitlines()
+    assert {len(line) for line in shown} == {60}
+    assert shown[-1].endswith("…")
+
+
+async def test_ages_grow_while_nothing_changes(app):
+    clock = SteppedClock(EPOCH + 1)
+    app.given_clock = clock
+    watched = Watched(app)
+    made = session(1)
+    made.created_at.seconds = int(EPOCH)
+    async with watched.ages(clock):
+        watched.take([made], [], reset=True)
+        before = app.stdout.raw_bytes
+        await clock.has_slept.wait()
+    assert b"just now" in before
+    assert b"minutes ago" in app.stdout.raw_bytes[len(before) :]
+
+
+class SteppedClock:
+    """Every sleep takes ten minutes, at once."""
+
+    def __init__(self, now):
+        self.now = now
+        self.has_slept = asyncio.Event()
+
+    def time(self):
+        return self.now
+
+    async def sleep(self, seconds):
+        if self.now > EPOCH + 600:
+            self.has_slept.set()
+        self.now += 600.0
+        await asyncio.sleep(0)

@@ -3,7 +3,7 @@ import itertools
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsml.view.text import LogText, fit, fit_middle, pad, visible, width
+from nsml.view.text import LogText, fit, fit_coloured, fit_middle, pad, visible, width
 
 SAFE = {"\n", "\t"}
 
@@ -71,13 +71,13 @@ def test_concealed_text_is_shown():
 def test_open_colours_are_closed():
     text = LogText(keeps_colour=True)
     assert text.feed(b"\x1b[31mred") == "\x1b[31mred"
-    assert text.close() == "\x1b[0m"
+    assert text.close() == "\x1b[0m\n"
 
 
 def test_an_unfinished_sequence_is_shown_at_the_end():
     text = LogText(keeps_colour=True)
     assert text.feed(b"x\x1b[3") == "x"
-    assert text.close() == "␛[3"
+    assert text.close() == "␛[3\n"
 
 
 def test_progress_lines_are_kept():
@@ -111,3 +111,10 @@ def test_widths():
     assert width("e\u0301") == 1
     assert fit("둘째 시도", 5) == "둘째…"
     assert fit_middle("kim/a-long-dataset/12", 11) == "kim/a…et/12"
+
+
+def test_colours_take_no_room_and_are_closed():
+    text = "ab\x1b[32mcdef\x1b[0mgh"
+    assert fit_coloured(text, 8) == text
+    assert fit_coloured(text, 5) == "ab\x1b[32mcd\x1b[0m…"
+    assert fit_coloured("a\x1b[31m한국\x1b[0mb", 5) == "a\x1b[31m한\x1b[0m…"
