@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 _PATIENCE_S = 30.0
 _ROWS = 12
 _COLUMNS = 80
+_SHOWN = 10
+"""Metrics that an error names at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,8 @@ def plot(
 ) -> None:
     """Draw what sessions reported; when piped, the points as CSV."""
     sessions, events = _read(app, references, metrics)
+    if metrics and not events:
+        _check_known(app, [session.name for session in sessions], metrics, "plot {} -m {}")
     if (form or ("chart" if app.room else "csv")) == "csv":
         app.flags.output = Format.CSV
         write_list(app, events, columns=_EVENT_COLUMNS, record=_event_record, name="metric")
@@ -96,7 +100,7 @@ def plot(
 
     groups = _grouped(sessions, events, Axis(axis))
     if not groups:
-        app.say("nothing reported yet" + (f" that fits {', '.join(metrics)}" if metrics else ""))
+        app.say("nothing reported yet")
     for title, lines in groups.items():
         drawn = [smoothed(line, smooth) for line in lines]
         _draw(app, title, drawn, axis=Axis(axis), form=form, width=width, height=height)
@@ -114,7 +118,7 @@ def _draw(
 ) -> None:
     from nsml.view import plot as view
 
-    if form == "table" or app.environ.get("NSML_ACCESSIBLE"):
+    if form == "table" or app.environ.get("NSML_ACCESSIBLE") or not app.can_show(view.LETTERS):
         for line in lines:
             app.write(view.words(title, line, axis=axis))
         return
@@ -248,7 +252,7 @@ def events(
     if since_step is not None:
         found = [e for e in found if e.point.HasField("step") and e.point.step >= since_step]
     if not found and metric:
-        _check_known(app, session, metric)
+        _check_known(app, [session], [metric], "events {} {}")
     if not found and app.is_for_people:
         app.say(
             "nothing reported yet" if since_step is None else f"nothing from step {since_step:g} on"
@@ -263,18 +267,33 @@ def events(
     )
 
 
-def _check_known(app: App, session: str, metric: str) -> None:
-    """Raise when nothing ever had that name."""
+def _check_known(app: App, sessions: Sequence[str], globs: Sequence[str], corrected: str) -> None:
+    """Raise when sessions reported something, but nothing that a glob fits.
+
+    `corrected`: the command with places for a session and a metric.
+    """
     from fnmatch import fnmatchcase
 
-    names = [item.name for item in app.call(lambda client: client.sessions.metrics(session))]
-    if any(fnmatchcase(name, metric) for name in names):
+    async def reported(client: Client) -> dict[str, str]:
+        return {
+            metric.name: session
+            for session in sessions
+            for metric in await client.sessions.metrics(session)
+        }
+
+    by_name = app.call(reported)
+    names = list(by_name)
+    if not names or any(fnmatchcase(name, glob) for name in names for glob in globs):
         return
     raise CommandError(
-        f"no metric {metric!r} was reported",
+        f"no metric {' or '.join(map(repr, globs))} was reported",
         code=ExitCode.NOT_FOUND,
-        why=f"there are {', '.join(names[:10])}" if names else "nothing was reported yet",
-        advice="\n".join(f"nsml events {session} {name}" for name in near(metric, names)),
+        why=f"there are {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
+        advice="\n".join(
+            f"nsml {corrected.format(by_name[name], name)}"
+            for glob in globs
+            for name in near(glob, names)
+        ),
     )
 
 

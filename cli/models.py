@@ -105,7 +105,7 @@ async def _find(client: Client, session: str, name: str) -> Checkpoint:
                 reason=error.reason,
                 why=f"there are {', '.join(names[-10:])}" if names else "it has none",
                 advice="\n".join(f"nsml model pull {session} {item}" for item in near(name, names))
-                or error.advice,
+                or f"nsml model ls {session}",
             ) from error
     if found.state != CHECKPOINT_STATE_DURABLE:
         raise CommandError(

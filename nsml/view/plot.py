@@ -24,6 +24,8 @@ _BLANK = 0x2800
 # Bit of each dot of a cell: [row from the top][column].
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _LABEL_CELLS = 9
+LETTERS = chr(_BLANK) + "┤━"
+"""A terminal that shows these shows a chart."""
 MARK = "×"  # noqa: RUF001 - told from a letter x
 """Under a column that holds a value which is no finite number."""
 

@@ -6,6 +6,7 @@ import json
 
 from cli.app import App
 from cli.logs import LogReader
+from cli.main import run
 from cli.models import folder_name
 from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
@@ -68,7 +69,17 @@ def test_several_sessions_have_prefixes(nsml, state):
 def test_following_an_ended_session_ends(nsml, state):
     session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
     state.log(session, b"done\n")
-    assert nsml("logs", "-f", "@last").stdout == "done\n"
+    result = nsml("logs", "-f", "@last")
+    assert (result.stdout, result.stderr) == ("done\n", "session kim/mnist/1 ✔ Succeeded\n")
+    alone = nsml("logs", "-f", "@last", "--attempt", "1")
+    assert (alone.stdout, alone.stderr) == ("done\n", "")
+
+
+def test_an_unfinished_line_ends_on_a_terminal_only(nsml, state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.log(session, b"\x1b[31mno end\x1b[0m")
+    assert nsml("logs", "@last", terminal=True).stdout == "\x1b[31mno end\x1b[0m\n"
+    assert nsml("logs", "@last").bytes == b"\x1b[31mno end\x1b[0m"
 
 
 def test_a_plot_is_csv_when_piped(nsml, everything):
@@ -107,8 +118,19 @@ def test_a_metric_name_cannot_steer_the_terminal(nsml, state):
 
 
 def test_nothing_that_fits(nsml, everything):
-    result = nsml("plot", "@last", "-m", "val/*", terminal=True)
-    assert "nothing reported yet that fits val/*" in result.stderr
+    for terminal in (True, False):
+        result = nsml("plot", "@last", "-m", "train/los", terminal=terminal, check=False)
+        assert (result.code, result.stdout) == (5, "")
+        assert "no metric 'train/los' was reported" in result.stderr
+        assert "nsml plot kim/mnist/1 -m train/loss" in result.stderr
+    nsml("plot", "@last", "-m", "val/*", "-m", "note")
+
+
+def test_a_chart_is_words_where_its_letters_cannot_be_shown(environ, everything):
+    app = App(environ=environ, stdout=Stream(is_terminal=True), stderr=Stream(), stdin=Stream())
+    app.stdout.reconfigure(encoding="euc_kr", errors="replace")
+    assert run(["plot", "@last", "-m", "train/loss"], app) == 0
+    assert app.stdout.raw_bytes.startswith(b"train/loss of kim/mnist/1 (simulated) fell 1 -> ")
 
 
 def test_events(nsml, everything):
