@@ -80,12 +80,14 @@ def remove_folder(name: str, parent: int) -> None:
 
 def _remove_files(folder: int) -> list[str]:
     """Remove what is no folder from an open folder; the names of the folders in it."""
+    folders = []
     with os.scandir(folder) as found:
-        listed = [(item.name, item.is_dir(follow_symlinks=False)) for item in found]
-    for name, is_folder in listed:
-        if not is_folder:
-            os.unlink(name, dir_fd=folder)
-    return [name for name, is_folder in listed if is_folder]
+        for item in found:
+            if item.is_dir(follow_symlinks=False):
+                folders.append(item.name)
+            else:
+                os.unlink(item.name, dir_fd=folder)
+    return folders
 
 
 def _open_with_rights(name: str, parent: int) -> int:

@@ -303,8 +303,8 @@ class Runner:
     def _left_nothing(self, record: ExitRecord) -> bool:
         """Whether the program wrote neither output nor records, and left their places as they were."""
         try:
-            with open_folder(self.folder.run, ["spool"]) as spool:
-                return record.output_bytes == 0 and not os.listdir(spool)  # noqa: PTH208
+            with open_folder(self.folder.run, ["spool"]) as spool, os.scandir(spool) as files:
+                return record.output_bytes == 0 and next(files, None) is None
         except OSError:
             return False
 

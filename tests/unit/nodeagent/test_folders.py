@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,7 @@ from nodeagent.folders import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 ids = st.builds(
@@ -112,6 +114,25 @@ def test_removal_goes_as_deep_as_a_program_went(tmp_path: Path) -> None:
     nest(folder.tmp, 2000)
     nest(folder.app, 3)
     folder.remove()
+    assert list(tmp_path.iterdir()) == []
+
+
+def peak_bytes(work: Callable[[], object]) -> int:
+    """The most memory that Python held for `work`."""
+    tracemalloc.start()
+    try:
+        work()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+
+
+def test_removal_needs_no_memory_for_the_number_of_files(tmp_path: Path) -> None:
+    folder = ReplicaFolder(tmp_path / "replica")
+    folder.create()
+    for number in range(20_000):
+        os.mknod(folder.app / f"file-{number:020}")
+    assert peak_bytes(folder.remove) < 1 << 20
     assert list(tmp_path.iterdir()) == []
 
 

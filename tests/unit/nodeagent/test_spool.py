@@ -17,6 +17,7 @@ from nodeagent.spool import RecordFile, ReplicaSpool, Search, SpoolFollower, Spo
 from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
 from nsml._frames import MAGIC, MAX_PAYLOAD, frame
 from nsml.clock import inline
+from tests.unit.nodeagent.test_folders import peak_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -207,6 +208,13 @@ def test_many_writers_share_a_pass(folder: ReplicaFolder) -> None:
     items = first + drain(spool)
     for writer in range(1, 21):
         assert list(records_in(items, writer)) == list(range(1, 51))
+
+
+def test_a_folder_full_of_other_files_is_not_listed_to_its_end(folder: ReplicaFolder) -> None:
+    for number in range(20_000):
+        os.mknod(folder.spool / f"file-{number:020}")
+    spool = spool_of(folder, SpoolLimits(files=10))
+    assert peak_bytes(spool.read) < 1 << 20
 
 
 def test_the_log_is_byte_exact_and_bounded(folder: ReplicaFolder) -> None:
