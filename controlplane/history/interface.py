@@ -203,11 +203,18 @@ class Catalogue(Protocol):
         ...
 
     async def datasets(
-        self, viewer: User, *, name_glob: str = "", name: str = ""
+        self,
+        viewer: User,
+        *,
+        name_glob: str = "",
+        name: str = "",
+        after: tuple[str, str] = ("", ""),
+        limit: int | None = None,
     ) -> tuple[DatasetListing, ...]:
         """What the viewer may see, with the newest versions, by name and then owner.
 
-        `name_glob` as domain.names.fits_glob has it; "" does not restrict.
+        `name_glob` as domain.names.fits_glob has it; "" does not restrict. `after` is the name and
+        owner of the last one of the page before; at most `limit` follow.
         """
         ...
 

@@ -10,6 +10,7 @@ from controlplane.domain.names import check_dataset, check_digest, check_user
 from controlplane.domain.values import DatasetVersion, Visibility
 from controlplane.history.values import Dataset, DatasetListing
 from controlplane.operations.content import SEND_IT
+from controlplane.operations.listing import page_size
 from controlplane.operations.validation import DatasetWish, check_visibility
 
 if TYPE_CHECKING:
@@ -27,6 +28,17 @@ def parse_dataset(text: str, version: int = 0) -> DatasetWish:
     if slash:
         check_user(owner)
     return DatasetWish(name=check_dataset(name), owner=owner, version=version)
+
+
+def cursor_behind(listing: DatasetListing) -> str:
+    """The cursor of a page that ended with this dataset."""
+    return f"{listing.dataset.owner}/{listing.dataset.name}"
+
+
+def _after(cursor: str) -> tuple[str, str]:
+    """Name and owner of the last dataset of the page before."""
+    last = parse_dataset(cursor)
+    return last.name, last.owner
 
 
 class Datasets:
@@ -90,11 +102,24 @@ class Datasets:
         )
         return DatasetListing(dataset, version), created
 
-    async def list(self, caller: UserCaller, name_glob: str) -> tuple[DatasetListing, ...]:
-        """Those that the caller may see, by name; TooLarge for an overlong pattern."""
+    async def page(
+        self, caller: UserCaller, name_glob: str, *, size: int, cursor: str
+    ) -> tuple[tuple[DatasetListing, ...], str]:
+        """Those that the caller may see, by name and owner, and the cursor of the next page.
+
+        Raises:
+            InvalidRequest: the cursor is none of ours.
+            TooLarge: the pattern is.
+        """
         if len(name_glob) > MOST_GLOB_CHARS:
             raise TooLarge(f"a pattern has at most {MOST_GLOB_CHARS} characters")
-        return await self._history.catalogue.datasets(caller.user, name_glob=name_glob)
+        after = _after(cursor) if cursor else ("", "")
+        size = page_size(size)
+        found = await self._history.catalogue.datasets(
+            caller.user, name_glob=name_glob, after=after, limit=size + 1
+        )
+        page = found[:size]
+        return page, cursor_behind(page[-1]) if len(found) > size else ""
 
     async def find(self, caller: UserCaller, wish: DatasetWish) -> DatasetListing:
         """The caller's own, else one that he may see and that is the only one so named.

@@ -115,7 +115,7 @@ class Listings:
             InvalidRequest: the cursor is none of ours.
             TooLarge: the filter is.
         """
-        size = min(size or DEFAULT_PAGE, LARGEST_PAGE)
+        size = page_size(size)
         after = decode_cursor(cursor) if cursor else None
         # What lives first, the history second: a session on its way between is seen twice, not
         # never.
@@ -148,6 +148,11 @@ class Listings:
         )
         page = await self._history.catalogue.sessions(query, after=after, limit=size)
         return [records.decode_session(row.record) for row in page.sessions]
+
+
+def page_size(wanted: int) -> int:
+    """How much a page holds when so much was asked for; 0 leaves it open."""
+    return min(wanted or DEFAULT_PAGE, LARGEST_PAGE)
 
 
 def _age(session: Session) -> tuple[float, str]:

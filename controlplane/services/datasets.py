@@ -5,10 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.access.current import require_user
-from controlplane.operations.datasets import parse_dataset
+from controlplane.operations.datasets import cursor_behind, parse_dataset
 from controlplane.services.convert.catalogue import dataset_message
 from controlplane.services.convert.resources import to_visibility
 from controlplane.services.errors import Context, answering
+from controlplane.services.parts import parts_of
 from nsml.v1 import datasets_pb2 as pb
 from nsml.v1 import datasets_pb2_grpc
 
@@ -47,9 +48,14 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
     async def ListDatasets(  # noqa: N802
         self, request: pb.ListDatasetsRequest, _: Context
     ) -> pb.ListDatasetsResponse:
-        """Those that the caller may see."""
-        found = await self._datasets.list(require_user(), request.name_glob)
-        return pb.ListDatasetsResponse(datasets=[dataset_message(one) for one in found])
+        """A page of those that the caller may see."""
+        page, cursor = await self._datasets.page(
+            require_user(), request.name_glob, size=request.page_size, cursor=request.cursor
+        )
+        datasets, *more = parts_of(map(dataset_message, page))
+        if more:
+            cursor = cursor_behind(page[len(datasets) - 1])
+        return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
 
     @answering
     async def GetDataset(  # noqa: N802

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 from controlplane.access.current import require_user
 from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.names import check_node
 from controlplane.domain.snapshot import capacity_of
 from controlplane.domain.values import WHOLE_DEVICE, Allocation, Resources
+from controlplane.operations.listing import page_size
 from controlplane.services.convert.resources import (
     device_message,
     isolation_name,
@@ -19,6 +21,7 @@ from controlplane.services.convert.resources import (
 )
 from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
+from controlplane.services.parts import parts_of
 from nsml.v1 import nodes_pb2 as pb
 from nsml.v1 import nodes_pb2_grpc
 
@@ -57,15 +60,20 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
 
     @answering
     async def ListNodes(  # noqa: N802 - named by the contract
-        self, _: pb.ListNodesRequest, __: Context
+        self, request: pb.ListNodesRequest, _: Context
     ) -> pb.ListNodesResponse:
-        """All nodes by name."""
+        """A page of the nodes by name."""
         who = require_user()
+        after = request.cursor and check_node(request.cursor)
+        size = page_size(request.page_size)
+        names = sorted(name for name in self._state.nodes if name > after)
         samples = self._history.telemetry.newest()
-        nodes = [self._state.nodes[name].value for name in sorted(self._state.nodes)]
-        return pb.ListNodesResponse(
-            nodes=[self._node(node, who, samples.get(node.name)) for node in nodes]
+        nodes, *more = parts_of(
+            self._node(self._state.nodes[name].value, who, samples.get(name))
+            for name in names[:size]
         )
+        cursor = nodes[-1].name if more or len(names) > size else ""
+        return pb.ListNodesResponse(nodes=nodes, next_cursor=cursor)
 
     @answering
     async def GetCluster(  # noqa: N802

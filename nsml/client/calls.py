@@ -214,11 +214,16 @@ class Datasets:
         """Datasets that the caller may see, by name."""
         from nsml.v1 import datasets_pb2 as pb
 
-        request = pb.ListDatasetsRequest(name_glob=name_glob)
-        answer = await self._rpc.unary(
-            "DatasetService/ListDatasets", request, pb.ListDatasetsResponse
-        )
-        return list(answer.datasets)
+        found: list[datasets.Dataset] = []
+        request = pb.ListDatasetsRequest(name_glob=name_glob, page_size=_PAGE)
+        while True:
+            page = await self._rpc.unary(
+                "DatasetService/ListDatasets", request, pb.ListDatasetsResponse
+            )
+            found += page.datasets
+            request.cursor = page.next_cursor
+            if not request.cursor:
+                return found
 
     async def get(self, name: str, version: int = 0) -> datasets.Dataset:
         """NAME or OWNER/NAME; version 0 is the newest."""
@@ -266,10 +271,14 @@ class Nodes:
         """All nodes by name."""
         from nsml.v1 import nodes_pb2 as pb
 
-        answer = await self._rpc.unary(
-            "NodeService/ListNodes", pb.ListNodesRequest(), pb.ListNodesResponse
-        )
-        return list(answer.nodes)
+        found: list[nodes.Node] = []
+        request = pb.ListNodesRequest(page_size=_PAGE)
+        while True:
+            page = await self._rpc.unary("NodeService/ListNodes", request, pb.ListNodesResponse)
+            found += page.nodes
+            request.cursor = page.next_cursor
+            if not request.cursor:
+                return found
 
     async def cluster(self) -> nodes.GetClusterResponse:
         """The platform in one answer."""

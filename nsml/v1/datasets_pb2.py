@@ -26,7 +26,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from nsml.v1 import resources_pb2 as nsml_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/datasets.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\"\xe7\x01\n\x07\x44\x61taset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\'\n\nvisibility\x18\x04 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x0f\n\x07version\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x12\n\nfile_count\x18\x08 \x01(\x04\x12\x0f\n\x07message\x18\t \x01(\t\x12.\n\nupdated_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x8c\x01\n\x1b\x43reateDatasetVersionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\'\n\nvisibility\x18\x03 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"R\n\x1c\x43reateDatasetVersionResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"(\n\x13ListDatasetsRequest\x12\x11\n\tname_glob\x18\x01 \x01(\t\":\n\x14ListDatasetsResponse\x12\"\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x10.nsml.v1.Dataset\"2\n\x11GetDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"7\n\x12GetDatasetResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset2\x89\x02\n\x0e\x44\x61tasetService\x12\x63\n\x14\x43reateDatasetVersion\x12$.nsml.v1.CreateDatasetVersionRequest\x1a%.nsml.v1.CreateDatasetVersionResponse\x12K\n\x0cListDatasets\x12\x1c.nsml.v1.ListDatasetsRequest\x1a\x1d.nsml.v1.ListDatasetsResponse\x12\x45\n\nGetDataset\x12\x1a.nsml.v1.GetDatasetRequest\x1a\x1b.nsml.v1.GetDatasetResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x16nsml/v1/datasets.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\"\xe7\x01\n\x07\x44\x61taset\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05owner\x18\x02 \x01(\t\x12\x0c\n\x04team\x18\x03 \x01(\t\x12\'\n\nvisibility\x18\x04 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x0f\n\x07version\x18\x05 \x01(\r\x12\x0e\n\x06\x64igest\x18\x06 \x01(\t\x12\x12\n\nsize_bytes\x18\x07 \x01(\x04\x12\x12\n\nfile_count\x18\x08 \x01(\x04\x12\x0f\n\x07message\x18\t \x01(\t\x12.\n\nupdated_at\x18\n \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"\x8c\x01\n\x1b\x43reateDatasetVersionRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06\x64igest\x18\x02 \x01(\t\x12\'\n\nvisibility\x18\x03 \x01(\x0e\x32\x13.nsml.v1.Visibility\x12\x0f\n\x07message\x18\x04 \x01(\t\x12\x15\n\rvalidate_only\x18\x05 \x01(\x08\"R\n\x1c\x43reateDatasetVersionResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset\x12\x0f\n\x07\x63reated\x18\x02 \x01(\x08\"K\n\x13ListDatasetsRequest\x12\x11\n\tname_glob\x18\x01 \x01(\t\x12\x11\n\tpage_size\x18\x02 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x03 \x01(\t\"O\n\x14ListDatasetsResponse\x12\"\n\x08\x64\x61tasets\x18\x01 \x03(\x0b\x32\x10.nsml.v1.Dataset\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"2\n\x11GetDatasetRequest\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0f\n\x07version\x18\x02 \x01(\r\"7\n\x12GetDatasetResponse\x12!\n\x07\x64\x61taset\x18\x01 \x01(\x0b\x32\x10.nsml.v1.Dataset2\x89\x02\n\x0e\x44\x61tasetService\x12\x63\n\x14\x43reateDatasetVersion\x12$.nsml.v1.CreateDatasetVersionRequest\x1a%.nsml.v1.CreateDatasetVersionResponse\x12K\n\x0cListDatasets\x12\x1c.nsml.v1.ListDatasetsRequest\x1a\x1d.nsml.v1.ListDatasetsResponse\x12\x45\n\nGetDataset\x12\x1a.nsml.v1.GetDatasetRequest\x1a\x1b.nsml.v1.GetDatasetResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -40,13 +40,13 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_CREATEDATASETVERSIONRESPONSE']._serialized_start=470
   _globals['_CREATEDATASETVERSIONRESPONSE']._serialized_end=552
   _globals['_LISTDATASETSREQUEST']._serialized_start=554
-  _globals['_LISTDATASETSREQUEST']._serialized_end=594
-  _globals['_LISTDATASETSRESPONSE']._serialized_start=596
-  _globals['_LISTDATASETSRESPONSE']._serialized_end=654
-  _globals['_GETDATASETREQUEST']._serialized_start=656
-  _globals['_GETDATASETREQUEST']._serialized_end=706
-  _globals['_GETDATASETRESPONSE']._serialized_start=708
-  _globals['_GETDATASETRESPONSE']._serialized_end=763
-  _globals['_DATASETSERVICE']._serialized_start=766
-  _globals['_DATASETSERVICE']._serialized_end=1031
+  _globals['_LISTDATASETSREQUEST']._serialized_end=629
+  _globals['_LISTDATASETSRESPONSE']._serialized_start=631
+  _globals['_LISTDATASETSRESPONSE']._serialized_end=710
+  _globals['_GETDATASETREQUEST']._serialized_start=712
+  _globals['_GETDATASETREQUEST']._serialized_end=762
+  _globals['_GETDATASETRESPONSE']._serialized_start=764
+  _globals['_GETDATASETRESPONSE']._serialized_end=819
+  _globals['_DATASETSERVICE']._serialized_start=822
+  _globals['_DATASETSERVICE']._serialized_end=1087
 # @@protoc_insertion_point(module_scope)

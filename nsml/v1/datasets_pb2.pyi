@@ -57,16 +57,22 @@ class CreateDatasetVersionResponse(_message.Message):
     def __init__(self, dataset: _Optional[_Union[Dataset, _Mapping]] = ..., created: _Optional[bool] = ...) -> None: ...
 
 class ListDatasetsRequest(_message.Message):
-    __slots__ = ("name_glob",)
+    __slots__ = ("name_glob", "page_size", "cursor")
     NAME_GLOB_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     name_glob: str
-    def __init__(self, name_glob: _Optional[str] = ...) -> None: ...
+    page_size: int
+    cursor: str
+    def __init__(self, name_glob: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListDatasetsResponse(_message.Message):
-    __slots__ = ("datasets",)
+    __slots__ = ("datasets", "next_cursor")
     DATASETS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     datasets: _containers.RepeatedCompositeFieldContainer[Dataset]
-    def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ...) -> None: ...
+    next_cursor: str
+    def __init__(self, datasets: _Optional[_Iterable[_Union[Dataset, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class GetDatasetRequest(_message.Message):
     __slots__ = ("name", "version")

@@ -68,8 +68,9 @@ class DatasetServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListDatasets(self, request, context):
-        """Datasets that the caller may see, by name.
-        Callers: users; each gets what they may see. Errors: RESOURCE_EXHAUSTED (a glob over its limit).
+        """A page of the datasets that the caller may see, by name.
+        Callers: users; each gets what they may see. Errors: INVALID_ARGUMENT (a cursor that is none),
+        RESOURCE_EXHAUSTED (a glob over its limit).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

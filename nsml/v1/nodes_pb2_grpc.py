@@ -52,9 +52,9 @@ class NodeServiceServicer:
     """
 
     def ListNodes(self, request, context):
-        """All nodes with their devices, what holds them and the newest telemetry. Names of sessions that
-        the caller may not see are left empty.
-        Errors: UNAUTHENTICATED alone. Telemetry is at most a few seconds old, or absent.
+        """A page of the nodes with their devices, what holds them and the newest telemetry. Names of
+        sessions that the caller may not see are left empty.
+        Errors: INVALID_ARGUMENT (a cursor that is none). Telemetry is at most a few seconds old, or absent.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

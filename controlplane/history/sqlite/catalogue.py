@@ -151,10 +151,23 @@ class SqliteCatalogue:
         )
 
     async def datasets(
-        self, viewer: User, *, name_glob: str = "", name: str = ""
+        self,
+        viewer: User,
+        *,
+        name_glob: str = "",
+        name: str = "",
+        after: tuple[str, str] = ("", ""),
+        limit: int | None = None,
     ) -> tuple[DatasetListing, ...]:
         """See Catalogue."""
-        parameters = {**_viewer(viewer), "glob": name_glob, "name": name}
+        parameters = {
+            **_viewer(viewer),
+            "glob": name_glob,
+            "name": name,
+            "after_name": after[0],
+            "after_owner": after[1],
+            "limit": -1 if limit is None else limit,
+        }
 
         def work(connection: sqlite3.Connection) -> tuple[DatasetListing, ...]:
             rows = connection.execute(_LIST_DATASETS, parameters)
@@ -332,7 +345,8 @@ _LIST_SESSIONS = (
 _LIST_DATASETS = (
     f"SELECT {_LISTING} WHERE {_IS_NEWEST} AND {_visible('d')}"
     " AND (:name = '' OR d.name = :name) AND (:glob = '' OR fits_glob(d.name, :glob))"
-    " ORDER BY d.name, d.owner"
+    " AND (d.name, d.owner) > (:after_name, :after_owner)"
+    " ORDER BY d.name, d.owner LIMIT :limit"
 )
 
 

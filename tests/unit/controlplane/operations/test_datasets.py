@@ -85,3 +85,17 @@ async def test_a_name_of_several_others_is_ambiguous(datasets: Datasets) -> None
         with pytest.raises(InvalidRequest, match="2 users have a dataset 'both'") as refused:
             await datasets.find(KIM, parse_dataset("both", version))
         assert refused.value.attempt == "lee/both, root/both"
+
+
+async def test_pages_go_on_where_the_last_one_ended(datasets: Datasets) -> None:
+    found: list[str] = []
+    cursor, pages = "", 0
+    while cursor or not pages:
+        page, cursor = await datasets.page(KIM, "", size=2, cursor=cursor)
+        found += [f"{one.dataset.owner}/{one.dataset.name}" for one in page]
+        pages += 1
+    assert (found, pages) == (["lee/both", "root/both", "root/only", "kim/pub", "root/pub"], 3)
+    page, cursor = await datasets.page(KIM, "*o*", size=3, cursor="")
+    assert (len(page), cursor) == (3, "")
+    with pytest.raises(InvalidRequest):
+        await datasets.page(KIM, "", size=2, cursor="not/one/of/ours")

@@ -1,0 +1,83 @@
+"""Listings that no single message holds: nobody's many or long things keep others from theirs."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.domain.values import Device, Node, Resources, Visibility
+from controlplane.history.values import Dataset
+from controlplane.operations import records
+from controlplane.store.interface import Put, Transaction
+from nsml.client.calls import Client
+from nsml.client.errors import InvalidRequest
+from nsml.v1 import datasets_pb2, nodes_pb2
+from tests.unit.controlplane.rig import Rig, platform, until
+
+ONE_MESSAGE = 4 << 20
+COUNT = 1_100
+LONG = 4_096
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+async def client_of(rig: Rig, name: str) -> Client:
+    user = await rig.user(name)
+    [(_, value)] = user.metadata
+    return Client(await rig.channel(), token=value.removeprefix("Bearer "))
+
+
+async def test_datasets_with_long_messages_are_all_listed(rig: Rig) -> None:
+    kim = await client_of(rig, "kim")
+    for number in range(COUNT):
+        await rig.on.history.catalogue.put_dataset_version(
+            Dataset(
+                owner="lee", name=f"d{number:04}", created_at=1.0, visibility=Visibility.PUBLIC
+            ),
+            digest="0" * 64,
+            size_bytes=1,
+            file_count=1,
+            message="m" * LONG,
+        )
+    found = await kim.datasets.every()
+    assert [one.name for one in found] == [f"d{number:04}" for number in range(COUNT)]
+    assert sum(one.ByteSize() for one in found) > ONE_MESSAGE
+    request = datasets_pb2.ListDatasetsRequest(cursor="none of ours")
+    with pytest.raises(InvalidRequest):
+        await kim.rpc.unary(
+            "DatasetService/ListDatasets", request, datasets_pb2.ListDatasetsResponse
+        )
+
+
+async def test_many_nodes_are_all_listed(rig: Rig) -> None:
+    kim = await client_of(rig, "kim")
+    nodes = [
+        Node(
+            name=f"n{number:04}",
+            boot_id="b",
+            capacity=Resources(gpu_thousandths=8_000),
+            devices=tuple(Device(uuid=f"GPU-{number}-{one}", index=one) for one in range(8)),
+            device_note="w" * LONG,
+        )
+        for number in range(COUNT)
+    ]
+    for start in range(0, COUNT, 100):
+        puts = [
+            Put(key=records.node_key(one.name), value=records.encode_node(one))
+            for one in nodes[start : start + 100]
+        ]
+        await rig.on.store.commit(Transaction(success=tuple(puts)))
+
+    async def are_known() -> bool:
+        return len(rig.plane.state.nodes) == COUNT
+
+    await until(are_known, "all are known")
+    found = await kim.nodes.every()
+    assert [one.name for one in found] == [one.name for one in nodes]
+    assert sum(one.ByteSize() for one in found) > ONE_MESSAGE
+    request = nodes_pb2.ListNodesRequest(cursor="none of ours")
+    with pytest.raises(InvalidRequest):
+        await kim.rpc.unary("NodeService/ListNodes", request, nodes_pb2.ListNodesResponse)
