@@ -39,6 +39,10 @@ from nsml.v1 import checkpoints_pb2 as pb
 
 _LARGEST = 16 << 40
 _LONGEST_NAME = 512
+_HELD_BYTES = 1 << 20
+"""So much is held of what is pending, about, and the one that goes over it."""
+_FILE_BYTES = 100
+"""What a path in a list holds beyond its letters."""
 _WORTH_REPEATING = (Unavailable, MissingBlobs, NotSignedIn, NotEnough, PlatformFault)
 
 log = structlog.get_logger()
@@ -103,6 +107,7 @@ class Uploads:
         self._pause = pause
         self._pending: dict[str, SavedCheckpoint] = {}
         self._changed = asyncio.Event()
+        self._fewer = asyncio.Event()
         self._noting = asyncio.Lock()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -127,7 +132,13 @@ class Uploads:
         self._tell()
 
     async def add(self, checkpoint: SavedCheckpoint) -> None:
-        """Note a checkpoint; on return a killed agent's successor knows of it."""
+        """Note a checkpoint; on return a killed agent's successor knows of it.
+
+        Waits while others hold too much: whoever saves faster than can be sent is heard later.
+        """
+        while self._held_beside(checkpoint.name) >= _HELD_BYTES:
+            self._fewer.clear()
+            await self._fewer.wait()
         self._pending.pop(checkpoint.name, None)
         self._pending[checkpoint.name] = checkpoint
         await self._note()
@@ -158,6 +169,7 @@ class Uploads:
             self._log("checkpoint.lost", checkpoint, error)
         if self._pending.get(checkpoint.name) is checkpoint:
             del self._pending[checkpoint.name]
+            self._fewer.set()
             try:
                 await self._note()
             except OSError as error:  # a successor sends it again, which changes nothing
@@ -203,8 +215,12 @@ class Uploads:
     async def _note(self) -> None:
         # one at a time: what is written last must be what is pending now
         async with self._noting:
-            content = json.dumps([asdict(item) for item in self._pending.values()]).encode()
-            await uninterrupted(self._run, partial(write_atomically, self._noted, content))
+            pending = tuple(self._pending.values())
+            await uninterrupted(self._run, partial(_write_note, self._noted, pending))
+
+    def _held_beside(self, name: str) -> int:
+        """Bytes that the others hold, about."""
+        return sum(_size(item) for item in self._pending.values() if item.name != name)
 
     def _tell(self) -> None:
         if self._pending:
@@ -216,6 +232,14 @@ class Uploads:
     def _log(self, event: str, checkpoint: SavedCheckpoint, error: Exception | None) -> None:
         told = {} if error is None else {"error": str(error)}
         log.info(event, replica=str(self._replica_id), checkpoint=checkpoint.name, **told)
+
+
+def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:
+    write_atomically(path, json.dumps([asdict(item) for item in pending]).encode())
+
+
+def _size(checkpoint: SavedCheckpoint) -> int:
+    return sum(_FILE_BYTES + len(path) for path in (checkpoint.name, *checkpoint.files))
 
 
 def _packed(root: Path, files: Sequence[str]) -> Packed:

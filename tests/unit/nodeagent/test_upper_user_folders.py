@@ -21,7 +21,7 @@ from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.requests import Loads, RequestRefused, RequestServer
 from nsml.client.rpc import Rpc
-from nsml.clock import in_thread
+from nsml.clock import in_thread, inline
 from nsml.content.manifest import decode
 from nsml.content.packing import pack
 from nsml.v1 import checkpoints_pb2 as pb
@@ -149,6 +149,31 @@ async def test_many_notes_at_once_leave_the_last_one(bench: Bench) -> None:
     await asyncio.gather(*[bench.uploads.add(one) for one in every])
     noted = json.loads((bench.folder.path / "uploads.json").read_text())
     assert {one["name"] for one in noted} == {one.name for one in every}
+
+
+async def test_more_than_can_be_held_waits_until_something_is_sent(bench: Bench) -> None:
+    files = [f"file-{number:04}" for number in range(1000)]
+    taken = 0
+    bench.uploads._run = inline
+
+    async def save_many() -> None:
+        nonlocal taken
+        for number in range(1, 41):
+            await bench.uploads.add(saved(f"n{number}", f"{number}-n/model", *files))
+            taken += 1
+        await bench.uploads.add(bench.save("best", 41, w="w"))
+
+    async with asyncio.timeout(30):
+        saving = asyncio.create_task(save_many())
+        for _ in range(1000):
+            await asyncio.sleep(0)
+        assert 5 < taken < 15
+        async with asyncio.TaskGroup() as group:
+            working = group.create_task(bench.uploads.work())
+            await saving
+            await bench.uploads.finished()
+            working.cancel()
+    assert bench.committed("best") == {"w": b"w"}
 
 
 async def test_an_older_checkpoint_of_any_depth_is_removed(bench: Bench) -> None:
