@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session, SessionFilter
 
 
-_REFRESH_S = 1.0
-"""Between two looks at the ages of what is drawn."""
+_REDRAW_S = 0.25
+"""Between two redrawings: what changes in between is drawn together."""
+_AGEING = 4
+"""After so many of them the ages are looked at, though nothing else changed."""
 
 
 class Watched:
@@ -31,20 +33,23 @@ class Watched:
         self._draws = app.room is not None and app.is_for_people and app.has_live_progress
         self._drawn: list[str] = []
         self._lost = ""
+        self._is_stale = False
         self._tell = app.link_words()
 
     def take(self, changed: Sequence[Session], removed: Sequence[str], *, reset: bool) -> None:
-        """Take one answer of the stream and show it."""
+        """Take one answer of the stream; a new list and a line are shown at once."""
         news = [item for item in changed if self._known.get(item.id) != item]
         if reset:
             self._known.clear()
         self._known.update({session.id: session for session in changed})
         for session_id in removed:
             self._known.pop(session_id, None)
-        if self._draws:
-            self._draw()
-        else:
+        if not self._draws:
             self._lines(news)
+        elif reset:
+            self.draw()
+        else:
+            self._is_stale = True
 
     def link(self, link: Link) -> None:
         """Show the state of the connection: under the list where it is redrawn, else in words."""
@@ -52,22 +57,25 @@ class Watched:
             self._tell(link)
             return
         self._lost = "" if link.is_live else f"connection lost, reconnecting ({link.reason})"
-        self._draw()
+        self.draw()
 
     @asynccontextmanager
-    async def ages(self, clock: Clock) -> AsyncIterator[None]:
-        """Keep the ages of a drawn list true while nothing else changes."""
+    async def kept_true(self, clock: Clock) -> AsyncIterator[None]:
+        """Redraw what changed, and the ages of what did not."""
         from nsml.concurrency import beside_each_other
 
-        async def refresh() -> None:
+        async def redraw() -> None:
+            turn = 0
             while self._draws:
-                await clock.sleep(_REFRESH_S)
-                self._draw()
+                await clock.sleep(_REDRAW_S)
+                turn = (turn + 1) % _AGEING
+                if self._is_stale or not turn:
+                    self.draw()
 
         async with beside_each_other() as group:
-            refreshing = group.create_task(refresh())
+            redrawing = group.create_task(redraw())
             yield
-            refreshing.cancel()
+            redrawing.cancel()
 
     def _lines(self, news: Sequence[Session]) -> None:
         from nsml.view import sessions as view
@@ -81,13 +89,15 @@ class Watched:
                 write_line(self._app, view.record(session))
         self._app.stdout.flush()
 
-    def _draw(self) -> None:
+    def draw(self) -> None:
+        """Draw the list over what was drawn before."""
         import shutil
 
         from nsml.view import sessions as view
         from nsml.view.text import fit_coloured, visible
 
         newest = sorted(self._known.values(), key=lambda s: -view.seconds_of(s.created_at))
+        self._is_stale = False
         room, height = shutil.get_terminal_size()
         rows = height - 2
         lines = table_lines(self._app, newest, view.COLUMNS)
@@ -126,7 +136,7 @@ def watch_list(app: App, chosen: SessionFilter) -> None:
     async def follow(client: Client) -> None:
         await client.accounts.caller()  # a dead platform is told at once, a lost one waited for
         stream = watch_sessions(client, chosen, on_link=watched.link)
-        async with watched.ages(client.clock), aclosing(stream):
+        async with watched.kept_true(client.clock), aclosing(stream):
             async for answer in stream:
                 watched.take(answer.changed, answer.removed, reset=answer.reset)
 

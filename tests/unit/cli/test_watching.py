@@ -43,6 +43,7 @@ def test_the_newest_is_first_and_who_left_vanishes(app):
     watched.take([session(1), session(3)], [], reset=True)
     assert drawn(app) == (["kim/None/3", "kim/None/1"], 0)
     watched.take([session(2)], ["s3"], reset=False)
+    watched.draw()
     assert drawn(app) == (["kim/None/2", "kim/None/1"], 4)
     watched.take([session(9)], [], reset=True)
     assert drawn(app) == (["kim/None/9"], 4)
@@ -88,12 +89,23 @@ async def test_ages_grow_while_nothing_changes(app):
     watched = Watched(app)
     made = session(1)
     made.created_at.seconds = int(EPOCH)
-    async with watched.ages(clock):
+    async with watched.kept_true(clock):
         watched.take([made], [], reset=True)
         before = app.stdout.raw_bytes
         await clock.has_slept.wait()
     assert b"just now" in before
     assert b"minutes ago" in app.stdout.raw_bytes[len(before) :]
+
+
+async def test_changes_are_drawn_together(app):
+    watched = Watched(app)
+    clock = SteppedClock(EPOCH)
+    async with watched.kept_true(clock):
+        watched.take([session(1)], [], reset=True)
+        for number in (2, 3, 4):
+            watched.take([session(number)], [], reset=False)
+        await clock.has_slept.wait()
+    assert drawn(app) == (["kim/None/4", "kim/None/3", "..."], 3)
 
 
 class SteppedClock:
@@ -107,7 +119,7 @@ class SteppedClock:
         return self.now
 
     async def sleep(self, seconds):
-        if self.now > EPOCH + 600:
+        if self.now > EPOCH + 600 * 5:
             self.has_slept.set()
         self.now += 600.0
         await asyncio.sleep(0)
