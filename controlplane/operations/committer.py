@@ -198,8 +198,9 @@ class Committer:
         try:
             with self._state.expecting(draft.written):
                 result = await self._store.commit(transaction)
-        except CommitUnknown:
-            self._log.warning("plan.unknown")
+        except CommitUnknown as error:
+            self._log.warning("plan.unknown", error=str(error))
+            await self._clock.sleep(RETRY_S)
             await self._refresh()
             return None
         except StoreUnavailable as error:

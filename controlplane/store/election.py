@@ -242,7 +242,9 @@ class Leadership:
         except CommitUnknown:
             # The lease is ours alone, so the key tells whether the write was applied.
             item = await self._store.get(self._key)
-            return item.create_revision if item is not None and item.lease == lease.id else 0
+            if item is not None and item.lease == lease.id:
+                return item.create_revision
+            raise
         return result.revision if result.succeeded else 0
 
     def _renewed(self, lease: Lease) -> None:

@@ -4,8 +4,8 @@ Errors:
 
     StoreError
     ├── StoreUnavailable      nothing was changed; the same call may work later
-    │   └── NoSpace           the store takes nothing but deletes until space is reclaimed
     ├── CommitUnknown         the transaction may or may not have been applied
+    │   └── NoSpace           the store takes nothing but deletes until space is reclaimed
     ├── Compacted             the history asked for is gone: list again
     ├── LeaseLost             the lease has ended, and its keys with it
     ├── StoreReplaced         this is not the store that was here before: do not go on
@@ -69,8 +69,12 @@ class LeaseLost(StoreError):
         self.lease_id = lease_id
 
 
-class NoSpace(StoreUnavailable):
-    """The store is at its quota. Reads and deletes work; `reclaim` gives space back."""
+class NoSpace(CommitUnknown):
+    """The store is at its quota. Reads and deletes work; `reclaim` gives space back.
+
+    A put may have been applied all the same: etcd answers so for those too that took it over its
+    quota.
+    """
 
 
 class StoreReplaced(StoreError):
@@ -301,7 +305,7 @@ class KeyValueStore(Protocol):
         Raises:
             InvalidTransaction: it breaks a bound; nothing was sent.
             LeaseLost: a Put names a lease that is gone; nothing was changed.
-            NoSpace: the store is at its quota; nothing was changed.
+            NoSpace: the store is at its quota; this may have been the last that it took.
             CommitUnknown: it may have been applied.
         """
         ...

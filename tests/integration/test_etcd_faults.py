@@ -219,6 +219,32 @@ async def test_a_full_store_refuses_puts_takes_deletes_and_recovers(tmp_path: Pa
         await put(store, "fits", b"again")
 
 
+async def test_of_puts_that_fill_a_store_none_is_there_that_was_told_it_is_not(
+    tmp_path: Path,
+) -> None:
+    outcomes: dict[str, int | BaseException] = {}
+
+    async def fill(store: KeyValueStore) -> None:
+        keys = [f"fill/{n}" for n in range(len(outcomes), len(outcomes) + 200)]
+        puts = [put(store, key, b"x" * 60_000) for key in keys]
+        outcomes.update(zip(keys, await asyncio.gather(*puts, return_exceptions=True), strict=True))
+
+    async with (
+        running(tmp_path, quota_bytes=4 << 20) as process,
+        EtcdStore([process.endpoint], clock=CLOCK, deadline_s=10) as store,
+    ):
+        # etcd sees that it is full some time after it was filled.
+        while not any(isinstance(outcome, NoSpace) for outcome in outcomes.values()):
+            await fill(store)
+        there = {item.key for item in (await store.list("fill/")).items}
+    surely_not = [
+        key
+        for key, outcome in outcomes.items()
+        if isinstance(outcome, Exception) and not isinstance(outcome, CommitUnknown)
+    ]
+    assert there.isdisjoint(surely_not)
+
+
 async def test_a_store_that_went_back_in_time_is_refused(tmp_path: Path) -> None:
     async with running(tmp_path) as process:
         async with EtcdStore([process.endpoint], clock=CLOCK) as store:

@@ -1,15 +1,18 @@
 """What only the embedded store has: a file, a lock, groups of commits, a virtual clock."""
 
 import asyncio
+import contextlib
 import sqlite3
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
+import structlog
 
+from controlplane.store.election import Candidate, Leadership
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import (
     Compacted,
@@ -25,7 +28,7 @@ from controlplane.store.interface import (
 )
 from controlplane.store.revisions import MEMORY
 from nsml.clock import SystemClock, in_thread, inline
-from tests.contract.store_engines import put, take, told
+from tests.contract.store_engines import put, take, told, until
 from tests.simulation import virtual_time
 
 T = TypeVar("T")
@@ -158,6 +161,30 @@ async def test_a_store_over_its_quota_takes_only_deletes_until_there_is_room() -
         await store.reclaim()
         for _ in range(10):
             await put(store, "same", b"x" * 20_000)
+
+
+async def test_who_stands_for_election_waits_while_the_store_is_full() -> None:
+    async with EmbeddedStore(MEMORY, clock=CLOCK, run=inline, quota_bytes=500_000) as store:
+        with contextlib.suppress(NoSpace):
+            while True:
+                await put(store, "filling", b"x" * 20_000)
+        candidate = Candidate(member="m", address="here")
+
+        async def lead(leadership: Leadership) -> int:
+            async with leadership:
+                return leadership.term
+
+        with structlog.testing.capture_logs() as logs:
+            leadership = Leadership(store, candidate, clock=CLOCK)
+            leading = asyncio.create_task(lead(leadership))
+            await until(lambda: _is_logged(logs, "leader.campaign_failed"))
+        await store.commit(Transaction(success=(Delete(key="filling"),)))
+        await store.reclaim()
+        assert await leading
+
+
+async def _is_logged(logs: Sequence[Mapping[str, object]], event: str) -> bool:
+    return any(entry["event"] == event for entry in logs)
 
 
 async def test_a_closed_store_says_so(tmp_path: Path) -> None:
