@@ -24,7 +24,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Backoff, Link
 from nodeagent.outbox import replica_message, replica_of
 from nodeagent.spool import ReplicaSpool, SpoolFollower
-from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
+from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId, held_bytes
 from nodeagent.transfer import uninterrupted
 from nsml.clock import Clock, Offload
 from nsml.concurrency import TaskGroup
@@ -85,6 +85,7 @@ class Collection:
         self._unacknowledged = 0
         self._moved = asyncio.Event()
         self._follower: SpoolFollower | None = None
+        self._has_gaps = False
         self._has_ended = False
         self._done = asyncio.Event()
 
@@ -111,7 +112,7 @@ class Collection:
                 await self._notice(item)
                 await self._room()
                 self._sent.setdefault(item.stream, deque()).append(item)
-                self._unacknowledged += _size(item)
+                self._unacknowledged += held_bytes(item)
                 await outgoing.put(_chunk(item))
         while self._unacknowledged or any(self._sent.values()):
             await self._movement()
@@ -124,7 +125,7 @@ class Collection:
         while sent and sent[0].last < following:
             item = sent.popleft()
             cursor = item.cursor
-            self._unacknowledged -= _size(item)
+            self._unacknowledged -= held_bytes(item)
         if cursor is not None:
             self._acknowledged[stream] = cursor
             self._moved.set()
@@ -144,20 +145,27 @@ class Collection:
     async def _notice(self, item: Item) -> None:
         """Act on records that concern the agent, once each."""
         if isinstance(item, Gap):
-            log.warning(
-                "stream.gap",
-                replica=str(self.replica_id),
-                channel=item.stream.channel.value,
-                first=item.first,
-                last=item.last,
-                reason=item.reason,
-            )
+            self._notice_gap(item)
             return
         known = self._noticed.get(item.stream, 0)
         for position, payload in enumerate(item.records, start=item.first):
             if position > known and (b'"checkpoint"' in payload or b'"state"' in payload):
                 await self._notice_record(payload)
         self._noticed[item.stream] = max(known, item.last)
+
+    def _notice_gap(self, gap: Gap) -> None:
+        """Said of the first: users are shown each, and a program can make as many as it likes."""
+        if self._has_gaps:
+            return
+        self._has_gaps = True
+        log.warning(
+            "stream.gap",
+            replica=str(self.replica_id),
+            channel=gap.stream.channel.value,
+            first=gap.first,
+            last=gap.last,
+            reason=gap.reason,
+        )
 
     async def _notice_record(self, payload: bytes) -> None:
         try:
@@ -332,9 +340,3 @@ def _stream_of(key: pb.StreamKey) -> StreamId:
         channel=_CHANNEL_OF[key.channel],
         writer=key.writer,
     )
-
-
-def _size(item: Item) -> int:
-    if isinstance(item, Gap):
-        return 0
-    return len(item.text) + sum(map(len, item.records))

@@ -26,7 +26,7 @@ from zlib import crc32
 import structlog
 
 from nodeagent.beneath import open_folder
-from nodeagent.streams import Batch, Channel, Cursor, Gap, StreamId
+from nodeagent.streams import Batch, Channel, Cursor, Gap, StreamId, held_bytes
 from nsml._frames import HEADER, MAGIC, MAX_FILES, MAX_PAYLOAD
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ class ReplicaSpool:
     def _read_files(self, spool: int, *, final: bool) -> list[Item]:
         """From each record file in turn, beginning behind the last one of the pass before."""
         items: list[Item] = []
+        held = 0
         writers = self._writers(spool)
         turn = bisect_right(writers, self._last_writer)
         for writer in [*writers[turn:], *writers[:turn]]:
@@ -116,11 +117,13 @@ class ReplicaSpool:
             if descriptor is None:
                 continue
             try:
-                items += file.read(descriptor, self._limits, final=final)
+                found = file.read(descriptor, self._limits, final=final)
             finally:
                 os.close(descriptor)
             self._last_writer = writer
-            if sum(_weight(item) for item in items) >= self._limits.bytes:
+            items += found
+            held += sum(map(held_bytes, found))
+            if held >= self._limits.bytes:
                 break
         return items
 
@@ -412,15 +415,6 @@ def _furthest(last: int) -> int:
 
 def _is_valid(payload: bytes, checksum: int, seq: int) -> bool:
     return crc32(payload, crc32(seq.to_bytes(8, "little"))) == checksum
-
-
-def _weight(item: Item) -> int:
-    """Bytes that an item holds in memory."""
-    match item:
-        case Batch():
-            return len(item.text) + sum(map(len, item.records))
-        case Gap():
-            return 0
 
 
 def _is_whole(descriptor: int, offset: int, size: int) -> bool:

@@ -76,3 +76,16 @@ class Gap:
 
 
 Item: TypeAlias = Batch | Gap
+
+_ITEM_BYTES = 1024
+_RECORD_BYTES = 64
+
+
+def held_bytes(item: Item) -> int:
+    """What an item holds in memory, about: a program can write many that have next to nothing in them."""
+    match item:
+        case Batch():
+            content = len(item.text) + sum(map(len, item.records))
+            return _ITEM_BYTES + _RECORD_BYTES * len(item.records) + content
+        case Gap():
+            return _ITEM_BYTES

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import NoReturn
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent.checkpoints import Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
@@ -106,3 +107,25 @@ async def test_one_replica_has_no_more_than_its_share_on_the_way(bench: Bench) -
         assert outgoing.empty()
         bench.collection.acknowledge(LOG, sent)
         assert (await chunk(outgoing)).first == sent
+
+
+@pytest.mark.parametrize("leap", [1, 2])
+async def test_records_with_nothing_in_them_have_a_share_too(bench: Bench, leap: int) -> None:
+    numbers = range(1, 400_000 if leap == 1 else 20_000, leap)
+    content = MAGIC + b"".join(frame(number, b"") for number in numbers)
+    (bench.folder.spool / "1.records").write_bytes(content)
+    with capture_logs() as said:
+        sent = await sent_unacknowledged(bench)
+    assert 0 < sent < numbers[-1] / 2
+    assert len(said) < leap
+
+
+async def sent_unacknowledged(bench: Bench) -> int:
+    """The last position that is sent while nothing is acknowledged."""
+    async with bench.connection() as outgoing:
+        sent = 0
+        for _ in range(100_000):
+            await asyncio.sleep(0)
+            if not outgoing.empty():
+                sent = (await chunk(outgoing)).last
+    return sent
