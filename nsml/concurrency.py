@@ -1,14 +1,16 @@
-"""asyncio's task group, without the hole that it has before Python 3.13."""
+"""Tasks and cancellations where asyncio alone would lose one of them."""
 
 from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Coroutine
     from types import TracebackType
+
+T = TypeVar("T")
 
 
 class TaskGroup(asyncio.TaskGroup):
@@ -45,3 +47,22 @@ async def beside_each_other() -> AsyncIterator[TaskGroup]:
             yield group
     except BaseExceptionGroup as failed:
         raise failed.exceptions[0] from None
+
+
+async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+    """Await `work` even when we are cancelled meanwhile, and be cancelled then.
+
+    For work in threads, which cannot be stopped: left alone, it would run into what comes next.
+    """
+    running = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not running.done():
+        try:
+            await asyncio.wait([running])
+        except asyncio.CancelledError as error:
+            cancelled = error
+    if cancelled is None:
+        return running.result()
+    if not running.cancelled():
+        running.exception()
+    raise cancelled

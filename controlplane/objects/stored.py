@@ -25,6 +25,7 @@ from controlplane.domain.names import check_digest
 from controlplane.objects.checking import check_blobs, check_range
 from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable
 from controlplane.objects.interface import MAX_BLOB_BYTES, StoredBlob
+from nsml.concurrency import to_its_end
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import RAW, frame, unframe
@@ -71,7 +72,8 @@ class StoredObjects:
                     *[self._put(_key(digest), body) for digest, body in framed.items()]
                 )
             else:
-                await self._put_in_folder(self._folder, framed)
+                # A file that is being written cannot be taken back.
+                await to_its_end(self._put_in_folder(self._folder, framed))
 
     async def get(self, digest: str) -> bytes:
         """See ObjectStore."""
@@ -133,11 +135,23 @@ class StoredObjects:
             await obstore.put_async(self._backend, key, body)
 
     async def _put_in_folder(self, folder: Path, framed: Mapping[str, bytes]) -> None:
+        """Put all, or leave nothing under `incoming/`: a full disk must not stay full of those."""
         names = {digest: f"{_INCOMING}/{next(self._numbers)}-{digest}" for digest in framed}
-        await asyncio.gather(*[self._put(names[digest], body) for digest, body in framed.items()])
-        await self._run(lambda: _flush_files(folder / name for name in names.values()))
-        for digest, name in names.items():
-            await obstore.rename_async(self._backend, name, _key(digest))
+        try:
+            puts = [
+                asyncio.ensure_future(self._put(names[digest], body))
+                for digest, body in framed.items()
+            ]
+            # Wait for all though one failed: what is still written could not be removed.
+            await asyncio.gather(*puts, return_exceptions=True)
+            for put in puts:
+                put.result()
+            await self._run(lambda: _flush_files(folder / name for name in names.values()))
+            for digest, name in names.items():
+                await obstore.rename_async(self._backend, name, _key(digest))
+        except BaseException:
+            await self._run(lambda: _remove_files(folder / name for name in names.values()))
+            raise
         parents = {folder / _BLOBS / digest[:2] for digest in framed}
         await self._run(lambda: _flush_folders([*parents, folder / _BLOBS]))
 
@@ -200,6 +214,12 @@ def _translated(digest: str = "") -> Iterator[None]:
     except (OSError, BaseError) as error:
         why = str(error).partition("\n")[0]
         raise ObjectsUnavailable("the object store cannot be used now", why=why) from error
+
+
+def _remove_files(paths: Iterable[Path]) -> None:
+    for path in paths:
+        with contextlib.suppress(OSError):
+            path.unlink()
 
 
 def _flush_files(paths: Iterable[Path]) -> None:

@@ -156,6 +156,27 @@ async def test_what_a_crash_left_half_done_is_removed(folder: Path) -> None:
     assert [blob async for blob in objects.list()] == []
 
 
+async def test_a_put_that_fails_leaves_nothing_half_done(folder: Path) -> None:
+    objects = open_folder(folder, inline)
+    good, bad = b"good", b"bad"
+    (folder / f"incoming/1-{digest_of(bad)}").mkdir()
+    with pytest.raises(ObjectsUnavailable):
+        await objects.put_many({digest_of(good): good, digest_of(bad): bad})
+    assert [left.name for left in (folder / "incoming").iterdir()] == [f"1-{digest_of(bad)}"]
+
+
+async def test_a_put_that_is_cancelled_leaves_nothing_half_done(folder: Path) -> None:
+    objects = open_folder(folder, in_thread)
+    blobs = [noise(1 << 20, seed) for seed in range(8)]
+    putting = asyncio.create_task(objects.put_many({digest_of(blob): blob for blob in blobs}))
+    while not list((folder / "incoming").iterdir()):  # noqa: ASYNC110 - another thread writes
+        await asyncio.sleep(0)
+    putting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await putting
+    assert list((folder / "incoming").iterdir()) == []
+
+
 async def test_a_folder_that_cannot_be_written_is_unavailable(folder: Path) -> None:
     objects = open_folder(folder, inline)
     (folder / "incoming").rmdir()

@@ -21,9 +21,10 @@ from controlplane.domain.names import fits_glob
 from controlplane.history.changes import Changes
 from controlplane.history.errors import HistoryConflict, HistoryCorrupt, HistoryUnavailable
 from controlplane.history.sqlite.schema import migrate
+from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Coroutine, Iterator
+    from collections.abc import Callable, Collection, Iterator
 
     from nsml.clock import Offload
 
@@ -77,11 +78,11 @@ class Database:
     async def close(self) -> None:
         """Close every connection; the writer last, so that it makes the last checkpoint."""
         async with self._turn:
-            await _to_its_end(self._run(self._close))
+            await to_its_end(self._run(self._close))
 
     async def _settle(self, batch: list[_Pending[Any]]) -> None:
         try:
-            await _to_its_end(self._run(lambda: self._commit(batch)))
+            await to_its_end(self._run(lambda: self._commit(batch)))
         finally:
             for pending in batch:
                 if not pending.is_settled:
@@ -220,23 +221,6 @@ def corrupt(path: str, evidence: str) -> HistoryCorrupt:
         why=evidence,
         attempt=f"move it away and put a copy in its place; nothing of {path} was changed",
     )
-
-
-async def _to_its_end(work: Coroutine[Any, Any, T]) -> T:
-    """Await `work` even when we are cancelled meanwhile, and be cancelled then.
-
-    A thread cannot be stopped: leaving it alone would let the next transaction run into it.
-    """
-    running = asyncio.ensure_future(work)
-    cancelled: asyncio.CancelledError | None = None
-    while not running.done():
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError as error:
-            cancelled = error
-    if cancelled is not None:
-        raise cancelled
-    return running.result()
 
 
 @contextlib.contextmanager
