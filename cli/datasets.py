@@ -123,14 +123,14 @@ def ls(app: App, *, glob: str) -> None:
 @pass_app
 def info(app: App, *, name: str) -> None:
     """Describe one dataset: NAME or OWNER/NAME, with @N one version of it."""
-    from nsml.view.datasets import record
-
-    plain, version = split_dataset(name)
-    found = record(app.call(lambda client: client.datasets.get(plain, version)))
+    from nsml.view.datasets import COLUMNS, record
     from nsml.view.text import visible
 
-    lines = [f"{key:<12}{visible(str(value))}" for key, value in found.items() if value is not None]
-    write_one(app, found, lines)
+    plain, version = split_dataset(name)
+    found = app.call(lambda client: client.datasets.get(plain, version))
+    cells = {column.title: column.cell(found, app.clock.time()) for column in COLUMNS}
+    lines = [f"{title:<15}{visible(cell)}" for title, cell in cells.items() if cell]
+    write_one(app, record(found), lines)
 
 
 dataset.add_command(push)

@@ -24,6 +24,10 @@ COMPLETE_VARIABLE = "_NSML_COMPLETE"
 
 def main() -> None:
     """The program `nsml`."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        # A closed stream is taken for one that leads nowhere, so that no socket gets its number.
+        if getattr(sys, name) is None:
+            setattr(sys, name, os.fdopen(os.open(os.devnull, os.O_RDWR), mode))
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a letter gets a replacement, never a traceback.
         if hasattr(stream, "reconfigure"):

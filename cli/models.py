@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,6 +16,8 @@ from cli.output import write_list, write_one
 from cli.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nsml.client.calls import Client
     from nsml.v1.checkpoints_pb2 import Checkpoint
 
@@ -53,30 +56,21 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
     Every file is held against its digest. A folder that is there is left alone.
     """
     from nsml.client.content import download
-    from nsml.content.errors import TargetExists
     from nsml.view.units import size_text
-
-    progress = Progress(app, "fetching")
 
     async def fetch(client: Client) -> tuple[Checkpoint, Path]:
         found = await _find(client, session, checkpoint)
         target = path / found.session.replace("/", "_") / folder_name(found.name) / "model"
-        try:
+        with _nothing_left_over(target):
             await download(
                 client,
                 found.digest,
                 target,
                 progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
             )
-        except TargetExists as error:
-            raise CommandError(
-                str(error),
-                code=ExitCode.CONFLICT,
-                reason="TARGET_EXISTS",
-                advice="remove it, or give another PATH",
-            ) from error
         return found, target
 
+    progress = Progress(app, "fetching")
     try:
         found, target = app.call(fetch)
     finally:
@@ -84,6 +78,33 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
     app.say(f"checkpoint {found.name} of {found.session}: {size_text(found.size_bytes)}")
     record = {"name": found.name, "session": found.session, "path": str(target)}
     write_one(app, record, [str(target)], name="path")
+
+
+@contextmanager
+def _nothing_left_over(target: Path) -> Iterator[None]:
+    """Around what makes a checkpoint's folder: when that fails, the two above it go as well.
+
+    Raises CommandError for a target that is there, or that cannot be written.
+    """
+    from nsml.content.errors import TargetExists
+
+    made = [folder for folder in (target.parent, target.parent.parent) if not folder.exists()]
+    try:
+        yield
+    except BaseException as error:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        if isinstance(error, TargetExists):
+            raise CommandError(
+                str(error),
+                code=ExitCode.CONFLICT,
+                reason="TARGET_EXISTS",
+                advice="remove it, or give another PATH",
+            ) from error
+        if isinstance(error, OSError):
+            raise CommandError(f"cannot write {target}", why=error.strerror or "") from error
+        raise
 
 
 async def _find(client: Client, session: str, name: str) -> Checkpoint:

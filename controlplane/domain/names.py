@@ -37,7 +37,10 @@ def check_dataset(name: str) -> str:
     if name == NO_DATASET or ".." in name:
         raise InvalidRequest(f"{name!r} cannot be the name of a dataset")
     return _check(
-        _DATASET, name, "dataset name", "1 to 64 of letters, digits, '_', '-', '.', not first '.'"
+        _DATASET,
+        name,
+        "dataset name",
+        "1 to 64 of A-Z a-z 0-9 _ - ., beginning with a letter or a digit",
     )
 
 

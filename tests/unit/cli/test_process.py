@@ -82,6 +82,34 @@ def test_a_reader_who_leaves_is_no_error(environ, state):
     assert process.wait(30) == 141
 
 
+def in_shell(environ, script, *words):
+    """What became of `script`, which runs the program as "$@"."""
+    return subprocess.run(
+        ["sh", "-c", script, "sh", *NSML, *words],
+        cwd=ROOT,
+        env={**environ, "PATH": os.environ["PATH"]},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+
+@pytest.mark.parametrize("closed", ["0<&-", "1>&-", "2>&-"])
+def test_a_closed_stream_leads_nowhere(environ, everything, closed):
+    done = in_shell(environ, f'exec "$@" {closed}', "ps", "-a")
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_a_pull_that_finds_no_room_leaves_nothing(environ, everything, tmp_path):
+    target = tmp_path / "out"
+    done = in_shell(environ, 'ulimit -f 0; exec "$@"', "model", "pull", "@last", "best", target)
+    assert done.returncode == 1
+    assert done.stderr.startswith(f"error: cannot write {target}")
+    assert "why: File too large" in done.stderr
+    assert list(target.iterdir()) == []
+
+
 def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
     session = state.add("kim/mnist/1")
     state.log(session, b"on\n")

@@ -204,5 +204,7 @@ def test_a_dataset_is_pushed_once(nsml, state, tmp_path):
     assert nsml(*push).stdout == "Dataset kim/digits already is at version 1\n"
     (tmp_path / "data" / "train.csv").write_text("3,4\n")
     assert nsml(*push).stdout == "Dataset kim/digits is at version 2\n"
-    assert "visibility  team" not in nsml("dataset", "info", "digits").stdout
-    assert "version     1" in nsml("dataset", "info", "digits@1").stdout
+    shown = nsml("dataset", "info", "digits").stdout.splitlines()
+    assert "Visibility     team" not in shown
+    assert "Size           4 Bytes" in shown
+    assert "Version        1" in nsml("dataset", "info", "digits@1").stdout
