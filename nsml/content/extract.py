@@ -62,10 +62,15 @@ class Extraction:
             raise TargetExists(f"{self._target} is there already")
         parent = self._target.parent
         parent.mkdir(parents=True, exist_ok=True)
-        prefix = f".{self._target.name[:100]}."
-        self._partial = Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=parent))
-        self._tree = beneath(self._partial)
-        self._next = next(self._expected, None)
+        # A character may take four bytes, and a name has 255 of them.
+        prefix = f".{self._target.name[:50]}."
+        with contextlib.ExitStack() as stack:
+            self._partial = Path(tempfile.mkdtemp(prefix=prefix, suffix=".partial", dir=parent))
+            stack.callback(self._remove_unless_finished)
+            self._tree = stack.enter_context(beneath(self._partial))
+            stack.callback(self._expected.close)
+            self._next = next(self._expected, None)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(
@@ -74,10 +79,7 @@ class Extraction:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        self._expected.close()
-        self._tree.__exit__(kind, error, trace)
-        if not self._finished:
-            remove_tree(self._partial)
+        self._stack.__exit__(kind, error, trace)
 
     def write(self, data: bytes | memoryview) -> None:
         """Take the next chunk of the manifest's order."""
@@ -105,6 +107,10 @@ class Extraction:
                 raise TargetExists(f"{self._target} is there already") from error
             raise
         self._finished = True
+
+    def _remove_unless_finished(self) -> None:
+        if not self._finished:
+            remove_tree(self._partial)
 
     def _steps(self) -> Generator[tuple[ChunkRef, int], None, None]:
         """Make each file in turn; pause at each chunk with the descriptor that takes it."""

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -109,6 +110,27 @@ def test_too_few_and_too_many_chunks_leave_nothing(tmp_path: Path, count: int) -
     with pytest.raises(BlobCorrupt):
         feed()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_first_file_that_cannot_be_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Full(ByDescriptor):
+        def create_file(self, parts: tuple[str, ...]) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "/".join(parts))
+
+    monkeypatch.setattr("nsml.content.extract.beneath", Full)
+    is_open = len(list(Path("/proc/self/fd").iterdir()))
+    with pytest.raises(OSError, match="No space left"):
+        extract(build([entry("in/a/folder")]), lambda _: CONTENT, tmp_path / "tree")
+    assert list(tmp_path.iterdir()) == []
+    assert len(list(Path("/proc/self/fd").iterdir())) == is_open
+
+
+@pytest.mark.parametrize("name", ["n" * 255, "이름" * 42])
+def test_a_target_may_have_as_long_a_name_as_files_have(tmp_path: Path, name: str) -> None:
+    extract(build([]), lambda _: b"", tmp_path / name)
+    assert (tmp_path / name).is_dir()
 
 
 def test_a_reader_that_fails_leaves_nothing(tmp_path: Path) -> None:
