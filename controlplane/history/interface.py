@@ -99,7 +99,8 @@ class Streams(Protocol):
     ) -> MetricPage:
         """Points of all attempts and ranks in commit order behind the mark `after` (0: all).
 
-        `names` are globs; empty means all. Whole chunks: a page may hold somewhat more points.
+        `names` are globs; empty means all. Whole chunks: a page may hold somewhat more points, and
+        fewer when they are long.
         """
         ...
 

@@ -202,10 +202,11 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             session.id, names=tuple(request.names), after=after, follow=request.follow
         )
         async for page in pages:
+            *parts, last = parts_of(map(point_message, page.points))
+            for points in parts:
+                yield pb.ReadMetricsResponse(points=points)
             yield pb.ReadMetricsResponse(
-                points=[point_message(point) for point in page.points],
-                next=str(page.next),
-                missing_reports=page.missing,
+                points=last, next=str(page.next), missing_reports=page.missing
             )
 
     @answering

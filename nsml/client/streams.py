@@ -214,13 +214,19 @@ async def read_metrics(
     while True:
         request = pb.ReadMetricsRequest(session=reference, names=names, follow=follow)
         setattr(request, "from", token)  # a keyword in Python
+        # Without a mark behind them they come again when the call breaks.
+        held: list[pb.ReadMetricsResponse] = []
         stream = client.rpc.stream("SessionService/ReadMetrics", request, pb.ReadMetricsResponse)
         try:
             async with aclosing(stream):
                 async for answer in stream:
                     retry.heard()
-                    token = answer.next or token
-                    yield answer
+                    held.append(answer)
+                    if answer.next:
+                        token = answer.next
+                        for each in held:
+                            yield each
+                        held.clear()
         except Unavailable as error:
             await retry.after(error)
         else:

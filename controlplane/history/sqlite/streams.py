@@ -44,6 +44,8 @@ TAIL_LOOKS_BACK_BYTES = 8 << 20
 _MAX_BODY_BYTES = 64 << 20
 _LENGTH = struct.Struct("<I")
 _ROWS_A_STEP = 64
+_PAGE_BYTES = 1 << 20
+"""Of reports in a page of points, beside those of its last chunk: a report may have a MiB."""
 
 
 class SqliteStreams:
@@ -460,8 +462,8 @@ def _metric_page(
         )
     }
     points: list[Point] = []
-    missing = unreadable = 0
-    while len(points) < limit:
+    missing = unreadable = size = 0
+    while len(points) < limit and size < _PAGE_BYTES:
         ids = _next_ids(connection, streams, after)
         for row_id in ids:
             stream_id, first, last, body = connection.execute(
@@ -472,7 +474,9 @@ def _metric_page(
                 missing += last - first + 1
                 continue
             attempt, rank = streams[stream_id]
-            for record in _split(unframe(body, max_bytes=_MAX_BODY_BYTES)):
+            whole = unframe(body, max_bytes=_MAX_BODY_BYTES)
+            size += len(whole)
+            for record in _split(whole):
                 try:
                     report = report_of(record)
                 except ValueError:
@@ -482,7 +486,7 @@ def _metric_page(
                     missing += dropped_in(record)
                 else:
                     points.extend(points_of(report, names, attempt=attempt, rank=rank))
-            if len(points) >= limit:
+            if len(points) >= limit or size >= _PAGE_BYTES:
                 break
         if len(ids) < _ROWS_A_STEP:
             break

@@ -1,15 +1,19 @@
-"""Listings that no single message holds: nobody's many or long things keep others from theirs."""
+"""Answers that no single message holds: many or long things keep nobody from reading."""
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
+from controlplane.domain.identity import Role
 from controlplane.domain.values import Device, Node, Resources, Visibility
-from controlplane.history.values import Dataset
+from controlplane.history.values import Channel, Chunk, Dataset, StreamKey
 from controlplane.operations import records
 from controlplane.store.interface import Put, Transaction
 from nsml.client.calls import Client
 from nsml.client.errors import InvalidRequest
+from nsml.client.streams import read_metrics
 from nsml.v1 import datasets_pb2, nodes_pb2
 from tests.unit.controlplane.rig import Rig, platform, until
 
@@ -24,8 +28,8 @@ async def rig():
         yield rig
 
 
-async def client_of(rig: Rig, name: str) -> Client:
-    user = await rig.user(name)
+async def client_of(rig: Rig, name: str, role: Role = Role.MEMBER) -> Client:
+    user = await rig.user(name, role=role)
     [(_, value)] = user.metadata
     return Client(await rig.channel(), token=value.removeprefix("Bearer "))
 
@@ -81,3 +85,25 @@ async def test_many_nodes_are_all_listed(rig: Rig) -> None:
     request = nodes_pb2.ListNodesRequest(cursor="none of ours")
     with pytest.raises(InvalidRequest):
         await kim.rpc.unary("NodeService/ListNodes", request, nodes_pb2.ListNodesResponse)
+
+
+@pytest.mark.parametrize("chunk_of", [1, 50])
+async def test_long_values_are_all_read(rig: Rig, chunk_of: int) -> None:
+    session = await (await rig.user("lee")).submit()
+    kim = await client_of(rig, "kim", role=Role.ADMIN)
+    key = StreamKey(session.id, 1, 0, Channel.METRIC, 0)
+    values = [f"{number:04}" + "v" * (60 << 10) for number in range(200)]
+    written = [
+        json.dumps({"kind": "metric", "time": 1, "values": {"text": value}}).encode()
+        for value in values
+    ]
+    for start in range(0, len(written), chunk_of):
+        some = tuple(written[start : start + chunk_of])
+        chunk = Chunk(stream=key, first=start + 1, last=start + len(some), records=some)
+        await rig.on.history.streams.append([chunk])
+    read = [
+        json.loads(point.json)
+        async for answer in read_metrics(kim, session.id)
+        for point in answer.points
+    ]
+    assert read == values

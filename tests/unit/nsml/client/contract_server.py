@@ -62,6 +62,7 @@ class State:
         self.logs: dict[tuple[str, int], bytearray] = {}
         self.lost: dict[tuple[str, int], int] = {}
         self.points: dict[str, list[pb.MetricPoint]] = {}
+        self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
         self.datasets: list[datasets_pb2.Dataset] = []
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
@@ -330,7 +331,12 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 if not request.names
                 or any(fnmatch.fnmatchcase(p.name, glob) for glob in request.names)
             ]
-            yield pb.ReadMetricsResponse(points=wanted, next=str(place))
+            for point in wanted[:-1]:
+                yield pb.ReadMetricsResponse(points=[point])
+            if state.breaks_off:
+                state.breaks_off -= 1
+                refuse(context, grpc.StatusCode.UNAVAILABLE, "it breaks off", "UNAVAILABLE")
+            yield pb.ReadMetricsResponse(points=wanted[-1:], next=str(place))
 
     def ListMetrics(self, request, context):
         session = self.state.find(request.session, context)

@@ -100,6 +100,18 @@ async def test_metrics_survive_a_restart_of_the_server(client, server):
     assert steps == list(range(8))
 
 
+async def test_points_without_a_mark_behind_them_come_once(client, server):
+    session = server.state.add("kim/mnist/1", state=pb.SESSION_STATE_SUCCEEDED)
+    for step in range(7):
+        server.state.report(session, "loss", 1.0, step=step)
+    server.state.breaks_off = 2
+    steps = []
+    async with aclosing(read_metrics(client, session.id)) as answers:
+        async for answer in answers:
+            steps += [point.step for point in answer.points]
+    assert (steps, server.state.breaks_off) == (list(range(7)), 0)
+
+
 async def test_a_watch_survives_a_restart_and_misses_nothing(client, server):
     first = server.state.add("kim/mnist/1")
     seen = []
