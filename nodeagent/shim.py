@@ -125,11 +125,11 @@ class Shim:
                 received = signal.sigwaitinfo(_WATCHED)
             else:
                 received = signal.sigtimedwait(_WATCHED, timeout)
-            if received is not None and received.si_signo in _ORDERS:
-                reason, grace_s = self._stop_order()
-                self._begin_stop("STOPPED", reason, grace_s)
+            # first of all: an order that comes behind the program's own end is not its cause
             self._reap()
             if self._status is None:
+                if received is not None and received.si_signo in _ORDERS:
+                    self._begin_stop("STOPPED", *self._stop_order())
                 self._keep_limits()
 
     def end_everything(self) -> None:

@@ -71,6 +71,14 @@ IGNORES_SIGTERM = shell(
     "trap '' TERM; echo ready; while :; do sleep 0.05; done",
     Script(acts=[Act(output=b"ready\n")], forever=True, stops_in_s=None),
 )
+HEARS_SIGTERM = shell(
+    "trap 'echo heard' TERM; echo ready; while :; do sleep 0.05; done",
+    Script(
+        acts=[Act(output=b"ready\n"), Act(after_s=0.6, output=b"heard\n")],
+        forever=True,
+        stops_in_s=None,
+    ),
+)
 CLEANS_UP = shell(
     "trap 'echo bye; exit 5' TERM; echo ready; while :; do sleep 0.02; done",
     Script(
@@ -89,8 +97,8 @@ IS_MISSING = Program(
     ("no-such-program-anywhere",), Script(start_error="cannot start 'no-such-program-anywhere'")
 )
 PROGRAMS = [
-    SUCCEEDS, EXITS_3, SIGNALS_ITSELF, RUNS_ON, IGNORES_SIGTERM, CLEANS_UP, EXITS_7_LATER,
-    WRITES_BYTES, IS_MISSING,
+    SUCCEEDS, EXITS_3, SIGNALS_ITSELF, RUNS_ON, IGNORES_SIGTERM, HEARS_SIGTERM, CLEANS_UP,
+    EXITS_7_LATER, WRITES_BYTES, IS_MISSING,
 ]  # fmt: skip
 SCRIPTS = {program.argv: program.script for program in PROGRAMS}
 
@@ -341,6 +349,16 @@ async def test_time_limit(bench: Bench) -> None:
     assert "0.3" in record.message
 
 
+async def test_an_order_does_not_lengthen_the_grace_of_a_limit(bench: Bench) -> None:
+    async with bench.new_driver() as driver:
+        spec = bench.spec(HEARS_SIGTERM, time_limit_s=0.5, grace_s=1.0)
+        await driver.start(spec)
+        await until(lambda: b"heard\n" in bench.output(spec))
+        await driver.stop(spec.replica_id, grace_s=1000, reason="later")
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.TIME_LIMIT
+
+
 async def test_silence_ends_the_replica(bench: Bench) -> None:
     async with bench.new_driver() as driver:
         spec = bench.spec(RUNS_ON, lost_after_s=0.5, grace_s=0.1)
@@ -561,6 +579,23 @@ async def test_the_end_is_not_written_before_the_last_process_is_gone(real: Benc
             while not real.folders.of(spec.replica_id).exit.exists():  # noqa: ASYNC110
                 await asyncio.sleep(0)
         assert marked(spec.replica_id) == []
+
+
+async def test_an_order_behind_the_programs_own_end_is_not_its_cause(real: Bench) -> None:
+    spec = real.sh("echo ready; until [ -e $NSML_RUN_DIR/go ]; do sleep 0.01; done; exit 3")
+    folder = real.folders.of(spec.replica_id)
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        await until(lambda: "child" in json.loads(folder.shim.read_bytes()))
+        claim = json.loads(folder.shim.read_bytes())
+        os.kill(claim["pid"], signal.SIGSTOP)
+        (folder.run / "go").touch()
+        await until(lambda: ") Z " in text_of(f"/proc/{claim['child']}/stat"))
+        await driver.stop(spec.replica_id, grace_s=PATIENCE_S, reason="too late")
+        os.kill(claim["pid"], signal.SIGCONT)
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.exit_code, record.message) == (ExitWhy.EXITED, 3, "")
 
 
 async def test_a_program_ends_with_its_shim_also_where_no_agent_is(real: Bench) -> None:
