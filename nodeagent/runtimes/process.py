@@ -239,7 +239,7 @@ class ProcessDriver:
         record = read_exit(folder)
         if record is not None:
             return record
-        while await self._run(lambda: _kill_marked(str(replica_id))):
+        while await self._run(lambda: _kill_strays(str(replica_id), folder.output)):
             await self._clock.sleep(_SWEEP_EVERY_S)
         now = self._clock.time()
         started_at = folder.spec.stat().st_mtime
@@ -276,21 +276,33 @@ def _is_alive(claim: ShimClaim) -> bool:
     return fields[0] not in (b"Z", b"X") and int(fields[19]) == claim.start_ticks
 
 
-def _kill_marked(replica: str) -> bool:
-    """Kill what carries the replica's mark in its environment; True when there was something.
+def _kill_strays(replica: str, output: Path) -> bool:
+    """Kill what is left of a replica whose shim is gone; True when there was something.
 
-    Finds what the kernel did not kill with the shim: programs that detached themselves.
+    Finds what the kernel did not kill with the shim, programs that detached themselves: by the mark
+    in their environment, or because they speak to `output`.
     """
-    mark = f"NSML_REPLICA={replica}".encode()
+    mark, place = f"NSML_REPLICA={replica}".encode(), os.path.realpath(output)
     found = False
     for entry in os.scandir("/proc"):
-        if not entry.name.isdigit():
-            continue
-        try:
-            environment = Path(entry.path, "environ").read_bytes().split(b"\0")
-            if mark in environment:
+        if entry.name.isdigit() and (_has_mark(entry.path, mark) or _speaks_to(entry.path, place)):
+            with contextlib.suppress(OSError):
                 os.kill(int(entry.name), signal.SIGKILL)
                 found = True
-        except OSError:
-            continue
     return found
+
+
+def _has_mark(process: str, mark: bytes) -> bool:
+    """Not of one that overwrote its environment with a title (setproctitle)."""
+    try:
+        return mark in Path(process, "environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
+
+
+def _speaks_to(process: str, output: str) -> bool:
+    for number in (1, 2):
+        with contextlib.suppress(OSError):
+            if os.readlink(f"{process}/fd/{number}") == output:  # noqa: PTH115 - no file system is asked
+                return True
+    return False

@@ -623,6 +623,44 @@ async def test_detached_processes_of_a_killed_shim_are_gone(real: Bench) -> None
         assert marked(spec.replica_id) == []
 
 
+TITLED = """
+import ctypes, os, time
+if os.fork():
+    os.wait()
+os.setsid()
+fields = open("/proc/self/stat").read().rpartition(")")[2].split()
+start, end = int(fields[47]), int(fields[48])
+ctypes.memset(start, 0, end - start)
+print("ready", flush=True)
+time.sleep(1000)
+"""
+"""Overwrites its environment, as setproctitle does."""
+
+
+async def test_a_detached_process_without_its_environment_is_gone_too(real: Bench) -> None:
+    base = PythonEnvironment(folder=Path(sys.base_prefix), base_prefix=Path(sys.base_prefix))
+    spec = real.spec(argv=("python3", "-c", TITLED), python=base)
+    output = real.folders.of(spec.replica_id).output
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        assert any(speaks_to(pid, output) for pid in processes())
+        real.lose_shim(spec.replica_id)
+        assert (await soon(driver.wait(spec.replica_id))).why is ExitWhy.SHIM_LOST
+    assert not any(speaks_to(pid, output) for pid in processes())
+
+
+def processes() -> list[int]:
+    return [int(entry.name) for entry in os.scandir("/proc") if entry.name.isdigit()]
+
+
+def speaks_to(pid: int, output: Path) -> bool:
+    try:
+        return Path(f"/proc/{pid}/fd/1").readlink() == output
+    except OSError:
+        return False
+
+
 LEADERLESS = """
 import ctypes, os, signal, threading, time
 def live():
