@@ -27,6 +27,7 @@ from controlplane.store.etcd_members import Member, refuse_unsound
 from controlplane.store.interface import StoreRefused, StoreUnavailable
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from types import TracebackType
 
     from nsml.clock import Clock
@@ -38,6 +39,7 @@ SOCKET_PATH_MAX: Final = 100
 """Longest path of a socket, with some to spare: the kernel takes 107 bytes."""
 STOP_AFTER_S: Final = 5.0
 POLL_S: Final = 0.02
+_DATA_DIR: Final = "--data-dir="
 
 
 def find_etcd() -> Path | None:
@@ -134,8 +136,8 @@ class EtcdProcess:
                 stderr=log,
                 process_group=0,
             )
-        record = {"pid": self._process.pid, "started": _started(self._process.pid)}
-        (self._folder / "etcd.json").write_text(json.dumps(record), encoding="utf-8")
+        record = json.dumps({"pid": self._process.pid})
+        (self._folder / "etcd.json").write_text(record, encoding="utf-8")
         self._log.info("etcd.started", pid=self._process.pid, endpoint=self.endpoint)
 
     def _command(self) -> list[str]:
@@ -209,22 +211,29 @@ class EtcdProcess:
 
 
 def end_leftover(folder: Path) -> bool:
-    """End the etcd that a killed parent left running in `folder`; True if there was one."""
-    try:
-        record = json.loads((folder / "etcd.json").read_text(encoding="utf-8"))
-        process = psutil.Process(record["pid"])
-        if abs(process.create_time() - record["started"]) > 1.0:
-            return False  # the process id belongs to something else by now
-        process.resume()
-        process.terminate()
-        process.wait(STOP_AFTER_S)
-    except psutil.TimeoutExpired:
-        process.kill()
-        process.wait(STOP_AFTER_S)
-    except (OSError, ValueError, KeyError, psutil.Error):
-        return False
-    return True
+    """End the etcd that a killed parent left running in `folder`; True if there was one.
+
+    It is known by the data that it has open: a parent may die before it has noted a process id, and
+    a time of start is told in another way once the clock was set.
+    """
+    found = [
+        process
+        for process in psutil.process_iter(["cmdline"])
+        if _has_data_of(folder, process.info["cmdline"] or ())
+    ]
+    for process in found:
+        with contextlib.suppress(psutil.Error):
+            process.resume()
+            process.terminate()
+    for process in psutil.wait_procs(found, STOP_AFTER_S)[1]:
+        with contextlib.suppress(psutil.Error):
+            process.kill()
+            process.wait(STOP_AFTER_S)
+    return bool(found)
 
 
-def _started(pid: int) -> float:
-    return psutil.Process(pid).create_time()
+def _has_data_of(folder: Path, command: Sequence[str]) -> bool:
+    given = [word.removeprefix(_DATA_DIR) for word in command if word.startswith(_DATA_DIR)]
+    with contextlib.suppress(OSError):
+        return any((folder / "data").samefile(path) for path in given)
+    return False
