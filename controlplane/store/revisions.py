@@ -86,6 +86,7 @@ _FORGET: Final = (
     "SELECT 1 FROM history n"
     " WHERE n.key = history.key AND n.revision > history.revision AND n.revision <= ?1))"
 )
+_DAMAGED: Final = (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT)
 _AFTER_ALL_KEYS: Final = b"\xff"  # a byte that UTF-8 does not have
 
 T = TypeVar("T")
@@ -96,6 +97,7 @@ def connect(path: str) -> sqlite3.Connection:
 
     Raises:
         StoreCorrupt: the file is damaged, or not a store of this format.
+        StoreUnavailable: the disk refuses: it is full, failing or read-only.
     """
     if path != MEMORY:
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
@@ -108,7 +110,10 @@ def connect(path: str) -> sqlite3.Connection:
         _check_format(connection, path)
     except sqlite3.DatabaseError as error:
         connection.close()
-        raise StoreCorrupt(f"{path} is not a sound store: {error}") from error
+        code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
+        if code & 0xFF in _DAMAGED:
+            raise StoreCorrupt(f"{path} is not a sound store: {error}") from error
+        raise StoreUnavailable(f"{path} cannot be opened: {error}") from error
     except StoreCorrupt:
         connection.close()
         raise

@@ -26,7 +26,7 @@ from controlplane.store.interface import (
     Transaction,
     created_at,
 )
-from controlplane.store.revisions import MEMORY
+from controlplane.store.revisions import MEMORY, connect
 from nsml.clock import SystemClock, in_thread, inline
 from tests.contract.store_engines import put, take, told, until
 from tests.simulation import virtual_time
@@ -42,6 +42,12 @@ def on_file(path: Path, **settings) -> EmbeddedStore:
 def run_program(program: str, path: Path) -> subprocess.CompletedProcess[bytes]:
     command = [sys.executable, "-c", program, str(path)]
     return subprocess.run(command, capture_output=True, check=False, timeout=60)
+
+
+def test_each_commit_is_flushed_to_the_disk(tmp_path: Path) -> None:
+    with contextlib.closing(connect(str(tmp_path / "store.db"))) as connection:
+        assert connection.execute("PRAGMA synchronous").fetchone() == (2,)
+        assert connection.execute("PRAGMA journal_mode").fetchone() == ("wal",)
 
 
 async def test_the_file_is_private_and_one_process_has_it(tmp_path: Path) -> None:
@@ -125,6 +131,29 @@ async def test_a_damaged_page_is_found_at_the_start(tmp_path: Path) -> None:
     path.write_bytes(content)
     with pytest.raises(StoreCorrupt):
         await on_file(path).__aenter__()
+
+
+OPENS_WITHOUT_ROOM = """
+import asyncio, resource, sys
+from controlplane.store.embedded import EmbeddedStore
+from nsml.clock import SystemClock, in_thread
+
+async def main():
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, 1024))
+    async with EmbeddedStore(sys.argv[1], clock=SystemClock(), run=in_thread):
+        pass
+
+try:
+    asyncio.run(main())
+except Exception as error:
+    print(type(error).__name__)
+"""
+
+
+async def test_a_disk_without_room_is_not_called_damage(tmp_path: Path) -> None:
+    assert run_program(OPENS_WITHOUT_ROOM, tmp_path / "store.db").stdout == b"StoreUnavailable\n"
+    async with on_file(tmp_path / "store.db") as store:
+        assert await put(store, "k") == 2
 
 
 class CountingRun:
