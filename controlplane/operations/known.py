@@ -28,7 +28,9 @@ from controlplane.operations.recent import Recent
 from controlplane.operations.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
+
+    from controlplane.domain.values import Replica
 
 T = TypeVar("T")
 
@@ -76,6 +78,7 @@ class Known:
         self.subscriptions = Subscriptions()
         self._expected: dict[bytes, Session | Allocation] = {}
         self._names: dict[str, str] = {}
+        self._on_node: dict[str, set[str]] = {}
         self._requests: dict[tuple[str, str], str] = {}
         self._deleted: dict[str, int] = {}
         self._gone: Recent[str, int] = Recent(REMEMBERED_REMOVALS)
@@ -89,6 +92,11 @@ class Known:
     def by_name(self, name: str) -> Session | None:
         """A live session by its full name."""
         return self.session(self._names.get(name, ""))
+
+    def sessions_on(self, node: str) -> list[Session]:
+        """Live sessions whose current attempt has a replica on the node, by id."""
+        # Not looked for among all: a thousand agents that come back at once ask a thousand times.
+        return [self.sessions[one].value for one in sorted(self._on_node.get(node, ()))]
 
     def by_request(self, owner: str, request_id: str) -> Session | None:
         """The live session that this request made."""
@@ -184,6 +192,8 @@ class Known:
         if (self._gone.get(session.id) or 0) >= revision:
             # Our own write, whose answer came after the watch had told of its end.
             return False
+        known = self.session(session.id)
+        self._move(session.id, known.replicas if known else (), session.replicas)
         self.sessions[session.id] = Stored(session, revision)
         self._names[session.name] = session.id
         self._requests[session.owner, session.request_id] = session.id
@@ -237,6 +247,7 @@ class Known:
         if stored is None:
             return
         session = stored.value
+        self._move(session_id, session.replicas, ())
         self._names.pop(session.name, None)
         self._requests.pop((session.owner, session.request_id), None)
         self.removals.append(Removal(session=session, revision=revision))
@@ -245,6 +256,16 @@ class Known:
         self.subscriptions.tell(
             records.session_key(session_id), SessionRemoved(session_id=session_id)
         )
+
+    def _move(self, session_id: str, before: Iterable[Replica], after: Iterable[Replica]) -> None:
+        """Note on which nodes a session is now."""
+        left, come = {one.node for one in before}, {one.node for one in after}
+        for node in left - come:
+            self._on_node[node].discard(session_id)
+            if not self._on_node[node]:
+                del self._on_node[node]
+        for node in come - left:
+            self._on_node.setdefault(node, set()).add(session_id)
 
     @staticmethod
     def _is_news(known: Stored[T] | None, revision: int) -> bool:

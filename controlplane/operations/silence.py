@@ -41,14 +41,13 @@ class Proof:
 
 def sessions_of(state: LiveState, node: str) -> list[str]:
     """Ids of those with a replica there that is not finalized, whether it holds anything or not."""
-    return sorted(
-        session_id
-        for session_id, stored in state.sessions.items()
+    return [
+        session.id
+        for session in state.sessions_on(node)
         if any(
-            one.node == node and one.phase is not ReplicaPhase.FINALIZED
-            for one in stored.value.replicas
+            one.node == node and one.phase is not ReplicaPhase.FINALIZED for one in session.replicas
         )
-    )
+    ]
 
 
 def contact_changed(draft: Draft, session_id: str, unheard: frozenset[str], now: float) -> None:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.snapshot import ClusterSnapshot
-from controlplane.domain.values import Allocation
+from controlplane.domain.values import Allocation, Replica
 from controlplane.operations import records
 from controlplane.operations.state import LiveState
 from controlplane.store.interface import Delete, Put, Transaction
@@ -72,6 +72,30 @@ def known(state: LiveState) -> dict[str, object]:
         "allocations": dict(state.allocations),
         "counters": dict(state.counters),
     }
+
+
+PLACES = st.lists(
+    st.tuples(st.integers(0, 3), st.lists(st.integers(0, 3), max_size=3), st.booleans()),
+    max_size=30,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(PLACES)
+def test_the_sessions_of_a_node_are_those_with_a_replica_there(places) -> None:
+    state = LiveState(None, None)  # type: ignore[arg-type]
+    sessions = [session() for _ in range(4)]
+    for revision, (which, nodes, leaves) in enumerate(places, start=2):
+        one = sessions[which]
+        if leaves:
+            state.delete(records.session_key(one.id), revision)
+        else:
+            replicas = tuple(Replica(rank=rank, node=f"n{at}") for rank, at in enumerate(nodes))
+            state.put_session(replace(one, replicas=replicas), revision)
+        live = [stored.value for stored in state.sessions.values()]
+        for name in ("n0", "n1", "n2", "n3"):
+            there = [one for one in live if any(part.node == name for part in one.replicas)]
+            assert state.sessions_on(name) == sorted(there, key=lambda one: one.id)
 
 
 async def test_every_member_sees_the_same() -> None:
