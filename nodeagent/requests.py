@@ -9,6 +9,7 @@ connection suffers.
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import secrets
@@ -99,14 +100,13 @@ class Loads:
         staged = self._staging / secrets.token_hex(8)
         try:
             await self._trees.fetch(checkpoint.digest, staged)
-            await uninterrupted(self._run, partial(_move, staged, run_folder, parts))
+            return await uninterrupted(self._run, partial(_move, staged, run_folder, parts))
         except ClientError as error:
             raise RequestRefused(error.reason or "FAILED", error.message) from error
         except (ContentError, OSError) as error:
             raise RequestRefused("FAILED", str(error)) from error
         finally:
             await uninterrupted(self._run, partial(remove_tree, staged))
-        return "/".join(parts)
 
     async def _find(self, replica: ReplicaId, session: str, name: str) -> pb.Checkpoint:
         """As the owner of the replica's session may see it: others' programs run here too."""
@@ -220,12 +220,25 @@ def _target(text: str) -> list[str]:
     return parts
 
 
-def _move(staged: Path, run_folder: Path, parts: list[str]) -> None:
+def _move(staged: Path, run_folder: Path, parts: list[str]) -> str:
+    """Put the files where they are wanted, or beside it; the place below `run/`.
+
+    A request whose answer was lost comes again, and what it names is then there already.
+    """
+    *above, name = parts
     with (
-        open_folder(run_folder, parts[:-1], create=True) as target,
+        open_folder(run_folder, above, create=True) as target,
         open_folder(staged.parent, []) as source,
     ):
-        os.rename(staged.name, parts[-1], src_dir_fd=source, dst_dir_fd=target)
+        move = partial(os.rename, staged.name, src_dir_fd=source, dst_dir_fd=target)
+        try:
+            move(name)
+        except OSError as error:
+            if error.errno not in {errno.ENOTEMPTY, errno.EEXIST}:
+                raise
+            name = staged.name
+            move(name)
+    return "/".join([*above, name])
 
 
 def _text(request: dict[str, Any], key: str) -> str:

@@ -331,6 +331,18 @@ async def test_a_checkpoint_is_laid_out_where_it_was_asked_for(
     assert not list((tmp_path / "staging").iterdir())
 
 
+async def test_a_request_whose_answer_was_lost_can_be_repeated(
+    bench: Bench, tmp_path: Path
+) -> None:
+    keep_checkpoint(bench, tmp_path)
+    first, second = await ask(bench, load()), await ask(bench, load())
+    assert first["folder"] == "loads/a/m"
+    assert second["folder"].startswith("loads/a/")
+    for answer in (first, second):
+        assert (bench.folder.run / answer["folder"] / "sub/w").read_text() == "weights"
+    assert not list((tmp_path / "staging").iterdir())
+
+
 async def test_a_checkpoint_that_is_not_there(bench: Bench) -> None:
     answer = await ask(bench, load(checkpoint="worst"))
     assert (answer["ok"], answer["error"]) == (False, "NOT_FOUND")
