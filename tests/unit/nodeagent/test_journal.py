@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent import journal as journals
 from nodeagent.folders import ReplicaId
 from nodeagent.journal import Journal, JournalError, JournalLocked
 from nodeagent.streams import Channel, Cursor, StreamId
@@ -54,6 +55,24 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     assert again.cursors(FIRST) == {}
     assert again.cursors(SECOND) == {stream(SECOND): Cursor(last=1, offset=8)}
     again.close()
+
+
+def test_what_fences_is_flushed_to_the_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    levels = []
+    sound = journals._set
+
+    def noting(connection: sqlite3.Connection, name: str, value: str) -> None:
+        levels.append(connection.execute("PRAGMA synchronous").fetchone())
+        sound(connection, name, value)
+
+    monkeypatch.setattr(journals, "_set", noting)
+    journal = Journal.open(tmp_path / "journal.db")
+    journal.join("cluster")
+    journal.obey(3, 40)
+    journal.close()
+    assert levels == [(2,), (2,)]
 
 
 def test_orders_never_go_back(tmp_path: Path) -> None:
