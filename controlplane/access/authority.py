@@ -56,6 +56,14 @@ class SignedNode:
     key_fingerprint: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShownCertificate:
+    """What a node's certificate says: the fingerprint of its key, and until when it is valid."""
+
+    key_fingerprint: str
+    expires_at: float
+
+
 class Authority:
     """Signs certificate requests with the platform's key."""
 
@@ -169,16 +177,19 @@ def make_authority(clock: Clock) -> Authority:
     return Authority(_make_authority(key, clock), key, clock)
 
 
-def key_fingerprint_of(certificate_pem: bytes) -> str:
-    """Return the fingerprint of the public key in a certificate.
+def read_certificate(pem: bytes) -> ShownCertificate:
+    """Return what a certificate says that its issuer has vouched for.
 
     Raises:
         ValueError: it is not a certificate with an ECDSA key.
     """
-    key = x509.load_pem_x509_certificate(certificate_pem).public_key()
+    certificate = x509.load_pem_x509_certificate(pem)
+    key = certificate.public_key()
     if not isinstance(key, ec.EllipticCurvePublicKey):
         raise ValueError("not an ECDSA certificate")  # noqa: TRY004 - a certificate's content
-    return _fingerprint(key)
+    return ShownCertificate(
+        key_fingerprint=_fingerprint(key), expires_at=certificate.not_valid_after_utc.timestamp()
+    )
 
 
 def _make_authority(key: ec.EllipticCurvePrivateKey, clock: Clock) -> x509.Certificate:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from controlplane.access.authority import key_fingerprint_of
+from controlplane.access.authority import ShownCertificate, read_certificate
 from controlplane.access.records import JOINED, TOKENS, USERS
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller
@@ -38,7 +38,7 @@ class Identities:
         self._store = store
         self._clock = clock
         self._cache = TableCache(store, (USERS, TOKENS, JOINED), clock=clock)
-        self._fingerprints: dict[bytes, str] = {}
+        self._certificates: dict[bytes, ShownCertificate] = {}
         self._log = structlog.get_logger("access.identities")
 
     async def run(self) -> None:
@@ -61,13 +61,18 @@ class Identities:
         return await self._of_user(token, thorough=thorough)
 
     async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
-        """Return the node whose verified certificate (PEM) this is; None if it was replaced.
+        """Return the node whose verified certificate (PEM) this is; None if it is valid no more.
+
+        It was valid when its connection was made: connections outlive certificates.
 
         Raises:
             Unavailable: the store would have to be asked and does not answer.
         """
+        shown = self._read(certificate)
+        if shown.expires_at <= self._clock.time():
+            return None
         expected = await self._record(JOINED, node, thorough=True)
-        if expected is None or expected.value != self._fingerprint(certificate):
+        if expected is None or expected.value != shown.key_fingerprint:
             return None
         return NodeCaller(node=node)
 
@@ -100,10 +105,10 @@ class Identities:
                 raise Unavailable("who you are cannot be checked now") from error
         return known
 
-    def _fingerprint(self, certificate: bytes) -> str:
-        known = self._fingerprints.get(certificate)
+    def _read(self, certificate: bytes) -> ShownCertificate:
+        known = self._certificates.get(certificate)
         if known is None:
-            if len(self._fingerprints) >= _MOST_CERTIFICATES:
-                self._fingerprints.clear()
-            known = self._fingerprints[certificate] = key_fingerprint_of(certificate)
+            if len(self._certificates) >= _MOST_CERTIFICATES:
+                self._certificates.clear()
+            known = self._certificates[certificate] = read_certificate(certificate)
         return known

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
             ...
 
         async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
-            """Return the node whose verified certificate (PEM) this is; None if it was replaced."""
+            """Return the node whose verified certificate (PEM) this is; None if it is valid no more."""
             ...
 
 
@@ -118,7 +118,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         if who is None:
             raise NotSignedIn(
                 f"the certificate of node {node} is not valid any more",
-                why="the node was removed, or has joined anew with another key",
+                why="it has expired, or the node has joined anew with another key",
                 attempt="nsml join HOST --token TOKEN",
             )
         return who

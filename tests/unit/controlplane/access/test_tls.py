@@ -19,6 +19,7 @@ from cryptography.x509.oid import NameOID
 
 from controlplane.access.authority import (
     CERTIFICATE_LIFE,
+    CERTIFICATE_LIFE,
     SERVER_NAME,
     Authority,
     make_authority,
@@ -158,6 +159,21 @@ async def test_a_renewed_certificate_replaces_the_old_one(live: Live) -> None:
     again = live.secure(live.agents, cert=old, key=old_key)
     seen = [await code_or_ok(again) for _ in range(3)]
     assert seen[-1] == grpc.StatusCode.UNAUTHENTICATED
+
+
+async def test_a_connection_is_worth_no_more_than_its_certificate(door: Door) -> None:
+    issued = await door.joining.create_token("root")
+    request, _ = make_request()
+    secret = issued.text.partition(".")[0]
+    signed = await door.joining.join(
+        AnonymousCaller(), secret=secret, node="gpu-1", signing_request=request
+    )
+    known = NodeCaller(node="gpu-1")
+    assert await door.identities.of_certificate("gpu-1", signed.certificate) == known
+    door.clock.advance(CERTIFICATE_LIFE.total_seconds() - 1)
+    assert await door.identities.of_certificate("gpu-1", signed.certificate) == known
+    door.clock.advance(1)
+    assert await door.identities.of_certificate("gpu-1", signed.certificate) is None
 
 
 async def code_or_ok(stub) -> grpc.StatusCode:
