@@ -158,10 +158,15 @@ class App:
         return True
 
     @property
+    def is_read_aloud(self) -> bool:
+        """Whether a screen reader follows: words instead of drawings, nothing is redrawn."""
+        return bool(self.environ.get("NSML_ACCESSIBLE") or self.environ.get("ACCESSIBLE"))
+
+    @property
     def has_live_progress(self) -> bool:
         """Whether a line on stderr may be redrawn in place."""
-        plain = self.environ.get("NSML_ACCESSIBLE") or self.environ.get("ACCESSIBLE")
-        return self.stderr.isatty() and self.environ.get("TERM") != "dumb" and not plain
+        is_smart = self.stderr.isatty() and self.environ.get("TERM") != "dumb"
+        return is_smart and not self.is_read_aloud
 
     @property
     def can_ask(self) -> bool:

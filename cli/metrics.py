@@ -118,7 +118,7 @@ def _draw(
 ) -> None:
     from nsml.view import plot as view
 
-    if form == "table" or app.environ.get("NSML_ACCESSIBLE") or not app.can_show(view.LETTERS):
+    if form == "table" or app.is_read_aloud or not app.can_show(view.LETTERS):
         for line in lines:
             app.write(view.words(title, line, axis=axis))
         return

@@ -185,6 +185,8 @@ def run(context: click.Context, /, **given: Any) -> int:
     app = the_app(context)
     wish = _wish(given, context.meta["words"], context.meta["given"])
     follows = given["follow"] or given["interactive"]
+    if follows and app.flags.output is not None:
+        raise click.UsageError("-f and -i write what the program prints: -o goes with --wait")
     if not wish.argv:
         _check_entry(Path.cwd(), wish.entry)
     packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None

@@ -39,7 +39,7 @@ Environment variables
   NSML_DATA        the data folder of up, down and join, like --data
   NSML_OUTPUT      default of -o
   NSML_COLOR       auto, always or never; NO_COLOR and FORCE_COLOR are heard too
-  NSML_ACCESSIBLE  nothing is redrawn; plots in words
+  NSML_ACCESSIBLE  nothing is redrawn, plots in words; ACCESSIBLE is heard too
   NSML_DEBUG       a traceback with every error, like --debug
 """
 

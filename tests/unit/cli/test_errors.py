@@ -37,6 +37,7 @@ from nsml.v1 import sessions_pb2 as pb
         (["run", "--memory", "much"], 2, "not a size"),
         (["run", "--memory", "0"], 2, "0 is no size: leave it out for the default"),
         (["run", "--max-size", "0G"], 2, "0G is no size"),
+        (["run", "-f", "-o", "json"], 2, "-o goes with --wait"),
         (["run", "-c", "0"], 2, "0 is none: leave it out for the default"),
         (["memo", "kim/mnist/1", "--append"], 2, "--append needs a text"),
         (["run", "--env", "1A"], 2, "NAME=VALUE"),

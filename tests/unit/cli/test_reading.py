@@ -107,7 +107,8 @@ def test_a_plot_in_words(nsml, everything):
         " step 0 to 2; least 0.3333, greatest 1\n"
     )
     assert nsml("plot", "@last", "--table").stdout == words
-    assert nsml("plot", "@last", terminal=True, NSML_ACCESSIBLE="1").stdout == words
+    for variable in ("NSML_ACCESSIBLE", "ACCESSIBLE"):
+        assert nsml("plot", "@last", terminal=True, **{variable: "1"}).stdout == words
 
 
 def test_a_metric_name_cannot_steer_the_terminal(nsml, state):
