@@ -13,6 +13,7 @@ from nodeagent.datasets import Trees
 from nodeagent.folders import flush_filesystem
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread
+from nsml.content.digests import digest_of
 from nsml.content.packing import pack
 from tests.scripted_platform import ScriptedPlatform
 
@@ -69,6 +70,28 @@ async def test_its_files_are_on_the_disk_before_it_has_its_name(
     for _ in range(2):
         assert files_of(await trees.get(digest)) == FILES
         assert flushed == [(False, [FILES])]
+
+
+async def test_what_another_tree_has_is_not_sent_again_unless_it_is_damaged(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path
+) -> None:
+    connection, platform = rpc
+    first = offer(platform, tmp_path / "pushed")
+    (tmp_path / "pushed" / "more").write_text("four")
+    second = offer(platform, tmp_path / "pushed")
+
+    async def pause() -> None:
+        await asyncio.sleep(0.01)
+
+    trees = Trees(tmp_path / "datasets", rpc=lambda: connection, run=in_thread, pause=pause)
+    trees.create()
+    donor = await trees.get(first)
+    damaged = donor / "labels"
+    damaged.chmod(0o600)
+    damaged.write_text("4")
+    for text in ("one", "two"):
+        del platform.blobs[digest_of(text.encode())]
+    assert files_of(await trees.get(second)) == {**FILES, "more": "four"}
 
 
 async def test_trees_of_one_boot_wait_for_no_flush_and_go_with_it(
