@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nsml.clock import Clock, Offload
 
 _SWEEP_EVERY_S = 0.02
+_LONGEST_PAUSE_S = 1.0
 
 log = structlog.get_logger()
 
@@ -239,10 +240,12 @@ class ProcessDriver:
         record = read_exit(folder)
         if record is not None:
             return record
+        pause_s = _SWEEP_EVERY_S
         while await self._run(lambda: _kill_strays(str(replica_id), folder.output)):
-            await self._clock.sleep(_SWEEP_EVERY_S)
+            await self._clock.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         now = self._clock.time()
-        started_at = folder.spec.stat().st_mtime
+        started_at = folder.spec.stat().st_mtime if folder.spec.exists() else now
         record = ExitRecord(
             why=ExitWhy.SHIM_LOST,
             exit_code=None,
@@ -253,9 +256,20 @@ class ProcessDriver:
             duration_s=max(now - started_at, 0.0),
             output_bytes=folder.output.stat().st_size if folder.output.exists() else 0,
         )
-        await self._run(lambda: write_exit(folder, record))
+        await self._write_exit(folder, record)
         log.warning("replica.shim_lost", replica=str(replica_id))
         return record
+
+    async def _write_exit(self, folder: ReplicaFolder, record: ExitRecord) -> None:
+        """Write it when the disk takes it; without its folder there is no successor to tell."""
+        while folder.path.is_dir():
+            try:
+                await self._run(lambda: write_exit(folder, record))
+            except OSError as error:
+                log.warning("replica.end_unwritten", replica=folder.path.name, error=str(error))
+                await self._clock.sleep(_LONGEST_PAUSE_S)
+            else:
+                return
 
 
 def _prepare(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> None:

@@ -11,12 +11,13 @@ import shutil
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
@@ -606,6 +607,36 @@ async def test_a_program_ends_with_its_shim_also_where_no_agent_is(real: Bench) 
     assert marked(spec.replica_id)
     real.lose_shim(spec.replica_id)
     await until(lambda: marked(spec.replica_id) == [])
+
+
+async def test_an_end_that_the_disk_does_not_take_is_written_later(real: Bench) -> None:
+    spec = real.spec(RUNS_ON)
+    folder = real.folders.of(spec.replica_id)
+    in_the_way = folder.exit.with_name(f".{folder.exit.name}.{os.getpid()}")
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        (folder.path / ".reserve").unlink()
+        in_the_way.mkdir()
+        with capture_logs() as said:
+            real.lose_shim(spec.replica_id)
+            waiting = asyncio.create_task(driver.wait(spec.replica_id))
+            await until(lambda: waiting.done() or any("error" in line for line in said))
+            in_the_way.rmdir()
+            assert (await soon(waiting)).why is ExitWhy.SHIM_LOST
+    assert folder.exit.exists()
+
+
+async def test_a_replica_whose_folder_is_gone_has_an_end(real: Bench) -> None:
+    spec = real.spec(RUNS_ON)
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        shim = json.loads(real.folders.of(spec.replica_id).shim.read_bytes())["pid"]
+        real.folders.of(spec.replica_id).remove()
+        with suppress(ProcessLookupError):  # it may have noticed
+            os.kill(shim, signal.SIGKILL)
+        assert (await soon(driver.wait(spec.replica_id))).why is ExitWhy.SHIM_LOST
 
 
 async def test_programs_are_what_is_killed_first_when_memory_runs_out(real: Bench) -> None:
