@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import grpc
@@ -22,7 +23,7 @@ from controlplane.domain.errors import NotSignedIn, NsmlError
 from controlplane.domain.identity import AnonymousCaller, Caller
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
     from typing import Protocol
 
     from controlplane.access.table import Row
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
     Refuse = Callable[[Context, NsmlError], Awaitable[NoReturn]]
-    Requests = AsyncGenerator[Any, None]
 
     class Identities(Protocol):
         """Who stands behind a credential."""
@@ -82,18 +82,10 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     def guard(self, handler: Handler, method: str) -> Handler:
         """Return `handler` so that it runs only for callers whom the table lets through."""
 
-        async def admit(context: Context) -> None:
-            error = await self._why_not(context, method)
-            if error is not None:
-                await self._refuse(context, error)
+        def welcome(context: Context) -> _Welcome:
+            return _Welcome(partial(self._why_not, context, method), partial(self._refuse, context))
 
-        async def while_welcome(requests: AsyncIterator[Any], context: Context) -> Requests:
-            async for request in requests:
-                if await self._why_not(context, method) is not None:
-                    return
-                yield request
-
-        return _behind(admit, while_welcome, handler)
+        return _behind(welcome, handler)
 
     async def _why_not(self, context: Context, method: str) -> NsmlError | None:
         """Return why the call is refused as things are now; else None, and its caller is set."""
@@ -170,11 +162,40 @@ def _certificate(context: Context) -> tuple[str, bytes] | None:
     return bytes(next(iter(names))).decode(), bytes(next(iter(pems)))
 
 
-def _behind(
-    admit: Callable[[Context], Awaitable[None]],
-    while_welcome: Callable[[AsyncIterator[Any], Context], Requests],
-    handler: Handler,
-) -> Handler:
+class _Welcome:
+    """Of one call: asked again for each of its messages, and gone for good once it is refused.
+
+    What was refused only because the store did not answer stays refused too: the method has seen
+    its requests end, and must not be told to have answered all of them.
+    """
+
+    def __init__(
+        self,
+        why_not: Callable[[], Awaitable[NsmlError | None]],
+        refuse: Callable[[NsmlError], Awaitable[NoReturn]],
+    ) -> None:
+        self._why_not = why_not
+        self._refuse = refuse
+        self._refused: NsmlError | None = None
+
+    async def refusal(self) -> NsmlError | None:
+        if self._refused is None:
+            self._refused = await self._why_not()
+        return self._refused
+
+    async def check(self) -> None:
+        error = await self.refusal()
+        if error is not None:
+            await self._refuse(error)
+
+    async def only_while(self, requests: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        async for request in requests:
+            if await self.refusal() is not None:
+                return
+            yield request
+
+
+def _behind(welcome: Callable[[Context], _Welcome], handler: Handler) -> Handler:
     """Return a handler of the same shape that admits the caller first, in the call's own task.
 
     A stream that outlives its caller's credential carries nothing more: to the method its requests
@@ -182,28 +203,30 @@ def _behind(
     """
     inner, make = _shape_of(handler)
 
-    def given(request: Any, context: Context) -> Any:
-        return while_welcome(request, context) if handler.request_streaming else request
+    def given(request: Any, caller: _Welcome) -> Any:
+        return caller.only_while(request) if handler.request_streaming else request
 
     async def answer(request: Any, context: Context) -> Any:
-        await admit(context)
+        caller = welcome(context)
+        await caller.check()
         try:
-            answered = await inner(given(request, context), context)
+            answered = await inner(given(request, caller), context)
         except NotImplementedError:
             # what generated servicers raise for methods that nobody wrote
             await context.abort(grpc.StatusCode.UNIMPLEMENTED, "not there yet")
         if handler.request_streaming:
-            await admit(context)
+            await caller.check()
         return answered
 
     async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-        await admit(context)
-        async with aclosing(inner(given(request, context), context)) as responses:
+        caller = welcome(context)
+        await caller.check()
+        async with aclosing(inner(given(request, caller), context)) as responses:
             async for response in responses:
-                await admit(context)
+                await caller.check()
                 yield response
         if handler.request_streaming:
-            await admit(context)
+            await caller.check()
 
     guarded = stream if inspect.isasyncgenfunction(inner) else answer
     return make(

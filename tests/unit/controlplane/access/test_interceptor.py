@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -13,10 +14,13 @@ from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.access.accounts import DAY_S
 from controlplane.access.current import caller
+from controlplane.access.identities import Identities
 from controlplane.access.interceptor import AccessInterceptor
+from controlplane.access.secret import Secret
 from controlplane.access.table import TABLE, Row
 from controlplane.access.table import Door as Doors
-from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, UserCaller
+from controlplane.domain.errors import Unavailable
+from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, Role, UserCaller
 from controlplane.services.errors import DETAILS, refuse
 
 from .conftest import Door, HandClock, open_door
@@ -342,3 +346,35 @@ async def test_an_open_stream_carries_nothing_more_once_its_token_has_ended(
                 await answer
             assert reason_of(caught.value) == UNKNOWN
     assert quiet.heard == [b"before", b"before"]
+
+
+class Faltering(Identities):
+    """Once asked to, does not answer a single time."""
+
+    falters = False
+
+    async def of_secret(self, secret: Secret, *, thorough: bool) -> Caller | None:
+        if self.falters:
+            self.falters = False
+            raise Unavailable("who you are cannot be checked now")
+        return await super().of_secret(secret, thorough=thorough)
+
+
+async def test_a_stream_that_was_cut_short_is_not_told_to_be_answered(door: Door) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    token = await door.accounts.create_token("kim")
+    identities = Faltering(door.store, door.clock)
+    quiet = Quiet()
+    async with serving(replace(door, identities=identities), generic=quiet) as channel:
+        put = channel.stream_unary("/nsml.v1.ContentService/PutBlobs")(
+            metadata=(("authorization", f"Bearer {token.secret.text}"),), timeout=30
+        )
+        await put.write(b"first")
+        while not quiet.heard:  # noqa: ASYNC110 - of another task
+            await asyncio.sleep(0.001)
+        identities.falters = True
+        await put.write(b"second")
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await put
+    assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+    assert quiet.heard == [b"first"]

@@ -19,7 +19,6 @@ from cryptography.x509.oid import NameOID
 
 from controlplane.access.authority import (
     CERTIFICATE_LIFE,
-    CERTIFICATE_LIFE,
     SERVER_NAME,
     Authority,
     make_authority,
