@@ -180,7 +180,7 @@ class SessionWatch:
         """
         if not await self._catch_up(from_revision):
             from_revision = 0
-        with self._state.subscribed("", VIEWED) as changes:
+        with self._state.subscribed("", VIEWED, wants=self._concerns) as changes:
             yield self._first(from_revision)
             while True:
                 news = self._step(await changes.take())
@@ -225,6 +225,15 @@ class SessionWatch:
 
     def _fits(self, session: Session) -> bool:
         return self._matcher.fits(session, ended_too=True)
+
+    def _concerns(self, change: Change) -> bool:
+        """Whether the caller is to hear of it: who does not read has not all that comes and goes wait."""
+        match change:
+            case SessionChanged(session=session):
+                return session.id in self._known or self._fits(session)
+            case SessionRemoved(session_id=session_id):
+                return session_id in self._known
+        return False
 
     def _step(self, changes: list[Change]) -> Step | None:
         changed, removed = [], []

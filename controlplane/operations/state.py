@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from controlplane.domain.values import Session
-    from controlplane.operations.subscriptions import Subscription
+    from controlplane.operations.subscriptions import Subscription, Wanted
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 
@@ -44,9 +44,11 @@ class LiveState(Known):
         self.repaired = 0
         self._advanced = asyncio.Event()
 
-    def subscribed(self, *keys: str) -> AbstractContextManager[Subscription]:
+    def subscribed(
+        self, *keys: str, wants: Wanted | None = None
+    ) -> AbstractContextManager[Subscription]:
         """Changes from now on: of everything, or of these keys; VIEWED adds what is announced."""
-        return self.subscriptions.subscribed(*(keys or (EVERYTHING,)))
+        return self.subscriptions.subscribed(*(keys or (EVERYTHING,)), wants=wants)
 
     @property
     def has_viewers(self) -> bool:

@@ -7,9 +7,11 @@ import contextlib
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from controlplane.domain.snapshot import Change
+
+    Wanted = Callable[[Change], bool]
 
 EVERYTHING: Final = ""
 """Subscribes to all keys."""
@@ -19,9 +21,14 @@ VIEWED: Final = "viewed"
 
 
 class Subscription:
-    """Changes since the last `take`, the newest of each key: a slow reader costs no memory."""
+    """Changes since the last `take`, the newest of each key: a slow reader costs little memory.
 
-    def __init__(self) -> None:
+    Args:
+        wants: of a change; what its reader does not want does not wait for him.
+    """
+
+    def __init__(self, wants: Wanted | None = None) -> None:
+        self._wants = wants
         self._pending: dict[str, Change] = {}
         self._wake = asyncio.Event()
 
@@ -29,8 +36,9 @@ class Subscription:
         """Note a change."""
         # Removed first, so that changes come in the order of their last occurrence.
         self._pending.pop(key, None)
-        self._pending[key] = change
-        self._wake.set()
+        if self._wants is None or self._wants(change):
+            self._pending[key] = change
+            self._wake.set()
 
     def poke(self) -> None:
         """Let a waiting `take` return, with or without changes."""
@@ -57,9 +65,9 @@ class Subscriptions:
         self._by_key: dict[str, dict[Subscription, None]] = {}
 
     @contextlib.contextmanager
-    def subscribed(self, *keys: str) -> Iterator[Subscription]:
+    def subscribed(self, *keys: str, wants: Wanted | None = None) -> Iterator[Subscription]:
         """Changes of these keys from now on."""
-        subscription = Subscription()
+        subscription = Subscription(wants)
         for key in keys:
             self._by_key.setdefault(key, {})[subscription] = None
         try:
