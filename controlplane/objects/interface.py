@@ -34,7 +34,7 @@ class ObjectStore(Protocol):
     """
 
     async def has_missing(self, digests: Collection[str]) -> set[str]:
-        """Those of `digests` that are not there."""
+        """Those of `digests` that are not there, or that `get` has found damaged: to be put again."""
         ...
 
     async def put(self, digest: str, data: bytes) -> None:

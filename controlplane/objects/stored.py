@@ -51,13 +51,15 @@ class StoredObjects:
         self._run = run
         self._numbers = itertools.count()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
+        self._damaged: set[str] = set()
 
     async def has_missing(self, digests: Collection[str]) -> set[str]:
         """See ObjectStore."""
         wanted = sorted({check_digest(digest) for digest in digests})
         with _translated():
             there = await asyncio.gather(*[self._has(digest) for digest in wanted])
-        return {digest for digest, found in zip(wanted, there, strict=True) if not found}
+        absent = {digest for digest, found in zip(wanted, there, strict=True) if not found}
+        return absent | self._damaged.intersection(wanted)
 
     async def put(self, digest: str, data: bytes) -> None:
         """See ObjectStore."""
@@ -74,12 +76,17 @@ class StoredObjects:
             else:
                 # A file that is being written cannot be taken back.
                 await to_its_end(self._put_in_folder(self._folder, framed))
+        self._damaged.difference_update(framed)
 
     async def get(self, digest: str) -> bytes:
         """See ObjectStore."""
         check_digest(digest)
         body = await self._body(digest)
-        return await self._run(lambda: _content(digest, body))
+        try:
+            return await self._run(lambda: _content(digest, body))
+        except BlobDamaged:
+            self._damaged.add(digest)
+            raise
 
     async def get_range(self, digest: str, start: int, end: int) -> bytes:
         """See ObjectStore."""

@@ -133,7 +133,10 @@ async def test_damage_is_noticed_and_healed_by_putting_again(folder: Path, damag
     place(folder, digest).write_bytes(damage)
     with pytest.raises(BlobDamaged, match="damaged"):
         await objects.get(digest)
+    # Who sends only what is missing has to be told that this is.
+    assert await objects.has_missing([digest]) == {digest}
     await objects.put(digest, b"data")
+    assert await objects.has_missing([digest]) == set()
     assert await objects.get(digest) == b"data"
 
 
