@@ -67,7 +67,7 @@ def logs(
     given = given_references(app, references)
 
     async def show(client: Client) -> None:
-        names = await expand(client, given, include_ended=True)
+        names = await expand(client, given)
         found = [await client.sessions.get(name) for name in names]
         width = max(len(session.name) for session in found)
         readers = [

@@ -160,10 +160,7 @@ def _read(
     given = given_references(app, references)
 
     async def fetch(client: Client) -> tuple[list[Session], list[Event]]:
-        sessions = [
-            await client.sessions.get(name)
-            for name in await expand(client, given, include_ended=True)
-        ]
+        sessions = [await client.sessions.get(name) for name in await expand(client, given)]
         events: list[Event] = []
         for session in sessions:
             stream = read_metrics(
@@ -218,7 +215,7 @@ def _moment(event: Event, _now: float) -> str:
 
 
 _EVENT_COLUMNS: tuple[Column[Event], ...] = (
-    Column(key="metric", title="Metric", cell=lambda e, _: e.point.name),
+    Column(key="metric", title="Metric", cell=lambda e, _: e.point.name, is_name=True),
     Column(key="step", title="Step", cell=_step),
     Column(key="value", title="Value", cell=lambda e, _: str(_value(e.point)), shrinks_to=10),
     Column(key="time", title="Time", cell=_moment),
@@ -298,7 +295,7 @@ def _check_known(app: App, sessions: Sequence[str], globs: Sequence[str], correc
 
 
 _METRIC_COLUMNS: tuple[Column[Metric], ...] = (
-    Column(key="name", title="Metric", cell=lambda m, _: m.name),
+    Column(key="name", title="Metric", cell=lambda m, _: m.name, is_name=True),
     Column(key="count", title="Count", cell=lambda m, _: f"{m.count:,}"),
 )
 

@@ -233,10 +233,10 @@ def stop(
 def rm(app: App, *, references: tuple[str, ...], force: bool, confirm: int | None) -> int:
     """Remove ended sessions with their logs, metrics and checkpoints.
 
-    SESSION may be a glob in quotes, or - for names on stdin.
+    SESSION may be a glob in quotes, of which the live ones are left alone, or - for names on stdin.
     """
     given = given_references(app, references)
-    names = app.call(lambda client: expand(client, given, include_ended=True))
+    names = app.call(lambda client: expand(client, given, include_live=False))
     named_one_by_one = not any(is_glob(item) or item == "-" for item in references)
     if not (force or app.flags.says_yes):
         _confirm(app, names, confirm, is_mild=named_one_by_one)

@@ -147,6 +147,16 @@ def test_events(nsml, everything):
     assert "nsml events @last train/loss" in result.stderr
 
 
+def test_a_long_metric_fits_the_terminal(nsml, state, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    session = state.add("kim/mnist/1")
+    state.report(session, "a" * 100 + "/loss", 1.0)
+    for command in ("events", "eventlen"):
+        shown = nsml(command, "@last", terminal=True).stdout.splitlines()
+        assert max(map(len, shown)) <= 60
+        assert "/loss" in shown[2]
+
+
 def test_nothing_reported(nsml, everything, state):
     result = nsml("events", "@last", "--since-step", "99")
     assert (result.stdout, result.stderr) == ("", "nothing from step 99 on\n")

@@ -84,6 +84,13 @@ def test_rm_of_many_needs_the_number(nsml, many):
     assert not many.sessions
 
 
+def test_a_glob_of_rm_leaves_live_ones_alone(nsml, three):
+    assert names(nsml("rm", "kim/*", "-y")) == ["kim/mnist/2"]
+    result = nsml("rm", "kim/*", "-y", check=False)
+    assert (result.code, result.stdout) == (5, "")
+    assert "no ended session fits 'kim/*'" in result.stderr
+
+
 @pytest.mark.parametrize("flags", [["-y"], ["-f"], ["--confirm", "12"]])
 def test_rm_of_many_without_asking(nsml, many, flags):
     nsml("rm", "kim/mnist/*", *flags)
