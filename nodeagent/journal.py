@@ -70,9 +70,10 @@ class Journal:
             raise
 
     def close(self) -> None:
-        """Close the file and let the next agent have it."""
-        self._connection.close()
-        os.close(self._lock)
+        """Close the file and let the next agent have it; a call that is under way ends before."""
+        with self._turn:
+            self._connection.close()
+            os.close(self._lock)
 
     def cluster_id(self) -> str:
         """The platform that was obeyed; empty at first."""

@@ -7,6 +7,8 @@ import signal
 import sqlite3
 import subprocess
 import sys
+import threading
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -55,6 +57,25 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     assert again.cursors(FIRST) == {}
     assert again.cursors(SECOND) == {stream(SECOND): Cursor(last=1, offset=8)}
     again.close()
+
+
+def test_closing_waits_for_who_writes(tmp_path: Path) -> None:
+    cursors = {stream(FIRST, n): Cursor(last=n, offset=n) for n in range(4000)}
+    for number in range(20):  # each had a fair chance to end the process
+        journal = Journal.open(tmp_path / f"{number}.db")
+        begun = threading.Event()
+
+        def write(journal: Journal = journal, begun: threading.Event = begun) -> None:
+            begun.set()
+            with suppress(sqlite3.ProgrammingError):
+                while True:
+                    journal.acknowledge(cursors)
+
+        writing = threading.Thread(target=write)
+        writing.start()
+        begun.wait()
+        journal.close()
+        writing.join()
 
 
 def test_what_fences_is_flushed_to_the_disk(
