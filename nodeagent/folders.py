@@ -30,12 +30,16 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+import structlog
+
 from nodeagent.beneath import open_folder, remove_folder
 
 _REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PRIVATE = 0o700
 _REMOVED = ".removed-"
 _libc = ctypes.CDLL(None, use_errno=True)
+
+log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, order=True)
@@ -176,7 +180,11 @@ class ReplicaFolders:
         """Make the folder, private to the agent, and end the removals that a dead agent began."""
         self.path.mkdir(mode=_PRIVATE, parents=True, exist_ok=True)
         for left in self.path.glob(f"{_REMOVED}*"):
-            _remove(left)
+            try:
+                _remove(left)
+            except OSError as error:
+                # One folder that nobody can remove must not keep the agent from all others.
+                log.warning("replica.not_removed", folder=left.name, error=str(error))
 
     def of(self, replica_id: ReplicaId) -> ReplicaFolder:
         """The folder of one replica, existing or not."""

@@ -157,6 +157,15 @@ def test_a_new_agent_ends_removals_that_were_begun(tmp_path: Path) -> None:
     assert list(folders.path.iterdir()) == [kept.path]
 
 
+def test_what_cannot_be_removed_keeps_no_agent_away(tmp_path: Path) -> None:
+    folders = ReplicaFolders(tmp_path)
+    for name in (".removed-1", ".removed-3"):
+        (tmp_path / name).mkdir()
+    (tmp_path / ".removed-2").touch()
+    folders.create()
+    assert [path.name for path in tmp_path.iterdir()] == [".removed-2"]
+
+
 @pytest.mark.parametrize("is_durable", [False, True])
 def test_atomic_writes_replace(tmp_path: Path, is_durable: bool) -> None:
     path = tmp_path / "file"
