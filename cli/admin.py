@@ -73,7 +73,10 @@ def _record(found: User) -> dict[str, Any]:
 @click.option("--team", default="", metavar="TEAM", help="Shares sessions and datasets with it.")
 @pass_app
 def add(app: App, *, name: str, is_admin: bool, team: str) -> None:
-    """Make a new user; `nsml admin user token NAME` then gives them a token."""
+    """Make a new user.
+
+    `nsml admin user token NAME` then gives them a token.
+    """
     made = app.call(lambda client: client.accounts.create_user(name, is_admin=is_admin, team=team))
     write_one(app, _record(made), [f"user {made.name} ({_role(made)})"])
     if app.is_for_people:

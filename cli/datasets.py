@@ -56,7 +56,10 @@ def push(
     exclude: tuple[str, ...],
     max_size: int | None,
 ) -> None:
-    """Make the files of PATH the newest version of your dataset NAME; only what is new travels."""
+    """Make the files of PATH the newest version of your dataset NAME.
+
+    Only what is new travels.
+    """
     from nsml.v1.datasets_pb2 import CreateDatasetVersionRequest
     from nsml.view.datasets import record
     from nsml.view.sessions import visibility_named

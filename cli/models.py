@@ -31,7 +31,7 @@ def model() -> None:
 @session_argument()
 @pass_app
 def ls(app: App, *, session: str) -> None:
-    """List the checkpoints of a session, in the order in which they were saved."""
+    """List the checkpoints of a session, oldest first."""
     from nsml.view import checkpoints as view
 
     found = app.call(lambda client: client.checkpoints.every(session))
@@ -51,9 +51,9 @@ def ls(app: App, *, session: str) -> None:
 @click.argument("path", type=click.Path(file_okay=False, path_type=Path), default=".")
 @pass_app
 def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
-    """Fetch a checkpoint to PATH/USER_DATASET_N/CHECKPOINT/model; @last is the newest.
+    """Fetch a checkpoint to PATH/USER_DATASET_N/CHECKPOINT/model.
 
-    Every file is held against its digest. A folder that is there is left alone.
+    @last is the newest. Every file is held against its digest. A folder that is there is left alone.
     """
     from nsml.client.content import download
     from nsml.view.units import size_text

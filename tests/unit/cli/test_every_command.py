@@ -23,6 +23,7 @@ def test_a_group_without_a_command_shows_its_help(nsml, name):
     result = nsml(*name.split())
     assert result.stdout == nsml(*name.split(), "--help").stdout
     assert (result.stdout.split()[:2], result.stderr) == (["Usage:", "nsml"], "")
+    assert not [line for line in result.stdout.splitlines()[1:] if line.endswith("...")]
 
 
 def commands(group=root, path=()):
