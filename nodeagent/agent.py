@@ -202,9 +202,8 @@ class Agent:
         return [self._machine.grants[uuid] for uuid in uuids]
 
     def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
-        return Uploads(
-            replica_id, folder, rpc=self._link.rpc, run=self._parts.run, pause=self._pause
-        )
+        run = self._parts.run_long or self._parts.run
+        return Uploads(replica_id, folder, rpc=self._link.rpc, run=run, pause=self._pause)
 
     @asynccontextmanager
     async def _collect(

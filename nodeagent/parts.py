@@ -70,7 +70,8 @@ class Parts:
 
     `touch` notes a contact with the control plane for one replica. `hooks` come after those for
     data and code. `dial_factory` makes a connection of its own for each tunnel. `renew` renews the
-    node's certificate; None where a token says who it is.
+    node's certificate; None where a token says who it is. `run_long` is for work that programs can
+    make last for minutes, when it is not `run`, which all else waits for.
     Without `has_sockets` user code cannot make requests (the simulation).
     """
 
@@ -82,6 +83,7 @@ class Parts:
     journal: Remembering
     machine: Machine
     meter: Meter
+    run_long: Offload | None = None
     dial_factory: ChannelFactory | None = None
     token: str | None = None
     renew: Renew | None = None

@@ -34,7 +34,7 @@ from nsml._install import sdk_digest, write_sdk
 from nsml.client.contexts import is_local
 from nsml.client.rpc import Channel
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
-from nsml.clock import Clock, SystemClock, in_thread
+from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.lossy import LossyText
 from nsml.v1 import resources_pb2 as resources
 
@@ -94,7 +94,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 meter=NodeMeter(probe, host, held),
                 token=token,
                 renew=_renewal(settings, clock),
-                hooks=[PythonHook(Environments(settings.data / "environments"), in_thread)],
+                run_long=in_own_thread,
+                hooks=[PythonHook(Environments(settings.data / "environments"), in_own_thread)],
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
             )
         probe.close()

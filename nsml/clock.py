@@ -53,7 +53,7 @@ class SystemClock:
 
 
 class Offload(Protocol):
-    """Runs blocking work and gives its result; `in_thread` or `inline`."""
+    """Runs blocking work and gives its result; `in_thread`, `in_own_thread` or `inline`."""
 
     async def __call__(self, work: Callable[[], T], /) -> T:
         """Return `work()`; its exceptions pass through."""
@@ -65,6 +65,18 @@ async def in_thread(work: Callable[[], T], /) -> T:
     import asyncio
 
     return await asyncio.to_thread(work)
+
+
+async def in_own_thread(work: Callable[[], T], /) -> T:
+    """Run `work` in a thread of its own: what others can make last holds none of the pool's few."""
+    import asyncio
+    from concurrent.futures import ThreadPoolExecutor
+
+    own = ThreadPoolExecutor(1)
+    try:
+        return await asyncio.get_running_loop().run_in_executor(own, work)
+    finally:
+        own.shutdown(wait=False)
 
 
 async def inline(work: Callable[[], T], /) -> T:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
+import fcntl
 import hashlib
+import os
 import platform
 import shutil
 import subprocess
@@ -11,6 +14,7 @@ import sys
 import threading
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import pytest
@@ -22,7 +26,10 @@ from nodeagent.environments import (
     Requirements,
     read_requirements,
 )
-from nodeagent.folders import flush_filesystem
+from nodeagent.folders import ReplicaFolder, flush_filesystem
+from nodeagent.hooks import Draft, PythonHook
+from nsml.clock import in_own_thread, in_thread
+from nsml.v1 import agents_pb2 as pb
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -279,3 +286,27 @@ def test_cancelling(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentCancelled):
         environments.provide(Requirements(), lambda _: None, cancelled)
     assert [path for path in (tmp_path / "environments").iterdir() if path.is_dir()] == []
+
+
+async def test_environments_that_take_long_hold_no_thread_of_others(tmp_path: Path) -> None:
+    environments = Environments(tmp_path / "environments")
+    (tmp_path / "environments").mkdir()
+    hook = PythonHook(environments, in_own_thread)
+    with ExitStack() as held:
+        drafts = []
+        for number in range(40):
+            key = environments.key(Requirements(lines=(f"package-{number}",)))
+            lock = held.enter_context((tmp_path / "environments" / f"{key}.lock").open("w"))
+            fcntl.flock(lock, fcntl.LOCK_EX)  # as of an agent that builds it, and does not get on
+            folder = ReplicaFolder(tmp_path / str(number))
+            folder.create()
+            (folder.app / "requirements.txt").write_text(f"package-{number}")
+            drafts.append(Draft(pb.Assignment(), folder))
+        async with asyncio.timeout(30):
+            preparing = [asyncio.create_task(hook.prepare(draft)) for draft in drafts]
+            while len(os.listdir("/proc/self/task")) < len(drafts):  # noqa: ASYNC110, PTH208
+                await asyncio.sleep(0)
+            assert await in_thread(lambda: "at once") == "at once"
+            for task in preparing:
+                task.cancel()
+            await asyncio.wait(preparing)
