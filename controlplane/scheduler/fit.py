@@ -77,4 +77,4 @@ def admits(node: Node, owner: str) -> bool:
 
 
 MOST_ON_ONE_NODE = 4096
-"""A bound for replicas that ask for nothing."""
+"""Replicas, however little they ask for: what a node is to run is one record, in one transaction."""

@@ -20,12 +20,13 @@ Tightness = tuple[int, int, int, int, str]
 class Room:
     """What is still free on one node while a plan is made."""
 
-    __slots__ = ("cpu", "memory", "model", "node", "shared", "whole")
+    __slots__ = ("cpu", "memory", "model", "node", "places", "shared", "whole")
 
     def __init__(self, capacity: NodeCapacity) -> None:
         self.node: Node = capacity.node
         self.cpu = capacity.free_cpu_thousandths
         self.memory = capacity.free_memory_bytes
+        self.places = MOST_ON_ONE_NODE - len(capacity.allocation.replicas)
         self.model = "|".join(sorted({device.model for device in capacity.node.devices}))
         self.whole = [uuid for uuid, free in capacity.free.items() if free == WHOLE_DEVICE]
         self.shared = {
@@ -49,14 +50,14 @@ class Room:
             return "cores"
         if wanted.memory_bytes > self.memory:
             return "memory"
-        return ""
+        return "" if self.places > 0 else "full of small replicas"
 
     def holds(self, request: Request) -> int:
         """Replicas of the request that fit here."""
         if not admits(self.node, request.owner):
             return 0
         wanted = resources_on(self.node, request)
-        bounds = [MOST_ON_ONE_NODE]
+        bounds = [self.places]
         if wanted.cpu_thousandths:
             bounds.append(self.cpu // wanted.cpu_thousandths)
         if wanted.memory_bytes:
@@ -96,6 +97,7 @@ class Room:
         return [DeviceShare(uuid=uuid, thousandths=gpu) for uuid in self.whole[:1]]
 
     def _occupy(self, wanted: Resources, shares: list[DeviceShare]) -> None:
+        self.places -= 1
         self.cpu -= wanted.cpu_thousandths
         self.memory -= wanted.memory_bytes
         for share in shares:

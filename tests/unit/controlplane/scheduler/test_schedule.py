@@ -8,8 +8,16 @@ from hypothesis import strategies as st
 
 from controlplane.domain.plan import Plan
 from controlplane.domain.snapshot import ClusterSnapshot
-from controlplane.domain.values import Allocation, DeviceShare, Isolation, Node, Session
+from controlplane.domain.values import (
+    AllocatedReplica,
+    Allocation,
+    DeviceShare,
+    Isolation,
+    Node,
+    Session,
+)
 from controlplane.scheduler import schedule
+from controlplane.scheduler.fit import MOST_ON_ONE_NODE
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
 
 NOW = 1_000_000.0
@@ -318,3 +326,17 @@ def test_what_waits_does_not_fit_what_is_left(snapshot: ClusterSnapshot) -> None
         silent=tuple(snapshot.silent),
     )
     assert not schedule(after, NOW).placements
+
+
+def test_a_node_takes_so_many_replicas_however_small_they_are() -> None:
+    small = {"gpu": 0, "cpu": 1, "memory": 1}
+    there = tuple(
+        AllocatedReplica(session_id=f"s{number}", attempt=1, rank=0, cpu_thousandths=1)
+        for number in range(MOST_ON_ONE_NODE - 3)
+    )
+    gang, one, last = session(replicas=2, **small), session(**small), session(**small)
+    plan = schedule(cluster(node(), Allocation(node="a", replicas=there), gang, one, last), NOW)
+    assert places(plan) == {gang.id: ["a", "a"], one.id: ["a"]}
+    assert reason(plan, last).endswith("1 full of small replicas")
+    one_short = Allocation(node="a", replicas=there[:2] + there)
+    assert not schedule(cluster(node(), one_short, gang), NOW).placements
