@@ -367,19 +367,26 @@ def check(transaction: Transaction) -> None:
 
 def _sizes(transaction: Transaction) -> Iterator[int]:
     for compare in transaction.compares:
-        if not compare.key:
-            raise InvalidTransaction("a key is never empty")
-        yield len(compare.key)
+        yield _size_of_key(compare.key)
         if isinstance(compare.operand, bytes):
             yield len(compare.operand)
     for operation in (*transaction.success, *transaction.failure):
         match operation:
             case Put(key=key, value=value):
-                yield len(key) + len(value)
+                yield _size_of_key(key) + len(value)
             case Delete(key=key) | Get(key=key) | DeletePrefix(prefix=key):
-                yield len(key)
-        if not key:
-            raise InvalidTransaction("a key is never empty")
+                yield _size_of_key(key)
+
+
+def _size_of_key(key: str) -> int:
+    if not key:
+        raise InvalidTransaction("a key is never empty")
+    if key.isascii():
+        return len(key)
+    try:
+        return len(key.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidTransaction(f"{key!r} is no key: it has no form in UTF-8") from error
 
 
 def _check_writes(operations: tuple[Operation, ...]) -> None:

@@ -252,9 +252,10 @@ class Revisions:
             committing = True
             self._connection.execute("COMMIT")
         except sqlite3.Error as error:
+            return [_failure(error, committing=committing) for _ in units], []
+        finally:
             if self._connection.in_transaction:
                 self._connection.execute("ROLLBACK")
-            return [_failure(error, committing=committing) for _ in units], []
         return outcomes, self._touched
 
     def transact(self, transaction: Transaction) -> TransactionResult:

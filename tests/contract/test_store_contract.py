@@ -206,10 +206,44 @@ async def test_the_bounds_of_a_transaction(engine: Engine) -> None:
             Transaction(success=(Put(key="a", value=b""), Delete(key="a"))),
             Transaction(failure=(Put(key="a/1", value=b""), DeletePrefix(prefix="a/"))),
             Transaction(success=(Put(key="", value=b""),)),
+            # A key counts with its bytes, and has some.
+            Transaction(
+                success=tuple(Put(key="키" * 4000 + str(n), value=b"") for n in range(128))
+            ),
+            Transaction(success=(Put(key="a", value=b""), Put(key="\ud800", value=b""))),
+            Transaction(compares=(absent("\ud800"),)),
         ):
             with pytest.raises(InvalidTransaction):
                 await store.commit(refused)
         assert await store.get("a") is None
+        assert await put(store, "키")
+
+
+async def test_what_a_delete_finds_gone_already_is_not_deleted_again(engine: Engine) -> None:
+    async with engine.open() as store:
+        await put(store, "p/1")
+        before = await put(store, "p/2")
+        operations = (Delete(key="p/1"), Delete(key="p/1"), DeletePrefix(prefix="p/"))
+        result = await store.commit(Transaction(success=operations))
+        assert [response.deleted for response in result.responses] == [1, 0, 1]
+        assert result.revision == before + 1
+        (batch,) = await take(store, "p/", result.revision, 1)
+        assert told(batch.events) == [("p/1", None), ("p/2", None)]
+
+
+async def test_a_lost_lease_matters_only_where_it_is_used_and_then_nothing_is_done(
+    engine: Engine,
+) -> None:
+    async with engine.open() as store:
+        lease = await store.grant(5)
+        await store.revoke(lease)
+        await put(store, "kept")
+        under_it = Put(key="a", value=b"", lease=lease.id)
+        fine = Transaction(success=(Put(key="a", value=b""),), failure=(under_it,))
+        assert (await store.commit(fine)).succeeded
+        with pytest.raises(LeaseLost):
+            await store.commit(Transaction(success=(Delete(key="kept"), under_it)))
+        assert await store.get("kept") is not None
 
 
 async def test_concurrent_compare_and_put_loses_no_increment(engine: Engine) -> None:
@@ -341,6 +375,18 @@ async def test_compacted_history_is_answered_by_a_new_listing(engine: Engine) ->
         after = await put(store, "a", b"3")
         (batch,) = await take(store, "", listing.revision + 1, 1)
         assert batch.revision == after
+
+
+async def test_the_revision_of_a_compaction_can_still_be_read(engine: Engine) -> None:
+    async with engine.open() as store:
+        await put(store, "a")
+        await put(store, "gone")
+        removed = await store.commit(Transaction(success=(Delete(key="gone"),)))
+        await put(store, "later")
+        await store.compact(removed.revision)
+        assert await keys(store, revision=removed.revision) == ["a"]
+        (batch,) = await take(store, "", removed.revision, 1)
+        assert (batch.revision, told(batch.events)) == (removed.revision, [("gone", None)])
 
 
 async def test_a_watch_that_has_caught_up_survives_a_compaction(engine: Engine) -> None:
