@@ -454,6 +454,25 @@ async def _all(call) -> list:
     return [piece async for piece in call]
 
 
+async def test_several_chunks_of_a_stream_in_one_message_stay_in_order(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    await agent.assignments(1)
+    chunks = []
+    for step in range(1, 6):
+        record = b'{"kind":"metric","time":5.5,"step":%d,"values":{"loss":0.5}}' % step
+        chunk = agents_pb2.Chunk(first=step, last=step, records=[record])
+        chunk.stream.replica.session_id = session.id
+        chunk.stream.replica.attempt = 1
+        chunk.stream.channel = agents_pb2.CHANNEL_METRIC
+        chunks.append(chunk)
+    assert await Ingest(agent.stubs).send(*chunks) == [6]
+    pages = await _all(kim.sessions.ReadMetrics(pb.ReadMetricsRequest(session=session.id)))
+    assert [point.step for page in pages for point in page.points] == [1, 2, 3, 4, 5]
+    assert not any(page.missing_reports for page in pages)
+
+
 async def test_metrics(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent()).connect()
