@@ -28,8 +28,10 @@ class SqliteHistory:
 
     async def close(self) -> None:
         """See History."""
-        await self.telemetry.flush()
-        await self._database.close()
+        try:
+            await self.telemetry.flush()
+        finally:
+            await self._database.close()
 
 
 async def open_history(path: Path | str, *, clock: Clock, run: Offload) -> SqliteHistory:

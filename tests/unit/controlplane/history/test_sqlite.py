@@ -26,6 +26,7 @@ from controlplane.history.values import (
     AuditRow,
     Channel,
     Chunk,
+    DeviceSample,
     NodeSample,
     Recorded,
     SessionQuery,
@@ -334,6 +335,24 @@ async def test_telemetry_held_back_is_written_at_the_end(tmp_path: Path) -> None
     assert len(await history.telemetry.read("n", since=0, until=now + 1)) == 1
     assert history.telemetry.newest() == {}
     await history.close()
+
+
+async def test_a_full_disk_keeps_no_history_from_being_closed(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    history = await reopen(path)
+    writer = history._database._writer
+    pages = writer.execute("PRAGMA page_count").fetchone()[0]
+    writer.execute(f"PRAGMA max_page_count = {pages}")
+    now = SystemClock().time()
+    devices = tuple(DeviceSample(uuid=f"gpu-{number}") for number in range(100))
+    samples = [
+        NodeSample(node=f"n{number}", boot_id="b", sequence=1, at=now, devices=devices)
+        for number in range(50)
+    ]
+    await history.telemetry.record(samples)
+    with pytest.raises(HistoryUnavailable):
+        await history.close()
+    await (await reopen(path)).close()
 
 
 async def test_listing_many_sessions_reads_in_order_of_time(tmp_path: Path) -> None:
