@@ -6,10 +6,12 @@ import errno
 import os
 import sys
 import time
+from contextlib import suppress
 
 import nsml
 from nsml import constants
 from nsml._checkpoints import Checkpoints, remove_tree
+from nsml._frames import MAX_PAYLOAD
 from nsml._model import Model
 from nsml._notice import notice
 from nsml._report import Reporter, encode
@@ -178,20 +180,22 @@ class Session:
     def _checkpoint_record(
         self, name: str, folder: str, files: List[Tuple[str, int]], elapsed: float
     ) -> bytes:
+        record = {
+            "kind": "checkpoint",
+            "time": time.time(),
+            "name": name,
+            "folder": folder,
+            "files": files,
+            "size": sum(size for _, size in files),
+            "elapsed": elapsed,
+        }
         summary = self.reporter.last()
-        return encode(
-            {
-                "kind": "checkpoint",
-                "time": time.time(),
-                "name": name,
-                "folder": folder,
-                "files": files,
-                "size": sum(size for _, size in files),
-                "elapsed": elapsed,
-                "summary": summary,
-                "step": summary.get("step"),
-            }
-        )
+        step = summary.get("step")
+        with suppress(TypeError):  # what was reported may have changed since
+            payload = encode({**record, "summary": summary, "step": step})
+            if len(payload) <= MAX_PAYLOAD:
+                return payload
+        return encode({**record, "summary": {}, "step": step})
 
     def _load_from_afar(
         self, name: str, load_fn: Optional[Function], session: Optional[str]

@@ -136,6 +136,18 @@ class TestSaving:
         assert names_in(tmp_path / "checkpoints") == []
         assert records(tmp_path, "checkpoint") == []
 
+    @pytest.mark.parametrize("then", ["x" * (1 << 20), object()], ids=["large", "changed"])
+    def test_what_was_reported_before_never_costs_a_checkpoint(
+        self, session: Session, tmp_path: Path, then: object
+    ) -> None:
+        history = [0.5]
+        session.reporter.report(step=4, history=history)
+        history.append(then)  # type: ignore[arg-type]
+        session.save(4, save_two)
+        (record,) = records(tmp_path, "checkpoint")
+        assert (record["name"], record["step"], record["summary"]) == ("4", 4, {})
+        assert record["files"] == [["a", 2], ["deep/b", 3]]
+
     def test_a_full_disk_loses_the_checkpoint_and_not_the_training(
         self, session: Session, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
