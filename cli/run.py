@@ -189,8 +189,12 @@ def run(context: click.Context, /, **given: Any) -> int:
         raise click.UsageError("-f and -i write what the program prints: -o goes with --wait")
     if not wish.argv:
         _check_entry(Path.cwd(), wish.entry)
-    packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
-    session = app.call(lambda client: _submit(app, client, wish, packed))
+    try:
+        packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
+        session = app.call(lambda client: _submit(app, client, wish, packed))
+    except KeyboardInterrupt:
+        app.say("\nrun aborted: Interrupted by user")
+        return ExitCode.INTERRUPTED
     if follows:
         # The result is what the program prints; its session is told beside it.
         app.say(_told(session))

@@ -2,6 +2,7 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -120,6 +121,21 @@ def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
     assert process.returncode == 130
     assert b"Traceback" not in said
     assert state.sessions[session.id].state == pb.SESSION_STATE_RUNNING
+
+
+def test_ctrl_c_before_the_answer_aborts(environ, tmp_path):
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(str(tmp_path / "s"))
+        silent.listen()
+        environ = {**environ, "NSML_SERVER": f"unix:{tmp_path / 's'}"}
+        process = start(environ, "run", "-g", "0", "--argv", "--no-code", "--", "true")
+        silent.settimeout(30)
+        connection, _ = silent.accept()
+        with connection:
+            process.send_signal(signal.SIGINT)
+            out, said = process.communicate(timeout=30)
+    assert (process.returncode, out) == (130, b"")
+    assert said == b"\nrun aborted: Interrupted by user\n"
 
 
 def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state):

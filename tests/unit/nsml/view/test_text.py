@@ -1,4 +1,5 @@
 import itertools
+import unicodedata
 
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -107,7 +108,7 @@ def test_what_is_cut_in_the_middle_fits_and_keeps_its_ends(text, cells):
 
 
 def test_widths():
-    assert width("둘째") == 4
+    assert width("둘째") == width(unicodedata.normalize("NFD", "둘째")) == 4
     assert width("e\u0301") == 1
     assert fit("둘째 시도", 5) == "둘째…"
     assert fit_middle("kim/a-long-dataset/12", 11) == "kim/a…et/12"
