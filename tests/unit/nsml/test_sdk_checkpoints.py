@@ -18,7 +18,7 @@ def test_a_checkpoint_is_on_the_disk_before_it_has_its_name(
     fsync = os.fsync
 
     def watched(fd: int) -> None:
-        path = Path(os.readlink(f"/proc/self/fd/{fd}"))
+        path = Path(f"/proc/self/fd/{fd}").readlink()
         synced.append((path.relative_to(root).as_posix(), (root / "1-best").exists()))
         fsync(fd)
 
