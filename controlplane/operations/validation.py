@@ -24,6 +24,7 @@ RETRIED_LOST_AFTER_S: Final = 600.0
 
 MOST_REPLICAS: Final = 64
 MOST_DEVICES: Final = 1_000
+"""Of a whole session: its record names them all."""
 MOST_DATASETS: Final = 16
 MOST_RETRIES: Final = 100
 LONGEST_GRACE_S: Final = 3_600.0
@@ -103,6 +104,9 @@ def validated(wish: Submission) -> SessionSpec:
     replicas = wish.replica_count or 1
     if not 1 <= replicas <= MOST_REPLICAS:
         raise InvalidRequest(f"{replicas} replicas: a gang has 1 to {MOST_REPLICAS}")
+    devices = replicas * wish.resources.device_count
+    if devices > MOST_DEVICES:
+        raise InvalidRequest(f"{devices} GPUs: a session has at most {MOST_DEVICES}")
     if not 0 <= wish.retry_count <= MOST_RETRIES:
         raise InvalidRequest(f"{wish.retry_count} retries: at most {MOST_RETRIES}")
     grace = DEFAULT_GRACE_S if wish.grace_s is None else wish.grace_s
@@ -179,8 +183,6 @@ def _check_resources(resources: Resources) -> None:
             f"{gpu / WHOLE_DEVICE:g} GPUs",
             why="a share is of one device; more than one GPU is a whole number of them",
         )
-    if gpu > MOST_DEVICES * WHOLE_DEVICE:
-        raise InvalidRequest(f"{gpu // WHOLE_DEVICE} GPUs: a replica has at most {MOST_DEVICES}")
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:

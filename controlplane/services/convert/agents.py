@@ -23,6 +23,12 @@ if TYPE_CHECKING:
     from controlplane.operations.orders import Assignment, Orders
 
 # The contract's names of our values, by value; messages take them as they are.
+MOST_NOTE_CHARS: Final = 4096
+"""Of what a node says for people to read; the rest is cut off."""
+MOST_NODE_DEVICES: Final = 256
+MOST_FACT_BYTES: Final = 256
+"""In each text that a node says of itself: sessions keep those of their devices, in one record."""
+
 _CAUSES_BACK: Final = {sessions_pb2.Cause.Value(CAUSES[one]): one for one in Cause}
 _CHANNELS: Final = {one: f"CHANNEL_{one.name}" for one in Channel}
 _REPORTED: Final = tuple(phase for phase in ReplicaPhase if phase.value != "PLACED")
@@ -44,6 +50,9 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
     )
     if len({device.uuid for device in devices}) != len(devices):
         raise InvalidRequest("two devices have one uuid")
+    if len(devices) > MOST_NODE_DEVICES:
+        raise InvalidRequest(f"{len(devices)} devices: a node has at most {MOST_NODE_DEVICES}")
+    _check_facts(message)
     node = Node(
         name=message.node,
         boot_id=message.boot_id,
@@ -58,7 +67,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         pod=message.pod,
         host=message.host,
         owner=message.owner,
-        device_note=message.device_note,
+        device_note=message.device_note[:MOST_NOTE_CHARS],
         registered_at=now,
     )
     return Registration(
@@ -67,6 +76,17 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         highest_term=message.highest_term,
         replicas=tuple(to_report(one, message.node, now) for one in message.replicas),
     )
+
+
+def _check_facts(message: agents_pb2.Register) -> None:
+    texts = [message.boot_id, message.agent_version, message.pod, message.host, message.owner]
+    for device in message.devices:
+        texts += [device.uuid, device.model]
+    longest = max(texts, key=lambda text: len(text.encode()))
+    if len(longest.encode()) > MOST_FACT_BYTES:
+        raise InvalidRequest(
+            f"{longest[:40]!r}... is no fact of a node", why=f"over {MOST_FACT_BYTES} bytes"
+        )
 
 
 def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Report:
@@ -82,7 +102,7 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
         ended = Exit(
             cause=cause,
             exit_code=message.exit.exit_code,
-            message=message.exit.message[:4096],
+            message=message.exit.message[:MOST_NOTE_CHARS],
             started_at=time_of(message.exit.started_at),
             ended_at=time_of(message.exit.ended_at),
             ran_for_s=seconds_of(message.exit.ran_for),

@@ -271,6 +271,15 @@ async def test_what_can_never_fit_is_refused_once_there_are_nodes() -> None:
             await submitter.check(replace(nine, request_id="r2"))
 
 
+async def test_a_gang_of_more_devices_than_a_record_names_is_refused() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        sixteen = Resources(gpu_thousandths=16_000)
+        await submitter.submit(wish("r1", resources=sixteen, replica_count=62))
+        with pytest.raises(InvalidRequest, match=r"^1008 GPUs: a session has at most 1000$"):
+            await submitter.submit(wish("r2", resources=sixteen, replica_count=63))
+
+
 async def test_no_queue_is_refused_when_nothing_is_free() -> None:
     async with desk() as at:
         submitter = await at.submitter()

@@ -114,6 +114,21 @@ async def test_an_agent_of_another_platform_is_refused(rig: Rig) -> None:
     assert "later leader" in ahead.error.details()
 
 
+async def test_what_no_record_would_hold_is_no_fact_of_a_node(rig: Rig) -> None:
+    """Sessions name their devices: a gang on such nodes would be more than the store takes."""
+    kim = await rig.user("kim")
+    wordy, wide = await rig.agent("a", gpus=8), await rig.agent("b", gpus=257)
+    for device in wordy.register.devices:
+        device.uuid += "x" * 200_000
+    for agent in (wordy, wide):
+        await agent.connect()
+        assert refusal(agent.error)[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+    noted = await (await rig.agent("c", device_note="w" * 100_000)).connect()
+    assert len((await nodes(rig, kim))["c"].device_note) == 4096
+    await kim.submit()
+    await noted.assignments(1)
+
+
 async def test_the_first_message_must_register(rig: Rig) -> None:
     agent = await rig.agent("a")
     call = agent.stubs.agents._stub.Control(metadata=agent.stubs.metadata)
