@@ -97,6 +97,22 @@ async def test_knowing_a_digest_is_no_right_to_use_it(rig: Rig) -> None:
     assert (await refused(read(lee, root)))[0] == "NOT_FOUND"
 
 
+async def test_the_code_of_a_private_session_is_its_owners_while_it_lives(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    manifest, blobs = tree(main=b"print('the secret of kim')")
+    await send(kim, blobs)
+    session = await kim.submit(bundle_digest=manifest.digest)
+    assert await read(kim, manifest.digest, *blobs) == blobs
+    assert (await refused(read(lee, manifest.digest)))[0] == "NOT_FOUND"
+    assert (await refused(lee.submit(bundle_digest=manifest.digest)))[1] == "MISSING_BLOBS"
+    await kim.sessions.UpdateSession(
+        sessions_pb2.UpdateSessionRequest(
+            session=session.id, visibility=resources_pb2.VISIBILITY_PUBLIC
+        )
+    )
+    assert await read(lee, manifest.digest, *blobs) == blobs
+
+
 def listing(*digests: str) -> Manifest:
     """A manifest of files that are said to be these blobs."""
     return build(
