@@ -5,6 +5,7 @@ Every change is one transaction that compares what it was decided on; a lost rac
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -68,6 +69,8 @@ class Accounts:
         self._identities = identities
         self._clock = clock
         self._random_bytes = random_bytes
+        # One at a time, or all that come at once would find room for one.
+        self._counting = asyncio.Lock()
 
     async def create_user(self, name: str, role: Role, team: str) -> User:
         """Make a user.
@@ -121,6 +124,10 @@ class Accounts:
         life_s = life_s or DEFAULT_TOKEN_LIFE_S
         if not 0 < life_s <= LONGEST_TOKEN_LIFE_S:
             raise InvalidRequest("a token is valid for more than nothing and at most a year")
+        async with self._counting:
+            return await self._create_token(user, life_s)
+
+    async def _create_token(self, user: str, life_s: float) -> IssuedToken:
         owner = await self._stored_user(user)
         tokens = await self._tokens_of(user)
         expired = [item for item in tokens if self._has_expired(item)]

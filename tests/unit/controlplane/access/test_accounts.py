@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -13,9 +14,10 @@ import structlog
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, MOST_TOKENS
+from controlplane.access.accounts import DAY_S, LONGEST_TOKEN_LIFE_S, MOST_TOKENS, Accounts
 from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
 from controlplane.access.files import write_private
+from controlplane.access.identities import Identities
 from controlplane.access.limiter import MOST_ADDRESSES, FailureLimiter, address_of
 from controlplane.access.records import USERS
 from controlplane.access.secret import parse_secret
@@ -27,7 +29,9 @@ from controlplane.domain.errors import (
     StateConflict,
 )
 from controlplane.domain.identity import NodeCaller, Role, UserCaller
+from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DeletePrefix, Transaction
+from nsml.clock import in_thread
 
 from .conftest import Door, HandClock
 
@@ -141,6 +145,21 @@ async def test_tokens_of_a_user_are_bounded_and_expired_ones_make_room(door: Doo
     door.clock.advance(DAY_S)
     await door.accounts.create_token("kim")
     assert (await dump(door)).count(b"access/token/") == 1
+
+
+async def test_tokens_that_are_asked_for_at_once_are_bounded_too(
+    clock: HandClock, tmp_path: Path
+) -> None:
+    async with EmbeddedStore(tmp_path / "store.db", clock=clock, run=in_thread) as store:
+        identities = Identities(store, clock)
+        following = asyncio.create_task(identities.run())
+        accounts = Accounts(store, identities, clock=clock, random_bytes=secrets.token_bytes)
+        await accounts.create_user("kim", Role.MEMBER, "")
+        asked = [accounts.create_token("kim") for _ in range(2 * MOST_TOKENS)]
+        outcomes = await asyncio.gather(*asked, return_exceptions=True)
+        following.cancel()
+        await asyncio.wait([following])
+    assert sum(isinstance(outcome, StateConflict) for outcome in outcomes) == MOST_TOKENS
 
 
 async def test_first_start_makes_an_administrator_once(door: Door, tmp_path: Path) -> None:
