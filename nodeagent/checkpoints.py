@@ -132,7 +132,7 @@ class Uploads:
         self._tell()
 
     async def add(self, checkpoint: SavedCheckpoint) -> None:
-        """Note a checkpoint; on return a killed agent's successor knows of it.
+        """Note a checkpoint; on return the next agent knows of it, whatever ends this one.
 
         Waits while others hold too much: whoever saves faster than can be sent is heard later.
         """
@@ -235,7 +235,9 @@ class Uploads:
 
 
 def _write_note(path: Path, pending: Sequence[SavedCheckpoint]) -> None:
-    write_atomically(path, json.dumps([asdict(item) for item in pending]).encode())
+    content = json.dumps([asdict(item) for item in pending]).encode()
+    # The record is passed on after this: a loss of power must not leave it the only one that knows.
+    write_atomically(path, content, is_durable=True)
 
 
 def _size(checkpoint: SavedCheckpoint) -> int:

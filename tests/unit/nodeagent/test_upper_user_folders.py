@@ -199,6 +199,21 @@ async def test_what_is_pending_survives_the_agent(bench: Bench) -> None:
     assert bench.committed("best") == {"w": b"1"}
 
 
+async def test_what_is_pending_is_on_disk(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed = []
+    flush = os.fsync
+
+    def noting(descriptor: int) -> None:
+        flush(descriptor)
+        flushed.append(os.readlink(f"/proc/self/fd/{descriptor}"))  # noqa: PTH115
+
+    monkeypatch.setattr(os, "fsync", noting)
+    await bench.uploads.add(bench.save("best", 1, w="1"))
+    note, folder = flushed
+    assert Path(note).name.startswith(".uploads.json")
+    assert folder == str(bench.folder.path)
+
+
 @pytest.mark.parametrize(
     "folder", ["../../secret", "/etc", "1-x/../../..", "", ".", "a//b", "link", "link/model"]
 )
