@@ -176,6 +176,22 @@ def test_atomic_writes_replace(tmp_path: Path, is_durable: bool) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["file"]
 
 
+def test_a_durable_write_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "file"
+    synced: list[tuple[int, bool]] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, path.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", watched)
+    write_atomically(path, b"content", is_durable=True)
+    assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
 def test_a_filesystem_is_flushed_or_the_caller_hears_of_it(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("content")
     flush_filesystem(tmp_path)

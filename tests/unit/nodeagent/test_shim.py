@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -39,3 +40,21 @@ def test_a_file_that_the_disk_took_in_part_never_gets_its_name(tmp_path: Path) -
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, limits)
     assert not (tmp_path / "exit.json").exists()
+
+
+def test_an_exit_record_is_on_the_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    record = tmp_path / "exit.json"
+    synced: list[tuple[int, bool]] = []
+    fsync = os.fsync
+
+    def watched(descriptor: int) -> None:
+        synced.append((os.fstat(descriptor).st_ino, record.exists()))
+        fsync(descriptor)
+
+    monkeypatch.setattr("os.fsync", watched)
+    claim = {"pid": 1, "start_ticks": 1, "boot_id": "b"}
+    spec = {"namespace": None, "time_limit_s": None}
+    shim.Shim(str(tmp_path), spec, claim).write_exit_record()
+    assert synced == [(record.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
