@@ -208,10 +208,7 @@ class _Relay:
         """Until the call is over."""
         async with TaskGroup() as group:
             giving = group.create_task(self._give())
-            if not await self._take():
-                # It takes nothing more; it may still speak.
-                await giving
-                await _drain(self._call)
+            await self._take()
             giving.cancel()
 
     async def _give(self) -> None:
@@ -230,20 +227,24 @@ class _Relay:
             return await asyncio.get_running_loop().sock_recv(self._program, _FRAME_BYTES)
         return b""
 
-    async def _take(self) -> bool:
-        """Pass on what comes for the program, until the call is over; False if it takes no more."""
+    async def _take(self) -> None:
+        """Pass on what comes for the program, until the call is over.
+
+        A program that takes nothing more may still speak: what comes for it is dropped then.
+        """
         loop = asyncio.get_running_loop()
+        takes = True
         while (frame := await self._call.read()) is not _EOF:
-            try:
-                await loop.sock_sendall(self._program, frame.data)
-            except OSError:
-                return False
+            if takes:
+                try:
+                    await loop.sock_sendall(self._program, frame.data)
+                except OSError:
+                    takes = False
             if frame.end:
                 self._shut(socket.SHUT_WR)
             if frame.gone:
                 self._is_unwanted = True
                 self._shut(socket.SHUT_RD)
-        return True
 
     def _shut(self, way: int) -> None:
         with suppress(OSError):  # the program was first

@@ -245,6 +245,24 @@ async def test_the_end_of_the_call_closes_the_programs_connection(bench: Bench, 
         await ended.wait()
 
 
+async def test_the_end_of_the_call_is_heard_of_a_program_that_takes_nothing(bench: Bench) -> None:
+    shut = asyncio.Event()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.get_extra_info("socket").shutdown(socket.SHUT_RD)
+        shut.set()
+        await asyncio.Event().wait()
+
+    async with program(bench.path(), serve):
+        far = await bench.open()
+        await shut.wait()
+        far.say(b"nobody hears it")
+        far.down.put_nowait(None)
+        async with asyncio.timeout(20):
+            while bench.tunnels._open:  # noqa: ASYNC110 - looked at from outside
+                await asyncio.sleep(0.01)
+
+
 async def test_ten_megabytes_there_and_back_on_many_at_once(bench: Bench) -> None:
     async def one(number: int) -> None:
         far = await bench.open()
