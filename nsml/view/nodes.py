@@ -56,8 +56,18 @@ def _gpus(node: Node, _now: float) -> str:
     return f"{text} {SIMULATED}" if is_simulated(node) else text
 
 
+def _is_measured(node: Node) -> bool:
+    """Whether this leader has had a measurement: no machine uses no memory at all."""
+    return node.memory_used_bytes > 0
+
+
+def _cpu_load(node: Node, _now: float) -> str:
+    return f"{node.cpu_percent:.0f}%" if _is_measured(node) else "-"
+
+
 def _memory(node: Node, _now: float) -> str:
-    return f"{memory_text(node.memory_used_bytes)}/{memory_text(node.capacity.memory_bytes)}"
+    used = memory_text(node.memory_used_bytes) if _is_measured(node) else "-"
+    return f"{used}/{memory_text(node.capacity.memory_bytes)}"
 
 
 COLUMNS: tuple[Column[Node], ...] = (
@@ -69,7 +79,7 @@ COLUMNS: tuple[Column[Node], ...] = (
         title="CPUs",
         cell=lambda n, _: _share(n.allocated.cpu_thousandths, n.capacity.cpu_thousandths),
     ),
-    Column(key="load", title="CPU %", cell=lambda n, _: f"{n.cpu_percent:.0f}%"),
+    Column(key="load", title="CPU %", cell=_cpu_load),
     Column(key="memory", title="Memory", cell=_memory),
     Column(
         key="contact",
@@ -179,8 +189,8 @@ def record(node: Node) -> dict[str, Any]:
         ),
         "capacity": _resources(node.capacity),
         "allocated": _resources(node.allocated),
-        "cpu_percent": round(node.cpu_percent, 3),
-        "memory_used_bytes": node.memory_used_bytes,
+        "cpu_percent": round(node.cpu_percent, 3) if _is_measured(node) else None,
+        "memory_used_bytes": node.memory_used_bytes if _is_measured(node) else None,
         "device_note": node.device_note or None,
         "simulated": is_simulated(node),
         "devices": [device_record(NodeDevice(node=node, use=use)) for use in node.devices],
