@@ -66,6 +66,14 @@ def test_what_was_packed_comes_out(folder: Path, tmp_path: Path) -> None:
     assert [path.name for path in target.parent.iterdir()] == ["way"]
 
 
+def test_a_chunk_of_another_size_than_was_told_leaves_nothing(tmp_path: Path) -> None:
+    """What is told is what quotas and limits look at."""
+    lie = Entry(path="a", mode=0o644, size=1, chunks=(ChunkRef(REF.digest, 1),))
+    with pytest.raises(BlobCorrupt):
+        extract(build([lie]), lambda _: CONTENT, tmp_path / "out")
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.usefixtures("system")
 def test_a_dataset_is_laid_out_read_only(folder: Path, tmp_path: Path) -> None:
     packed = pack(folder)
