@@ -149,7 +149,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             while link.tunnels:
                 yield tunnel_message(link.tunnels.pop(0))
             term = self._term()
-            if link.wants_orders and term:
+            if not term:  # lost while the agent registered, so that nobody closed the link
+                raise NotLeader(self._leader_address())
+            if link.wants_orders:
                 link.wants_orders = False
                 orders = orders_for(self._state, link.node)
                 # Of no newer revision, too: of two records the older one may be heard of last.

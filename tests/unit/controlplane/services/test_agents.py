@@ -284,6 +284,25 @@ async def test_the_other_control_plane_takes_over() -> None:
             await kim.reaches(session.id, "SUCCEEDED")
 
 
+async def test_an_agent_that_registers_while_the_lead_is_lost_is_sent_away(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = rig.plane.contacts.connect
+
+    def connect_too_late(*facts: Any) -> Any:
+        monkeypatch.setattr(type(rig.plane.leading), "term", 0)
+        return connect(*facts)
+
+    monkeypatch.setattr(rig.plane.contacts, "connect", connect_too_late)
+    agent = await (await rig.agent()).connect()
+
+    async def told() -> bool:
+        return agent.error is not None
+
+    await until(told, "the agent is told")
+    assert refusal(agent.error)[:2] == ("UNAVAILABLE", "NOT_LEADER")
+
+
 class LateToTell:
     """A store whose watches of everything tell nothing while `tells` is not set."""
 
