@@ -736,11 +736,13 @@ async def test_a_shim_whose_folder_is_gone_ends(real: Bench) -> None:
     async with real.new_driver() as driver:
         await driver.start(spec)
         await real.ready(spec)
-        shim = json.loads(real.folders.of(spec.replica_id).shim.read_bytes())["pid"]
-        child = json.loads(real.folders.of(spec.replica_id).shim.read_bytes())["child"]
+        note = real.folders.of(spec.replica_id).shim
+        # The program may be heard of before the shim has written down which it is.
+        await until(lambda: "child" in json.loads(note.read_bytes()))
+        said = json.loads(note.read_bytes())
         shutil.rmtree(real.folders.path)
-        os.kill(child, signal.SIGKILL)
-        await until(lambda: not Path(f"/proc/{shim}").exists())
+        os.kill(said["child"], signal.SIGKILL)
+        await until(lambda: not Path(f"/proc/{said['pid']}").exists())
 
 
 async def test_twenty_megabytes_of_output(real: Bench) -> None:
