@@ -286,3 +286,39 @@ async def test_a_slow_reader_of_a_log_is_shown_every_attempt() -> None:
 
 def log_chunk(attempt: int, data: bytes) -> Chunk:
     return Chunk(stream=LOG._replace(attempt=attempt), first=0, last=len(data) - 1, data=data)
+
+
+@pytest.mark.parametrize("what", ["read_log", "read_metrics"])
+async def test_what_comes_with_the_end_behind_a_look_reaches_followers(
+    what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A session may end right after its streams were read: what it left then is read too."""
+    channel = Channel.LOG if what == "read_log" else Channel.METRIC
+    stream = LOG._replace(channel=channel)
+    last = (
+        Chunk(stream=stream, first=0, last=4, data=b"hello")
+        if channel is Channel.LOG
+        else Chunk(stream=stream, first=1, last=1, records=(b'{"kind":"metric","values":{"a":1}}',))
+    )
+    async with behind() as plane:
+        plane.state.put_session(SESSION, await plane.write(SESSION))
+        sound = getattr(plane.history.streams, what)
+        looks = 0
+
+        async def read(*arguments: Any, **named: Any) -> Any:
+            nonlocal looks
+            looks += 1
+            page = await sound(*arguments, **named)
+            if looks == 1:
+                await plane.history.streams.append([last])
+                plane.state.put_session(ENDED, await plane.write(ENDED))
+            return page
+
+        monkeypatch.setattr(plane.history.streams, what, read)
+        followers = Followers(state=plane.state, history=plane.history)
+        if channel is Channel.LOG:
+            pages: Any = followers.log(SESSION.id, LogPosition(), follow=True)
+        else:
+            pages = followers.metrics(SESSION.id, names=(), after=0, follow=True)
+        async with asyncio.timeout(10):
+            assert len([page async for page in pages]) == 1
