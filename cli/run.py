@@ -333,10 +333,21 @@ async def _submit(app: App, client: Client, wish: Wish, packed: Packed | None) -
         if packed is not None:
             await client.sessions.check(request)
             await _send(app, client, packed)
-        return await _settled(client, await client.sessions.create(request))
+        return await _settled(client, await _created(client, request))
     except NotFound:
         for reference in wish.datasets:
             await _check_dataset(client, reference)
+        raise
+
+
+async def _created(client: Client, request: CreateSessionRequest) -> Session:
+    """The session; who gets no answer learns that it may have been made all the same."""
+    from nsml.client.errors import Unavailable
+
+    try:
+        return await client.sessions.create(request)
+    except Unavailable as error:
+        error.advice = "nsml ps -a    shows whether it was submitted all the same"
         raise
 
 

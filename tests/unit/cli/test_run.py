@@ -2,6 +2,7 @@ import json
 import os
 import threading
 
+import grpc
 import pytest
 
 from nsml.v1 import resources_pb2
@@ -27,6 +28,15 @@ def test_a_run_sends_the_folder_and_says_what_next(nsml, state, project):
     assert nsml("command", "@last").stdout == (
         """nsml run -g 2 -a '--lr 0.1 --name '"'"'two words'"'"'' -m 'first try'\n"""
     )
+
+
+def test_a_run_without_an_answer_says_how_to_see_what_came_of_it(nsml, state, project, monkeypatch):
+    monkeypatch.setattr("nsml.client.calls._CREATE_RETRIES_S", ())
+    state.fail_next["CreateSession"] = grpc.StatusCode.UNAVAILABLE
+    result = nsml("run", check=False)
+    assert result.code == 3
+    assert "try: nsml ps -a" in result.stderr
+    assert only_session(state).name == "kim/None/1"
 
 
 def test_a_run_that_waits_says_so_and_why(nsml, state, project):
