@@ -42,13 +42,21 @@ _SESSIONS = {
     "GetSession": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ListSessions": Row(Door.USER, "Only visible sessions are listed."),
     "WatchSessions": Row(Door.USER, "Only visible sessions are sent, as of each change."),
-    "StopSession": Row(Door.USER, "Own sessions; administrators all. Invisible ones: NOT_FOUND."),
-    "RemoveSession": Row(Door.USER, "Own sessions; administrators all. Invisible ones: NOT_FOUND."),
-    "UpdateSession": Row(Door.USER, "Own sessions; administrators all. Invisible ones: NOT_FOUND."),
+    "StopSession": Row(
+        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+    ),
+    "RemoveSession": Row(
+        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+    ),
+    "UpdateSession": Row(
+        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+    ),
     "ReadLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ReadMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ListMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
-    "OpenTunnel": Row(Door.USER, "Own sessions; administrators all. Invisible ones: NOT_FOUND."),
+    "OpenTunnel": Row(
+        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+    ),
 }
 
 _AGENTS = {

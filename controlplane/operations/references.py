@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from controlplane.domain.errors import AmbiguousReference, NotFound
+from controlplane.domain.errors import AmbiguousReference, Denied, NotFound
 from controlplane.domain.identity import NodeCaller, User, UserCaller, may_change, may_see
 from controlplane.domain.names import SessionReference, parse_reference
 from controlplane.history.values import SessionQuery
@@ -39,10 +39,17 @@ class References:
         return session
 
     async def find_own(self, caller: UserCaller, text: str) -> Session:
-        """Like `find`, for a change: somebody else's is answered as if it were not there."""
+        """Like `find`, for a change.
+
+        Raises:
+            Denied: the caller sees it, but it is somebody else's.
+        """
         session = await self.find(caller, text)
         if not may_change(caller, owner=session.owner):
-            raise _not_found(text)
+            raise Denied(
+                f"session {session.name} is {session.owner}'s",
+                why="only its owner and administrators change it",
+            )
         return session
 
     async def find_for_node(self, caller: NodeCaller, text: str, for_session: str) -> Session:

@@ -140,8 +140,8 @@ class SessionServiceServicer:
     def StopSession(self, request, context):
         """Ask a session to stop: SIGTERM, its grace, SIGKILL. The answer means that the wish is durable.
         FAILED_PRECONDITION with reason ALREADY_ENDED when there is nothing to stop.
-        Callers: the owner, administrators. Errors: NOT_FOUND, also for a visible session of
-        somebody else. Repeating it may shorten the grace, never lengthen it.
+        Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a
+        visible session of somebody else. Repeating it may shorten the grace, never lengthen it.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -150,9 +150,9 @@ class SessionServiceServicer:
     def RemoveSession(self, request, context):
         """Remove an ended session with its streams and checkpoints. FAILED_PRECONDITION with
         reason STILL_LIVE when it has not ended.
-        Callers: the owner, administrators. Errors: NOT_FOUND, also for a visible session of
-        somebody else; UNAVAILABLE while a session that ended just now is being recorded. What it saved
-        cannot be had back.
+        Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a visible
+        session of somebody else; UNAVAILABLE while one that ended just now is being recorded. What it
+        saved cannot be had back.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -160,8 +160,8 @@ class SessionServiceServicer:
 
     def UpdateSession(self, request, context):
         """Change the memo or the visibility.
-        Callers: the owner, administrators. Errors: NOT_FOUND, also for a visible session of somebody
-        else; RESOURCE_EXHAUSTED (a memo over 4 KiB); INVALID_ARGUMENT (a memo with NUL).
+        Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a visible
+        session of somebody else; RESOURCE_EXHAUSTED (a memo over 4 KiB); INVALID_ARGUMENT (a memo with NUL).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -92,13 +92,17 @@ async def test_somebody_elses_private_session_is_not_there(rig: Rig) -> None:
     assert (await lee.get(shared.name)).id == shared.id
     assert (await lee.get(public.name)).id == public.id
     assert (await root.get(private.name)).id == private.id
-    for session in (private, shared, public):
+    for session, code in (
+        (private, "NOT_FOUND"),
+        (shared, "PERMISSION_DENIED"),
+        (public, "PERMISSION_DENIED"),
+    ):
         stop = pb.StopSessionRequest(session=session.name)
-        assert (await refused(lee.sessions.StopSession(stop)))[0] == "NOT_FOUND"
+        assert (await refused(lee.sessions.StopSession(stop)))[0] == code
         remove = pb.RemoveSessionRequest(session=session.name)
-        assert (await refused(lee.sessions.RemoveSession(remove)))[0] == "NOT_FOUND"
+        assert (await refused(lee.sessions.RemoveSession(remove)))[0] == code
         update = pb.UpdateSessionRequest(session=session.name, memo="mine")
-        assert (await refused(lee.sessions.UpdateSession(update)))[0] == "NOT_FOUND"
+        assert (await refused(lee.sessions.UpdateSession(update)))[0] == code
     listed = await lee.sessions.ListSessions(pb.ListSessionsRequest())
     assert {one.id for one in listed.sessions} == {shared.id, public.id}
     stopped = await root.sessions.StopSession(pb.StopSessionRequest(session=private.name))
