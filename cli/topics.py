@@ -21,7 +21,7 @@ How to name a session
 
   kim/mnist/3     its full name: USER/DATASET/N; USER/None/N without a dataset
   mnist/3, 3      short forms, of your own sessions
-  @last, @2, @3   your last one, the one before, and so on
+  @last, @2, @3   your last one, the one before, and so on to @1000
   s4k...          its id (nsml getid)
   'kim/mnist/1*'  every session that fits, in quotes: stop, rm, logs, plot
   -               names from stdin: nsml ps -o name | nsml stop -

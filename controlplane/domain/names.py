@@ -18,6 +18,9 @@ MOST_CHECKPOINT_NAME = 512
 LONGEST_REFERENCE = 256
 """Characters in a reference to a session: more than any name has."""
 
+FURTHEST_BACK = 1_000
+"""The K of the last @K: to find one, all newer ones are read."""
+
 _USER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
@@ -100,7 +103,7 @@ def parse_reference(text: str) -> SessionReference:
     if text == "@last":
         return SessionReference(recent=1)
     if re.fullmatch(r"@[1-9][0-9]{0,5}", text):
-        return SessionReference(recent=int(text[1:]))
+        return SessionReference(recent=_recent(text))
     parts = text.split("/") if len(text) <= LONGEST_REFERENCE else [""]
     if _NUMBER.fullmatch(parts[-1]) and all(parts):
         number = int(parts[-1])
@@ -114,3 +117,14 @@ def parse_reference(text: str) -> SessionReference:
         f"{text[:80]!r} does not name a session",
         attempt="USER/DATASET/N, DATASET/N, N, an id, @last or @2",
     )
+
+
+def _recent(text: str) -> int:
+    count = int(text[1:])
+    if count > FURTHEST_BACK:
+        raise InvalidRequest(
+            f"{text} counts too far back",
+            why=f"@{FURTHEST_BACK} is the last that is counted to",
+            attempt="the name of the session: nsml ps -a",
+        )
+    return count

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from controlplane.domain.errors import AmbiguousReference, Denied, NotFound
 from controlplane.domain.identity import NodeCaller, User, UserCaller, may_change, may_see
 from controlplane.domain.names import SessionReference, parse_reference
-from controlplane.history.values import SessionQuery
+from controlplane.history.values import SessionQuery, SessionRecord
 from controlplane.operations import records
 
 if TYPE_CHECKING:
@@ -115,39 +115,44 @@ class References:
             row = await catalogue.session(reference.id)
         else:
             row = await catalogue.session_by_name(reference.name)
-        return records.decode_session(row.record) if row else None
+        return _decoded(row) if row else None
 
     async def _recent(self, caller: UserCaller, count: int) -> Session | None:
         """The count-th last of the caller's own."""
-        own = self._live(lambda session: session.owner == caller.user.name)
+        live = self._live(lambda session: session.owner == caller.user.name)
         page = await self._history.catalogue.sessions(
             SessionQuery(viewer=caller.user, owners=(caller.user.name,)), limit=count
         )
-        own |= {
-            row.id: records.decode_session(row.record) for row in page.sessions if row.id not in own
-        }
-        ordered = sorted(own.values(), key=lambda one: (one.created_at, one.id), reverse=True)
-        return ordered[count - 1] if len(ordered) >= count else None
+        ended = [row for row in page.sessions if row.id not in live]
+        own: list[Session | SessionRecord] = [*live.values(), *ended]
+        own.sort(key=_age, reverse=True)
+        return _decoded(own[count - 1]) if len(own) >= count else None
 
     async def _by_number(self, caller: UserCaller, number: int) -> Session | None:
         owner, end = caller.user.name, f"/{number}"
-        found = self._live(lambda one: one.owner == owner and one.name.endswith(end))
+        live = self._live(lambda one: one.owner == owner and one.name.endswith(end))
         page = await self._history.catalogue.sessions(
             SessionQuery(viewer=caller.user, owners=(owner,), name_glob=f"{owner}/*{end}")
         )
-        found |= {
-            row.id: records.decode_session(row.record)
-            for row in page.sessions
-            if row.id not in found
-        }
+        ended = [row for row in page.sessions if row.id not in live]
+        found: list[Session | SessionRecord] = [*live.values(), *ended]
         if len(found) > 1:
-            names = tuple(sorted(session.name for session in found.values()))
+            names = tuple(sorted(one.name for one in found))
             raise AmbiguousReference(str(number), names)
-        return next(iter(found.values()), None)
+        return _decoded(found[0]) if found else None
 
     def _live(self, fits: Callable[[Session], bool]) -> dict[str, Session]:
         sessions = (stored.value for stored in self._state.sessions.values())
         return {session.id: session for session in sessions if fits(session)}
+
+
+def _age(one: Session | SessionRecord) -> tuple[float, str]:
+    return (one.created_at, one.id)
+
+
+def _decoded(found: Session | SessionRecord) -> Session:
+    """A row is decoded when it is the one that is meant: of a thousand that would keep all waiting."""
+    return records.decode_session(found.record) if isinstance(found, SessionRecord) else found
 
 
 def _not_found(text: str) -> NotFound:

@@ -77,6 +77,14 @@ def test_a_reference_longer_than_any_name_is_none():
         names.parse_reference("x" * names.LONGEST_REFERENCE + "/mnist/12")
 
 
+def test_one_counts_a_thousand_sessions_back_and_no_further():
+    assert names.parse_reference("@1000").recent == names.FURTHEST_BACK
+    with pytest.raises(InvalidRequest, match="@1001") as caught:
+        names.parse_reference("@1001")
+    assert "@1000" in caught.value.why
+    assert "nsml ps -a" in caught.value.attempt
+
+
 @given(st.text())
 def test_any_text_is_a_reference_or_refused(text):
     try:
