@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
+import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -71,6 +72,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         held = HeldDevices(clock)
         probe = _probe(settings, clock, held)
         isolation = await in_thread(lambda: _isolation(settings))
+        # only now: programs are given the limit that was found
+        _open_as_many_files_as_allowed()
         host = HostProbe(settings.data)
         devices = await _devices(probe)
         runtime = ProcessDriver(
@@ -172,6 +175,12 @@ def _log_to_stderr() -> None:
         wrapper_class=structlog.make_filtering_bound_logger(logging.INFO),
         logger_factory=structlog.WriteLoggerFactory(file=cast("TextIO", LossyText(sys.stderr))),
     )
+
+
+def _open_as_many_files_as_allowed() -> None:
+    """Each program may hold a few of the agent's descriptors, and there are many programs."""
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
 def _token(settings: Settings) -> str | None:

@@ -22,7 +22,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource  # noqa: F401 - os.wait4 imports it: once, and not in every forked shim
+import resource
 import signal
 import sys
 import time
@@ -301,6 +301,9 @@ def _fork_program(folder: str, spec: dict, output: int, report: int) -> int:  # 
         if os.getppid() not in (shim, 0):
             os._exit(_START_FAILED_CODE)
         _prepare_streams(output)
+        # the agent's own limit is higher than select() can count
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
         if not spec["namespace"]:
             _exec_program(spec, report)
         namespaces.enter_root(os.path.join(folder, "root"), spec["namespace"]["mounts"])

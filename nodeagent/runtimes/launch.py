@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -130,17 +131,25 @@ def environment_of(spec: ReplicaSpec, layout: Layout) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What every start on this machine has in common; `system` is the plan's fixed part."""
+    """What every start on this machine has in common.
+
+    `open_files` is the soft limit of descriptors that programs begin with; `system` is the plan's
+    fixed part.
+    """
 
     boot_id: str
     with_pid: bool
+    open_files: int
     system: Sequence[MountEntry]
 
 
 def this_machine(*, with_pid: bool) -> Machine:
     """Read what starts need to know of the machine, once."""
     boot_id = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return Machine(boot_id=boot_id, with_pid=with_pid, system=_system_entries())
+    open_files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return Machine(
+        boot_id=boot_id, with_pid=with_pid, open_files=open_files, system=_system_entries()
+    )
 
 
 def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dict[str, Any]:
@@ -165,6 +174,7 @@ def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dic
         "lost_after_s": spec.lost_after_s,
         "memory_bytes": spec.memory_bytes,
         "cpus": spec.cpus,
+        "open_files": machine.open_files,
     }
 
 

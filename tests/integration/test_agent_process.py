@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import resource
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
@@ -127,6 +128,39 @@ async def test_a_program_and_its_end(node: Node, platform: ScriptedPlatform) -> 
     report = await platform.phase(OTHER, pb.REPLICA_PHASE_FINALIZED)
     assert report.exit.cause == sessions.CAUSE_COMPLETED
     await until(lambda: not list((node.data / "replicas").iterdir()))
+
+
+FEW_FILES = 200
+CROWD = """
+import os, resource, socket
+os.chdir(os.environ["NSML_RUN_DIR"])
+held = []
+for _ in range(16):
+    client = socket.socket(socket.AF_UNIX)
+    client.connect("socket")
+    held.append(client)
+print(resource.getrlimit(resource.RLIMIT_NOFILE))
+held[0].sendall(b"{}\\n")
+print(held[0].recv(100))
+held[0].recv(1)
+"""
+
+
+async def test_programs_cannot_use_up_the_agents_descriptors(
+    node: Node, platform: ScriptedPlatform
+) -> None:
+    await node.end()
+    found = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (FEW_FILES, found[1]))
+    try:
+        await node.start()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, found)
+    crowd = [session_id(number) for number in range(1, 17)]
+    await platform.order(*[assignment(one, *python(CROWD)) for one in crowd])
+    for one in crowd:
+        await platform.until(lambda one=one: b"INVALID" in platform.log(one))  # type: ignore[misc]
+        assert platform.log(one).startswith(f"({FEW_FILES}, {found[1]})\n".encode())
 
 
 async def test_a_program_that_cannot_be_started(node: Node, platform: ScriptedPlatform) -> None:
