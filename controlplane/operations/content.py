@@ -35,7 +35,13 @@ BATCH_BYTES: Final = 4 << 20
 BATCH_BLOBS: Final = 512
 
 REMEMBERED: Final = 4_096
-"""Manifests that are known to be complete, roots that callers were shown, and that they sent."""
+"""Manifests that are known to be complete."""
+
+REMEMBERED_EACH: Final = 1_024
+"""Roots that one caller was shown, and that he sent."""
+
+CALLERS: Final = 4_096
+"""Callers of whom roots are remembered."""
 
 MEMBERS: Final = 1_000_000
 """Digests of which it is remembered that a manifest lists them."""
@@ -47,9 +53,6 @@ _MANIFEST: Final = b'{"entries":['
 
 Part = tuple[str, bytes, bool]
 """Digest of the blob, bytes, whether they are its last."""
-
-_ByCaller = tuple[str, str]
-"""A caller, as `_who` names him, and a root."""
 
 
 class Content:
@@ -69,9 +72,9 @@ class Content:
         self._checking = asyncio.Lock()
         self._members: Recent[str, frozenset[str]] = Recent(MEMBERS, weigh=len)
         self._complete: Recent[str, None] = Recent(REMEMBERED)
-        self._shown: Recent[_ByCaller, None] = Recent(REMEMBERED)
-        self._sent: Recent[_ByCaller, None] = Recent(REMEMBERED)
-        self._own: Recent[_ByCaller, None] = Recent(REMEMBERED)
+        self._shown = _Roots()
+        self._sent = _Roots()
+        self._own = _Roots()
 
     async def missing(self, caller: Caller, digests: Sequence[str], *, root: str = "") -> list[str]:
         """Those that would have to be sent, in the order asked; then `root`, if it may not be used.
@@ -112,7 +115,7 @@ class Content:
         await self._objects.put_many(batch)
         for digest, data in batch.items():
             if data.startswith(_MANIFEST):
-                self._sent.keep((_who(caller), digest), None)
+                self._sent.keep(caller, digest)
         return len(absent)
 
     async def may_use(self, caller: Caller, root: str) -> bool:
@@ -122,11 +125,10 @@ class Content:
         the content; what was sent long ago is to be sent again. A manifest that lists somebody
         else's one would make that one readable, and with it everything that it lists in turn.
         """
-        key = (_who(caller), root)
-        if key in self._own:
+        if self._own.has(caller, root):
             return True
-        if key in self._sent and not await self._borrows(caller, root):
-            self._own.keep(key, None)
+        if self._sent.has(caller, root) and not await self._borrows(caller, root):
+            self._own.keep(caller, root)
             return True
         return await self._may_read(caller, root)
 
@@ -136,7 +138,7 @@ class Content:
         bundles = {stored.value.spec.bundle_digest for stored in self._state.sessions.values()}
         roots = await self._history.catalogue.versions_among(listed) | (bundles & listed)
         for one in sorted(roots):
-            if (_who(caller), one) not in self._own and not await self._may_read(caller, one):
+            if not self._own.has(caller, one) and not await self._may_read(caller, one):
                 return True
         return False
 
@@ -170,7 +172,7 @@ class Content:
 
     def show(self, caller: Caller, root: str) -> None:
         """Note that the caller was given this digest by a call that checked his right to it."""
-        self._shown.keep((_who(caller), root), None)
+        self._shown.keep(caller, root)
 
     async def read(
         self, caller: Caller, root: str, digests: Sequence[str]
@@ -201,7 +203,7 @@ class Content:
         return known
 
     async def _may_read(self, caller: Caller, root: str) -> bool:
-        if (_who(caller), root) in self._shown:
+        if self._shown.has(caller, root):
             return True
         match caller:
             case NodeCaller(node=node):
@@ -225,6 +227,25 @@ class Content:
             session = self._state.session(held.session_id)
             if session is not None:
                 yield session
+
+
+class _Roots:
+    """Roots by caller: nobody's push out what is remembered of another."""
+
+    def __init__(self) -> None:
+        self._by_caller: Recent[str, Recent[str, None]] = Recent(CALLERS)
+
+    def keep(self, caller: Caller, root: str) -> None:
+        who = _who(caller)
+        roots = self._by_caller.get(who)
+        if roots is None:
+            roots = Recent(REMEMBERED_EACH)
+            self._by_caller.keep(who, roots)
+        roots.keep(root, None)
+
+    def has(self, caller: Caller, root: str) -> bool:
+        roots = self._by_caller.get(_who(caller))
+        return roots is not None and root in roots
 
 
 def _roots(session: Session) -> Iterator[str]:
