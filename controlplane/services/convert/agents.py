@@ -22,13 +22,13 @@ if TYPE_CHECKING:
     from controlplane.operations.contacts import TunnelOrder
     from controlplane.operations.orders import Assignment, Orders
 
-# The contract's names of our values, by value; messages take them as they are.
 MOST_NOTE_CHARS: Final = 4096
 """Of what a node says for people to read; the rest is cut off."""
 MOST_NODE_DEVICES: Final = 256
 MOST_FACT_BYTES: Final = 256
 """In each text that a node says of itself: sessions keep those of their devices, in one record."""
 
+# The contract's names of our values, by value; messages take them as they are.
 _CAUSES_BACK: Final = {sessions_pb2.Cause.Value(CAUSES[one]): one for one in Cause}
 _CHANNELS: Final = {one: f"CHANNEL_{one.name}" for one in Channel}
 _REPORTED: Final = tuple(phase for phase in ReplicaPhase if phase.value != "PLACED")
