@@ -135,9 +135,8 @@ def _cells(letter: str) -> int:
     if unicodedata.combining(letter) or unicodedata.category(letter) in {"Mn", "Me", "Cf"}:
         return 0
     if "\u1160" <= letter <= "\u11ff":
-        return (
-            0  # a vowel or final of a Hangul syllable in pieces, as file names of macOS have them
-        )
+        # A vowel or final of a Hangul syllable in pieces, as file names of macOS have them.
+        return 0
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
