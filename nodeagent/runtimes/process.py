@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.records import ShimClaim
     from nsml.clock import Clock, Offload
 
-_SWEEP_EVERY_S = 0.02
+_SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
 
 log = structlog.get_logger()
@@ -240,7 +240,7 @@ class ProcessDriver:
         record = read_exit(folder)
         if record is not None:
             return record
-        pause_s = _SWEEP_EVERY_S
+        pause_s = _SHORTEST_PAUSE_S
         while await self._run(lambda: _kill_strays(str(replica_id), folder.output)):
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
