@@ -38,18 +38,6 @@ def require_user() -> UserCaller:
             raise NotSignedIn("you are not signed in", attempt="nsml login HOST")
 
 
-def require_admin() -> UserCaller:
-    """Return the administrator who makes the current call; like `require_user` otherwise."""
-    user = require_user()
-    if not user.is_admin:
-        raise Denied(
-            "only administrators may do this",
-            why=f"{user.user.name} is a member",
-            attempt="ask an administrator",
-        )
-    return user
-
-
 def require_node(who: Caller, node: str) -> NodeCaller:
     """Return the caller if it is the agent of `node`: an agent speaks for its own node alone.
 
