@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager
 from functools import partial
 from pathlib import Path
 from typing import NoReturn
@@ -75,6 +75,7 @@ class Agent:
         self._outbox = Outbox()
         self._cluster_id = ""
         self._contact_at = float("-inf")
+        self._is_contact_refused = False
         shared = {"rpc": self._link.rpc, "run": parts.run, "pause": self._pause}
         self._folders = ReplicaFolders(settings.data / "replicas")
         self._datasets = Trees(settings.data / "datasets", **shared)  # type: ignore[arg-type]
@@ -166,9 +167,18 @@ class Agent:
         if now < self._contact_at + _CONTACT_EVERY_S:
             return
         self._contact_at = now
+        refusal: OSError | None = None
         for runner in self._replicas.running():
-            with suppress(FileNotFoundError):  # not begun yet
+            try:
                 self._parts.touch(runner.folder, runner.replica_id)
+            except FileNotFoundError:
+                pass  # not begun yet
+            except OSError as error:
+                # Who can still be told of ends must be: a disk that refuses ends no stream.
+                refusal = error
+        if refusal is not None and not self._is_contact_refused:
+            log.warning("contact.not_noted", error=str(refusal))
+        self._is_contact_refused = refusal is not None
 
     def open_tunnel(self, order: pb.OpenTunnel) -> None:
         """See control.Node."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
@@ -475,6 +478,25 @@ def test_contact_keeps_what_would_be_lost_without(tmp_path: Path) -> None:
             world.network.heal("n1", "cp")
             report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
         assert report.exit.cause == sessions.CAUSE_LOST_AFTER
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
+def test_a_disk_that_takes_no_contact_leaves_the_agent_registered(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def test(world: World) -> None:
+        def refuse(_: ReplicaId) -> None:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            with monkeypatch.context() as disk, capture_logs() as logs:
+                disk.setattr(world.machine, "contacted", refuse)
+                await world.clock.sleep(60)
+                assert [line["event"] for line in logs] == ["contact.not_noted"]
+        assert len(world.platform.registrations) == 1
 
     on_virtual_time(tmp_path, test, {"train": FOREVER})
 
