@@ -5,7 +5,6 @@ Errors are those of `nsml.client.errors` and `nsml.content.errors`.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
@@ -13,6 +12,7 @@ from typing import TypeVar
 
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload
+from nsml.concurrency import to_its_end
 from nsml.content.chunks import MAX_CHUNK
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt
@@ -36,16 +36,7 @@ async def uninterrupted(
 
     `cancel` tells the work that its result is not wanted any more.
     """
-    running = asyncio.ensure_future(run(work))
-    try:
-        return await asyncio.shield(running)
-    except asyncio.CancelledError:
-        if cancel is not None:
-            cancel()
-        await asyncio.wait([running])
-        if not running.cancelled():
-            running.exception()  # nobody is there to be told
-        raise
+    return await to_its_end(run(work), cancel=cancel)
 
 
 async def put_tree(rpc: Rpc, packed: Packed, run: Offload) -> str:

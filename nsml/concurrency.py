@@ -7,7 +7,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Coroutine
+    from collections.abc import AsyncIterator, Callable, Coroutine
     from types import TracebackType
 
 T = TypeVar("T")
@@ -49,10 +49,13 @@ async def beside_each_other() -> AsyncIterator[TaskGroup]:
         raise failed.exceptions[0] from None
 
 
-async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
+async def to_its_end(
+    work: Coroutine[Any, Any, T], *, cancel: Callable[[], object] | None = None
+) -> T:
     """Await `work` even when we are cancelled meanwhile, and be cancelled then.
 
     For work in threads, which cannot be stopped: left alone, it would run into what comes next.
+    `cancel` tells the work that its result is not wanted any more.
     """
     running = asyncio.ensure_future(work)
     cancelled: asyncio.CancelledError | None = None
@@ -61,6 +64,8 @@ async def to_its_end(work: Coroutine[Any, Any, T]) -> T:
             await asyncio.wait([running])
         except asyncio.CancelledError as error:
             cancelled = error
+            if cancel is not None:
+                cancel()
     if cancelled is None:
         return running.result()
     if not running.cancelled():

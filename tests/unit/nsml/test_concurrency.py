@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from nsml.concurrency import TaskGroup
+from nsml.concurrency import TaskGroup, to_its_end
 
 
 async def fails_when_cancelled() -> None:
@@ -48,6 +48,26 @@ async def test_a_body_that_ends_well_is_no_cancellation() -> None:
     async with TaskGroup() as group:
         group.create_task(asyncio.sleep(0))
     await asyncio.sleep(0)
+
+
+async def test_work_is_waited_for_however_often_that_is_cancelled() -> None:
+    may_end = asyncio.Event()
+    told: list[str] = []
+
+    async def work() -> None:
+        await may_end.wait()
+        told.append("done")
+
+    waiting = asyncio.create_task(to_its_end(work(), cancel=lambda: told.append("unwanted")))
+    for _ in range(2):
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.sleep(0)
+    assert not waiting.done()
+    may_end.set()
+    await asyncio.wait([waiting])
+    assert waiting.cancelled()
+    assert told == ["unwanted", "unwanted", "done"]
 
 
 async def waits_beside_a_failure() -> None:
