@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack, aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Final
+from weakref import WeakValueDictionary
 
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller, may_see
@@ -16,7 +18,14 @@ from nsml.content import manifest as manifests
 from nsml.content.errors import ContentError
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterable, AsyncIterator, Collection, Iterator, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterable,
+        AsyncIterator,
+        Collection,
+        Iterator,
+        Sequence,
+    )
 
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
@@ -33,6 +42,9 @@ MOST_BLOB_BYTES: Final = 64 << 20
 
 BATCH_BYTES: Final = 4 << 20
 BATCH_BLOBS: Final = 512
+
+MOST_SENDING: Final = 16
+"""Calls of one caller that bring blobs at once; the next ones wait."""
 
 REMEMBERED: Final = 4_096
 """Manifests that are known to be complete."""
@@ -75,6 +87,7 @@ class Content:
         self._shown = _Roots()
         self._sent = _Roots()
         self._own = _Roots()
+        self._turns: WeakValueDictionary[str, _Turns] = WeakValueDictionary()
 
     async def missing(self, caller: Caller, digests: Sequence[str], *, root: str = "") -> list[str]:
         """Those that would have to be sent, in the order asked; then `root`, if it may not be used.
@@ -94,19 +107,23 @@ class Content:
     async def put(self, caller: Caller, parts: AsyncIterable[Part]) -> int:
         """Store what comes, in batches; the number of blobs that were new.
 
+        Waits while the caller has too many such calls, so that what they hold is bounded.
+
         Raises:
             InvalidRequest: a blob is not what its digest says, or parts are mixed up. What came
                 before it is kept.
             TooLarge: a blob is over the limit.
         """
-        stored = 0
-        batch: dict[str, bytes] = {}
-        async for digest, data in _whole(parts):
-            batch[digest] = data
-            if len(batch) >= BATCH_BLOBS or sum(map(len, batch.values())) >= BATCH_BYTES:
-                stored += await self._store(caller, batch)
-                batch = {}
-        return stored + await self._store(caller, batch)
+        turns = self._turns.setdefault(_who(caller), _Turns())
+        async with turns.calls, aclosing(_whole(parts, turns.large)) as blobs:
+            stored = 0
+            batch: dict[str, bytes] = {}
+            async for digest, data in blobs:
+                batch[digest] = data
+                if len(batch) >= BATCH_BLOBS or sum(map(len, batch.values())) >= BATCH_BYTES:
+                    stored += await self._store(caller, batch)
+                    batch = {}
+            return stored + await self._store(caller, batch)
 
     async def _store(self, caller: Caller, batch: dict[str, bytes]) -> int:
         if not batch:
@@ -229,6 +246,14 @@ class Content:
                 yield session
 
 
+class _Turns:
+    """Of one caller: for his calls, and for a blob that is larger than a batch."""
+
+    def __init__(self) -> None:
+        self.calls = asyncio.Semaphore(MOST_SENDING)
+        self.large = asyncio.Lock()
+
+
 class _Roots:
     """Roots by caller: nobody's push out what is remembered of another."""
 
@@ -269,20 +294,29 @@ def _check_members(root: str, known: Collection[str], digests: Sequence[str]) ->
             raise NotFound(f"{check_digest(digest)[:12]} is not part of {root[:12]}")
 
 
-async def _whole(parts: AsyncIterable[Part]) -> AsyncIterator[tuple[str, bytes]]:
-    """Blobs put together from parts that follow one another."""
+async def _whole(
+    parts: AsyncIterable[Part], large: asyncio.Lock
+) -> AsyncGenerator[tuple[str, bytes], None]:
+    """Blobs put together from parts that follow one another.
+
+    Holds `large` from when a blob is larger than a batch until the next one is asked for.
+    """
     current = ""
     held = bytearray()
-    async for digest, data, last in parts:
-        if current and digest != current:
-            raise InvalidRequest(f"blob {current[:12]} is not complete before the next begins")
-        current = check_digest(digest)
-        held += data
-        if len(held) > MOST_BLOB_BYTES:
-            raise TooLarge(f"a blob has at most {MOST_BLOB_BYTES} bytes")
-        if last:
-            yield current, bytes(held)
-            current = ""
-            held = bytearray()
+    async with AsyncExitStack() as turn:
+        async for digest, data, last in parts:
+            if current and digest != current:
+                raise InvalidRequest(f"blob {current[:12]} is not complete before the next begins")
+            current = check_digest(digest)
+            if len(held) <= BATCH_BYTES < len(held) + len(data):
+                await turn.enter_async_context(large)
+            held += data
+            if len(held) > MOST_BLOB_BYTES:
+                raise TooLarge(f"a blob has at most {MOST_BLOB_BYTES} bytes")
+            if last:
+                whole, held = bytes(held), bytearray()
+                yield current, whole
+                current = ""
+                await turn.aclose()
     if current:
         raise InvalidRequest(f"blob {current[:12]} is not complete")

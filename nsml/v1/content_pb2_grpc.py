@@ -72,7 +72,8 @@ class ContentServiceServicer:
         """Send blobs. A piece whose digest does not fit its bytes: INVALID_ARGUMENT, nothing of it is kept.
         The answer means that all are durable.
         Errors: RESOURCE_EXHAUSTED (a blob over 64 MiB). After a break ask FindMissingBlobs again:
-        what was stored stays.
+        what was stored stays. Of one caller 16 calls at a time are read, and one blob over 4 MiB at
+        a time; the others wait.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
