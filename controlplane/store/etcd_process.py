@@ -7,7 +7,6 @@ platform, and a port on the loopback would be open to every user and every sessi
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import platform
 import re
@@ -69,7 +68,7 @@ class EtcdProcess:
 
     Args:
         binary: as `find_etcd` found it.
-        folder: made with mode 0700; holds the data, the log, the sockets and who runs.
+        folder: made with mode 0700; holds the data, the log and the sockets.
         quota_bytes: size at which etcd takes nothing but deletes.
     """
 
@@ -136,8 +135,6 @@ class EtcdProcess:
                 stderr=log,
                 process_group=0,
             )
-        record = json.dumps({"pid": self._process.pid})
-        (self._folder / "etcd.json").write_text(record, encoding="utf-8")
         self._log.info("etcd.started", pid=self._process.pid, endpoint=self.endpoint)
 
     def _command(self) -> list[str]:
@@ -189,7 +186,6 @@ class EtcdProcess:
             await self._clock.sleep(POLL_S)
         process.kill()
         process.wait()
-        (self._folder / "etcd.json").unlink(missing_ok=True)
         if self._sockets != self._folder:
             shutil.rmtree(self._sockets, ignore_errors=True)
 
@@ -210,17 +206,22 @@ class EtcdProcess:
         return "no log"
 
 
-def end_leftover(folder: Path) -> bool:
-    """End the etcd that a killed parent left running in `folder`; True if there was one.
+def running_in(folder: Path) -> list[psutil.Process]:
+    """The etcd whose data is in `folder`, and which may be nobody's child.
 
-    It is known by the data that it has open: a parent may die before it has noted a process id, and
-    a time of start is told in another way once the clock was set.
+    It is known by its command: a parent may die before it has noted a process id, and a time of
+    start is told in another way once the clock was set.
     """
-    found = [
+    return [
         process
         for process in psutil.process_iter(["cmdline"])
         if _has_data_of(folder, process.info["cmdline"] or ())
     ]
+
+
+def end_leftover(folder: Path) -> bool:
+    """End the etcd that a killed parent left running in `folder`; True if there was one."""
+    found = running_in(folder)
     for process in found:
         with contextlib.suppress(psutil.Error):
             process.resume()

@@ -31,6 +31,7 @@ import pytest
 from bench.platform import Platform
 from controlplane.operations import records
 from controlplane.store.etcd import EtcdStore
+from controlplane.store.etcd_process import running_in
 from nsml.clock import SystemClock
 from tests.e2e.programs import wait_for, write_program
 
@@ -191,9 +192,8 @@ class Faults:
             program = "agent" if name == "second" else name
             with suppress(OSError, ValueError):
                 found[name] = int(json.loads((folder / f"{program}.pid").read_text())["pid"])
-        with suppress(OSError, ValueError):
-            record = json.loads((data / "controlplane/etcd/etcd.json").read_text())
-            found["etcd"] = int(record["pid"])
+        for etcd in running_in(data / "controlplane/etcd"):
+            found["etcd"] = etcd.pid
         return {name: pid for name, pid in found.items() if _ticks(pid)}
 
     def heal(self) -> None:

@@ -1,7 +1,6 @@
 """A real etcd that is killed, paused, filled up and wiped under a working client."""
 
 import asyncio
-import json
 import os
 import random
 import shutil
@@ -300,28 +299,6 @@ async def test_what_a_killed_parent_left_running_is_ended(tmp_path: Path) -> Non
         assert end_leftover(tmp_path / "e")
         assert process.pid is None
         assert not end_leftover(tmp_path / "e")
-
-
-@pytest.mark.parametrize("note", ["lost", "torn", "of another clock"])
-async def test_what_was_left_running_is_ended_whatever_is_noted_of_it(
-    tmp_path: Path, note: str
-) -> None:
-    leftover = etcd_in(tmp_path / "e")
-    leftover.start()
-    await leftover.ready()
-    record = tmp_path / "e/etcd.json"
-    match note:
-        case "lost":
-            record.unlink()
-        case "torn":
-            record.write_text(record.read_text()[:5])
-        case _:
-            record.write_text(json.dumps({"pid": leftover.pid, "started": 1.0}))
-    try:
-        assert end_leftover(tmp_path / "e")
-        assert leftover.pid is None
-    finally:
-        await leftover.stop()
 
 
 async def test_a_long_folder_name_is_no_obstacle(tmp_path: Path) -> None:
