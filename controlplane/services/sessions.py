@@ -213,11 +213,15 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def ListMetrics(  # noqa: N802
         self, request: pb.ListMetricsRequest, _: Context
     ) -> pb.ListMetricsResponse:
-        """Metrics with counts."""
+        """A page of the metrics by name, with counts."""
         session = await self._do.references.find(require_user(), request.session)
         counts = await self._do.history.streams.metric_counts(session.id)
-        metrics = [pb.Metric(name=name, count=count) for name, count in sorted(counts.items())]
-        return pb.ListMetricsResponse(metrics=metrics)
+        metrics, *more = parts_of(
+            pb.Metric(name=name, count=count)
+            for name, count in sorted(counts.items())
+            if not request.cursor or name > request.cursor
+        )
+        return pb.ListMetricsResponse(metrics=metrics, next_cursor=metrics[-1].name if more else "")
 
     @streaming
     async def OpenTunnel(  # noqa: N802

@@ -170,11 +170,16 @@ class Sessions:
         """Its metrics by name, with the number of their points."""
         from nsml.v1 import sessions_pb2 as pb
 
+        found: list[sessions.Metric] = []
         request = pb.ListMetricsRequest(session=reference)
-        answer = await self._rpc.unary(
-            "SessionService/ListMetrics", request, pb.ListMetricsResponse
-        )
-        return list(answer.metrics)
+        while True:
+            page = await self._rpc.unary(
+                "SessionService/ListMetrics", request, pb.ListMetricsResponse
+            )
+            found += page.metrics
+            request.cursor = page.next_cursor
+            if not request.cursor:
+                return found
 
     def open_tunnel(
         self, reference: str, service: str, *, rank: int = 0

@@ -394,10 +394,12 @@ class ReadMetricsResponse(_message.Message):
     def __init__(self, points: _Optional[_Iterable[_Union[MetricPoint, _Mapping]]] = ..., next: _Optional[str] = ..., missing_reports: _Optional[int] = ...) -> None: ...
 
 class ListMetricsRequest(_message.Message):
-    __slots__ = ("session",)
+    __slots__ = ("session", "cursor")
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
     session: str
-    def __init__(self, session: _Optional[str] = ...) -> None: ...
+    cursor: str
+    def __init__(self, session: _Optional[str] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class Metric(_message.Message):
     __slots__ = ("name", "count")
@@ -408,10 +410,12 @@ class Metric(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ListMetricsResponse(_message.Message):
-    __slots__ = ("metrics",)
+    __slots__ = ("metrics", "next_cursor")
     METRICS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     metrics: _containers.RepeatedCompositeFieldContainer[Metric]
-    def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ...) -> None: ...
+    next_cursor: str
+    def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
 class TunnelTarget(_message.Message):
     __slots__ = ("session", "rank", "service")

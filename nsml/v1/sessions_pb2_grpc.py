@@ -189,7 +189,7 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def ListMetrics(self, request, context):
-        """The metrics of a session with the number of their points.
+        """The metrics of a session with the number of their points, in as few pages as they fit into.
         Callers: users who may see it. Errors: NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

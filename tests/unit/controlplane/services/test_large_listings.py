@@ -107,3 +107,19 @@ async def test_long_values_are_all_read(rig: Rig, chunk_of: int) -> None:
         for point in answer.points
     ]
     assert read == values
+
+
+async def test_many_metrics_with_long_names_are_all_listed(rig: Rig) -> None:
+    session = await (await rig.user("lee")).submit()
+    kim = await client_of(rig, "kim", role=Role.ADMIN)
+    key = StreamKey(session.id, 1, 0, Channel.METRIC, 0)
+    names = [f"{number:05}" + "\N{SNOWMAN}" * 507 for number in range(10_000)]
+    reports = tuple(
+        json.dumps({"kind": "metric", "time": 1, "values": dict.fromkeys(some, 1)}).encode()
+        for some in (names[start : start + 20] for start in range(0, len(names), 20))
+    )
+    chunk = Chunk(stream=key, first=1, last=len(reports), records=reports)
+    await rig.on.history.streams.append([chunk])
+    found = await kim.sessions.metrics(session.id)
+    assert [(one.name, one.count) for one in found] == [(name, 1) for name in names]
+    assert sum(one.ByteSize() for one in found) > ONE_MESSAGE
