@@ -167,7 +167,7 @@ class Submitter:
             raise CannotEverFit(
                 f"this can never be placed: it needs {describe(request)}",
                 why=_largest(nodes),
-                attempt="nsml node ls",
+                attempt=_smaller(nodes),
             )
         if wish.no_queue:
             self._check_free(wish, spec)
@@ -314,6 +314,16 @@ def _largest(nodes: Sequence[Node]) -> str:
     memory = max(node.capacity.memory_bytes for node in nodes) / (1 << 30)
     devices = max(len(node.devices) for node in nodes)
     return f"{count}; the most that one has: {devices} GPUs, {cores:g} cores, {memory:.1f} GiB"
+
+
+def _smaller(nodes: Sequence[Node]) -> str:
+    """What to ask for instead, or where to see what there is."""
+    if any(node.devices for node in nodes):
+        return "nsml node ls"
+    return (
+        "nsml run -g 0                without a GPU\n"
+        "nsml up --simulate-gpus 2    on a machine of your own, after nsml down"
+    )
 
 
 def _session(wish: Submission, spec: SessionSpec, *, id: str, number: int, now: float) -> Session:  # noqa: A002

@@ -267,8 +267,21 @@ async def test_what_can_never_fit_is_refused_once_there_are_nodes() -> None:
         with pytest.raises(CannotEverFit) as refused:
             await submitter.submit(replace(nine, request_id="r2"))
         assert "9 GPUs" in refused.value.message
+        assert refused.value.attempt == "nsml node ls"
         with pytest.raises(CannotEverFit):
             await submitter.check(replace(nine, request_id="r2"))
+
+
+async def test_where_no_node_has_a_gpu_one_learns_to_do_without() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        await at.made.write(replace(node("a"), devices=()))
+        await at.made.settled(submitter.state)
+        with pytest.raises(CannotEverFit) as refused:
+            await submitter.submit(wish(resources=Resources(gpu_thousandths=1000)))
+        without, simulated = refused.value.attempt.splitlines()
+        assert without.startswith("nsml run -g 0 ")
+        assert simulated.startswith("nsml up --simulate-gpus 2 ")
 
 
 async def test_a_gang_of_more_devices_than_a_record_names_is_refused() -> None:
