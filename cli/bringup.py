@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from cli import processes
@@ -10,14 +11,18 @@ from cli.exits import CommandError, ExitCode
 from cli.local import TITLES, DataFolder, toml
 from cli.processes import StartFailed
 from nsml.client.contexts import write_private
+from nsml.view.units import size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from cli.app import App
 
 READY_WITHIN_S = 60.0
 END_WITHIN_S = 15.0
+LEAST_ROOM_BYTES = 64 << 20
+"""etcd's first log file; a program that finds less may end with words that do not name it."""
 
 
 class BringUp:
@@ -104,9 +109,17 @@ def clear_leftovers(folder: DataFolder, name: str) -> None:
 
 
 def _did_not_start(title: str, reason: str, folder: DataFolder, name: str) -> CommandError:
+    free = shutil.disk_usage(folder.path).free
     return CommandError(
         f"the {title} did not start",
         code=ExitCode.FAILED,
-        why=reason,
+        why="\n".join(filter(None, (too_full(folder.path, free), reason))),
         advice=f"read {folder.path / name}.log",
     )
+
+
+def too_full(path: Path, free_bytes: int) -> str:
+    """That the disk of a data folder has no room for its programs; empty where it has."""
+    if free_bytes >= LEAST_ROOM_BYTES:
+        return ""
+    return f"the disk of {path} is full: {size_text(free_bytes)} are free"

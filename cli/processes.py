@@ -90,12 +90,13 @@ class Launched:
             raise StartFailed(self.last_words() or str(error)) from error
 
     def last_words(self) -> str:
-        """The end of what it wrote since it was started."""
+        """The end of what it wrote for people since it was started: its events, in JSON, are not."""
         with self._log.open("rb") as file:
             size = file.seek(0, os.SEEK_END)
             file.seek(max(self._offset, size - _LAST_WORDS))
             lines = file.read().decode(errors="replace").split("\n")
-        return "\n".join([line.rstrip() for line in lines if line.strip()][-3:])
+        words = [line.rstrip() for line in lines if line.strip() and not line.startswith("{")]
+        return "\n".join(words[-3:])
 
 
 def launch(

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from cli import local, processes
+from cli.bringup import LEAST_ROOM_BYTES, too_full
 from cli.exits import CommandError
 from cli.local import Choices, DataFolder
 from cli.processes import Program, StartFailed
@@ -143,11 +144,18 @@ def test_launching_waits_for_the_programs_own_word(tmp_path: Path, monkeypatch) 
 
 def test_a_program_that_ends_at_once_is_told_in_its_own_words(tmp_path: Path, monkeypatch) -> None:
     (tmp_path / "x.log").write_text("old words\n")
-    script = "import sys; sys.exit('the disk is full')"
+    script = (
+        "print('{\"event\": \"etcd.started\"}', flush=True); raise SystemExit('the disk is full')"
+    )
     monkeypatch.setattr(processes, "program", lambda _: [sys.executable, "-c", script])
     launched = processes.launch("x", [], folder=tmp_path, environ=os.environ)
     with pytest.raises(StartFailed, match=r"^the disk is full$"):
         launched.wait_ready(tmp_path / "ready.json", deadline_s=20)
+
+
+def test_a_full_disk_is_named(tmp_path: Path) -> None:
+    assert too_full(tmp_path, 586_000) == f"the disk of {tmp_path} is full: 586.0 kB are free"
+    assert not too_full(tmp_path, LEAST_ROOM_BYTES)
 
 
 def test_waiting_ends_with_its_deadline() -> None:
