@@ -221,10 +221,13 @@ _COLUMNS: tuple[Column[tuple[Context, bool]], ...] = (
 def ls(app: App) -> None:
     """List the contexts; * is the current one."""
     known = [(item, name == app.config.current) for name, item in app.config.contexts.items()]
-    if not known and app.is_for_people:
-        app.say("no contexts yet · nsml up, or nsml login HOST")
-        return
-    write_list(app, sorted(known, key=lambda c: c[0].name), columns=_COLUMNS, record=_record)
+    write_list(
+        app,
+        sorted(known, key=lambda c: c[0].name),
+        columns=_COLUMNS,
+        record=_record,
+        none="no contexts yet · nsml up, or nsml login HOST",
+    )
 
 
 def _record(item: tuple[Context, bool]) -> dict[str, Any]:

@@ -110,13 +110,18 @@ def _pack(app: App, path: Path, exclude: tuple[str, ...], max_size: int | None) 
 @pass_app
 def ls(app: App, *, glob: str) -> None:
     """List the datasets that you may use. GLOB narrows by name."""
+    from nsml.v1 import datasets_pb2
     from nsml.view import datasets as view
 
     found = app.call(lambda client: client.datasets.every(glob))
-    if not found and app.is_for_people:
-        app.say("no datasets yet · nsml dataset push NAME PATH")
-        return
-    write_list(app, found, columns=view.COLUMNS, record=view.record)
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none="no datasets yet · nsml dataset push NAME PATH",
+        blank=datasets_pb2.Dataset(),
+    )
 
 
 @command(

@@ -26,14 +26,18 @@ PAGE = 1000
 def show(app: App, found: Sequence[Session], *, include_ended: bool) -> None:
     """Write sessions in the chosen format, or say that there are none."""
     from cli.output import write_list
+    from nsml.v1 import sessions_pb2
     from nsml.view import sessions as view
 
-    if found or not app.is_for_people:
-        write_list(app, found, columns=view.COLUMNS, record=view.record)
-    elif include_ended:
-        app.say("no sessions")
-    else:
-        app.say("no live sessions · ended ones: nsml ps -a")
+    none = "no sessions" if include_ended else "no live sessions · ended ones: nsml ps -a"
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none=none,
+        blank=sessions_pb2.Session(),
+    )
 
 
 def answer_plainly(arguments: Sequence[str], app: App) -> bool:

@@ -32,13 +32,18 @@ def model() -> None:
 @pass_app
 def ls(app: App, *, session: str) -> None:
     """List the checkpoints of a session, oldest first."""
+    from nsml.v1 import checkpoints_pb2
     from nsml.view import checkpoints as view
 
     found = app.call(lambda client: client.checkpoints.every(session))
-    if not found and app.is_for_people:
-        app.say("no checkpoints yet")
-        return
-    write_list(app, found, columns=view.COLUMNS, record=view.record)
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none="no checkpoints yet",
+        blank=checkpoints_pb2.Checkpoint(),
+    )
 
 
 @command(

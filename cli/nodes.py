@@ -38,12 +38,14 @@ def gpustat(app: App, *, nodes: tuple[str, ...], free: bool) -> None:
     devices = view.devices(found)
     if free:
         devices = [item for item in devices if not item.use.allocated_thousandths]
-    if devices or not app.is_for_people:
-        write_list(
-            app, devices, columns=view.DEVICE_COLUMNS, record=view.device_record, name="uuid"
-        )
-    else:
-        app.say("no free GPUs" if free else "no GPUs")
+    write_list(
+        app,
+        devices,
+        columns=view.DEVICE_COLUMNS,
+        record=view.device_record,
+        name="uuid",
+        none="no free GPUs" if free else "no GPUs",
+    )
     for node in found:
         if node.device_note and app.is_for_people:
             app.say(f"{node.name}: {visible(node.device_note)}")
@@ -113,13 +115,18 @@ def node() -> None:
 @pass_app
 def ls(app: App) -> None:
     """List the nodes."""
+    from nsml.v1 import nodes_pb2
     from nsml.view import nodes as view
 
     found = app.call(lambda client: client.nodes.every())
-    if not found and app.is_for_people:
-        app.say("no nodes yet · nsml join HOST --token TOKEN")
-        return
-    write_list(app, found, columns=view.COLUMNS, record=view.record)
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none="no nodes yet · nsml join HOST --token TOKEN",
+        blank=nodes_pb2.Node(),
+    )
 
 
 node.add_command(ls)

@@ -25,13 +25,25 @@ def write_list(
     columns: Sequence[Column[T]],
     record: Callable[[T], dict[str, Any]],
     name: str = "name",
+    none: str = "",
+    blank: T | None = None,
 ) -> None:
-    """Write resources in the chosen format. `name` is the field that `-o name` shows."""
+    """Write resources in the chosen format.
+
+    `name` is the field that `-o name` shows; `none` is told to people instead of an empty table;
+    `blank` stands for a resource where there is none, so that a wrong --fields is told all the same.
+    """
     if app.is_for_people:
-        for line in table_lines(app, items, columns):
+        lines = table_lines(app, items, columns)
+        if none and not items:
+            app.say(none)
+            return
+        for line in lines:
             app.write(line)
-    else:
-        _write_records(app, [record(item) for item in items], name)
+        return
+    if blank is not None and not items:
+        _narrow(app, record(blank))
+    _write_records(app, [record(item) for item in items], name)
 
 
 def _write_records(app: App, records: Sequence[Mapping[str, Any]], name: str) -> None:

@@ -164,6 +164,15 @@ def test_nothing_live_says_where_the_rest_is(nsml):
     assert "nsml ps -a" in result.stderr
 
 
+@pytest.mark.parametrize("form", ["table", "json", "csv"])
+@pytest.mark.parametrize("words", [["ps"], ["dataset", "ls"], ["node", "ls"]])
+def test_a_field_that_is_not_there_is_told_of_an_empty_list_too(nsml, words, form):
+    result = nsml(*words, "-o", form, "--fields", "nmae", check=False)
+    assert (result.code, result.stdout) == (2, "")
+    assert "no such field: 'nmae'" in result.stderr
+    assert nsml(*words, "-o", form, "--fields", "name").code == 0
+
+
 def test_colours_and_width_on_a_terminal_only(nsml, everything, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     shown = nsml("ps", terminal=True).stdout
