@@ -55,6 +55,12 @@ class _Size(click.ParamType[int]):
         return size
 
 
+class WholeRange(click.IntRange):
+    """A whole number within bounds; the name is what a refusal says that it is not."""
+
+    name = "whole number"
+
+
 class _Thousandths(click.ParamType[int]):
     """A number of devices or cores, as thousandths."""
 
@@ -119,13 +125,36 @@ VARIABLE = _Variable()
 
 def visibility_options(command: F) -> F:
     """`visibility`: who else sees it, None where nothing was said."""
-    for word, text in (
-        ("public", "Everybody sees it."),
-        ("team", "Your team sees it."),
-        ("private", "Only you see it (default)."),
-    ):
-        command = click.option(f"--{word}", "visibility", flag_value=word, help=text)(command)
-    return command
+    return one_of(
+        "visibility",
+        public="Everybody sees it.",
+        team="Your team sees it.",
+        private="Only you see it (default).",
+    )(command)
+
+
+def one_of(name: str, **flags: str) -> Callable[[F], F]:
+    """Flags, word to help, of which at most one is given: its word is the parameter `name`, else None."""
+
+    def note(context: click.Context, parameter: click.Parameter, is_given: bool) -> None:
+        before = context.params.setdefault(name, None)
+        if not is_given:
+            return
+        if before is not None:
+            raise click.UsageError(
+                f"--{before} and --{parameter.name} exclude one another", context
+            )
+        context.params[name] = parameter.name
+
+    def add(command: F) -> F:
+        for word, text in reversed(flags.items()):
+            option = click.option(
+                f"--{word}", is_flag=True, expose_value=False, callback=note, help=text
+            )
+            command = option(command)
+        return command
+
+    return add
 
 
 def shell_words(flag: str, text: str) -> list[str]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.app import App
-from cli.arguments import session_argument
+from cli.arguments import WholeRange, session_argument
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.ports import LOOPBACK, refusal
@@ -40,8 +40,8 @@ _RESET = struct.pack("ii", 1, 0)
 )
 @session_argument()
 @click.argument("service", metavar="SERVICE")
-@click.option("--port", type=click.IntRange(1, 65535), metavar="P", help="Listen on this port.")
-@click.option("--rank", type=click.IntRange(0), default=0, metavar="R", help="Which replica.")
+@click.option("--port", type=WholeRange(1, 65535), metavar="P", help="Listen on this port.")
+@click.option("--rank", type=WholeRange(0), default=0, metavar="R", help="Which replica.")
 @pass_app
 def forward(app: App, *, session: str, service: str, port: int | None, rank: int) -> None:
     """Reach what a session's program serves, on a port of this machine.

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from cli.app import App
-from cli.arguments import expand, given_references, sessions_argument
+from cli.arguments import WholeRange, expand, given_references, sessions_argument
 from cli.exits import ExitCode
 from cli.group import command, not_there_yet, pass_app
 from cli.output import COLOURS
@@ -34,15 +34,15 @@ _PATIENCE_S = 30.0
 )
 @sessions_argument()
 @click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
-@click.option("--tail", type=click.IntRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--tail", type=WholeRange(0), metavar="N", help="Only the last N lines.")
 @click.option(
     "--rank",
-    type=click.IntRange(0),
+    type=WholeRange(0),
     default=0,
     metavar="N",
     help="Which replica of a gang: each has a log.",
 )
-@click.option("--attempt", type=click.IntRange(1), metavar="N", help="Which attempt.")
+@click.option("--attempt", type=WholeRange(1), metavar="N", help="Which attempt.")
 @click.option("--raw", is_flag=True, help="The very bytes, on a terminal too.")
 @not_there_yet("--since")
 @not_there_yet("--until")

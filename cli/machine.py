@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
 from cli.local import AGENT, CONTROL_PLANE
 
@@ -24,7 +25,7 @@ DATA = click.option(
 )
 SIMULATE = click.option(
     "--simulate-gpus",
-    type=click.IntRange(0, 64),
+    type=WholeRange(0, 64),
     metavar="N",
     help="Offer N simulated GPUs instead of the machine's own; every screen says so.",
 )

@@ -9,7 +9,14 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, Format
-from cli.arguments import expand, given_references, session_argument, sessions_argument
+from cli.arguments import (
+    WholeRange,
+    expand,
+    given_references,
+    one_of,
+    session_argument,
+    sessions_argument,
+)
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, not_there_yet, pass_app
 from cli.output import COLOURS, write_list
@@ -28,6 +35,10 @@ _ROWS = 12
 _COLUMNS = 80
 _SHOWN = 10
 """Metrics that an error names at most."""
+
+
+class _Share(click.FloatRange):
+    name = "number"
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,18 +70,19 @@ class Event:
 )
 @click.option(
     "--smooth",
-    type=click.FloatRange(0, 0.999),
+    type=_Share(0, 0.999),
     default=0.0,
     metavar="0-0.999",
     help="Share of the past in a moving average.",
 )
-@click.option("--width", type=click.IntRange(30), metavar="CELLS", help="Default: the terminal's.")
-@click.option(
-    "--height", type=click.IntRange(3), default=_ROWS, metavar="LINES", help="Of each chart."
+@click.option("--width", type=WholeRange(30), metavar="CELLS", help="Default: the terminal's.")
+@click.option("--height", type=WholeRange(3), default=_ROWS, metavar="LINES", help="Of each chart.")
+@one_of(
+    "form",
+    chart="Draw, also when piped.",
+    csv="The points, one a line.",
+    table="Each series in words.",
 )
-@click.option("--chart", "form", flag_value="chart", help="Draw, also when piped.")
-@click.option("--csv", "form", flag_value="csv", help="The points, one a line.")
-@click.option("--table", "form", flag_value="table", help="Each series in words.")
 @not_there_yet("--log-y", is_flag=True)
 @not_there_yet("--range")
 @not_there_yet("--svg")
@@ -236,7 +248,7 @@ _EVENT_COLUMNS: tuple[Column[Event], ...] = (
 )
 @session_argument()
 @click.argument("metric", required=False)
-@click.option("--limit", type=click.IntRange(1), metavar="N", help="Only the last N.")
+@click.option("--limit", type=WholeRange(1), metavar="N", help="Only the last N.")
 @click.option("--since-step", type=float, metavar="STEP", help="From this step on.")
 @not_there_yet("-f", "--follow", is_flag=True)
 @not_there_yet("--downsample")
@@ -250,17 +262,15 @@ def events(
         found = [e for e in found if e.point.HasField("step") and e.point.step >= since_step]
     if not found and metric:
         _check_known(app, [session], [metric], "events {} {}")
-    if not found and app.is_for_people:
-        app.say(
-            "nothing reported yet" if since_step is None else f"nothing from step {since_step:g} on"
-        )
-        return
     write_list(
         app,
         found[-limit:] if limit else found,
         columns=_EVENT_COLUMNS,
         record=_event_record,
         name="metric",
+        none="nothing reported yet"
+        if since_step is None
+        else f"nothing from step {since_step:g} on",
     )
 
 
@@ -308,12 +318,10 @@ _METRIC_COLUMNS: tuple[Column[Metric], ...] = (
 def eventlen(app: App, *, session: str) -> None:
     """Count the reported values, by metric."""
     found = app.call(lambda client: client.sessions.metrics(session))
-    if not found and app.is_for_people:
-        app.say("nothing reported yet")
-        return
     write_list(
         app,
         found,
         columns=_METRIC_COLUMNS,
         record=lambda metric: {"name": metric.name, "count": metric.count},
+        none="nothing reported yet",
     )

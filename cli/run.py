@@ -21,6 +21,7 @@ from cli.arguments import (
     SIZE,
     TIME_LIMIT,
     VARIABLE,
+    WholeRange,
     shell_words,
     split_dataset,
     visibility_options,
@@ -29,6 +30,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_one
 from cli.sending import files_text, pack_folder, send
+from nsml.client.errors import Unavailable
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -43,6 +45,16 @@ _IMAGE_LINE = re.compile(r"#\s*nsml:\s*(\S+)")
 _FOLLOW_FLAGS = {"-f", "--follow", "--wait"}
 _LOOKS, _LOOK_S = 16, 0.03
 """How often, and how far apart, `run` looks whether its session was placed."""
+_SEE = "nsml ps -a    shows whether it was submitted all the same"
+
+
+class _Reached:
+    """How far a submission came, for whoever breaks it off or gets no answer."""
+
+    is_asked = False
+    """Whether the platform may have taken it already."""
+    session: Session | None = None
+    """What the platform answered."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +130,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     "--nodes",
     "--replicas",
     "nodes",
-    type=click.IntRange(1),
+    type=WholeRange(1),
     default=1,
     metavar="N",
     help="Replicas of a gang: all start together or none.",
@@ -135,7 +147,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 @click.option("--grace", type=DURATION, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option(
     "--retry",
-    type=click.IntRange(0),
+    type=WholeRange(0),
     default=0,
     metavar="N",
     help="Place it anew after a lost node.",
@@ -189,12 +201,17 @@ def run(context: click.Context, /, **given: Any) -> int:
         raise click.UsageError("-f and -i write what the program prints: -o goes with --wait")
     if not wish.argv:
         _check_entry(Path.cwd(), wish.entry)
+    reached = _Reached()
     try:
         packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
-        session = app.call(lambda client: _submit(app, client, wish, packed))
+        session = app.call(lambda client: _submit(app, client, wish, packed, reached))
     except KeyboardInterrupt:
-        app.say("\nrun aborted: Interrupted by user")
+        app.say(f"\n{_aborted(reached)}")
         return ExitCode.INTERRUPTED
+    except (CommandError, Unavailable) as error:
+        if reached.is_asked:
+            error.advice = _SEE
+        raise
     if follows:
         # The result is what the program prints; its session is told beside it.
         app.say(_told(session))
@@ -324,7 +341,9 @@ def _note_image(app: App, folder: Path) -> None:
             app.say(f"note: the image {found[1]} that {name} names is not there yet, and not used")
 
 
-async def _submit(app: App, client: Client, wish: Wish, packed: Packed | None) -> Session:
+async def _submit(
+    app: App, client: Client, wish: Wish, packed: Packed | None, reached: _Reached
+) -> Session:
     """Check what only the platform knows, send what it lacks, and create the session."""
     from nsml.client.errors import NotFound
 
@@ -333,21 +352,12 @@ async def _submit(app: App, client: Client, wish: Wish, packed: Packed | None) -
         if packed is not None:
             await client.sessions.check(request)
             await _send(app, client, packed)
-        return await _settled(client, await _created(client, request))
+        reached.is_asked = True
+        reached.session = await client.sessions.create(request)
+        return await _settled(client, reached.session)
     except NotFound:
         for reference in wish.datasets:
             await _check_dataset(client, reference)
-        raise
-
-
-async def _created(client: Client, request: CreateSessionRequest) -> Session:
-    """The session; who gets no answer learns that it may have been made all the same."""
-    from nsml.client.errors import Unavailable
-
-    try:
-        return await client.sessions.create(request)
-    except Unavailable as error:
-        error.advice = "nsml ps -a    shows whether it was submitted all the same"
         raise
 
 
@@ -442,6 +452,18 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
     )
 
 
+def _aborted(reached: _Reached) -> str:
+    """What an interrupted submission has come to."""
+    if reached.session is not None:
+        return _goes_on(reached.session)
+    aborted = "run aborted: Interrupted by user"
+    return f"{aborted}\n  try: {_SEE}" if reached.is_asked else aborted
+
+
+def _goes_on(session: Session) -> str:
+    return f"session {session.name} goes on: nsml logs -f {session.name}"
+
+
 def _write(app: App, session: Session) -> None:
     from nsml.view.sessions import record
 
@@ -473,7 +495,7 @@ def _stay(
             break
         except KeyboardInterrupt:
             if not _stops(app, session):
-                app.say(f"session {session.name} goes on: nsml logs -f {session.name}")
+                app.say(_goes_on(session))
                 return ExitCode.INTERRUPTED
             app.call(lambda client: client.sessions.stop(session.id, reason="ctrl-C"))
     app.say(end_words(ended))

@@ -11,6 +11,7 @@ import click
 from cli.app import App
 from cli.arguments import (
     DATASET,
+    WholeRange,
     expand,
     given_references,
     is_glob,
@@ -47,7 +48,7 @@ _FILTER_KEYS = {"state": "state", "user": "user", "ds": "ds", "dataset": "ds", "
     ],
 )
 @click.option("-a", "--all", "include_ended", is_flag=True, help="Ended ones as well.")
-@click.option("-n", "--last", type=click.IntRange(1), metavar="N", help="The last N, ended or not.")
+@click.option("-n", "--last", type=WholeRange(1), metavar="N", help="The last N, ended or not.")
 @click.option("-d", "--data", "--dataset", "dataset", type=DATASET, help="With this dataset.")
 @click.option("-s", "--search", metavar="TEXT", help="In name, memo or arguments; or a glob.")
 @click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Of these users.")

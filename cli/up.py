@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli import ports
+from cli.arguments import WholeRange
 from cli.bringup import BringUp
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
@@ -49,7 +50,7 @@ _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 @DATA
 @click.option(
     "--port",
-    type=click.IntRange(1, 65535),
+    type=WholeRange(1, 65535),
     metavar="P",
     help="Port on the loopback; default 18553.",
 )

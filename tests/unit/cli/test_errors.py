@@ -72,6 +72,12 @@ from nsml.v1 import sessions_pb2 as pb
         (["gpustat", "gpu-2"], 5, "no such node"),
         (["dataset", "push", "x", ".", "--max-size", "1"], 1, "--exclude PATTERN"),
         (["dataset", "info", "x@0"], 2, "error: x@0: after @ comes a version"),
+        (["run", "-n", "x"], 2, "'x' is not a valid whole number"),
+        (["run", "-n", "0"], 2, "0 is not in the range x>=1"),
+        (["run", "--public", "--private"], 2, "--public and --private exclude one another"),
+        (["plot", "@last", "--csv", "--table"], 2, "--csv and --table exclude one another"),
+        (["plot", "@last", "--table", "--csv"], 2, "--table and --csv exclude one another"),
+        (["plot", "@last", "--smooth", "x"], 2, "'x' is not a valid number"),
     ],
 )
 def test_bad_input(nsml, state, project, words, code, said):

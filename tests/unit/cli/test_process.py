@@ -18,10 +18,10 @@ ROOT = Path(__file__).parents[3]
 NSML = [sys.executable, "-m", "cli.main"]
 
 
-def start(environ, *words, **options):
+def start(environ, *words, cwd=ROOT, **options):
     return subprocess.Popen(
         [*NSML, *words],
-        cwd=ROOT,
+        cwd=cwd,
         env={**environ, "PATH": os.environ["PATH"]},
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -123,19 +123,30 @@ def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
     assert state.sessions[session.id].state == pb.SESSION_STATE_RUNNING
 
 
-def test_ctrl_c_before_the_answer_aborts(environ, tmp_path):
+@pytest.mark.parametrize(
+    ("words", "hint"),
+    [
+        (["-e", "main.py"], b""),
+        (
+            ["--argv", "--no-code", "--", "true"],
+            b"  try: nsml ps -a    shows whether it was submitted all the same\n",
+        ),
+    ],
+    ids=["checking", "creating"],
+)
+def test_ctrl_c_before_the_answer_aborts(environ, project, tmp_path, words, hint):
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(str(tmp_path / "s"))
         silent.listen()
         environ = {**environ, "NSML_SERVER": f"unix:{tmp_path / 's'}"}
-        process = start(environ, "run", "-g", "0", "--argv", "--no-code", "--", "true")
+        process = start(environ, "run", "-g", "0", *words, cwd=project)
         silent.settimeout(30)
         connection, _ = silent.accept()
         with connection:
             process.send_signal(signal.SIGINT)
             out, said = process.communicate(timeout=30)
     assert (process.returncode, out) == (130, b"")
-    assert said == b"\nrun aborted: Interrupted by user\n"
+    assert said == b"\nrun aborted: Interrupted by user\n" + hint
 
 
 def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state):

@@ -39,6 +39,16 @@ def test_a_run_without_an_answer_says_how_to_see_what_came_of_it(nsml, state, pr
     assert only_session(state).name == "kim/None/1"
 
 
+def test_an_interrupt_after_the_answer_leaves_the_session(nsml, state, project, monkeypatch):
+    async def interrupted(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("cli.run._settled", interrupted)
+    result = nsml("run", check=False)
+    assert (result.code, result.stdout) == (130, "")
+    assert result.stderr.endswith("\nsession kim/None/1 goes on: nsml logs -f kim/None/1\n")
+
+
 def test_a_run_that_waits_says_so_and_why(nsml, state, project):
     state.waiting = "needs 8 GPUs on one node; the largest free hole is 2"
     result = nsml("run", "-g", "8")
