@@ -177,19 +177,12 @@ def test_atomic_writes_replace(tmp_path: Path, is_durable: bool) -> None:
 
 
 def test_a_durable_write_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, flushes: Callable[[Path], list[tuple[int, bool]]]
 ) -> None:
     path = tmp_path / "file"
-    synced: list[tuple[int, bool]] = []
-    fsync = os.fsync
-
-    def watched(descriptor: int) -> None:
-        synced.append((os.fstat(descriptor).st_ino, path.exists()))
-        fsync(descriptor)
-
-    monkeypatch.setattr("os.fsync", watched)
+    flushed = flushes(path)
     write_atomically(path, b"content", is_durable=True)
-    assert synced == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+    assert flushed == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
 def test_a_filesystem_is_flushed_or_the_caller_hears_of_it(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 import resource
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,18 +43,11 @@ def test_a_file_that_the_disk_took_in_part_never_gets_its_name(tmp_path: Path) -
 
 
 def test_an_exit_record_is_on_the_disk_before_it_has_its_name(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, flushes: Callable[[Path], list[tuple[int, bool]]]
 ) -> None:
     record = tmp_path / "exit.json"
-    synced: list[tuple[int, bool]] = []
-    fsync = os.fsync
-
-    def watched(descriptor: int) -> None:
-        synced.append((os.fstat(descriptor).st_ino, record.exists()))
-        fsync(descriptor)
-
-    monkeypatch.setattr("os.fsync", watched)
+    flushed = flushes(record)
     claim = {"pid": 1, "start_ticks": 1, "boot_id": "b"}
     spec = {"namespace": None, "time_limit_s": None}
     shim.Shim(str(tmp_path), spec, claim).write_exit_record()
-    assert synced == [(record.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+    assert flushed == [(record.stat().st_ino, False), (tmp_path.stat().st_ino, True)]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import secrets
 import stat
 from collections.abc import Awaitable, Callable
@@ -218,19 +217,12 @@ async def test_a_token_that_others_could_read_is_good_no_longer(
 
 
 def test_a_private_file_is_flushed_before_its_name_and_its_name_before_it_counts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, flushes: Callable[[Path], list[tuple[int, bool]]]
 ) -> None:
     path = tmp_path / "ca.key"
-    flush = os.fsync
-    seen: list[tuple[bool, bool]] = []
-
-    def watched(opened: int) -> None:
-        seen.append((stat.S_ISDIR(os.fstat(opened).st_mode), path.exists()))
-        flush(opened)
-
-    monkeypatch.setattr("os.fsync", watched)
+    flushed = flushes(path)
     write_private(path, b"secret")
-    assert seen == [(False, False), (True, True)]
+    assert flushed == [(path.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
 
 
 async def test_the_local_agent_gets_a_token_for_its_node_alone(door: Door, tmp_path: Path) -> None:
