@@ -197,7 +197,7 @@ class Datasets:
         self._rpc = rpc
 
     async def check(self, request: datasets.CreateDatasetVersionRequest) -> None:
-        """Raise what `create_version` would raise now, whatever is wrong with the content."""
+        """Raise what `create_version` would raise now, whether or not the content has been sent."""
         from nsml.v1 import datasets_pb2 as pb
 
         checked = pb.CreateDatasetVersionRequest()
