@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tracemalloc
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +16,7 @@ from nodeagent.folders import (
     flush_filesystem,
     write_atomically,
 )
+from tests.memory import peak_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -115,16 +115,6 @@ def test_removal_goes_as_deep_as_a_program_went(tmp_path: Path) -> None:
     nest(folder.app, 3)
     folder.remove()
     assert list(tmp_path.iterdir()) == []
-
-
-def peak_bytes(work: Callable[[], object]) -> int:
-    """The most memory that Python held for `work`."""
-    tracemalloc.start()
-    try:
-        work()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def test_removal_needs_no_memory_for_the_number_of_files(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from nodeagent.spool import RecordFile, ReplicaSpool, Search, SpoolFollower, Spo
 from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
 from nsml._frames import MAGIC, MAX_PAYLOAD, frame
 from nsml.clock import inline
-from tests.unit.nodeagent.test_folders import peak_bytes
+from tests.memory import peak_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
