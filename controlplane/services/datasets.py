@@ -52,8 +52,8 @@ class DatasetServicer(datasets_pb2_grpc.DatasetServiceServicer):
         page, cursor = await self._datasets.page(
             require_user(), request.name_glob, size=request.page_size, cursor=request.cursor
         )
-        datasets, *more = parts_of(map(dataset_message, page))
-        if more:
+        datasets = next(parts_of(map(dataset_message, page)))
+        if len(datasets) < len(page):
             cursor = cursor_behind(page[len(datasets) - 1])
         return pb.ListDatasetsResponse(datasets=datasets, next_cursor=cursor)
 

@@ -68,11 +68,12 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         size = page_size(request.page_size)
         names = sorted(name for name in self._state.nodes if name > after)
         samples = self._history.telemetry.newest()
-        nodes, *more = parts_of(
+        made = (
             self._node(self._state.nodes[name].value, who, samples.get(name))
             for name in names[:size]
         )
-        cursor = nodes[-1].name if more or len(names) > size else ""
+        nodes = next(parts_of(made))
+        cursor = nodes[-1].name if len(nodes) < len(names) else ""
         return pb.ListNodesResponse(nodes=nodes, next_cursor=cursor)
 
     @answering

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
 
     from google.protobuf.message import Message
 
@@ -15,14 +15,27 @@ PART_BYTES: Final = 3 << 20
 """Of one part: below gRPC's 4 MiB."""
 
 
-def parts_of(messages: Iterable[MessageT]) -> list[list[MessageT]]:
-    """Cut into parts that fit into a message each; one empty part of nothing."""
-    parts: list[list[MessageT]] = [[]]
+def parts_of(messages: Iterable[MessageT]) -> Iterator[list[MessageT]]:
+    """Cut into parts that fit into a message each, as they are asked for; an empty one of nothing."""
+    part: list[MessageT] = []
     size = 0
     for message in messages:
         size += message.ByteSize()
-        if parts[-1] and size > PART_BYTES:
-            parts.append([])
-            size = message.ByteSize()
-        parts[-1].append(message)
-    return parts
+        if part and size > PART_BYTES:
+            yield part
+            part, size = [], message.ByteSize()
+        part.append(message)
+    yield part
+
+
+async def parts_as_made(messages: AsyncIterable[MessageT]) -> AsyncGenerator[list[MessageT], None]:
+    """Like `parts_of`, of messages that take their time."""
+    part: list[MessageT] = []
+    size = 0
+    async for message in messages:
+        size += message.ByteSize()
+        if part and size > PART_BYTES:
+            yield part
+            part, size = [], message.ByteSize()
+        part.append(message)
+    yield part

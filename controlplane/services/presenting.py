@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import asyncio
+from typing import TYPE_CHECKING, Final
 
 from controlplane.services.convert.sessions import session_message
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Sequence
 
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
@@ -15,9 +16,12 @@ if TYPE_CHECKING:
     from controlplane.operations.state import LiveState
     from nsml.v1 import sessions_pb2
 
+AT_ONCE: Final = 100
+"""Sessions in one turn of the event loop: a few milliseconds."""
+
 
 class Presenter:
-    """Makes messages of sessions; asks the history once for many.
+    """Makes messages of sessions; asks the history for many at once.
 
     Args:
         waiting: why a queued session waits, where that is known.
@@ -36,22 +40,39 @@ class Presenter:
 
     async def session(self, session: Session) -> sessions_pb2.Session:
         """One session."""
-        return (await self.sessions([session]))[0]
+        [message] = await self._messages([session], [self._revision(session)])
+        return message
 
-    async def sessions(self, sessions: Sequence[Session]) -> list[sessions_pb2.Session]:
-        """Many, in the same order."""
+    async def sessions(
+        self, sessions: Sequence[Session]
+    ) -> AsyncGenerator[sessions_pb2.Session, None]:
+        """Many, in the same order; others run in between."""
+        # Taken at once: no revision may be newer than what is told of its session.
+        revisions = [self._revision(session) for session in sessions]
+        for start in range(0, len(sessions), AT_ONCE):
+            end = start + AT_ONCE
+            for message in await self._messages(sessions[start:end], revisions[start:end]):
+                yield message
+            await asyncio.sleep(0)
+
+    def _revision(self, session: Session) -> int:
+        stored = self._state.sessions.get(session.id)
+        return stored.revision if stored else 0
+
+    async def _messages(
+        self, sessions: Sequence[Session], revisions: Sequence[int]
+    ) -> list[sessions_pb2.Session]:
         begun = [session.id for session in sessions if session.attempt]
         summaries = await self._history.streams.summaries(begun) if begun else {}
         counts = await self._history.catalogue.checkpoint_counts(begun) if begun else {}
         messages = []
-        for session in sessions:
-            stored = self._state.sessions.get(session.id)
+        for session, revision in zip(sessions, revisions, strict=True):
             summary = summaries.get(session.id)
             explanation = self._waiting(session.id)
             messages.append(
                 session_message(
                     session,
-                    revision=stored.revision if stored else 0,
+                    revision=revision,
                     waiting=explanation.reason if explanation else "",
                     summary=_values(summary.step, summary.values) if summary else None,
                     checkpoint_count=counts.get(session.id, 0),

@@ -15,7 +15,7 @@ from controlplane.services.convert.resources import to_visibility
 from controlplane.services.convert.sessions import to_filter, to_submission
 from controlplane.services.convert.times import seconds_of
 from controlplane.services.errors import Context, answering, streaming
-from controlplane.services.parts import parts_of
+from controlplane.services.parts import parts_as_made, parts_of
 from controlplane.services.tunnels import first_frame, passing
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1 import sessions_pb2_grpc
@@ -96,9 +96,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             size=request.page_size,
             cursor=request.cursor,
         )
-        sessions, *more = parts_of(await self._presenter.sessions(page.sessions))
+        async with aclosing(self._presenter.sessions(page.sessions)) as made:
+            sessions = await anext(parts_as_made(made))
         cursor = page.next_cursor
-        if more:
+        if len(sessions) < len(page.sessions):
             cursor = cursor_behind(page.sessions[len(sessions) - 1])
         return pb.ListSessionsResponse(
             sessions=sessions, next_cursor=cursor, revision=page.revision
@@ -117,16 +118,19 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         )
         sent = request.from_revision
         async for step in watch.steps(request.from_revision):
-            parts = parts_of(await self._presenter.sessions(step.changed))
-            for number, changed in enumerate(parts):
-                is_last = number == len(parts) - 1
+            if step.is_reset:
+                sent = 0
+            left, is_first = len(step.changed), True
+            async for changed in parts_as_made(self._presenter.sessions(step.changed)):
+                left -= len(changed)
                 yield pb.WatchSessionsResponse(
                     # Only behind the last part everything was sent.
-                    revision=step.revision if is_last else 0 if step.is_reset else sent,
+                    revision=sent if left else step.revision,
                     changed=changed,
-                    removed=step.removed if is_last else (),
-                    reset=step.is_reset and number == 0,
+                    removed=() if left else step.removed,
+                    reset=step.is_reset and is_first,
                 )
+                is_first = False
             sent = step.revision
 
     @answering
@@ -216,12 +220,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """A page of the metrics by name, with counts."""
         session = await self._do.references.find(require_user(), request.session)
         counts = await self._do.history.streams.metric_counts(session.id)
-        metrics, *more = parts_of(
-            pb.Metric(name=name, count=count)
-            for name, count in sorted(counts.items())
-            if not request.cursor or name > request.cursor
-        )
-        return pb.ListMetricsResponse(metrics=metrics, next_cursor=metrics[-1].name if more else "")
+        names = sorted(name for name in counts if not request.cursor or name > request.cursor)
+        metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
+        cursor = metrics[-1].name if len(metrics) < len(names) else ""
+        return pb.ListMetricsResponse(metrics=metrics, next_cursor=cursor)
 
     @streaming
     async def OpenTunnel(  # noqa: N802

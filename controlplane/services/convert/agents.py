@@ -137,7 +137,7 @@ def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlRespons
 
 def orders_messages(orders: Orders, term: int) -> Iterator[agents_pb2.ControlResponse]:
     """What a node is to run."""
-    parts = parts_of(map(_assignment, orders.assignments))
+    parts = list(parts_of(map(_assignment, orders.assignments)))
     for number, assignments in enumerate(parts, start=1):
         yield agents_pb2.ControlResponse(
             orders=agents_pb2.Orders(

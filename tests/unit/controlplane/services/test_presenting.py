@@ -1,0 +1,72 @@
+"""Many sessions as messages: others run in between, and no more are made than are sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from controlplane.history.interface import History
+from controlplane.history.sqlite import open_history
+from controlplane.operations.state import LiveState
+from controlplane.services.parts import parts_as_made
+from controlplane.services.presenting import AT_ONCE, Presenter
+from nsml.clock import inline
+from tests.unit.controlplane.builders import session
+from tests.unit.controlplane.workbench import HandClock
+
+
+@dataclass
+class Desk:
+    history: History
+    state: LiveState
+    made: list[str] = field(default_factory=list)
+
+    @property
+    def presenter(self) -> Presenter:
+        return Presenter(state=self.state, history=self.history, waiting=self.made.append)
+
+
+@pytest.fixture
+async def desk() -> AsyncIterator[Desk]:
+    history = await open_history(":memory:", clock=HandClock(), run=inline)
+    yield Desk(history, LiveState(None, HandClock()))  # type: ignore[arg-type]
+    await history.close()
+
+
+async def test_others_run_between_many_sessions(desk: Desk) -> None:
+    sessions = [session() for _ in range(10 * AT_ONCE)]
+    seen: set[int] = set()
+
+    async def other() -> None:
+        while True:
+            seen.add(len(desk.made))
+            await asyncio.sleep(0)
+
+    running = asyncio.create_task(other())
+    messages = [one async for one in desk.presenter.sessions(sessions)]
+    running.cancel()
+    assert [one.id for one in messages] == [one.id for one in sessions]
+    assert len(seen) >= 10
+
+
+async def test_no_more_are_made_than_a_message_holds(desk: Desk) -> None:
+    sessions = [session(memo="m" * 4_096, command=("c" * 30_000,)) for _ in range(5 * AT_ONCE)]
+    async with aclosing(desk.presenter.sessions(sessions)) as made:
+        part = await anext(parts_as_made(made))
+    assert 0 < len(part) < len(desk.made) <= len(part) + AT_ONCE
+
+
+async def test_no_revision_is_newer_than_what_is_told(desk: Desk) -> None:
+    sessions = [session(memo="old") for _ in range(2 * AT_ONCE)]
+    for one in sessions:
+        desk.state.put_session(one, 5)
+    async with aclosing(desk.presenter.sessions(sessions)) as made:
+        told = [await anext(made)]
+        for one in sessions:
+            desk.state.put_session(replace(one, memo="new"), 6)
+        told += [one async for one in made]
+    assert {(one.memo, one.revision) for one in told} == {("old", 5)}
