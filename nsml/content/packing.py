@@ -169,7 +169,8 @@ def pack(
 def pack_files(root: Path, paths: Collection[str], *, max_bytes: int) -> Packed:
     """Describe the files `paths` of `root` and look at nothing else, however much is there.
 
-    Follows no link. Raises as `pack` does; Unreadable for what is missing or no regular file.
+    Follows no link, and no files are a tree too. Raises as `pack` does else; Unreadable also for
+    what is missing or no regular file.
     """
     with _open_root(root) as folder:
         found = [_found(folder, path) for path in sorted(set(paths))]
