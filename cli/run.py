@@ -7,6 +7,7 @@ nothing behind.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
@@ -362,12 +363,16 @@ async def _submit(
 
 
 async def _settled(client: Client, session: Session) -> Session:
-    """The session once it is placed, or known to wait and why; as it is after half a second."""
-    for _ in range(_LOOKS):
-        if not _waits(session) or session.waiting:
-            break
-        await client.clock.sleep(_LOOK_S)
-        session = await client.sessions.get(session.id)
+    """The session once it is placed, or known to wait and why; as it is after half a second.
+
+    It is made, whoever answers now: as it was heard of last where nobody does.
+    """
+    with suppress(Unavailable):
+        for _ in range(_LOOKS):
+            if not _waits(session) or session.waiting:
+                break
+            await client.clock.sleep(_LOOK_S)
+            session = await client.sessions.get(session.id)
     return session
 
 

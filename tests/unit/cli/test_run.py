@@ -5,6 +5,7 @@ import threading
 import grpc
 import pytest
 
+from nsml.client.errors import Unavailable
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 
@@ -37,6 +38,18 @@ def test_a_run_without_an_answer_says_how_to_see_what_came_of_it(nsml, state, pr
     assert result.code == 3
     assert "try: nsml ps -a" in result.stderr
     assert only_session(state).name == "kim/None/1"
+
+
+def test_a_run_that_was_answered_has_succeeded_whoever_answers_then(
+    nsml, state, project, monkeypatch
+):
+    async def gone(*_):
+        raise Unavailable("nobody answers")
+
+    monkeypatch.setattr("cli.run._waits", lambda _: True)
+    monkeypatch.setattr("nsml.client.calls.Sessions.get", gone)
+    result = nsml("run", "-o", "name")
+    assert result.stdout == "kim/None/1\n"
 
 
 def test_an_interrupt_after_the_answer_leaves_the_session(nsml, state, project, monkeypatch):
