@@ -329,8 +329,9 @@ async def test_an_open_stream_carries_nothing_more_once_its_token_has_ended(
         await taken.write(b"before")
         await both.write(b"before")
         assert await both.read() == b"before"
-        while len(quiet.heard) < 2:  # noqa: ASYNC110 - of another task
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(30):
+            while len(quiet.heard) < 2:  # noqa: ASYNC110 - of another task
+                await asyncio.sleep(0.001)
 
         if end == "revoked":
             await door.accounts.revoke(token.secret.fingerprint)
@@ -370,8 +371,9 @@ async def test_a_stream_that_was_cut_short_is_not_told_to_be_answered(door: Door
             metadata=(("authorization", f"Bearer {token.secret.text}"),), timeout=30
         )
         await put.write(b"first")
-        while not quiet.heard:  # noqa: ASYNC110 - of another task
-            await asyncio.sleep(0.001)
+        async with asyncio.timeout(30):
+            while not quiet.heard:  # noqa: ASYNC110 - of another task
+                await asyncio.sleep(0.001)
         identities.falters = True
         await put.write(b"second")
         with pytest.raises(grpc.aio.AioRpcError) as caught:
