@@ -15,8 +15,8 @@ BAD_ATTEMPTS: Final = 3
 """So many bad attempts in a row make a session HELD."""
 
 BAD_IF_LOST_WITHIN_S: Final = 60.0
-"""An attempt whose node is lost sooner after its start than this counts as bad: the session may be
-what kills nodes."""
+"""An attempt whose node is lost, or silent for its lost_after, sooner after its start than this
+counts as bad: the session may be what kills nodes, or their agents."""
 
 BACKOFF_S: Final = 5.0
 """Wait before the attempt after the first bad one; doubled for each further one."""
@@ -159,7 +159,7 @@ def _is_bad(session: Session, end: End) -> bool:
     """Whether the attempt got nowhere through no fault of its program."""
     if end.cause is Cause.DATA_FAILED:
         return True
-    if end.cause is not Cause.NODE_LOST:
+    if end.cause not in {Cause.NODE_LOST, Cause.LOST_AFTER}:
         return False
     # Of the lost one: the others of its gang run on until there is proof.
     return any(

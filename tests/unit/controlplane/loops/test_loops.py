@@ -7,6 +7,8 @@ import contextlib
 import itertools
 from dataclasses import dataclass, replace
 
+import pytest
+
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Allocation, Cause, Node
@@ -261,6 +263,32 @@ async def test_a_session_whose_nodes_die_soon_after_each_start_is_held() -> None
             assert at.state.session(one.id).bad_attempts == attempt
         held = at.state.session(one.id)
         assert (held.state, held.end.cause) == (SessionState.HELD, Cause.NODE_LOST)
+
+
+@pytest.mark.parametrize(("ran_for_s", "state"), [(5, "HELD"), (BAD_IF_LOST_WITHIN_S, "QUEUED")])
+async def test_a_session_whose_nodes_stay_dead_is_held_if_they_die_soon_after_each_start(
+    ran_for_s: float, state: str
+) -> None:
+    lost_after = 100.0
+    one = session(spec={"retry_count": 9, "lost_after_s": lost_after})
+    async with led(node("a"), node("b"), node("c"), one) as at:
+        at.run(scheduling(at))
+        at.run(liveness(at))
+        await turns()
+        for attempt, name in enumerate("abc", start=1):
+            await at.clock.pass_(100)  # the wait after a bad attempt is over
+            at.contacts.connect(name)
+            await turns()
+            await at.say(one, "RUNNING", attempt=attempt, node=name, at=at.clock.now)
+            await at.clock.pass_(ran_for_s)
+            at.contacts.heard(name)
+            at.contacts.disconnect(at.contacts.link(name))
+            silence = lost_after + one.spec.grace_s + LOST_AFTER_MARGIN_S
+            for _ in range(int(silence // 10) + 1):
+                await at.clock.pass_(10)
+        after = at.state.session(one.id)
+        assert [ended.cause for ended in after.attempts] == [Cause.LOST_AFTER] * 3
+        assert after.state == state
 
 
 async def test_a_node_that_dies_long_after_the_start_forgives_bad_attempts() -> None:
