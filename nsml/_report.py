@@ -26,6 +26,7 @@ class Reporter:
     def __init__(self, spool: Spool) -> None:
         self._spool = spool
         self._last: Dict[str, Any] = {}
+        self._last_step: Any = None
         self.scope: Optional[Dict[str, Any]] = None
 
     def report(
@@ -56,13 +57,14 @@ class Reporter:
         }
         self._spool.append(encode(record))
         self._last = kwargs
+        self._last_step = record["step"]
         if scope is not None:
             self.scope = scope
 
     def last(self) -> Dict[str, Any]:
         """The last report with its step, names as recorded: what a checkpoint carries along."""
         return {
-            name.replace("__", "/"): _step(value) if name == "step" else value
+            name.replace("__", "/"): self._last_step if name == "step" else value
             for name, value in self._last.items()
             if name != "walltime"
         }

@@ -148,6 +148,16 @@ class TestSaving:
         assert (record["name"], record["step"], record["summary"]) == ("4", 4, {})
         assert record["files"] == [["a", 2], ["deep/b", 3]]
 
+    def test_a_step_that_changes_later_never_costs_a_checkpoint(
+        self, session: Session, tmp_path: Path
+    ) -> None:
+        step: list[object] = [4]
+        session.reporter.report(step=step, loss=0.5)
+        step.append(object())
+        session.save(4, save_two)
+        (record,) = records(tmp_path, "checkpoint")
+        assert (record["step"], record["summary"]) == (None, {"step": None, "loss": 0.5})
+
     def test_a_full_disk_loses_the_checkpoint_and_not_the_training(
         self, session: Session, tmp_path: Path, capfd: pytest.CaptureFixture[str]
     ) -> None:
