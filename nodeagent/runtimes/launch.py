@@ -95,7 +95,7 @@ def layout_of(spec: ReplicaSpec, folder: ReplicaFolder) -> Layout:
     )
 
 
-def environment_of(spec: ReplicaSpec, layout: Layout) -> dict[str, str]:
+def whole_environment(spec: ReplicaSpec, layout: Layout) -> dict[str, str]:
     """All environment variables of the program: nothing of the agent's own but its locale."""
     replica = spec.replica_id
     env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
@@ -166,7 +166,7 @@ def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dic
         "replica": str(spec.replica_id),
         "boot_id": machine.boot_id,
         "argv": list(spec.argv),
-        "env": environment_of(spec, layout),
+        "env": whole_environment(spec, layout),
         "cwd": cwd,
         "namespace": namespace,
         "time_limit_s": spec.time_limit_s,
