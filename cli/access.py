@@ -81,7 +81,7 @@ def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str 
     fresh = contexts.Context(name=chosen, server=server, server_name=trust.server_name)
     with tempfile.TemporaryDirectory() as passing:  # like what is kept, only its owner reads it
         who = _whoami(app, _keep(Path(passing), fresh, trust, secret))
-    context = _keep(app.config.folder, fresh, trust, secret)
+    context = _keep(Path(app.config.folder), fresh, trust, secret)
     app.save(app.config.with_context(context))
     app.write(f"Welcome to NSML! You are {who} at {server} (context {chosen}).")
 
@@ -98,8 +98,8 @@ def _trust_in(app: App, server: str, digest: str, known: Context | None) -> Trus
     if server.startswith("unix:"):
         return Trust()
     host, port = contexts.split_server(server)
-    if not digest and known is not None and known.server == server and known.ca is not None:
-        pem = _authority_in(known.ca)
+    if not digest and known is not None and known.server == server and known.ca:
+        pem = _authority_in(Path(known.ca))
         if known.server_name != trust.SERVER_NAME:
             return Trust(pem=pem, server_name=known.server_name)
         digest = trust.digest_of(pem)
@@ -153,10 +153,10 @@ def _keep(folder: Path, fresh: Context, trust: Trust, secret: str) -> Context:
     token_file = folder / "tokens" / fresh.name
     contexts.write_private(token_file, secret + "\n")
     if not trust.pem:
-        return fresh._replace(token_file=token_file)
+        return fresh._replace(token_file=str(token_file))
     ca = folder / "authorities" / f"{fresh.name}.pem"
     contexts.write_private(ca, trust.pem)
-    return fresh._replace(token_file=token_file, ca=ca)
+    return fresh._replace(token_file=str(token_file), ca=str(ca))
 
 
 def _whoami(app: App, trial: Context) -> str:
@@ -192,8 +192,8 @@ def logout(app: App) -> None:
         app.call(lambda client: client.accounts.revoke_token())
     except NotSignedIn:
         app.say("the token was no longer valid")
-    if context.token_file is not None:
-        context.token_file.unlink(missing_ok=True)
+    if context.token_file:
+        Path(context.token_file).unlink(missing_ok=True)
     app.say(f"logged out of {context.server}")
 
 
@@ -206,11 +206,11 @@ _COLUMNS: tuple[Column[tuple[Context, bool]], ...] = (
     Column(key="current", title="", cell=lambda c, _: "*" if c[1] else ""),
     Column(key="name", title="Name", cell=lambda c, _: c[0].name),
     Column(key="server", title="Server", cell=lambda c, _: c[0].server),
-    Column(key="ca", title="Authority", cell=lambda c, _: str(c[0].ca or "-"), is_wide=True),
+    Column(key="ca", title="Authority", cell=lambda c, _: c[0].ca or "-", is_wide=True),
     Column(
         key="token_file",
         title="Token file",
-        cell=lambda c, _: str(c[0].token_file or "-"),
+        cell=lambda c, _: c[0].token_file or "-",
         is_wide=True,
     ),
 )
@@ -235,8 +235,8 @@ def _record(item: tuple[Context, bool]) -> dict[str, Any]:
     return {
         "name": found.name,
         "server": found.server,
-        "ca": str(found.ca) if found.ca else None,
-        "token_file": str(found.token_file) if found.token_file else None,
+        "ca": found.ca or None,
+        "token_file": found.token_file or None,
         "current": is_current,
     }
 

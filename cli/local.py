@@ -194,7 +194,7 @@ class DataFolder:
         if "address" not in said:
             return None
         server = f"unix:{said['socket']}" if said.get("socket") else str(said["address"])
-        return Context(name=CONTEXT_NAME, server=server, token_file=self.admin_token)
+        return Context(name=CONTEXT_NAME, server=server, token_file=str(self.admin_token))
 
 
 def data_folder(given: Path | None, environ: Mapping[str, str]) -> DataFolder:

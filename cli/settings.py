@@ -27,7 +27,7 @@ def config() -> None:
 @pass_app
 def path(app: App) -> None:
     """Show where the configuration file is."""
-    app.write(str(app.config.file))
+    app.write(app.config.file)
 
 
 @command("get", examples=["nsml config get", "nsml config get output"])
@@ -64,8 +64,8 @@ def _flat(config: Config) -> dict[str, str]:
     for name, context in sorted(config.contexts.items()):
         for part in _CONTEXT_KEYS:
             value = getattr(context, part)
-            if value is not None:
-                flat[f"contexts.{name}.{part}"] = str(value)
+            if value:
+                flat[f"contexts.{name}.{part}"] = value
     return {**flat, **config.settings}
 
 
@@ -104,7 +104,7 @@ def _changed_context(config: Config, name: str, part: str, value: str) -> Config
             code=ExitCode.NOT_FOUND,
             advice=f"nsml config set contexts.{name}.server HOST:PORT",
         )
-    file = Path(value).expanduser().absolute() if value else None
+    file = str(Path(value).expanduser().absolute()) if value else ""
     if part == "ca":
         changed = found._replace(ca=file, server_name="")  # the name belonged to the old one
     else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import grpc
@@ -36,12 +37,12 @@ def open_channel(context: Context) -> grpc.aio.Channel:
     server or its host; plaintext only to loopback and Unix sockets, and there only without an
     authority. Raises ContextError when the authority's file cannot be read.
     """
-    if context.ca is None and is_local(context.server):
+    if not context.ca and is_local(context.server):
         return grpc.aio.insecure_channel(_target(context.server), options=_OPTIONS)
     authority = None
-    if context.ca is not None:
+    if context.ca:
         try:
-            authority = context.ca.read_bytes()
+            authority = Path(context.ca).read_bytes()
         except OSError as error:
             raise ContextError(
                 f"cannot read the certificate authority {context.ca}: {error.strerror}",

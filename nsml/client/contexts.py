@@ -13,6 +13,8 @@
 
 Tokens live in files of their own, readable by their owner alone. NSML_CONTEXT picks a context,
 NSML_SERVER and NSML_TOKEN_FILE replace its parts, NSML_CONFIG_DIR replaces the folder.
+
+Files are named by text here: a short command would spend a fourteenth of its time importing pathlib.
 """
 
 from __future__ import annotations
@@ -20,12 +22,12 @@ from __future__ import annotations
 import os
 import re
 import sys
-from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 FILE_NAME = "config.toml"
 _CONTEXT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
@@ -55,9 +57,10 @@ class Context(NamedTuple):
     name: str
     server: str
     """HOST:PORT, or unix:PATH."""
-    ca: Path | None = None
-    """Certificate authority of the server, PEM; none: the system's, or plaintext on loopback."""
-    token_file: Path | None = None
+    ca: str = ""
+    """File of the server's certificate authority, PEM; empty: the system's, or plaintext on loopback."""
+    token_file: str = ""
+    """File of the secret; empty: none."""
     server_name: str = ""
     """Name that the server's certificate must bear; empty: the host of `server`. With the platform's
     own authority in `ca` it is that of all its listeners, whatever the host is called here."""
@@ -67,10 +70,11 @@ class Context(NamedTuple):
 
         Raises ContextError for a file that cannot be read, DamagedToken for one without a token.
         """
-        if self.token_file is None:
+        if not self.token_file:
             return None
         try:
-            secret = self.token_file.read_text(encoding="utf-8", errors="replace").strip()
+            with open(self.token_file, encoding="utf-8", errors="replace") as file:
+                secret = file.read().strip()
         except FileNotFoundError:
             return None
         except OSError as error:
@@ -88,15 +92,15 @@ class Context(NamedTuple):
 class Config(NamedTuple):
     """What config.toml holds. Immutable: a change makes a new one, `save` writes it."""
 
-    folder: Path
+    folder: str
     current: str = ""
     contexts: Mapping[str, Context] = MappingProxyType({})
     settings: Mapping[str, str] = MappingProxyType({})
 
     @property
-    def file(self) -> Path:
+    def file(self) -> str:
         """The file itself; it need not exist."""
-        return self.folder / FILE_NAME
+        return os.path.join(self.folder, FILE_NAME)
 
     def with_context(self, context: Context, *, current: bool = True) -> Config:
         """This configuration with `context` added or replaced, and made the current one."""
@@ -107,25 +111,25 @@ class Config(NamedTuple):
         )
 
 
-def config_folder(environ: Mapping[str, str]) -> Path:
+def config_folder(environ: Mapping[str, str]) -> str:
     """Where this user's configuration lives; it need not exist."""
     chosen = environ.get("NSML_CONFIG_DIR")
     if chosen:
-        return Path(chosen)
+        return chosen
     platform: str = sys.platform  # annotated: mypy would take the other branch for dead
     if platform.startswith("linux"):
-        base = environ.get("XDG_CONFIG_HOME") or str(
-            Path(environ.get("HOME") or "~").expanduser() / ".config"
-        )
-        return Path(base) / "nsml"
+        home = os.path.expanduser(environ.get("HOME") or "~")
+        return os.path.join(environ.get("XDG_CONFIG_HOME") or os.path.join(home, ".config"), "nsml")
     # Only here: it costs more than the rest of the module.
-    from platformdirs import user_config_path
+    from platformdirs import user_config_dir
 
-    return user_config_path("nsml", appauthor=False)
+    return user_config_dir("nsml", appauthor=False)
 
 
 def cache_folder(environ: Mapping[str, str]) -> Path:
     """Where this user's caches live; it need not exist."""
+    from pathlib import Path
+
     base = environ.get("XDG_CACHE_HOME") or environ.get("LOCALAPPDATA")
     return Path(base or Path(environ.get("HOME") or "~").expanduser() / ".cache") / "nsml"
 
@@ -137,53 +141,51 @@ def load(environ: Mapping[str, str]) -> Config:
     """
     import tomllib
 
-    folder = config_folder(environ)
+    empty = Config(folder=config_folder(environ))
+    file = empty.file
     try:
-        text = (folder / FILE_NAME).read_text(encoding="utf-8")
+        with open(file, "rb") as opened:
+            tree = tomllib.load(opened)
     except FileNotFoundError:
-        return Config(folder=folder)
+        return empty
     except OSError as error:
-        raise ContextError(f"cannot read {folder / FILE_NAME}: {error}") from error
+        raise ContextError(f"cannot read {file}: {error}") from error
     except UnicodeDecodeError as error:
-        raise ContextError(f"{folder / FILE_NAME} is not UTF-8: {error}") from error
-    try:
-        tree = tomllib.loads(text)
+        raise ContextError(f"{file} is not UTF-8: {error}") from error
     except tomllib.TOMLDecodeError as error:
-        raise ContextError(f"{folder / FILE_NAME} is not sound TOML: {error}") from error
-    return _parse(folder, tree)
+        raise ContextError(f"{file} is not sound TOML: {error}") from error
+    return _filled(empty, tree)
 
 
-def _parse(folder: Path, tree: Mapping[str, Any]) -> Config:
-    file = folder / FILE_NAME
+def _filled(empty: Config, tree: Mapping[str, Any]) -> Config:
+    file = empty.file
     contexts: dict[str, Context] = {}
     for name, entry in _table(file, tree, "contexts").items():
         if not isinstance(entry, dict) or "server" not in entry:
             raise ContextError(f"{file}: [contexts.{name}] has no server")
-        ca, token_file = _text(file, entry, "ca"), _text(file, entry, "token_file")
         contexts[name] = Context(
             name=name,
             server=_text(file, entry, "server"),
-            ca=Path(ca) if ca else None,
-            token_file=Path(token_file) if token_file else None,
+            ca=_text(file, entry, "ca"),
+            token_file=_text(file, entry, "token_file"),
             server_name=_text(file, entry, "server_name"),
         )
     settings = _table(file, tree, "settings")
-    return Config(
-        folder=folder,
+    return empty._replace(
         current=_text(file, tree, "current"),
         contexts=contexts,
         settings={key: _text(file, settings, key) for key in settings},
     )
 
 
-def _table(file: Path, tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+def _table(file: str, tree: Mapping[str, Any], key: str) -> Mapping[str, Any]:
     found = tree.get(key, {})
     if not isinstance(found, dict):
         raise ContextError(f"{file}: {key} is not a table")
     return found
 
 
-def _text(file: Path, tree: Mapping[str, Any], key: str) -> str:
+def _text(file: str, tree: Mapping[str, Any], key: str) -> str:
     found = tree.get(key, "")
     if not isinstance(found, str):
         raise ContextError(f"{file}: {key} is not text in quotes")
@@ -192,19 +194,21 @@ def _text(file: Path, tree: Mapping[str, Any], key: str) -> str:
 
 def save(config: Config) -> None:
     """Write config.toml, atomically."""
-    write_private(config.file, _to_toml(config))
+    from pathlib import Path
+
+    write_private(Path(config.file), _to_toml(config))
 
 
 def _to_toml(config: Config) -> str:
     lines = [f"current = {_quoted(config.current)}"]
     for name, context in sorted(config.contexts.items()):
         lines += ["", f"[contexts.{_quoted(name)}]", f"server = {_quoted(context.server)}"]
-        if context.ca is not None:
-            lines.append(f"ca = {_quoted(str(context.ca))}")
+        if context.ca:
+            lines.append(f"ca = {_quoted(context.ca)}")
         if context.server_name:
             lines.append(f"server_name = {_quoted(context.server_name)}")
-        if context.token_file is not None:
-            lines.append(f"token_file = {_quoted(str(context.token_file))}")
+        if context.token_file:
+            lines.append(f"token_file = {_quoted(context.token_file)}")
     if config.settings:
         lines += ["", "[settings]"]
         lines += [f"{key} = {_quoted(value)}" for key, value in sorted(config.settings.items())]
@@ -254,10 +258,10 @@ def choose(config: Config, environ: Mapping[str, str], name: str | None = None) 
     elif server:
         # A token belongs to its server: another server never gets it unasked.
         found = found._replace(
-            server=server, token_file=None if server != found.server else found.token_file
+            server=server, token_file=found.token_file if server == found.server else ""
         )
     token_file = environ.get("NSML_TOKEN_FILE")
-    return found._replace(token_file=Path(token_file)) if token_file else found
+    return found._replace(token_file=token_file) if token_file else found
 
 
 def is_token(text: str) -> bool:

@@ -79,10 +79,10 @@ def test_the_command_line_can_be_repeated(platform, trained):
 
 def test_a_script_needs_only_the_contract(platform):
     context = contexts.choose(contexts.load(platform.environment), platform.environment)
-    assert context.token_file is not None
+    assert context.token_file
     script = ROOT / "examples/clients/submit_and_watch.py"
     done = subprocess.run(
-        [sys.executable, str(script), context.server, str(context.token_file)],
+        [sys.executable, str(script), context.server, context.token_file],
         capture_output=True,
         text=True,
         timeout=60,

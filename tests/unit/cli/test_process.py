@@ -59,7 +59,8 @@ def test_version_and_help_load_no_grpc(environ):
 def test_a_plain_ps_on_this_machine_loads_no_command_tree_and_no_grpc(environ, server, everything):
     modules = loaded({**environ, "NSML_SERVER": f"unix:{server.socket}"}, "ps")
     assert "nsml.v1.sessions_pb2" in modules
-    assert not modules & {*HEAVY, "grpc", "asyncio", "click", "cli.root", "ssl", "json", "inspect"}
+    spared = {"grpc", "asyncio", "click", "cli.root", "ssl", "json", "inspect", "pathlib"}
+    assert not modules & {*HEAVY, *spared}
 
 
 def test_ps_loads_what_it_needs_alone(environ, everything):

@@ -178,7 +178,7 @@ async def test_a_pinned_platform_is_itself_under_any_name(live: Live, tmp_path: 
     ca = tmp_path / "ca.pem"
     ca.write_bytes(live.door.authority.pem)
     server = f"127.0.0.1:{port_of(live.tls)}"
-    pinned = Context(name="a", server=server, ca=ca, server_name=trust.SERVER_NAME)
+    pinned = Context(name="a", server=server, ca=str(ca), server_name=trust.SERVER_NAME)
     async with connect(pinned) as client:
         with pytest.raises(NotSignedIn):
             await client.accounts.caller()

@@ -15,7 +15,7 @@ def server():
 def context(server, tmp_path):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
-    return Context(name="test", server=server.address, token_file=token)
+    return Context(name="test", server=server.address, token_file=str(token))
 
 
 @pytest.fixture
