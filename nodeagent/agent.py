@@ -65,6 +65,7 @@ class Agent:
         self._settings = settings
         self._parts = parts
         self._machine = parts.machine
+        self._run_long = parts.run_long or parts.run
         self._link = Link(
             settings.server,
             channel_factory=parts.channel_factory,
@@ -188,7 +189,7 @@ class Agent:
 
     def _place(self) -> Place:
         parts = self._parts
-        hooks: list[Hook] = [DataHook(self._datasets), CodeHook(self._bundles, parts.run)]
+        hooks: list[Hook] = [DataHook(self._datasets), CodeHook(self._bundles, self._run_long)]
         return Place(
             runtime=parts.runtime,
             hooks=[*hooks, *parts.hooks],
@@ -203,6 +204,7 @@ class Agent:
             folder=self._folders.of,
             clock=parts.clock,
             run=parts.run,
+            run_long=self._run_long,
         )
 
     def _grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
@@ -212,8 +214,9 @@ class Agent:
         return [self._machine.grants[uuid] for uuid in uuids]
 
     def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
-        run = self._parts.run_long or self._parts.run
-        return Uploads(replica_id, folder, rpc=self._link.rpc, run=run, pause=self._pause)
+        return Uploads(
+            replica_id, folder, rpc=self._link.rpc, run=self._run_long, pause=self._pause
+        )
 
     @asynccontextmanager
     async def _collect(
@@ -262,7 +265,7 @@ class Agent:
                 continue
             shares = self._replicas.shares()
             try:
-                sample = await self._parts.run(partial(self._parts.meter.sample, shares))
+                sample = await self._run_long(partial(self._parts.meter.sample, shares))
             except Exception:
                 # Readings may be missing; what runs here needs its agent.
                 log.exception("node.unmeasured")

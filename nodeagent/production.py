@@ -83,6 +83,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
             launcher=Launcher(in_thread),
             clock=clock,
             run=in_thread,
+            run_long=in_own_thread,
         )
         async with runtime:
             yield Parts(
@@ -101,7 +102,6 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 hooks=[PythonHook(Environments(settings.data / "environments"), in_own_thread)],
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
             )
-        probe.close()
     finally:
         journal.close()
 
@@ -220,7 +220,7 @@ async def _devices(probe: DeviceProbe) -> Devices:
     """A driver that hangs must not keep the node away."""
     try:
         async with asyncio.timeout(_DRIVER_ANSWERS_WITHIN_S):
-            return await in_thread(probe.devices)
+            return await in_own_thread(probe.devices)
     except TimeoutError:
         return Devices(reason="the driver does not answer")
 

@@ -66,7 +66,8 @@ class Place:
 
     `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
     a replica writes, and tells its last argument when the program pauses or goes on; `listen` opens
-    its request socket; `reachable` lets tunnels lead to its program.
+    its request socket; `reachable` lets tunnels lead to its program; `run_long` is for work that the
+    program can make last.
     """
 
     runtime: RuntimeDriver
@@ -82,6 +83,7 @@ class Place:
     folder: Callable[[ReplicaId], ReplicaFolder]
     clock: Clock
     run: Offload
+    run_long: Offload
 
 
 @dataclass(slots=True)
@@ -250,7 +252,7 @@ class Runner:
     async def _free(self) -> None:
         """Give back the room of what nobody needs any more: it may be what the rest waits for."""
         try:
-            await self.place.run(self.folder.free)
+            await self.place.run_long(self.folder.free)
         except OSError as error:
             log.warning("replica.not_freed", replica=str(self.replica_id), error=str(error))
 

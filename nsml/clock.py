@@ -68,15 +68,25 @@ async def in_thread(work: Callable[[], T], /) -> T:
 
 
 async def in_own_thread(work: Callable[[], T], /) -> T:
-    """Run `work` in a thread of its own: what others can make last holds none of the pool's few."""
-    import asyncio
-    from concurrent.futures import ThreadPoolExecutor
+    """Run `work` in a thread of its own: what others can make last holds none of the pool's few.
 
-    own = ThreadPoolExecutor(1)
-    try:
-        return await asyncio.get_running_loop().run_in_executor(own, work)
-    finally:
-        own.shutdown(wait=False)
+    Nor does it hold up the end of the process, which ends it wherever it is.
+    """
+    import asyncio
+    import threading
+    from concurrent.futures import Future
+
+    outcome: Future[T] = Future()
+    outcome.set_running_or_notify_cancel()  # once begun it is not cancelled, whoever stops waiting
+
+    def settle() -> None:
+        try:
+            outcome.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - it is raised where the result is awaited
+            outcome.set_exception(error)
+
+    threading.Thread(target=settle, daemon=True).start()
+    return await asyncio.wrap_future(outcome)
 
 
 async def inline(work: Callable[[], T], /) -> T:

@@ -20,7 +20,6 @@ class FakeProbe:
         self.found = Devices(devices=tuple(devices), reason=reason)
         self.samples: dict[str, DeviceSample] = {}
         self.silent: set[str] = set()
-        self.closed = False
 
     def devices(self) -> Devices:
         """See `DeviceProbe.devices`."""
@@ -33,10 +32,6 @@ class FakeProbe:
             for device in self.found.devices
             if device.uuid not in self.silent
         )
-
-    def close(self) -> None:
-        """See `DeviceProbe.close`."""
-        self.closed = True
 
 
 def fake_device(index: int, *, memory_bytes: int = 8 << 30) -> Device:

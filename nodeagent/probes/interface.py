@@ -67,7 +67,3 @@ class DeviceProbe(Protocol):
     def sample(self) -> Sequence[DeviceSample]:
         """One reading of each device that answers, in order of index."""
         ...
-
-    def close(self) -> None:
-        """Let go of the driver. Nothing may be called afterwards."""
-        ...

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pynvml
@@ -45,13 +44,6 @@ class NvmlProbe:
         count = _ask(pynvml.nvmlDeviceGetCount) or 0
         samples = (_sample(index) for index in range(count))
         return tuple(sample for sample in samples if sample is not None)
-
-    def close(self) -> None:
-        """See `DeviceProbe.close`."""
-        if self._ready:
-            self._ready = False
-            with suppress(pynvml.NVMLError):
-                pynvml.nvmlShutdown()
 
     def _begin(self) -> str:
         """Load the library; the reason why that failed, or ""."""

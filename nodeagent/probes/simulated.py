@@ -72,9 +72,6 @@ class SimulatedProbe:
         loads = self._loads()
         return tuple(_reading(device, loads.get(device.uuid), now) for device in self._devices)
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 def _uuid(node: str, index: int) -> str:
     digest = hashlib.blake2b(f"{node}/{index}".encode(), digest_size=16).hexdigest()

@@ -56,7 +56,8 @@ class _Watched:
 class ProcessDriver:
     """`RuntimeDriver` over shims; see `interface.py` for the contract.
 
-    `levels` are the isolation levels that were tried and work here (`isolation.py`).
+    `levels` are the isolation levels that were tried and work here (`isolation.py`). `run_long` is
+    for work that programs can make last, when it is not `run`.
     """
 
     def __init__(
@@ -68,6 +69,7 @@ class ProcessDriver:
         launcher: Launcher,
         clock: Clock,
         run: Offload,
+        run_long: Offload | None = None,
     ) -> None:
         self._folders = folders
         self._machine = machine
@@ -75,6 +77,7 @@ class ProcessDriver:
         self._launcher = launcher
         self._clock = clock
         self._run = run
+        self._run_long = run_long or run
         self._watched: dict[ReplicaId, _Watched] = {}
         self._turns: dict[ReplicaId, asyncio.Lock] = {}
 
@@ -163,7 +166,7 @@ class ProcessDriver:
             if folder.shim.exists() and not folder.exit.exists():
                 await self._settle_lost(replica_id, folder)
             self._unwatch(replica_id)
-            await self._run(folder.remove)
+            await self._run_long(folder.remove)
         self._turns.pop(replica_id, None)
 
     def _turn(self, replica_id: ReplicaId) -> asyncio.Lock:

@@ -14,7 +14,6 @@ from nodeagent.probes.simulated import SimulatedLoad, SimulatedProbe
 from nsml.clock import SystemClock
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
     from nodeagent.probes.interface import DeviceProbe
@@ -31,7 +30,7 @@ class StillClock(SystemClock):
 
 
 @pytest.fixture(params=["nvml", "simulated", "fake"])
-def probe(request: pytest.FixtureRequest) -> Iterator[DeviceProbe]:
+def probe(request: pytest.FixtureRequest) -> DeviceProbe:
     made: DeviceProbe
     match request.param:
         case "nvml":
@@ -45,8 +44,7 @@ def probe(request: pytest.FixtureRequest) -> Iterator[DeviceProbe]:
             made = SimulatedProbe("node", 4, clock, lambda: {made.devices().devices[1].uuid: load})
         case _:
             made = FakeProbe([fake_device(0), fake_device(1)])
-    yield made
-    made.close()
+    return made
 
 
 def test_devices_are_whole_distinct_and_in_order(probe: DeviceProbe) -> None:
@@ -82,8 +80,6 @@ def test_nvml_never_raises() -> None:
     found = probe.devices()
     assert found.devices or found.reason
     assert len(probe.sample()) <= len(found.devices)
-    probe.close()
-    probe.close()
 
 
 def test_simulated_devices_depend_on_node_and_index_alone() -> None:

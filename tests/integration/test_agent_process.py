@@ -35,6 +35,8 @@ class Node:
     platform: ScriptedPlatform
     process: asyncio.subprocess.Process | None = None
     settings: dict[str, object] = field(default_factory=dict)
+    before: str = ""
+    """What the agent's process does first."""
 
     async def start(self) -> None:
         seen = len(self.platform.registrations)
@@ -45,7 +47,7 @@ class Node:
         return await asyncio.create_subprocess_exec(
             sys.executable,
             "-c",
-            "from nodeagent.agent import main; main()",
+            f"{self.before}\nfrom nodeagent.agent import main; main()",
             "--config",
             str(self.config),
             cwd=Path(__file__).parents[2],
@@ -187,6 +189,60 @@ async def test_a_program_that_is_stopped(node: Node, platform: ScriptedPlatform)
 async def test_a_second_agent_on_the_same_data_leaves(node: Node) -> None:
     second = await node.launch()
     assert await second.wait() == 3
+
+
+LASTS = """
+import threading
+from pathlib import Path
+from nodeagent import folders, hooks
+from nodeagent.probes import nvml
+def last(*given):
+    if "/trial/" in str(given):
+        return  # of the isolation, before the agent's own
+    with Path({began!r}).open("a") as began:
+        began.write("x")
+    threading.Event().wait()
+{what} = last
+"""
+MORE_THAN_THE_POOL_HAS = 40
+
+
+@pytest.mark.parametrize(
+    "what", ["hooks._copy", "folders.ReplicaFolder.free", "folders.ReplicaFolder.remove"]
+)
+async def test_what_lasts_for_some_holds_up_no_others(
+    node: Node, platform: ScriptedPlatform, tmp_path: Path, what: str
+) -> None:
+    await node.end()
+    began = tmp_path / "began"
+    node.before = LASTS.format(began=str(began), what=what)
+    await node.start()
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "main.py").write_text("")
+    some = [session_id(number) for number in range(1, MORE_THAN_THE_POOL_HAS + 1)]
+    digest = put(platform, code)
+    await platform.order(*[assignment(one, "echo", "x", bundle_digest=digest) for one in some])
+    if what == "folders.ReplicaFolder.remove":
+        for one in some:
+            await platform.phase(one, pb.REPLICA_PHASE_FINALIZED)
+        await platform.order()
+    await until(lambda: began.exists() and began.stat().st_size == len(some))
+    other = session_id(len(some) + 1)
+    await platform.order(assignment(other, "echo", "hello"))
+    await platform.phase(other, pb.REPLICA_PHASE_EXITED)
+    await node.end(signal.SIGKILL)
+
+
+async def test_a_driver_that_hangs_keeps_no_agent_from_its_end(node: Node, tmp_path: Path) -> None:
+    await node.end()
+    node.config.write_text(node.config.read_text().replace("simulate_gpus = 2\n", ""))
+    began = tmp_path / "began"
+    node.before = LASTS.format(began=str(began), what="nvml.NvmlProbe.sample")
+    await node.start()
+    await until(began.exists)
+    async with asyncio.timeout(PATIENCE_S):
+        assert await node.end() == 0
 
 
 REPORTS = """
