@@ -222,7 +222,7 @@ def _quoted(text: str) -> str:
 
 
 def write_private(path: Path, text: str) -> None:
-    """Write a file that only its owner may read, all of it or nothing."""
+    """Write a file that only its owner may read, all of it or nothing; OSError names the file."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     draft = path.with_name(f".{path.name}.{os.getpid()}")
     draft.unlink(missing_ok=True)
@@ -231,8 +231,10 @@ def write_private(path: Path, text: str) -> None:
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         draft.replace(path)
-    except BaseException:
+    except BaseException as error:
         draft.unlink(missing_ok=True)
+        if isinstance(error, OSError):
+            error.filename = error.filename or str(path)
         raise
 
 

@@ -112,6 +112,13 @@ def test_a_pull_that_finds_no_room_leaves_nothing(environ, everything, tmp_path)
     assert list(target.iterdir()) == []
 
 
+def test_a_setting_that_finds_no_room_is_told_with_its_file(environ, home):
+    before = sorted(home.iterdir())
+    done = in_shell(environ, 'ulimit -f 0; exec "$@"', "config", "set", "output", "wide")
+    assert (done.returncode, done.stderr) == (1, f"error: {home}/config.toml: File too large\n")
+    assert sorted(home.iterdir()) == before
+
+
 def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
     session = state.add("kim/mnist/1")
     state.log(session, b"on\n")
