@@ -112,8 +112,8 @@ class Trees:
         manifest = await self._patiently(lambda: get_manifest(self._rpc(), digest, self._run))
         donors = await uninterrupted(self._run, partial(self._donors, manifest))
         extraction = Extraction(manifest, target, read_only=read_only)
-        await uninterrupted(self._run, extraction.__enter__)
         try:
+            await uninterrupted(self._run, extraction.__enter__)
             async with aclosing(self._chunks(digest, manifest, donors)) as chunks:
                 async for data in chunks:
                     await uninterrupted(self._run, partial(extraction.write, data))

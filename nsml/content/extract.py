@@ -56,6 +56,7 @@ class Extraction:
         self._folders: set[tuple[str, ...]] = {()}
         self._expected = self._steps()
         self._finished = False
+        self._stack = contextlib.ExitStack()
 
     def __enter__(self) -> Self:
         if os.path.lexists(self._target):

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+import os
+from collections.abc import AsyncIterator, Callable
 from pathlib import Path
+from typing import TypeVar
 
 import grpc.aio
 import pytest
@@ -17,6 +19,7 @@ from nsml.content.digests import digest_of
 from nsml.content.packing import pack
 from tests.scripted_platform import ScriptedPlatform
 
+T = TypeVar("T")
 FILES = {"train/a.txt": "one", "train/b.txt": "two", "labels": "3"}
 
 
@@ -48,6 +51,10 @@ def files_of(tree: Path) -> dict[str, str]:
     return {str(p.relative_to(tree)): p.read_text() for p in tree.rglob("*") if p.is_file()}
 
 
+def target_of(descriptor: Path) -> str:
+    return os.path.realpath(descriptor)
+
+
 async def test_its_files_are_on_the_disk_before_it_has_its_name(
     rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -70,6 +77,36 @@ async def test_its_files_are_on_the_disk_before_it_has_its_name(
     for _ in range(2):
         assert files_of(await trees.get(digest)) == FILES
         assert flushed == [(False, [FILES])]
+
+
+async def test_a_fetch_that_is_cancelled_as_it_begins_leaves_nothing(
+    rpc: tuple[Rpc, ScriptedPlatform], tmp_path: Path
+) -> None:
+    connection, platform = rpc
+    digest = offer(platform, tmp_path / "pushed")
+    place = tmp_path / "datasets"
+    is_begun, may_go_on = asyncio.Event(), asyncio.Event()
+
+    async def run(work: Callable[[], T], /) -> T:
+        result = await in_thread(work)
+        if list(place.glob(".*.partial")):
+            is_begun.set()
+            await may_go_on.wait()
+        return result
+
+    async def pause() -> None:
+        await asyncio.sleep(0.01)
+
+    trees = Trees(place, rpc=lambda: connection, run=run, pause=pause)
+    trees.create()
+    fetching = asyncio.create_task(trees.get(digest))
+    await is_begun.wait()
+    fetching.cancel()
+    may_go_on.set()
+    with pytest.raises(asyncio.CancelledError):
+        await fetching
+    assert list(place.iterdir()) == []
+    assert not [at for at in map(target_of, Path("/proc/self/fd").iterdir()) if str(place) in at]
 
 
 async def test_what_another_tree_has_is_not_sent_again_unless_it_is_damaged(
