@@ -131,7 +131,10 @@ class Exit:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """One member of the gang of the current attempt. `started_at` 0: it is not known to have run."""
+    """One member of the gang of the current attempt. `started_at` 0: it is not known to have run.
+
+    `exit` was heard of at `heard_at`, by the leader's clock.
+    """
 
     rank: int
     node: str
@@ -140,6 +143,7 @@ class Replica:
     phase: ReplicaPhase = ReplicaPhase.PLACED
     started_at: float = 0.0
     exit: Exit | None = None
+    heard_at: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -189,6 +189,7 @@ def _replica(replica: Replica) -> pb.ReplicaRecord:
         resources=_resources(replica.resources),
         phase=replica.phase.value,
         started_at=replica.started_at,
+        heard_at=replica.heard_at,
     )
     if replica.exit is not None:
         ended = replica.exit
@@ -224,6 +225,7 @@ def _to_replica(record: pb.ReplicaRecord) -> Replica:
         phase=ReplicaPhase(record.phase),
         started_at=record.started_at,
         exit=ended,
+        heard_at=record.heard_at,
     )
 
 

@@ -59,6 +59,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
         phase=report.phase,
         started_at=known.started_at or (report.at if report.phase in _RUNNING else 0.0),
         exit=ended,
+        heard_at=known.heard_at or (now if ended else 0.0),
     )
     replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
     before, session = session, replace(session, replicas=replicas)
@@ -178,15 +179,24 @@ def _is_repeated(session: Session, end: End) -> bool:
 
 
 def end_of(session: Session) -> End:
-    """The typed cause of an attempt whose replicas are all gone: that of the first bad exit."""
+    """The typed cause of an attempt whose replicas are all gone: that of the first bad exit.
+
+    The first that the leader heard of, which stopped the rest: the clocks of nodes may differ by more
+    than what lies between two exits.
+    """
     bad = [one for one in session.replicas if one.exit and one.exit.cause is not Cause.COMPLETED]
     own = [one for one in bad if one.exit and one.exit.cause is not Cause.GANG_MEMBER_FAILED]
     candidates = own or bad
     if not candidates:
         return End(cause=Cause.COMPLETED)
-    first = min(candidates, key=lambda one: (one.exit.ended_at if one.exit else 0.0, one.rank))
+    first = min(candidates, key=_when_ended)
     ended = first.exit or Exit(cause=Cause.NODE_LOST)
     return End(cause=ended.cause, exit_code=ended.exit_code, rank=first.rank, message=ended.message)
+
+
+def _when_ended(replica: Replica) -> tuple[float, float, int]:
+    # A node that was silent tells of all its replicas at once: among those its clock decides.
+    return (replica.heard_at, replica.exit.ended_at if replica.exit else 0.0, replica.rank)
 
 
 def _release(draft: Draft, session: Session, now: float) -> tuple[float, int]:

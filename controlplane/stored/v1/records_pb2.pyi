@@ -114,7 +114,7 @@ class ResourcesRecord(_message.Message):
     def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplicaRecord(_message.Message):
-    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit", "started_at")
+    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit", "started_at", "heard_at")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -122,6 +122,7 @@ class ReplicaRecord(_message.Message):
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    HEARD_AT_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[DeviceRecord]
@@ -129,7 +130,8 @@ class ReplicaRecord(_message.Message):
     phase: str
     exit: ExitRecord
     started_at: float
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ...) -> None: ...
+    heard_at: float
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ..., heard_at: _Optional[float] = ...) -> None: ...
 
 class ExitRecord(_message.Message):
     __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for_s")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.lifecycle import ReplicaPhase, SessionState
+from controlplane.domain.values import Cause, Exit, Replica, Resources
 from controlplane.operations.records import (
     decode_allocation,
     decode_node,
@@ -32,6 +35,29 @@ def test_a_field_of_a_later_version_is_not_kept(value, encode, decode) -> None:
     later = encode(value) + LATER_FIELD
     assert decode(later) == value
     assert encode(decode(later)) == encode(value), "so versions must not run side by side"
+
+
+def test_all_of_a_replica_is_kept() -> None:
+    ended = Exit(
+        cause=Cause.OUT_OF_MEMORY,
+        exit_code=137,
+        message="killed",
+        started_at=1.0,
+        ended_at=2.0,
+        ran_for_s=3.0,
+    )
+    replica = Replica(
+        rank=1,
+        node="n1",
+        devices=node("n1").devices,
+        resources=Resources(gpu_thousandths=500, cpu_thousandths=1, memory_bytes=2),
+        phase=ReplicaPhase.EXITED,
+        started_at=4.0,
+        exit=ended,
+        heard_at=5.0,
+    )
+    one = replace(session(replicas=2), replicas=(replica,))
+    assert decode_session(encode_session(one)) == one
 
 
 def test_a_record_without_what_was_added_since_is_read() -> None:

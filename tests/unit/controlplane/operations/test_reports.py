@@ -110,6 +110,20 @@ def test_the_first_bad_exit_stops_the_gang_and_is_its_cause() -> None:
     assert (ended.state, ended.end.cause, ended.end.rank) == ("FAILED", Cause.OUT_OF_MEMORY, 1)
 
 
+def test_the_exit_that_was_heard_first_is_the_cause_whatever_the_clocks_of_nodes_say() -> None:
+    script, one = gang()
+    script.say(one, "RUNNING", 0)
+    script.say(one, "RUNNING", 1, node="b")
+    stopping = script.say(one, "EXITED", 1, node="b", cause="OUT_OF_MEMORY", at=5_000.0)
+    assert stopping.stop.reason == "replica 1 ended: OUT_OF_MEMORY"
+    script.now += 1
+    script.say(one, "EXITED", 0, cause="PROGRAM_FAILED", exit_code=1, at=3.0)
+    script.now += 1
+    script.say(one, "FINALIZED", 0)
+    ended = script.say(one, "FINALIZED", 1, node="b")
+    assert (ended.state, ended.end.cause, ended.end.rank) == ("FAILED", Cause.OUT_OF_MEMORY, 1)
+
+
 def test_a_good_exit_stops_nobody() -> None:
     script, one = gang()
     script.say(one, "RUNNING", 0)
