@@ -126,7 +126,10 @@ class ProcessDriver:
                 raise
             # What fills the disk must be possible to stop: a signal alone is an order too.
             log.warning("replica.stop_unwritten", replica=str(replica_id), error=str(error))
-        if not folder.shim.exists() or not self._watch_claimed(replica_id):
+        claim, watched = read_claim(folder), self._watched.get(replica_id)
+        if claim is not None and watched is not None and watched.shim.pid != claim.pid:
+            await watched.gone.wait()  # another has the claim: this one ends at once
+        if claim is None or not self._watch_claimed(replica_id):
             return
         with contextlib.suppress(ProcessLookupError):
             pidfd = self._watched[replica_id].shim.pidfd

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pytest
 from structlog.testing import capture_logs
 
-from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import (
     DeviceGrant,
@@ -36,7 +36,7 @@ from nodeagent.runtimes.interface import (
 )
 from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.runtimes.launch import this_machine
-from nodeagent.runtimes.launcher import Launcher
+from nodeagent.runtimes.launcher import Launcher, StartedShim, start_directly
 from nodeagent.runtimes.process import ProcessDriver
 from nsml.clock import SystemClock, in_thread
 
@@ -820,6 +820,38 @@ async def test_a_killed_zygote_is_replaced(real: Bench) -> None:
         assert (await soon(driver.wait(second.replica_id))).exit_code == 0
         await driver.kill(first.replica_id, reason="done")
         assert (await soon(driver.wait(first.replica_id))).why is ExitWhy.STOPPED
+
+
+async def test_an_order_reaches_the_shim_that_has_the_claim(
+    real: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = real.spec(RUNS_ON)
+
+    def started_and_held(folder: ReplicaFolder) -> StartedShim:
+        shim = start_directly(folder)
+        os.kill(shim.pid, signal.SIGSTOP)
+        return shim
+
+    async with real.new_driver() as driver:
+        assert isinstance(driver, ProcessDriver)
+        zygote = driver._launcher._zygote
+        assert zygote is not None
+        start = zygote.start
+
+        async def answer_too_late(folder: ReplicaFolder) -> StartedShim:
+            os.close((await start(folder)).pidfd)
+            await real.ready(spec)
+            raise TimeoutError
+
+        monkeypatch.setattr(zygote, "start", answer_too_late)
+        monkeypatch.setattr("nodeagent.runtimes.launcher.start_directly", started_and_held)
+        await driver.start(spec)
+        waiting = asyncio.create_task(driver.wait(spec.replica_id))
+        stopping = asyncio.create_task(driver.stop(spec.replica_id, grace_s=0, reason="done"))
+        await until(real.folders.of(spec.replica_id).stop.exists)
+        os.kill(driver._watched[spec.replica_id].shim.pid, signal.SIGCONT)
+        await soon(stopping)
+        assert (await soon(waiting)).why is ExitWhy.STOPPED
 
 
 async def test_a_start_that_is_cancelled_leaves_no_answer_for_the_next(
