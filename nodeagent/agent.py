@@ -318,11 +318,13 @@ async def _serve(settings: Settings) -> int:
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
     try:
-        async with opened(settings) as parts, TaskGroup() as group:
-            working = group.create_task(Agent(settings, parts).run())
-            await stopping.wait()
-            log.info("agent.stopping", node=settings.node)
-            working.cancel()
+        async with opened(settings) as parts:
+            agent = Agent(settings, parts)
+            async with TaskGroup() as group:
+                working = group.create_task(agent.run())
+                await stopping.wait()
+                log.info("agent.stopping", node=settings.node)
+                working.cancel()
     except JournalLocked as error:
         sys.stderr.write(f"nsml-agent: {error}\n")
         return _ALREADY_RUNS

@@ -14,7 +14,7 @@ import structlog
 from nodeagent.folders import ReplicaId
 from nodeagent.link import Backoff, Link
 from nodeagent.outbox import Outbox, replica_of
-from nsml.client.errors import ClientError, Unavailable, translate
+from nsml.client.errors import ClientError, NotSignedIn, Unavailable, translate
 from nsml.clock import Clock
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -126,6 +126,8 @@ class Control:
             self._link.forget_leader()
             if not isinstance(error, Unavailable):
                 # Refused: another agent speaks for this node, or it is not welcome.
+                if isinstance(error, NotSignedIn):
+                    self._link.read_token()  # the control plane writes a new one at its start
                 await self._clock.sleep(_REFUSED_PAUSE_S)
         await self._backoff.pause()
 

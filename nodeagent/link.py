@@ -11,6 +11,7 @@ from typing import Any
 import structlog
 from google.protobuf.message import Message
 
+from nodeagent.config import SettingsError
 from nsml.client.rpc import Channel, Rpc
 from nsml.clock import Clock
 
@@ -31,7 +32,8 @@ class Link:
         server: where to dial first, and again when a leader cannot be reached.
         channel_factory: makes a channel to an address.
         dial_factory: makes a channel whose connection is shared with no other; by default the same.
-        token: the node's bearer token; None where a certificate says who it is.
+        token: reads the node's bearer token, where no certificate says who it is; raises
+            SettingsError.
     """
 
     def __init__(
@@ -40,14 +42,15 @@ class Link:
         *,
         channel_factory: ChannelFactory,
         dial_factory: ChannelFactory | None = None,
-        token: str | None = None,
+        token: Callable[[], str] | None = None,
     ) -> None:
         self.up = asyncio.Event()
         self._server = server
         self._address = server
         self._factory = channel_factory
         self._dial_factory = dial_factory or channel_factory
-        self._token = token
+        self._read_token = token
+        self._token = token() if token is not None else None
         self._channels: dict[str, Channel] = {}
         self._retired: list[Channel] = []
 
@@ -97,6 +100,14 @@ class Link:
             response_deserializer=response.FromString,
         )
         return opened(metadata=(("authorization", f"Bearer {self._token}"),) if self._token else ())
+
+    def read_token(self) -> None:
+        """Read the token again; one that cannot be read leaves the old one."""
+        if self._read_token is not None:
+            try:
+                self._token = self._read_token()
+            except SettingsError as error:
+                log.warning("link.token_unread", error=str(error))
 
     def refresh(self) -> None:
         """Make channels anew: what they prove themselves by has changed. Open calls go on."""

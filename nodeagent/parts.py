@@ -70,7 +70,7 @@ class Parts:
 
     `touch` notes a contact with the control plane for one replica. `hooks` come after those for
     data and code. `dial_factory` makes a connection of its own for each tunnel. `renew` renews the
-    node's certificate; None where a token says who it is. `run_long` is for work that programs or
+    node's certificate; None where a token says who it is. `token` reads that, again when it is refused. `run_long` is for work that programs or
     drivers can make last for minutes, when it is not `run`, which all else waits for.
     Without `has_sockets` user code cannot make requests (the simulation).
     """
@@ -85,7 +85,7 @@ class Parts:
     meter: Meter
     run_long: Offload | None = None
     dial_factory: ChannelFactory | None = None
-    token: str | None = None
+    token: Callable[[], str] | None = None
     renew: Renew | None = None
     hooks: Sequence[Hook] = ()
     sdk_folder: Path | None = None

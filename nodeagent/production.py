@@ -9,6 +9,7 @@ import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
 
@@ -67,7 +68,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
     settings.data.chmod(0o700)
     journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
     try:
-        token = _token(settings)
+        token = None if settings.token_file is None else partial(_token, settings.token_file)
         clock = SystemClock()
         held = HeldDevices(clock)
         probe = _probe(settings, clock, held)
@@ -183,10 +184,8 @@ def _open_as_many_files_as_allowed() -> None:
     resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def _token(settings: Settings) -> str | None:
-    if settings.token_file is None:
-        return None
-    return _read(settings.token_file).decode().strip()
+def _token(path: Path) -> str:
+    return _read(path).decode().strip()
 
 
 def _read(path: Path) -> bytes:

@@ -189,7 +189,7 @@ class SimulatedNode:
             journal=journal,
             machine=self._facts(probe),
             meter=Meter(probe, held),
-            token=self.token,
+            token=lambda: self.token,
             has_sockets=False,
             touch=lambda _, replica: machine.contacted(replica),
         )

@@ -140,7 +140,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await server.start()
     folder = ReplicaFolders(tmp_path).of(REPLICA)
     folder.create()
-    link = Link(f"127.0.0.1:{port}", channel_factory=_channel, token="secret")
+    link = Link(f"127.0.0.1:{port}", channel_factory=_channel, token=lambda: "secret")
     async with Tunnels(link, clock=SystemClock()) as tunnels:
         with tunnels.reachable(REPLICA, folder):
             yield Bench(platform, tunnels, folder)

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from structlog.testing import capture_logs
 
@@ -64,6 +65,7 @@ class World:
     started: list[ReplicaSpec] = field(default_factory=list)
     meter: NullMeter = field(default_factory=NullMeter)
     hooks: list[Hook] = field(default_factory=list)
+    token: str = "secret"
 
     @asynccontextmanager
     async def agent(self, server: str = "cp") -> AsyncIterator[Agent]:
@@ -84,7 +86,7 @@ class World:
                 journal=journal,
                 machine=MACHINE,
                 meter=self.meter,
-                token="secret",
+                token=lambda: self.token,
                 has_sockets=False,
                 touch=lambda _, replica_id: self.machine.contacted(replica_id),
                 hooks=self.hooks,
@@ -511,6 +513,29 @@ def test_what_the_orders_do_not_end_runs_on_without_contact(tmp_path: Path) -> N
             assert world.machine.running(ReplicaId(session_id=S, attempt=1, rank=0))
 
     on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
+def test_an_agent_whose_token_has_ended_takes_the_new_one(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        control = world.platform.Control
+
+        async def taking_the_new_one(requests: Any, context: Any) -> AsyncIterator[Any]:
+            if ("authorization", "Bearer new") not in context.invocation_metadata():
+                refused.set()
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "the token has ended")
+            async for message in control(requests, context):
+                yield message
+
+        refused = asyncio.Event()
+        world.platform.Control = taking_the_new_one  # type: ignore[method-assign]
+        world.serve("cp", world.platform)
+        async with world.agent():
+            await refused.wait()
+            await world.clock.sleep(60)
+            world.token = "new"
+            await world.platform.until(lambda: world.platform.registrations)
+
+    on_virtual_time(tmp_path, test)
 
 
 def test_an_agent_follows_the_leader(tmp_path: Path) -> None:
