@@ -262,20 +262,13 @@ class ProcessDriver:
             duration_s=max(now - started_at, 0.0),
             output_bytes=folder.output.stat().st_size if folder.output.exists() else 0,
         )
-        await self._write_exit(folder, record)
         log.warning("replica.shim_lost", replica=str(replica_id))
+        try:
+            await self._run(lambda: write_exit(folder, record))
+        except OSError as error:
+            # Who asks next, or a successor, finds a lost shim again: nothing else hangs on it.
+            log.warning("replica.end_unwritten", replica=str(replica_id), error=str(error))
         return record
-
-    async def _write_exit(self, folder: ReplicaFolder, record: ExitRecord) -> None:
-        """Write it when the disk takes it; without its folder there is no successor to tell."""
-        while folder.path.is_dir():
-            try:
-                await self._run(lambda: write_exit(folder, record))
-            except OSError as error:
-                log.warning("replica.end_unwritten", replica=folder.path.name, error=str(error))
-                await self._clock.sleep(_LONGEST_PAUSE_S)
-            else:
-                return
 
 
 def _prepare(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> None:

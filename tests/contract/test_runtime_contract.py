@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
-from structlog.testing import capture_logs
 
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
@@ -609,22 +608,31 @@ async def test_a_program_ends_with_its_shim_also_where_no_agent_is(real: Bench) 
     await until(lambda: marked(spec.replica_id) == [])
 
 
-async def test_an_end_that_the_disk_does_not_take_is_written_later(real: Bench) -> None:
+async def test_an_end_that_the_disk_does_not_take_is_told_and_written_later(real: Bench) -> None:
     spec = real.spec(RUNS_ON)
+    other = real.spec(RUNS_ON, replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=1))
     folder = real.folders.of(spec.replica_id)
     in_the_way = folder.exit.with_name(f".{folder.exit.name}.{os.getpid()}")
     async with real.new_driver() as driver:
-        await driver.start(spec)
-        await real.ready(spec)
+        for one in (spec, other):
+            await driver.start(one)
+            await real.ready(one)
         (folder.path / ".reserve").unlink()
         in_the_way.mkdir()
-        with capture_logs() as said:
-            real.lose_shim(spec.replica_id)
-            waiting = asyncio.create_task(driver.wait(spec.replica_id))
-            await until(lambda: waiting.done() or any("error" in line for line in said))
-            in_the_way.rmdir()
-            assert (await soon(waiting)).why is ExitWhy.SHIM_LOST
-    assert folder.exit.exists()
+        real.lose_shim(spec.replica_id)
+        assert (await soon(driver.wait(spec.replica_id))).why is ExitWhy.SHIM_LOST
+    assert not folder.exit.exists()
+    async with real.new_driver() as later:
+        found = {fact.replica_id: fact for fact in await soon(later.list())}
+        assert found[other.replica_id].state is ReplicaState.RUNNING
+        lost = found[spec.replica_id].exit
+        assert lost is not None
+        assert lost.why is ExitWhy.SHIM_LOST
+        in_the_way.rmdir()
+        assert (await soon(later.wait(spec.replica_id))).why is ExitWhy.SHIM_LOST
+        assert folder.exit.exists()
+        await later.kill(other.replica_id, reason="the test is over")
+        await soon(later.wait(other.replica_id))
 
 
 async def test_a_replica_whose_folder_is_gone_has_an_end(real: Bench) -> None:
