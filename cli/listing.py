@@ -1,9 +1,9 @@
 """The list of sessions: shown, and for a plain `nsml ps` on this machine fetched on a short way.
 
-`nsml ps` is what people and their prompts ask most, and to import click, asyncio and gRPC
-takes longer than all else of it. So `ps` without a flag, asked of a control plane behind a Unix socket, goes
-without them. Whatever is not plainly answered there takes the common way, which knows every flag and
-names every error.
+`nsml ps` is what people and their prompts ask most, and to import click, asyncio and gRPC takes
+longer than all else of it. So `ps` without a flag, asked of a control plane behind a Unix socket,
+goes without them. Whatever is not plainly answered there takes the common way, which knows every
+flag and names every error.
 """
 
 from __future__ import annotations

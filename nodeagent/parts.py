@@ -70,9 +70,10 @@ class Parts:
 
     `touch` notes a contact with the control plane for one replica. `hooks` come after those for
     data and code. `dial_factory` makes a connection of its own for each tunnel. `renew` renews the
-    node's certificate; None where a token says who it is. `token` reads that, again when it is refused. `run_long` is for work that programs or
-    drivers can make last for minutes, when it is not `run`, which all else waits for.
-    Without `has_sockets` user code cannot make requests (the simulation).
+    node's certificate; None where a token says who it is. `token` reads that, again when it is
+    refused. `run_long` is for work that programs or drivers can make last for minutes, when it is
+    not `run`, which all else waits for. Without `has_sockets` user code
+    cannot make requests (the simulation).
     """
 
     clock: Clock
