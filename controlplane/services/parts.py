@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, Generic, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator
@@ -17,25 +17,34 @@ PART_BYTES: Final = 3 << 20
 
 def parts_of(messages: Iterable[MessageT]) -> Iterator[list[MessageT]]:
     """Cut into parts that fit into a message each, as they are asked for; an empty one of nothing."""
-    part: list[MessageT] = []
-    size = 0
+    cutter: _Cutter[MessageT] = _Cutter()
     for message in messages:
-        size += message.ByteSize()
-        if part and size > PART_BYTES:
-            yield part
-            part, size = [], message.ByteSize()
-        part.append(message)
-    yield part
+        if (full := cutter.add(message)) is not None:
+            yield full
+    yield cutter.part
 
 
 async def parts_as_made(messages: AsyncIterable[MessageT]) -> AsyncGenerator[list[MessageT], None]:
     """Like `parts_of`, of messages that take their time."""
-    part: list[MessageT] = []
-    size = 0
+    cutter: _Cutter[MessageT] = _Cutter()
     async for message in messages:
-        size += message.ByteSize()
-        if part and size > PART_BYTES:
-            yield part
-            part, size = [], message.ByteSize()
-        part.append(message)
-    yield part
+        if (full := cutter.add(message)) is not None:
+            yield full
+    yield cutter.part
+
+
+class _Cutter(Generic[MessageT]):
+    """The part that is being filled."""
+
+    def __init__(self) -> None:
+        self.part: list[MessageT] = []
+        self._size = 0
+
+    def add(self, message: MessageT) -> list[MessageT] | None:
+        """Take a message; the part before, if the message begins another."""
+        full, size = None, message.ByteSize()
+        if self.part and self._size + size > PART_BYTES:
+            full, self.part, self._size = self.part, [], 0
+        self.part.append(message)
+        self._size += size
+        return full
