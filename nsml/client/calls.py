@@ -6,7 +6,7 @@ Long-lived streams that survive reconnects are in `streams`, content in `content
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import DEADLINE_S, Rpc
@@ -25,6 +25,13 @@ if TYPE_CHECKING:
     from nsml.v1 import nodes_pb2 as nodes
     from nsml.v1 import resources_pb2 as resources
     from nsml.v1 import sessions_pb2 as sessions
+
+    Listed = TypeVar(
+        "Listed",
+        sessions.ListMetricsResponse,
+        datasets.ListDatasetsResponse,
+        nodes.ListNodesResponse,
+    )
 
 # The messages of a service are imported by its first call: a command pays for what it calls.
 
@@ -170,16 +177,9 @@ class Sessions:
         """Its metrics by name, with the number of their points."""
         from nsml.v1 import sessions_pb2 as pb
 
-        found: list[sessions.Metric] = []
         request = pb.ListMetricsRequest(session=reference)
-        while True:
-            page = await self._rpc.unary(
-                "SessionService/ListMetrics", request, pb.ListMetricsResponse
-            )
-            found += page.metrics
-            request.cursor = page.next_cursor
-            if not request.cursor:
-                return found
+        pages = _pages(self._rpc, "SessionService/ListMetrics", request, pb.ListMetricsResponse)
+        return [metric async for page in pages for metric in page.metrics]
 
     def open_tunnel(
         self, reference: str, service: str, *, rank: int = 0
@@ -219,16 +219,9 @@ class Datasets:
         """Datasets that the caller may see, by name."""
         from nsml.v1 import datasets_pb2 as pb
 
-        found: list[datasets.Dataset] = []
         request = pb.ListDatasetsRequest(name_glob=name_glob, page_size=_PAGE)
-        while True:
-            page = await self._rpc.unary(
-                "DatasetService/ListDatasets", request, pb.ListDatasetsResponse
-            )
-            found += page.datasets
-            request.cursor = page.next_cursor
-            if not request.cursor:
-                return found
+        pages = _pages(self._rpc, "DatasetService/ListDatasets", request, pb.ListDatasetsResponse)
+        return [dataset async for page in pages for dataset in page.datasets]
 
     async def get(self, name: str, version: int = 0) -> datasets.Dataset:
         """NAME or OWNER/NAME; version 0 is the newest."""
@@ -276,14 +269,9 @@ class Nodes:
         """All nodes by name."""
         from nsml.v1 import nodes_pb2 as pb
 
-        found: list[nodes.Node] = []
         request = pb.ListNodesRequest(page_size=_PAGE)
-        while True:
-            page = await self._rpc.unary("NodeService/ListNodes", request, pb.ListNodesResponse)
-            found += page.nodes
-            request.cursor = page.next_cursor
-            if not request.cursor:
-                return found
+        pages = _pages(self._rpc, "NodeService/ListNodes", request, pb.ListNodesResponse)
+        return [node async for page in pages for node in page.nodes]
 
     async def cluster(self) -> nodes.GetClusterResponse:
         """The platform in one answer."""
@@ -378,3 +366,18 @@ class Accounts:
         from nsml.v1 import accounts_pb2 as pb
 
         return await self._rpc.unary("AccountService/JoinNode", request, pb.JoinNodeResponse)
+
+
+async def _pages(
+    rpc: Rpc,
+    method: str,
+    request: sessions.ListMetricsRequest | datasets.ListDatasetsRequest | nodes.ListNodesRequest,
+    response: type[Listed],
+) -> AsyncGenerator[Listed, None]:
+    """Every page of a list, from where `request` begins."""
+    while True:
+        page = await rpc.unary(method, request, response)
+        yield page
+        request.cursor = page.next_cursor
+        if not request.cursor:
+            return
