@@ -65,7 +65,6 @@ class Agent:
         self._settings = settings
         self._parts = parts
         self._machine = parts.machine
-        self._run_long = parts.run_long or parts.run
         self._link = Link(
             settings.server,
             channel_factory=parts.channel_factory,
@@ -189,7 +188,7 @@ class Agent:
 
     def _place(self) -> Place:
         parts = self._parts
-        hooks: list[Hook] = [DataHook(self._datasets), CodeHook(self._bundles, self._run_long)]
+        hooks: list[Hook] = [DataHook(self._datasets), CodeHook(self._bundles, parts.run_long)]
         return Place(
             runtime=parts.runtime,
             hooks=[*hooks, *parts.hooks],
@@ -204,7 +203,7 @@ class Agent:
             folder=self._folders.of,
             clock=parts.clock,
             run=parts.run,
-            run_long=self._run_long,
+            run_long=parts.run_long,
         )
 
     def _grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
@@ -215,7 +214,7 @@ class Agent:
 
     def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
         return Uploads(
-            replica_id, folder, rpc=self._link.rpc, run=self._run_long, pause=self._pause
+            replica_id, folder, rpc=self._link.rpc, run=self._parts.run_long, pause=self._pause
         )
 
     @asynccontextmanager
@@ -265,7 +264,7 @@ class Agent:
                 continue
             shares = self._replicas.shares()
             try:
-                sample = await self._run_long(partial(self._parts.meter.sample, shares))
+                sample = await self._parts.run_long(partial(self._parts.meter.sample, shares))
             except Exception:
                 # Readings may be missing; what runs here needs its agent.
                 log.exception("node.unmeasured")

@@ -71,20 +71,19 @@ class Parts:
     `touch` notes a contact with the control plane for one replica. `hooks` come after those for
     data and code. `dial_factory` makes a connection of its own for each tunnel. `renew` renews the
     node's certificate; None where a token says who it is. `token` reads that, again when it is
-    refused. `run_long` is for work that programs or drivers can make last for minutes, when it is
-    not `run`, which all else waits for. Without `has_sockets` user code
-    cannot make requests (the simulation).
+    refused. `run_long` is for work that programs or drivers can make last for minutes: it must not
+    hold up what `run` does. Without `has_sockets` user code cannot make requests (the simulation).
     """
 
     clock: Clock
     rng: random.Random
     run: Offload
+    run_long: Offload
     channel_factory: ChannelFactory
     runtime: RuntimeDriver
     journal: Remembering
     machine: Machine
     meter: Meter
-    run_long: Offload | None = None
     dial_factory: ChannelFactory | None = None
     token: Callable[[], str] | None = None
     renew: Renew | None = None

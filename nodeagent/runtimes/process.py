@@ -57,7 +57,7 @@ class ProcessDriver:
     """`RuntimeDriver` over shims; see `interface.py` for the contract.
 
     `levels` are the isolation levels that were tried and work here (`isolation.py`). `run_long` is
-    for work that programs can make last, when it is not `run`.
+    for work that programs can make last; it must not hold up what `run` does.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class ProcessDriver:
         launcher: Launcher,
         clock: Clock,
         run: Offload,
-        run_long: Offload | None = None,
+        run_long: Offload,
     ) -> None:
         self._folders = folders
         self._machine = machine
@@ -77,7 +77,7 @@ class ProcessDriver:
         self._launcher = launcher
         self._clock = clock
         self._run = run
-        self._run_long = run_long or run
+        self._run_long = run_long
         self._watched: dict[ReplicaId, _Watched] = {}
         self._turns: dict[ReplicaId, asyncio.Lock] = {}
 

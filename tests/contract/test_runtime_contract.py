@@ -160,6 +160,7 @@ def process_bench(
             launcher=Launcher(in_thread, with_zygote=zygote),
             clock=SystemClock(),
             run=in_thread,
+            run_long=in_thread,
         )
 
     def lose_shim(replica_id: ReplicaId) -> None:
@@ -769,7 +770,8 @@ from tests.contract.test_runtime_contract import ProcessDriver, Launcher, System
 async def main():
     folders, facts, specs, zygote = pickle.load(open(sys.argv[1], "rb"))
     driver = ProcessDriver(folders, machine=facts.machine, levels=facts.levels, clock=SystemClock(),
-                           launcher=Launcher(in_thread, with_zygote=zygote), run=in_thread)
+                           launcher=Launcher(in_thread, with_zygote=zygote), run=in_thread,
+                           run_long=in_thread)
     async with driver:
         for spec in specs:
             await driver.start(spec)

@@ -184,6 +184,7 @@ class SimulatedNode:
             clock=world.clock,
             rng=random.Random(f"{self.name} {self.incarnations} {world.rng.random()}"),
             run=run,
+            run_long=run,
             channel_factory=lambda address: world.network.channel(self.name, address),
             runtime=FakeDriver(ReplicaFolders(self.data / "replicas"), machine, world.clock),
             journal=journal,

@@ -81,6 +81,7 @@ class World:
                 clock=self.clock,
                 rng=random.Random(1),
                 run=inline,
+                run_long=inline,
                 channel_factory=lambda address: self.network.channel("n1", address),
                 runtime=driver,
                 journal=journal,
