@@ -66,7 +66,7 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
     async def fetch(client: Client) -> tuple[Checkpoint, Path]:
         found = await _find(client, session, checkpoint)
         target = path / found.session.replace("/", "_") / folder_name(found.name) / "model"
-        with _nothing_left_over(target):
+        with _told(target), _nothing_left_over(target):
             await download(
                 client,
                 found.digest,
@@ -87,29 +87,33 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
 
 @contextmanager
 def _nothing_left_over(target: Path) -> Iterator[None]:
-    """Around what makes a checkpoint's folder: when that fails, the two above it go as well.
-
-    Raises CommandError for a target that is there, or that cannot be written.
-    """
-    from nsml.content.errors import TargetExists
-
+    """Around what makes a checkpoint's folder: when that fails, the two above it go as well."""
     made = [folder for folder in (target.parent, target.parent.parent) if not folder.exists()]
     try:
         yield
-    except BaseException as error:
+    except BaseException:
         for folder in made:
             with suppress(OSError):
                 folder.rmdir()
-        if isinstance(error, TargetExists):
-            raise CommandError(
-                str(error),
-                code=ExitCode.CONFLICT,
-                reason="TARGET_EXISTS",
-                advice="remove it, or give another PATH",
-            ) from error
-        if isinstance(error, OSError):
-            raise CommandError(f"cannot write {target}", why=error.strerror or "") from error
         raise
+
+
+@contextmanager
+def _told(target: Path) -> Iterator[None]:
+    """Raises CommandError for a target that is there, or that cannot be written."""
+    from nsml.content.errors import TargetExists
+
+    try:
+        yield
+    except TargetExists as error:
+        raise CommandError(
+            str(error),
+            code=ExitCode.CONFLICT,
+            reason="TARGET_EXISTS",
+            advice="remove it, or give another PATH",
+        ) from error
+    except OSError as error:
+        raise CommandError(f"cannot write {target}", why=error.strerror or "") from error
 
 
 async def _find(client: Client, session: str, name: str) -> Checkpoint:
