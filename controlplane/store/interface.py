@@ -317,7 +317,8 @@ class KeyValueStore(Protocol):
         server. Now and then it yields a batch without events.
 
         Raises:
-            Compacted: `from_revision`, or where it had got to, is older than the history.
+            Compacted: `from_revision`, or where it had got to, is older than the history; engines
+                may say so of the oldest revision that is left, too.
         """
         ...
 
