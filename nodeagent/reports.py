@@ -16,6 +16,8 @@ _CAUSES: dict[ExitWhy, sessions.Cause] = {
     ExitWhy.TIME_LIMIT: sessions.CAUSE_TIME_LIMIT,
     ExitWhy.LOST_AFTER: sessions.CAUSE_LOST_AFTER,
     ExitWhy.START_FAILED: sessions.CAUSE_START_FAILED,
+    ExitWhy.OUT_OF_MEMORY: sessions.CAUSE_OUT_OF_MEMORY,
+    ExitWhy.LIMIT_EXCEEDED: sessions.CAUSE_LIMIT_EXCEEDED,
     # Nobody saw the end of the program; it is the platform's fault, as with a node.
     ExitWhy.SHIM_LOST: sessions.CAUSE_NODE_LOST,
 }
@@ -45,7 +47,12 @@ def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:
         message = message or f"ended by signal {record.signal}"
     else:
         code = record.exit_code if record.exit_code is not None else -1
-    end = pb.ReplicaExit(cause=cause, exit_code=code, message=message[:_LONGEST_MESSAGE])
+    end = pb.ReplicaExit(
+        cause=cause,
+        exit_code=code,
+        message=message[:_LONGEST_MESSAGE],
+        memory_peak_bytes=record.memory_peak_bytes,
+    )
     if record.why is not ExitWhy.START_FAILED:
         end.started_at.FromMicroseconds(round(record.started_at * 1e6))
     end.ended_at.FromMicroseconds(round(record.ended_at * 1e6))

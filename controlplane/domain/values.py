@@ -48,6 +48,7 @@ class Cause(enum.StrEnum):
     LOST_AFTER = "LOST_AFTER"
     GANG_MEMBER_FAILED = "GANG_MEMBER_FAILED"
     PREEMPTED = "PREEMPTED"
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
 
     @property
     def is_platforms_fault(self) -> bool:
@@ -67,6 +68,35 @@ class Resources:
     def device_count(self) -> int:
         """Devices that are touched: a share counts as one."""
         return -(-self.gpu_thousandths // WHOLE_DEVICE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """What each replica may use beside its `Resources`; 0: the node's default. Sizes in bytes."""
+
+    shm_bytes: int = 0
+    disk_bytes: int = 0
+    process_count: int = 0
+
+
+class Keeping(enum.StrEnum):
+    """How a node keeps one limit of its sessions; see nsml.v1.Keeping."""
+
+    UNSPECIFIED = "UNSPECIFIED"
+    NONE = "NONE"
+    WATCHED = "WATCHED"
+    GROUP = "GROUP"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeptLimits:
+    """How a node keeps each limit; `note` says why not by the kernel."""
+
+    memory: Keeping = Keeping.UNSPECIFIED
+    cpus: Keeping = Keeping.UNSPECIFIED
+    processes: Keeping = Keeping.UNSPECIFIED
+    disk: Keeping = Keeping.UNSPECIFIED
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -115,11 +145,15 @@ class SessionSpec:
     grace_s: float = 10.0
     retry_count: int = 0
     lost_after_s: float = 0.0
+    limits: Limits = field(default_factory=Limits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exit:
-    """How one replica ended, as its node saw it. Times in Unix seconds, 0 when it never ran."""
+    """How one replica ended, as its node saw it. Times in Unix seconds, 0 when it never ran.
+
+    `memory_peak_bytes`: the most that it used at one time, 0 where nobody measured it.
+    """
 
     cause: Cause
     exit_code: int = 0
@@ -127,6 +161,7 @@ class Exit:
     started_at: float = 0.0
     ended_at: float = 0.0
     ran_for_s: float = 0.0
+    memory_peak_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -236,6 +271,7 @@ class Node:
     device_note: str = ""
     draining: bool = False
     registered_at: float = 0.0
+    limits: KeptLimits = field(default_factory=KeptLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,6 +21,9 @@ from controlplane.domain.values import (
     EndedAttempt,
     Exit,
     Isolation,
+    Keeping,
+    KeptLimits,
+    Limits,
     Node,
     Replica,
     Resources,
@@ -109,6 +112,38 @@ def _to_resources(record: pb.ResourcesRecord) -> Resources:
     )
 
 
+def _limits(value: Limits) -> pb.LimitsRecord:
+    return pb.LimitsRecord(
+        shm_bytes=value.shm_bytes, disk_bytes=value.disk_bytes, process_count=value.process_count
+    )
+
+
+def _to_limits(record: pb.LimitsRecord) -> Limits:
+    return Limits(
+        shm_bytes=record.shm_bytes, disk_bytes=record.disk_bytes, process_count=record.process_count
+    )
+
+
+def _kept(value: KeptLimits) -> pb.KeptLimitsRecord:
+    return pb.KeptLimitsRecord(
+        memory=value.memory.value,
+        cpus=value.cpus.value,
+        processes=value.processes.value,
+        disk=value.disk.value,
+        note=value.note,
+    )
+
+
+def _to_kept(record: pb.KeptLimitsRecord) -> KeptLimits:
+    return KeptLimits(
+        memory=Keeping(record.memory or Keeping.UNSPECIFIED),
+        cpus=Keeping(record.cpus or Keeping.UNSPECIFIED),
+        processes=Keeping(record.processes or Keeping.UNSPECIFIED),
+        disk=Keeping(record.disk or Keeping.UNSPECIFIED),
+        note=record.note,
+    )
+
+
 def _devices(devices: Iterable[Device]) -> list[pb.DeviceRecord]:
     return [
         pb.DeviceRecord(
@@ -155,6 +190,7 @@ def _spec(spec: SessionSpec) -> pb.SpecRecord:
         grace_s=spec.grace_s,
         retry_count=spec.retry_count,
         lost_after_s=spec.lost_after_s,
+        limits=_limits(spec.limits),
     )
 
 
@@ -178,6 +214,7 @@ def _to_spec(record: pb.SpecRecord) -> SessionSpec:
         grace_s=record.grace_s,
         retry_count=record.retry_count,
         lost_after_s=record.lost_after_s,
+        limits=_to_limits(record.limits),
     )
 
 
@@ -201,6 +238,7 @@ def _replica(replica: Replica) -> pb.ReplicaRecord:
                 started_at=ended.started_at,
                 ended_at=ended.ended_at,
                 ran_for_s=ended.ran_for_s,
+                memory_peak_bytes=ended.memory_peak_bytes,
             )
         )
     return record
@@ -216,6 +254,7 @@ def _to_replica(record: pb.ReplicaRecord) -> Replica:
             started_at=record.exit.started_at,
             ended_at=record.exit.ended_at,
             ran_for_s=record.exit.ran_for_s,
+            memory_peak_bytes=record.exit.memory_peak_bytes,
         )
     return Replica(
         rank=record.rank,
@@ -406,6 +445,7 @@ def encode_node(node: Node) -> bytes:
         device_note=node.device_note,
         draining=node.draining,
         registered_at=node.registered_at,
+        limits=_kept(node.limits),
     ).SerializeToString()
 
 
@@ -430,6 +470,7 @@ def decode_node(value: bytes) -> Node:
         device_note=record.device_note,
         draining=record.draining,
         registered_at=record.registered_at,
+        limits=_to_kept(record.limits),
     )
 
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.names import check_digest, check_request_id
-from controlplane.domain.values import WHOLE_DEVICE, Resources, SessionSpec, Visibility
+from controlplane.domain.values import WHOLE_DEVICE, Limits, Resources, SessionSpec, Visibility
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -27,6 +27,12 @@ MOST_DEVICES: Final = 1_000
 """Of a whole session: its record names them all."""
 MOST_DATASETS: Final = 16
 MOST_RETRIES: Final = 100
+LEAST_DISK_BYTES: Final = 1 << 20
+"""Below it not even the program's own files would fit: nothing could run."""
+MOST_LIMIT_BYTES: Final = 1 << 60
+MOST_PROCESSES: Final = 1 << 22
+"""The most that Linux numbers."""
+
 LONGEST_GRACE_S: Final = 3_600.0
 LONGEST_S: Final = 10 * 365 * 86_400.0
 MOST_WORDS_BYTES: Final = 32 << 10
@@ -72,6 +78,7 @@ class Submission:
     retry_count: int = 0
     lost_after_s: float | None = None
     no_queue: bool = False
+    limits: Limits = field(default_factory=Limits)
     memo: str = ""
     visibility: Visibility = Visibility.PRIVATE
     project: str = ""
@@ -89,6 +96,7 @@ def validated(wish: Submission) -> SessionSpec:
     check_visibility(wish.visibility, wish.owner.team)
     _check_program(wish)
     _check_resources(wish.resources)
+    _check_limits(wish.limits)
     _check_environment(wish.environment)
     _check_words(wish.command, "command line")
     if wish.project not in ("", wish.owner.name):
@@ -122,6 +130,7 @@ def validated(wish: Submission) -> SessionSpec:
         grace_s=check_grace(grace),
         retry_count=wish.retry_count,
         lost_after_s=_check_lost_after(wish),
+        limits=wish.limits,
     )
 
 
@@ -182,6 +191,23 @@ def _check_resources(resources: Resources) -> None:
         raise InvalidRequest(
             f"{gpu / WHOLE_DEVICE:g} GPUs",
             why="a share is of one device; more than one GPU is a whole number of them",
+        )
+
+
+def _check_limits(limits: Limits) -> None:
+    if limits.disk_bytes and not LEAST_DISK_BYTES <= limits.disk_bytes <= MOST_LIMIT_BYTES:
+        raise InvalidRequest(
+            f"a disk limit of {limits.disk_bytes} bytes",
+            why=f"it is {LEAST_DISK_BYTES} to {MOST_LIMIT_BYTES} bytes",
+            attempt="leave it out for the node's default",
+        )
+    if limits.shm_bytes > MOST_LIMIT_BYTES:
+        raise InvalidRequest(
+            f"shared memory of {limits.shm_bytes} bytes", why=f"at most {MOST_LIMIT_BYTES} bytes"
+        )
+    if limits.process_count > MOST_PROCESSES:
+        raise InvalidRequest(
+            f"{limits.process_count} processes", why=f"at most {MOST_PROCESSES}: Linux has no more"
         )
 
 

@@ -16,6 +16,7 @@ from controlplane.operations.listing import page_size
 from controlplane.services.convert.resources import (
     device_message,
     isolation_name,
+    kept_message,
     resources_message,
     sample_message,
 )
@@ -116,6 +117,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             memory_used_bytes=sample.memory_used_bytes if sample else 0,
             host=node.host,
             device_note=node.device_note,
+            limits=kept_message(node.limits),
         )
 
     def _devices(

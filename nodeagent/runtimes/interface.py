@@ -71,7 +71,12 @@ class ReplicaSpec:
     `env` is what the session is given beside what the runtime itself sets (paths, devices, rank):
     where both set a name, the runtime's value stands, except that `PYTHONPATH` and `PATH` are
     joined. `cwd` and mount targets are paths as user code sees them; `/app` is the replica's `app/`,
-    which the caller filled. `memory_bytes`, `cpus` are recorded and not enforced by the process runtime.
+    which the caller filled.
+
+    Limits hold for all processes of the replica together, the shim's own aside: `memory_bytes`
+    counts what it has in /dev/shm, too (of `shm_bytes`); `process_count` counts threads;
+    `disk_bytes` is what `app/`, `tmp/`, `run/` and `output` hold at one time. None: no limit. A
+    runtime keeps each one, or refuses the start.
     """
 
     replica_id: ReplicaId
@@ -87,6 +92,8 @@ class ReplicaSpec:
     memory_bytes: int | None = None
     shm_bytes: int = 1 << 30
     cpus: float | None = None
+    process_count: int | None = None
+    disk_bytes: int | None = None
     sdk_folder: Path | None = None
     python: PythonEnvironment | None = None
 
@@ -104,6 +111,10 @@ class ExitWhy(enum.StrEnum):
     """The node had no contact with the control plane for `lost_after_s`."""
     START_FAILED = "START_FAILED"
     """The program could not be started; `message` says why, the code is 127."""
+    OUT_OF_MEMORY = "OUT_OF_MEMORY"
+    """It used all the memory that it was given; `message` says how much."""
+    LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+    """It used more than it was given of disk or processes; `message` says of what."""
     SHIM_LOST = "SHIM_LOST"
     """The shim was killed or the machine restarted: the code is unknown, the processes are gone."""
 
@@ -114,6 +125,8 @@ class ExitRecord:
 
     Exactly one of `exit_code` and `signal` is set when the program ended; both are None when it
     never ran or nobody saw its end. `output_bytes` is the length of the finished log.
+    `memory_peak_bytes` is the most that its processes used at one time, 0 where nobody measured it;
+    `max_rss_bytes` is that of the largest single process.
     """
 
     why: ExitWhy
@@ -126,6 +139,7 @@ class ExitRecord:
     user_s: float = 0.0
     system_s: float = 0.0
     max_rss_bytes: int = 0
+    memory_peak_bytes: int = 0
     output_bytes: int = 0
 
 

@@ -174,6 +174,8 @@ def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dic
         "lost_after_s": spec.lost_after_s,
         "memory_bytes": spec.memory_bytes,
         "cpus": spec.cpus,
+        "process_count": spec.process_count,
+        "disk_bytes": spec.disk_bytes,
         "open_files": machine.open_files,
     }
 

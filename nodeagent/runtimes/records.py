@@ -71,6 +71,7 @@ def _exit_in(content: Any) -> ExitRecord:
         user_s=content["user_s"],
         system_s=content["system_s"],
         max_rss_bytes=content["max_rss_bytes"],
+        memory_peak_bytes=content.get("memory_peak_bytes", 0),
         output_bytes=content["output_bytes"],
     )
 
@@ -90,6 +91,7 @@ def write_exit(folder: ReplicaFolder, record: ExitRecord, *, is_durable: bool = 
         "user_s": record.user_s,
         "system_s": record.system_s,
         "max_rss_bytes": record.max_rss_bytes,
+        "memory_peak_bytes": record.memory_peak_bytes,
         "output_bytes": record.output_bytes,
     }
     try:

@@ -26,27 +26,27 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from nsml.v1 import resources_pb2 as nsml_dot_v1_dot_resources__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/nodes.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\"\x84\x01\n\tDeviceUse\x12\x1f\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.Device\x12%\n\x06sample\x18\x02 \x01(\x0b\x32\x15.nsml.v1.DeviceSample\x12\x1d\n\x15\x61llocated_thousandths\x18\x03 \x01(\r\x12\x10\n\x08sessions\x18\x04 \x03(\t\"\xfc\x02\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05state\x18\x02 \x01(\x0e\x32\x12.nsml.v1.NodeState\x12#\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x12.nsml.v1.DeviceUse\x12$\n\x08\x63\x61pacity\x18\x04 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tallocated\x18\x05 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tisolation\x18\x06 \x01(\x0e\x32\x12.nsml.v1.Isolation\x12\x0b\n\x03pod\x18\x07 \x01(\t\x12\x15\n\ragent_version\x18\x08 \x01(\t\x12\x33\n\x0flast_contact_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x63pu_percent\x18\n \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x0b \x01(\x04\x12\x0c\n\x04host\x18\x0c \x01(\t\x12\x13\n\x0b\x64\x65vice_note\x18\r \x01(\t\"5\n\x10ListNodesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"F\n\x11ListNodesResponse\x12\x1c\n\x05nodes\x18\x01 \x03(\x0b\x32\r.nsml.v1.Node\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"\x13\n\x11GetClusterRequest\"\xaa\x02\n\x12GetClusterResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x14\n\x0c\x63oordination\x18\x04 \x01(\t\x12$\n\x08\x63\x61pacity\x18\x05 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tallocated\x18\x06 \x01(\x0b\x32\x12.nsml.v1.Resources\x12\x13\n\x0bnodes_ready\x18\x07 \x01(\r\x12\x13\n\x0bnodes_total\x18\x08 \x01(\r\x12\x18\n\x10sessions_running\x18\t \x01(\r\x12\x17\n\x0fsessions_queued\x18\n \x01(\r\x12\x11\n\tsimulated\x18\x0b \x01(\x08\x12\x12\n\ncluster_id\x18\x0c \x01(\t*m\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_STATE_READY\x10\x01\x12\x17\n\x13NODE_STATE_DRAINING\x10\x02\x12\x15\n\x11NODE_STATE_SILENT\x10\x03\x32\x98\x01\n\x0bNodeService\x12\x42\n\tListNodes\x12\x19.nsml.v1.ListNodesRequest\x1a\x1a.nsml.v1.ListNodesResponse\x12\x45\n\nGetCluster\x12\x1a.nsml.v1.GetClusterRequest\x1a\x1b.nsml.v1.GetClusterResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/nodes.proto\x12\x07nsml.v1\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x17nsml/v1/resources.proto\"\x84\x01\n\tDeviceUse\x12\x1f\n\x06\x64\x65vice\x18\x01 \x01(\x0b\x32\x0f.nsml.v1.Device\x12%\n\x06sample\x18\x02 \x01(\x0b\x32\x15.nsml.v1.DeviceSample\x12\x1d\n\x15\x61llocated_thousandths\x18\x03 \x01(\r\x12\x10\n\x08sessions\x18\x04 \x03(\t\"\xa1\x03\n\x04Node\x12\x0c\n\x04name\x18\x01 \x01(\t\x12!\n\x05state\x18\x02 \x01(\x0e\x32\x12.nsml.v1.NodeState\x12#\n\x07\x64\x65vices\x18\x03 \x03(\x0b\x32\x12.nsml.v1.DeviceUse\x12$\n\x08\x63\x61pacity\x18\x04 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tallocated\x18\x05 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tisolation\x18\x06 \x01(\x0e\x32\x12.nsml.v1.Isolation\x12\x0b\n\x03pod\x18\x07 \x01(\t\x12\x15\n\ragent_version\x18\x08 \x01(\t\x12\x33\n\x0flast_contact_at\x18\t \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x13\n\x0b\x63pu_percent\x18\n \x01(\x02\x12\x19\n\x11memory_used_bytes\x18\x0b \x01(\x04\x12\x0c\n\x04host\x18\x0c \x01(\t\x12\x13\n\x0b\x64\x65vice_note\x18\r \x01(\t\x12#\n\x06limits\x18\x16 \x01(\x0b\x32\x13.nsml.v1.KeptLimits\"5\n\x10ListNodesRequest\x12\x11\n\tpage_size\x18\x01 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x02 \x01(\t\"F\n\x11ListNodesResponse\x12\x1c\n\x05nodes\x18\x01 \x03(\x0b\x32\r.nsml.v1.Node\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\"\x13\n\x11GetClusterRequest\"\xaa\x02\n\x12GetClusterResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12\x0e\n\x06leader\x18\x02 \x01(\t\x12\x0c\n\x04term\x18\x03 \x01(\x04\x12\x14\n\x0c\x63oordination\x18\x04 \x01(\t\x12$\n\x08\x63\x61pacity\x18\x05 \x01(\x0b\x32\x12.nsml.v1.Resources\x12%\n\tallocated\x18\x06 \x01(\x0b\x32\x12.nsml.v1.Resources\x12\x13\n\x0bnodes_ready\x18\x07 \x01(\r\x12\x13\n\x0bnodes_total\x18\x08 \x01(\r\x12\x18\n\x10sessions_running\x18\t \x01(\r\x12\x17\n\x0fsessions_queued\x18\n \x01(\r\x12\x11\n\tsimulated\x18\x0b \x01(\x08\x12\x12\n\ncluster_id\x18\x0c \x01(\t*m\n\tNodeState\x12\x1a\n\x16NODE_STATE_UNSPECIFIED\x10\x00\x12\x14\n\x10NODE_STATE_READY\x10\x01\x12\x17\n\x13NODE_STATE_DRAINING\x10\x02\x12\x15\n\x11NODE_STATE_SILENT\x10\x03\x32\x98\x01\n\x0bNodeService\x12\x42\n\tListNodes\x12\x19.nsml.v1.ListNodesRequest\x1a\x1a.nsml.v1.ListNodesResponse\x12\x45\n\nGetCluster\x12\x1a.nsml.v1.GetClusterRequest\x1a\x1b.nsml.v1.GetClusterResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.nodes_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_NODESTATE']._serialized_start=1057
-  _globals['_NODESTATE']._serialized_end=1166
+  _globals['_NODESTATE']._serialized_start=1094
+  _globals['_NODESTATE']._serialized_end=1203
   _globals['_DEVICEUSE']._serialized_start=91
   _globals['_DEVICEUSE']._serialized_end=223
   _globals['_NODE']._serialized_start=226
-  _globals['_NODE']._serialized_end=606
-  _globals['_LISTNODESREQUEST']._serialized_start=608
-  _globals['_LISTNODESREQUEST']._serialized_end=661
-  _globals['_LISTNODESRESPONSE']._serialized_start=663
-  _globals['_LISTNODESRESPONSE']._serialized_end=733
-  _globals['_GETCLUSTERREQUEST']._serialized_start=735
-  _globals['_GETCLUSTERREQUEST']._serialized_end=754
-  _globals['_GETCLUSTERRESPONSE']._serialized_start=757
-  _globals['_GETCLUSTERRESPONSE']._serialized_end=1055
-  _globals['_NODESERVICE']._serialized_start=1169
-  _globals['_NODESERVICE']._serialized_end=1321
+  _globals['_NODE']._serialized_end=643
+  _globals['_LISTNODESREQUEST']._serialized_start=645
+  _globals['_LISTNODESREQUEST']._serialized_end=698
+  _globals['_LISTNODESRESPONSE']._serialized_start=700
+  _globals['_LISTNODESRESPONSE']._serialized_end=770
+  _globals['_GETCLUSTERREQUEST']._serialized_start=772
+  _globals['_GETCLUSTERREQUEST']._serialized_end=791
+  _globals['_GETCLUSTERRESPONSE']._serialized_start=794
+  _globals['_GETCLUSTERRESPONSE']._serialized_end=1092
+  _globals['_NODESERVICE']._serialized_start=1206
+  _globals['_NODESERVICE']._serialized_end=1358
 # @@protoc_insertion_point(module_scope)

@@ -1,7 +1,7 @@
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import message as _message
-from typing import ClassVar as _ClassVar, Optional as _Optional
+from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
@@ -19,6 +19,13 @@ class Isolation(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     ISOLATION_USER: _ClassVar[Isolation]
     ISOLATION_NAMESPACE: _ClassVar[Isolation]
     ISOLATION_CONTAINER: _ClassVar[Isolation]
+
+class Keeping(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    KEEPING_UNSPECIFIED: _ClassVar[Keeping]
+    KEEPING_NONE: _ClassVar[Keeping]
+    KEEPING_WATCHED: _ClassVar[Keeping]
+    KEEPING_GROUP: _ClassVar[Keeping]
 VISIBILITY_UNSPECIFIED: Visibility
 VISIBILITY_PRIVATE: Visibility
 VISIBILITY_TEAM: Visibility
@@ -28,6 +35,10 @@ ISOLATION_NONE: Isolation
 ISOLATION_USER: Isolation
 ISOLATION_NAMESPACE: Isolation
 ISOLATION_CONTAINER: Isolation
+KEEPING_UNSPECIFIED: Keeping
+KEEPING_NONE: Keeping
+KEEPING_WATCHED: Keeping
+KEEPING_GROUP: Keeping
 
 class Resources(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes")
@@ -66,3 +77,17 @@ class DeviceSample(_message.Message):
     power_watts: float
     temperature_celsius: float
     def __init__(self, uuid: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., power_watts: _Optional[float] = ..., temperature_celsius: _Optional[float] = ...) -> None: ...
+
+class KeptLimits(_message.Message):
+    __slots__ = ("memory", "cpus", "processes", "disk", "note")
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    memory: Keeping
+    cpus: Keeping
+    processes: Keeping
+    disk: Keeping
+    note: str
+    def __init__(self, memory: _Optional[_Union[Keeping, str]] = ..., cpus: _Optional[_Union[Keeping, str]] = ..., processes: _Optional[_Union[Keeping, str]] = ..., disk: _Optional[_Union[Keeping, str]] = ..., note: _Optional[str] = ...) -> None: ...

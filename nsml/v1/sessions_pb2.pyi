@@ -43,6 +43,7 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_LOST_AFTER: _ClassVar[Cause]
     CAUSE_GANG_MEMBER_FAILED: _ClassVar[Cause]
     CAUSE_PREEMPTED: _ClassVar[Cause]
+    CAUSE_LIMIT_EXCEEDED: _ClassVar[Cause]
 SESSION_STATE_UNSPECIFIED: SessionState
 SESSION_STATE_QUEUED: SessionState
 SESSION_STATE_PREPARING: SessionState
@@ -68,6 +69,7 @@ CAUSE_NODE_LOST: Cause
 CAUSE_LOST_AFTER: Cause
 CAUSE_GANG_MEMBER_FAILED: Cause
 CAUSE_PREEMPTED: Cause
+CAUSE_LIMIT_EXCEEDED: Cause
 
 class DatasetReference(_message.Message):
     __slots__ = ("name", "version", "digest")
@@ -79,8 +81,18 @@ class DatasetReference(_message.Message):
     digest: str
     def __init__(self, name: _Optional[str] = ..., version: _Optional[int] = ..., digest: _Optional[str] = ...) -> None: ...
 
+class Limits(_message.Message):
+    __slots__ = ("shm_bytes", "disk_bytes", "process_count")
+    SHM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    shm_bytes: int
+    disk_bytes: int
+    process_count: int
+    def __init__(self, shm_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., process_count: _Optional[int] = ...) -> None: ...
+
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -102,6 +114,7 @@ class SessionSpec(_message.Message):
     RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_AFTER_FIELD_NUMBER: _ClassVar[int]
     NO_QUEUE_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -116,7 +129,8 @@ class SessionSpec(_message.Message):
     retry_count: int
     lost_after: _duration_pb2.Duration
     no_queue: bool
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ...) -> None: ...
+    limits: Limits
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("rank", "node", "devices", "resources")

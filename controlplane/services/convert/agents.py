@@ -10,7 +10,7 @@ from controlplane.domain.values import Cause, Device, Exit, Node, Resources
 from controlplane.history.values import Channel, Chunk, DeviceSample, NodeSample, StreamKey
 from controlplane.operations.registration import Registration
 from controlplane.operations.reports import Report
-from controlplane.services.convert.resources import to_isolation
+from controlplane.services.convert.resources import to_isolation, to_kept
 from controlplane.services.convert.sessions import CAUSES, spec_message
 from controlplane.services.convert.times import duration, seconds_of, time_of
 from controlplane.services.parts import parts_of
@@ -69,6 +69,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         owner=message.owner,
         device_note=message.device_note[:MOST_NOTE_CHARS],
         registered_at=now,
+        limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )
     return Registration(
         node=node,
@@ -106,6 +107,7 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
             started_at=time_of(message.exit.started_at),
             ended_at=time_of(message.exit.ended_at),
             ran_for_s=seconds_of(message.exit.ran_for),
+            memory_peak_bytes=message.exit.memory_peak_bytes,
         )
     return Report(
         node=node,

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import Final
 
 from controlplane.domain.errors import InvalidRequest
-from controlplane.domain.values import Device, Isolation, Resources, Visibility
+from controlplane.domain.values import (
+    Device,
+    Isolation,
+    Keeping,
+    KeptLimits,
+    Resources,
+    Visibility,
+)
 from controlplane.history.values import DeviceSample
 from nsml.v1 import resources_pb2
 
@@ -15,6 +22,8 @@ _ISOLATIONS: Final = {level: f"ISOLATION_{level.value}" for level in Isolation}
 _ISOLATIONS_BACK: Final = {
     resources_pb2.Isolation.Value(_ISOLATIONS[one]): one for one in Isolation
 }
+_KEEPINGS: Final = {keeping: f"KEEPING_{keeping.value}" for keeping in Keeping}
+_KEEPINGS_BACK: Final = {resources_pb2.Keeping.Value(_KEEPINGS[one]): one for one in Keeping}
 
 
 def to_visibility(number: int) -> Visibility | None:
@@ -67,6 +76,28 @@ def to_isolation(number: int) -> Isolation:
         return _ISOLATIONS_BACK[number]
     except KeyError:
         raise InvalidRequest(f"there is no isolation {number}") from None
+
+
+def kept_message(kept: KeptLimits) -> resources_pb2.KeptLimits:
+    """How a node keeps limits."""
+    return resources_pb2.KeptLimits(
+        memory=_KEEPINGS[kept.memory],
+        cpus=_KEEPINGS[kept.cpus],
+        processes=_KEEPINGS[kept.processes],
+        disk=_KEEPINGS[kept.disk],
+        note=kept.note,
+    )
+
+
+def to_kept(message: resources_pb2.KeptLimits, *, most_note_chars: int) -> KeptLimits:
+    """How a node keeps limits; a way that is newer than we are is one that we do not know."""
+    return KeptLimits(
+        memory=_KEEPINGS_BACK.get(message.memory, Keeping.UNSPECIFIED),
+        cpus=_KEEPINGS_BACK.get(message.cpus, Keeping.UNSPECIFIED),
+        processes=_KEEPINGS_BACK.get(message.processes, Keeping.UNSPECIFIED),
+        disk=_KEEPINGS_BACK.get(message.disk, Keeping.UNSPECIFIED),
+        note=message.note[:most_note_chars],
+    )
 
 
 def sample_message(sample: DeviceSample) -> resources_pb2.DeviceSample:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Cause, Session, SessionSpec, Visibility
+from controlplane.domain.values import Cause, Limits, Session, SessionSpec, Visibility
 from controlplane.operations.datasets import parse_dataset
 from controlplane.operations.listing import Filter
 from controlplane.operations.validation import Submission
@@ -55,6 +55,11 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         retry_count=spec.retry_count,
         lost_after_s=seconds_of(spec.lost_after) if spec.HasField("lost_after") else None,
         no_queue=spec.no_queue,
+        limits=Limits(
+            shm_bytes=spec.limits.shm_bytes,
+            disk_bytes=spec.limits.disk_bytes,
+            process_count=spec.limits.process_count,
+        ),
         memo=request.memo,
         visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
         project=request.project,
@@ -99,6 +104,11 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
         image=spec.image,
         grace=duration(spec.grace_s),
         retry_count=spec.retry_count,
+        limits=sessions_pb2.Limits(
+            shm_bytes=spec.limits.shm_bytes,
+            disk_bytes=spec.limits.disk_bytes,
+            process_count=spec.limits.process_count,
+        ),
     )
     if spec.time_limit_s:
         message.time_limit.CopyFrom(duration(spec.time_limit_s))

@@ -55,7 +55,7 @@ class SessionRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ...) -> None: ...
 
 class SpecRecord(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -76,6 +76,7 @@ class SpecRecord(_message.Message):
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_AFTER_S_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -89,7 +90,18 @@ class SpecRecord(_message.Message):
     grace_s: float
     retry_count: int
     lost_after_s: float
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ...) -> None: ...
+    limits: LimitsRecord
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ...) -> None: ...
+
+class LimitsRecord(_message.Message):
+    __slots__ = ("shm_bytes", "disk_bytes", "process_count")
+    SHM_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    shm_bytes: int
+    disk_bytes: int
+    process_count: int
+    def __init__(self, shm_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., process_count: _Optional[int] = ...) -> None: ...
 
 class DatasetRecord(_message.Message):
     __slots__ = ("owner", "name", "version", "digest")
@@ -134,20 +146,22 @@ class ReplicaRecord(_message.Message):
     def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ..., heard_at: _Optional[float] = ...) -> None: ...
 
 class ExitRecord(_message.Message):
-    __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for_s")
+    __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for_s", "memory_peak_bytes")
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     EXIT_CODE_FIELD_NUMBER: _ClassVar[int]
     MESSAGE_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     ENDED_AT_FIELD_NUMBER: _ClassVar[int]
     RAN_FOR_S_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     cause: str
     exit_code: int
     message: str
     started_at: float
     ended_at: float
     ran_for_s: float
-    def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., ran_for_s: _Optional[float] = ...) -> None: ...
+    memory_peak_bytes: int
+    def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., ran_for_s: _Optional[float] = ..., memory_peak_bytes: _Optional[int] = ...) -> None: ...
 
 class DeviceRecord(_message.Message):
     __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated")
@@ -240,7 +254,7 @@ class DeviceShare(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., thousandths: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at")
+    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "limits")
     NAME_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -254,6 +268,7 @@ class NodeRecord(_message.Message):
     DEVICE_NOTE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_AT_FIELD_NUMBER: _ClassVar[int]
+    LIMITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     boot_id: str
     agent_version: str
@@ -267,7 +282,22 @@ class NodeRecord(_message.Message):
     device_note: str
     draining: bool
     registered_at: float
-    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ...) -> None: ...
+    limits: KeptLimitsRecord
+    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ...) -> None: ...
+
+class KeptLimitsRecord(_message.Message):
+    __slots__ = ("memory", "cpus", "processes", "disk", "note")
+    MEMORY_FIELD_NUMBER: _ClassVar[int]
+    CPUS_FIELD_NUMBER: _ClassVar[int]
+    PROCESSES_FIELD_NUMBER: _ClassVar[int]
+    DISK_FIELD_NUMBER: _ClassVar[int]
+    NOTE_FIELD_NUMBER: _ClassVar[int]
+    memory: str
+    cpus: str
+    processes: str
+    disk: str
+    note: str
+    def __init__(self, memory: _Optional[str] = ..., cpus: _Optional[str] = ..., processes: _Optional[str] = ..., disk: _Optional[str] = ..., note: _Optional[str] = ...) -> None: ...
 
 class UserRecord(_message.Message):
     __slots__ = ("name", "role", "team", "created_at")

@@ -7,7 +7,15 @@ from dataclasses import replace
 import pytest
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
-from controlplane.domain.values import Cause, Exit, Replica, Resources
+from controlplane.domain.values import (
+    Cause,
+    Exit,
+    Keeping,
+    KeptLimits,
+    Limits,
+    Replica,
+    Resources,
+)
 from controlplane.operations.records import (
     decode_allocation,
     decode_node,
@@ -45,6 +53,7 @@ def test_all_of_a_replica_is_kept() -> None:
         started_at=1.0,
         ended_at=2.0,
         ran_for_s=3.0,
+        memory_peak_bytes=6,
     )
     replica = Replica(
         rank=1,
@@ -58,6 +67,22 @@ def test_all_of_a_replica_is_kept() -> None:
     )
     one = replace(session(replicas=2), replicas=(replica,))
     assert decode_session(encode_session(one)) == one
+
+
+def test_limits_and_how_a_node_keeps_them_are_kept() -> None:
+    limits = Limits(shm_bytes=1, disk_bytes=2, process_count=3)
+    one = session()
+    one = replace(one, spec=replace(one.spec, limits=limits))
+    assert decode_session(encode_session(one)) == one
+    kept = KeptLimits(
+        memory=Keeping.GROUP,
+        cpus=Keeping.WATCHED,
+        processes=Keeping.NONE,
+        disk=Keeping.WATCHED,
+        note="no root",
+    )
+    machine = replace(node("n1"), limits=kept)
+    assert decode_node(encode_node(machine)) == machine
 
 
 def test_a_record_without_what_was_added_since_is_read() -> None:

@@ -23,7 +23,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Resources, Visibility
+from controlplane.domain.values import Limits, Resources, Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.memory import MemoryObjects
@@ -333,6 +333,10 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         ({"retry_count": 101}, InvalidRequest),
         ({"grace_s": 1e9}, InvalidRequest),
         ({"grace_s": float("nan")}, InvalidRequest),
+        ({"limits": Limits(disk_bytes=1)}, InvalidRequest),
+        ({"limits": Limits(disk_bytes=1 << 63)}, InvalidRequest),
+        ({"limits": Limits(shm_bytes=1 << 63)}, InvalidRequest),
+        ({"limits": Limits(process_count=(1 << 32) - 1)}, InvalidRequest),
         ({"time_limit_s": -1.0}, InvalidRequest),
         ({"time_limit_s": 0.0}, InvalidRequest),
         ({"visibility": Visibility.TEAM}, InvalidRequest),
