@@ -22,25 +22,59 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import resource
 import signal
 import sys
 import time
-import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
 from nodeagent import namespaces, reserve
+from nodeagent.forked import ORDERS, WATCHED, Forked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import NoReturn
+    from typing import NoReturn, Protocol
 
-_WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-_ORDERS = (signal.SIGTERM, signal.SIGINT)
+    Outcome = tuple[int | None, int | None, str | None]
+    """Exit code, signal, and why the program did not start: None when it did."""
+
+    class Program(Protocol):
+        """What a shim runs; none of it raises but `start`.
+
+        Its end, and every change that the shim should look at, comes as SIGCHLD. `pid` is its first
+        process on this machine, 0 before there is one. `cpu_s` is user and system time in seconds;
+        both measures are of what is gone.
+        """
+
+        pid: int
+        cpu_s: list[float]
+        max_rss_bytes: int
+
+        def start(self) -> None:
+            """Start it, once. Raises OSError."""
+            ...
+
+        def is_running(self) -> bool:
+            """Whether the program itself was started and has not ended."""
+            ...
+
+        def terminate(self) -> None:
+            """Ask it to end."""
+            ...
+
+        def kill(self) -> None:
+            """End everything of it; to be repeated until it is gone."""
+            ...
+
+        def is_gone(self) -> bool:
+            """Whether nothing of it is left on this machine."""
+            ...
+
+        def outcome(self) -> Outcome:
+            """How it ended, once it is gone."""
+            ...
+
+
 _CONTACT_LOOKS = 20
 """How often `contact` is looked at within `lost_after_s`."""
-_START_FAILED_CODE = 127
-_DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
-"""A program must not inherit which signals this interpreter, or the agent's shell, ignores."""
 
 
 def main() -> NoReturn:
@@ -50,7 +84,7 @@ def main() -> NoReturn:
 
 def run(folder: str) -> NoReturn:
     """Be the shim of `folder` until its replica has ended; the caller is a session leader."""
-    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    signal.pthread_sigmask(signal.SIG_BLOCK, WATCHED)
     # before the claim: until it, a second shim for the same folder may be on its way too
     with open(os.path.join(folder, "spec.json"), "rb") as file:
         spec = json.load(file)
@@ -77,13 +111,8 @@ class Shim:
         self.claim = claim
         self.why = "EXITED"
         self.message = ""
-        self._child = 0
-        self._status: int | None = None
-        self._report = -1
-        self._has_first_process = bool(spec["namespace"])
+        self._program: Program = Forked(folder, spec)
         self._started = (time.time(), time.monotonic())
-        self._cpu_s = [0.0, 0.0]
-        self._max_rss_bytes = 0
         self._kill_at: float | None = None
         limit = spec["time_limit_s"]
         self._limit_at = None if limit is None else time.monotonic() + limit
@@ -91,54 +120,40 @@ class Shim:
         self._contact_changed = _boot_time()
 
     def start(self) -> None:
-        """Fork the program; when this returns, its pid is in `shim.json`."""
+        """Start the program; when this returns, its pid is in `shim.json`."""
         reserve.take(self.folder)
         namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
         namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-shim")
-        output = os.open(
-            os.path.join(self.folder, "output"),
-            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
-            0o600,
-        )
-        self._report, report = os.pipe2(os.O_CLOEXEC)
         if os.path.exists(os.path.join(self.folder, "stop.json")):
             self.why, self.message = "STOPPED", self._stop_order()[0]
             return
-        isolation = self.spec["namespace"]
         try:
-            if isolation:
-                namespaces.new_user_and_pid(with_pid=isolation["pid"])
-            self._child = _fork_program(self.folder, self.spec, output, report)
+            self._program.start()
         except OSError as error:
             self.why, self.message = "START_FAILED", str(error)
-        os.close(output)
-        os.close(report)
-        if self._child:
-            _replace(self.folder, "shim.json", {**self.claim, "child": self._child})
+        if self._program.pid:
+            _replace(self.folder, "shim.json", {**self.claim, "child": self._program.pid})
 
     def supervise(self) -> None:
         """Return when the program has ended, stopped by an order or a limit or by itself."""
-        while self._child and self._status is None:
+        while self._program.is_running():
             timeout = self._until_next_deadline()
             received: signal.struct_siginfo | None
             if timeout is None:
-                received = signal.sigwaitinfo(_WATCHED)
+                received = signal.sigwaitinfo(WATCHED)
             else:
-                received = signal.sigtimedwait(_WATCHED, timeout)
+                received = signal.sigtimedwait(WATCHED, timeout)
             # first of all: an order that comes behind the program's own end is not its cause
-            self._reap()
-            if self._status is None:
-                if received is not None and received.si_signo in _ORDERS:
+            if self._program.is_running():
+                if received is not None and received.si_signo in ORDERS:
                     self._begin_stop("STOPPED", *self._stop_order())
                 self._keep_limits()
 
     def end_everything(self) -> None:
         """Kill what the program left behind; return when no process of the replica is alive."""
         pause = 0.005
-        while not self._reap():
-            for pid in _descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+        while not self._program.is_gone():
+            self._program.kill()
             signal.sigtimedwait((signal.SIGCHLD,), pause)
             pause = min(pause * 2, 1.0)
 
@@ -159,7 +174,9 @@ class Shim:
         return False
 
     def _exit_record(self) -> dict[str, object]:
-        code, number = self._outcome()
+        code, number, not_started = self._program.outcome()
+        if not_started is not None and self.why != "STOPPED":
+            self.why, self.message = "START_FAILED", not_started
         try:
             output_bytes = os.stat(os.path.join(self.folder, "output")).st_size
         except OSError:
@@ -174,46 +191,11 @@ class Shim:
             "ended_at": time.time(),
             "started_monotonic": self._started[1],
             "ended_monotonic": time.monotonic(),
-            "user_s": self._cpu_s[0],
-            "system_s": self._cpu_s[1],
-            "max_rss_bytes": self._max_rss_bytes,
+            "user_s": self._program.cpu_s[0],
+            "system_s": self._program.cpu_s[1],
+            "max_rss_bytes": self._program.max_rss_bytes,
             "output_bytes": output_bytes,
         }
-
-    def _outcome(self) -> tuple[int | None, int | None]:
-        """Exit code and signal of the program itself; what the child reported outweighs its own."""
-        status = self._status
-        if self._report >= 0:
-            os.set_blocking(self._report, False)
-            try:
-                report = os.read(self._report, 65536).decode(errors="replace")
-            except BlockingIOError:
-                report = ""  # nothing was started, the other end is our own
-            kind, _, text = report.partition("\n")[0].partition(" ")
-            if kind == "FAILED" and self.why != "STOPPED":
-                self.why, self.message = "START_FAILED", text
-                return _START_FAILED_CODE, None
-            if kind == "STATUS":
-                status = int(text)
-        if status is None:
-            return None, None
-        code = os.waitstatus_to_exitcode(status)
-        return (code, None) if code >= 0 else (None, -code)
-
-    def _reap(self) -> bool:
-        """Collect what has ended; True when there is no child left at all."""
-        while True:
-            try:
-                pid, status, used = os.wait4(-1, os.WNOHANG)
-            except ChildProcessError:
-                return True
-            if pid == 0:
-                return False
-            self._cpu_s[0] += used.ru_utime
-            self._cpu_s[1] += used.ru_stime
-            self._max_rss_bytes = max(self._max_rss_bytes, used.ru_maxrss * 1024)
-            if pid == self._child:
-                self._status = status
 
     def _stop_order(self) -> tuple[str, float]:
         """What `stop.json` says; a signal without it (a machine that shuts down) is an order too."""
@@ -230,15 +212,8 @@ class Shim:
             self.why, self.message = why, message
             self._kill_at = kill_at
             if grace_s > 0:
-                self._signal_program(signal.SIGTERM)
+                self._program.terminate()
         self._kill_at = min(self._kill_at, kill_at)
-
-    def _signal_program(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
-            if self._has_first_process:
-                os.kill(self._child, number)  # it passes SIGTERM on
-            else:
-                os.killpg(self._child, number)
 
     def _keep_limits(self) -> None:
         now = time.monotonic()
@@ -251,10 +226,7 @@ class Shim:
             grace_s = min(self.spec["grace_s"], silence / 2)
             self._begin_stop("LOST_AFTER", f"no contact for {silence:g} s", grace_s)
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
-            self._signal_program(signal.SIGKILL)
-            for pid in _descendants(os.getpid()):
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
+            self._program.kill()
             self._kill_at = time.monotonic() + 0.05  # again, for what was forked meanwhile
 
     def _lost_in(self) -> float | None:
@@ -283,154 +255,6 @@ class Shim:
         if lost_in is not None:
             waits.append(min(lost_in, self.spec["lost_after_s"] / _CONTACT_LOOKS))
         return max(min(waits), 0.0) if waits else None
-
-
-def _fork_program(folder: str, spec: dict, output: int, report: int) -> int:  # type: ignore[type-arg]
-    """Fork the child that becomes the program or, in namespaces, its pid 1; give its pid."""
-    shim = os.getpid()
-    child = os.fork()
-    if child:
-        if not spec["namespace"]:
-            # in both processes, so that neither has to wait for the other
-            with contextlib.suppress(OSError):
-                os.setpgid(child, child)
-        return child
-    try:
-        namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
-        # a parent outside our pid namespace reads as 0
-        if os.getppid() not in (shim, 0):
-            os._exit(_START_FAILED_CODE)
-        _prepare_streams(output)
-        # the agent's own limit is higher than select() can count
-        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
-        if not spec["namespace"]:
-            _exec_program(spec, report)
-        namespaces.enter_root(os.path.join(folder, "root"), spec["namespace"]["mounts"])
-        _be_first_process(spec, report)
-    except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
-        _report(report, "FAILED", str(error))
-    os._exit(_START_FAILED_CODE)
-
-
-def _prepare_streams(output: int) -> None:
-    nothing = os.open(os.devnull, os.O_RDONLY)
-    os.dup2(nothing, 0)
-    os.dup2(output, 1)
-    os.dup2(output, 2)
-    # user code is what the machine should sacrifice when memory runs out
-    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
-        file.write("500")
-
-
-def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]
-    """Become the program; on failure report why and exit."""
-    os.setpgid(0, 0)
-    for number in _DEFAULTED:
-        signal.signal(number, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_SETMASK, ())
-    os.umask(0o022)
-    try:
-        os.chdir(spec["cwd"])
-        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
-    except (OSError, ValueError) as error:
-        _not_started(spec, report, error)
-
-
-def _spawn_program(spec: dict, report: int) -> int:  # type: ignore[type-arg]
-    """Start the program in a group of its own, without a copy of this process; give its pid.
-
-    It would outlive us anywhere but in a pid namespace of ours: nothing can be set to end it.
-    """
-    os.umask(0o022)
-    try:
-        os.chdir(spec["cwd"])
-        os.putenv("PATH", spec["env"].get("PATH", os.defpath))  # where the program is looked for
-        return os.posix_spawnp(
-            spec["argv"][0],
-            spec["argv"],
-            spec["env"],
-            setpgroup=0,
-            setsigmask=(),
-            setsigdef=_DEFAULTED,
-        )
-    except (OSError, ValueError) as error:
-        _not_started(spec, report, error)
-
-
-def _not_started(spec: dict, report: int, error: OSError | ValueError) -> NoReturn:  # type: ignore[type-arg]
-    """Report why the program does not run, and exit."""
-    reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
-    _report(report, "FAILED", f"cannot start {spec['argv'][0]!r}: {reason}")
-    os._exit(_START_FAILED_CODE)
-
-
-def _be_first_process(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]
-    """Be pid 1 of the namespace: start the program, pass SIGTERM on, reap, report, exit.
-
-    Its exit makes the kernel kill all that is left in the namespace before the shim can reap it.
-    """
-    namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-init")
-    namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
-    namespaces.drop_privileges()
-    program = _spawn_program(spec, report) if spec["namespace"]["pid"] else os.fork()
-    if program == 0:
-        namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
-        _exec_program(spec, report)
-    # in both processes: an order that comes before the program has a group would be lost
-    with contextlib.suppress(OSError):
-        os.setpgid(program, program)
-    close_all_but(report)
-    while True:
-        received = signal.sigwaitinfo(_WATCHED)
-        if received.si_signo in _ORDERS:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(program, signal.SIGTERM)
-        while True:
-            pid, status = os.waitpid(-1, os.WNOHANG)
-            if pid == program:
-                _report(report, "STATUS", str(status))
-                os._exit(0)
-            if pid == 0:
-                break
-
-
-def close_all_but(*kept: int) -> None:
-    """Close every descriptor of this process that is not in `kept`, standard streams included."""
-    for name in os.listdir("/proc/self/fd"):
-        if int(name) not in kept:
-            with contextlib.suppress(OSError):
-                os.close(int(name))
-
-
-def _report(descriptor: int, kind: str, text: str) -> None:
-    """Tell the shim, in one line; of several lines it believes the first."""
-    line = f"{kind} {text}".replace("\n", " ")[:1000]
-    with contextlib.suppress(OSError):
-        os.write(descriptor, line.encode(errors="replace") + b"\n")
-
-
-def _descendants(ancestor: int) -> list[int]:
-    """Every process below `ancestor`, as /proc shows them.
-
-    Zombies too: what lost only its first thread looks like one, and lives.
-    """
-    children: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            try:
-                with open(f"/proc/{name}/stat", "rb") as file:
-                    fields = file.read().rpartition(b")")[2].split()
-            except OSError:
-                continue
-            children.setdefault(int(fields[1]), []).append(int(name))
-    found: list[int] = []
-    todo = [ancestor]
-    while todo:
-        below = children.get(todo.pop(), [])
-        found += below
-        todo += below
-    return found
 
 
 def _start_ticks() -> int:

@@ -17,7 +17,7 @@ import signal
 import socket
 import sys
 
-from nodeagent import namespaces, shim
+from nodeagent import forked, namespaces, shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ def _fork_shim(folder: str) -> int:
         return pid
     try:
         os.setsid()
-        shim.close_all_but(0, 1, 2)
+        forked.close_all_but(0, 1, 2)
         shim.run(folder)
     finally:
         os._exit(1)

@@ -1,63 +1,27 @@
-"""The process runtime: one shim per replica, found again through the replica folders."""
+"""The process runtime: programs of the machine, in namespaces or as they are."""
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
-import json
-import os
-import signal
-from dataclasses import dataclass, field
-from pathlib import Path
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Any
 
-import structlog
-
-from nodeagent.folders import write_atomically
-from nodeagent.runtimes.interface import (
-    ExitRecord,
-    ExitWhy,
-    Isolation,
-    ReplicaFacts,
-    ReplicaHandle,
-    ReplicaNotFound,
-    ReplicaRunning,
-    ReplicaState,
-    StartRefused,
-)
+from nodeagent.runtimes.interface import Isolation, StartRefused
 from nodeagent.runtimes.launch import shim_spec
-from nodeagent.runtimes.launcher import StartedShim
-from nodeagent.runtimes.records import read_claim, read_exit, write_exit, write_stop
+from nodeagent.runtimes.shims import ShimDriver, refuse_unsound
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping
 
-    from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
+    from nodeagent.folders import ReplicaFolder, ReplicaFolders
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
-    from nodeagent.runtimes.records import ShimClaim
     from nsml.clock import Clock, Offload
 
-_SHORTEST_PAUSE_S = 0.02
-_LONGEST_PAUSE_S = 1.0
 
-log = structlog.get_logger()
+class ProcessDriver(ShimDriver):
+    """`RuntimeDriver` over shims that fork.
 
-
-@dataclass(slots=True)
-class _Watched:
-    """A shim whose end this driver waits for."""
-
-    shim: StartedShim
-    gone: asyncio.Event = field(default_factory=asyncio.Event)
-
-
-class ProcessDriver:
-    """`RuntimeDriver` over shims; see `interface.py` for the contract.
-
-    `levels` are the isolation levels that were tried and work here (`isolation.py`). `run_long` is
-    for work that programs can make last; it must not hold up what `run` does.
+    `levels` are the isolation levels that were tried and work here (`isolation.py`).
     """
 
     def __init__(
@@ -71,251 +35,21 @@ class ProcessDriver:
         run: Offload,
         run_long: Offload,
     ) -> None:
-        self._folders = folders
+        super().__init__(
+            folders,
+            boot_id=machine.boot_id,
+            launcher=launcher,
+            clock=clock,
+            run=run,
+            run_long=run_long,
+        )
         self._machine = machine
         self._levels = levels
-        self._launcher = launcher
-        self._clock = clock
-        self._run = run
-        self._run_long = run_long
-        self._watched: dict[ReplicaId, _Watched] = {}
-        self._turns: dict[ReplicaId, asyncio.Lock] = {}
 
-    async def __aenter__(self) -> Self:
-        """Open the launcher and make the replicas' folder."""
-        await self._run(self._folders.create)
-        await self._launcher.open()
-        return self
-
-    async def __aexit__(self, *_exception: object) -> None:
-        """Stop watching; the shims live on."""
-        for replica_id in list(self._watched):
-            self._unwatch(replica_id)
-        await self._launcher.close()
-
-    async def start(self, spec: ReplicaSpec) -> ReplicaHandle:
-        """See `RuntimeDriver.start`."""
-        folder = self._folders.of(spec.replica_id)
-        async with self._turn(spec.replica_id):
-            if folder.shim.exists() or folder.exit.exists() or spec.replica_id in self._watched:
-                self._watch_claimed(spec.replica_id)
-                return ReplicaHandle(replica_id=spec.replica_id, folder=folder, adopted=True)
-            self._refuse_unless_possible(spec)
-            await self._run(lambda: _prepare(spec, folder, self._machine))
-            try:
-                shim = await self._launcher.start(folder)
-            except OSError as error:
-                raise StartRefused(f"no shim could be started: {error}") from error
-            self._watch(spec.replica_id, shim)
-        log.info("replica.started", replica=str(spec.replica_id), pid=shim.pid)
-        return ReplicaHandle(replica_id=spec.replica_id, folder=folder, adopted=False)
-
-    async def stop(self, replica_id: ReplicaId, *, grace_s: float, reason: str) -> None:
-        """See `RuntimeDriver.stop`."""
-        folder = self._folders.of(replica_id)
-        if not folder.spec.exists():
-            raise ReplicaNotFound(str(replica_id))
-        if folder.exit.exists():
-            return
-        # a shim without a claim is not ready for signals, and looks for the order after its claim
-        is_ready = folder.shim.exists()
-        try:
-            await self._run(lambda: write_stop(folder, reason=reason, grace_s=grace_s))
-        except OSError as error:
-            if not is_ready:
-                raise
-            # What fills the disk must be possible to stop: a signal alone is an order too.
-            log.warning("replica.stop_unwritten", replica=str(replica_id), error=str(error))
-        claim, watched = read_claim(folder), self._watched.get(replica_id)
-        if claim is not None and watched is not None and watched.shim.pid != claim.pid:
-            await watched.gone.wait()  # another has the claim: this one ends at once
-        if claim is None or not self._watch_claimed(replica_id):
-            return
-        with contextlib.suppress(ProcessLookupError):
-            pidfd = self._watched[replica_id].shim.pidfd
-            signal.pidfd_send_signal(pidfd, signal.SIGTERM)
-
-    async def kill(self, replica_id: ReplicaId, *, reason: str) -> None:
-        """See `RuntimeDriver.kill`."""
-        await self.stop(replica_id, grace_s=0.0, reason=reason)
-
-    async def list(self) -> Sequence[ReplicaFacts]:
-        """See `RuntimeDriver.list`; begins to watch what it finds running."""
-        ids = await self._run(self._folders.ids)
-        return [await self._facts(replica_id) for replica_id in ids]
-
-    async def wait(self, replica_id: ReplicaId) -> ExitRecord:
-        """See `RuntimeDriver.wait`."""
-        folder = self._folders.of(replica_id)
-        if not folder.shim.exists() and replica_id not in self._watched:
-            raise ReplicaNotFound(str(replica_id))
-        self._watch_claimed(replica_id)
-        while (watched := self._watched.get(replica_id)) is not None:
-            await watched.gone.wait()
-            if folder.exit.exists() or not self._watch_claimed(replica_id):
-                break
-        record = read_exit(folder)
-        if record is not None:
-            return record
-        async with self._turn(replica_id):
-            return await self._settle_lost(replica_id, folder)
-
-    async def remove(self, replica_id: ReplicaId) -> None:
-        """See `RuntimeDriver.remove`."""
-        folder = self._folders.of(replica_id)
-        async with self._turn(replica_id):
-            if not folder.exit.exists() and self._watch_claimed(replica_id):
-                raise ReplicaRunning(str(replica_id))
-            if folder.shim.exists() and not folder.exit.exists():
-                await self._settle_lost(replica_id, folder)
-            self._unwatch(replica_id)
-            await self._run_long(folder.remove)
-        self._turns.pop(replica_id, None)
-
-    def _turn(self, replica_id: ReplicaId) -> asyncio.Lock:
-        return self._turns.setdefault(replica_id, asyncio.Lock())
-
-    def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
+    async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
         if spec.isolation not in self._levels:
             raise StartRefused(f"isolation {spec.isolation.value!r} is not available on this node")
-        if not spec.argv:
-            raise StartRefused("there is no program to start: argv is empty")
-        for mount in spec.mounts:
-            if not mount.source.exists():
-                raise StartRefused(f"{mount.target}: the node has no such folder yet")
-            if not mount.target.startswith("/") or ".." in Path(mount.target).parts:
-                raise StartRefused(f"{mount.target!r} is not an absolute path")
+        refuse_unsound(spec)
 
-    async def _facts(self, replica_id: ReplicaId) -> ReplicaFacts:
-        folder = self._folders.of(replica_id)
-        record = read_exit(folder)
-        if record is None and self._watch_claimed(replica_id):
-            pid = self._watched[replica_id].shim.pid
-            return ReplicaFacts(replica_id=replica_id, state=ReplicaState.RUNNING, pid=pid)
-        if record is None and folder.shim.exists():
-            record = await self.wait(replica_id)
-        if record is None:
-            return ReplicaFacts(replica_id=replica_id, state=ReplicaState.PREPARED)
-        return ReplicaFacts(replica_id=replica_id, state=ReplicaState.EXITED, exit=record)
-
-    def _watch_claimed(self, replica_id: ReplicaId) -> bool:
-        """Watch the shim that the folder's claim names; False when it is gone.
-
-        It need not be the one that this driver started: of two, only one got the claim.
-        """
-        watched = self._watched.get(replica_id)
-        if watched is not None and not watched.gone.is_set():
-            return True
-        claim = read_claim(self._folders.of(replica_id))
-        if claim is None or claim.boot_id != self._machine.boot_id:
-            return False
-        if watched is not None and watched.shim.pid == claim.pid:
-            return False
-        try:
-            pidfd = os.pidfd_open(claim.pid)
-        except OSError:
-            return False
-        # only now is the number bound to a process, and can be compared with the claim
-        if not _is_alive(claim):
-            os.close(pidfd)
-            return False
-        self._unwatch(replica_id)
-        self._watch(replica_id, StartedShim(claim.pid, pidfd))
-        log.info("replica.adopted", replica=str(replica_id), pid=claim.pid)
-        return True
-
-    def _watch(self, replica_id: ReplicaId, shim: StartedShim) -> None:
-        watched = _Watched(shim)
-        self._watched[replica_id] = watched
-        asyncio.get_running_loop().add_reader(shim.pidfd, self._shim_ended, watched)
-
-    def _shim_ended(self, watched: _Watched) -> None:
-        asyncio.get_running_loop().remove_reader(watched.shim.pidfd)
-        if watched.shim.child:
-            watched.shim.child.poll()
-        watched.gone.set()
-
-    def _unwatch(self, replica_id: ReplicaId) -> None:
-        watched = self._watched.pop(replica_id, None)
-        if watched is not None:
-            asyncio.get_running_loop().remove_reader(watched.shim.pidfd)
-            os.close(watched.shim.pidfd)
-
-    async def _settle_lost(self, replica_id: ReplicaId, folder: ReplicaFolder) -> ExitRecord:
-        """Give a replica whose shim died its exit record, once no process of it is left."""
-        record = read_exit(folder)
-        if record is not None:
-            return record
-        pause_s = _SHORTEST_PAUSE_S
-        while await self._run(lambda: _kill_strays(str(replica_id), folder.output)):
-            await self._clock.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        now = self._clock.time()
-        started_at = folder.spec.stat().st_mtime if folder.spec.exists() else now
-        record = ExitRecord(
-            why=ExitWhy.SHIM_LOST,
-            exit_code=None,
-            signal=None,
-            message="the shim was killed or the machine restarted",
-            started_at=started_at,
-            ended_at=now,
-            duration_s=max(now - started_at, 0.0),
-            output_bytes=folder.output.stat().st_size if folder.output.exists() else 0,
-        )
-        log.warning("replica.shim_lost", replica=str(replica_id))
-        try:
-            await self._run(lambda: write_exit(folder, record))
-        except OSError as error:
-            # Who asks next, or a successor, finds a lost shim again: nothing else hangs on it.
-            log.warning("replica.end_unwritten", replica=str(replica_id), error=str(error))
-        return record
-
-
-def _prepare(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> None:
-    """Make all that the shim needs; `spec.json` last, since it says that the rest is there."""
-    folder.create()
-    folder.touch_contact()
-    content = json.dumps(shim_spec(spec, folder, machine))
-    write_atomically(folder.spec, content.encode())
-
-
-def _is_alive(claim: ShimClaim) -> bool:
-    """Whether the pid of `claim` is still the process that made it, and no zombie."""
-    try:
-        stat = Path(f"/proc/{claim.pid}/stat").read_bytes()
-    except OSError:
-        return False
-    fields = stat.rpartition(b")")[2].split()
-    return fields[0] not in (b"Z", b"X") and int(fields[19]) == claim.start_ticks
-
-
-def _kill_strays(replica: str, output: Path) -> bool:
-    """Kill what is left of a replica whose shim is gone; True when there was something.
-
-    Finds what the kernel did not kill with the shim, programs that detached themselves: by the mark
-    in their environment, or because they speak to `output`.
-    """
-    mark, place = f"NSML_REPLICA={replica}".encode(), os.path.realpath(output)
-    found = False
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (_has_mark(entry.path, mark) or _speaks_to(entry.path, place)):
-            with contextlib.suppress(OSError):
-                os.kill(int(entry.name), signal.SIGKILL)
-                found = True
-    return found
-
-
-def _has_mark(process: str, mark: bytes) -> bool:
-    """Not of one that overwrote its environment with a title (setproctitle)."""
-    try:
-        return mark in Path(process, "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-
-
-def _speaks_to(process: str, output: str) -> bool:
-    for number in (1, 2):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"{process}/fd/{number}") == output:  # noqa: PTH115 - no file system is asked
-                return True
-    return False
+    def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
+        return shim_spec(spec, folder, self._machine)

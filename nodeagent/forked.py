@@ -1,0 +1,274 @@
+"""What a shim runs, as processes of its own: fork, namespaces, signals, and how it ended.
+
+Standard library only: it runs in the shim. At level `namespace` the child is pid 1 of a root of its
+own and starts the program; at level `none` the child becomes the program.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import signal
+import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
+
+from nodeagent import namespaces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import NoReturn
+
+    from nodeagent.shim import Outcome
+
+WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+ORDERS = (signal.SIGTERM, signal.SIGINT)
+START_FAILED_CODE = 127
+_DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
+"""A program must not inherit which signals this interpreter, or the agent's shell, ignores."""
+
+
+class Forked:
+    """`shim.Program` as a child of this process with all its descendants."""
+
+    def __init__(self, folder: str, spec: dict) -> None:  # type: ignore[type-arg]
+        self.pid = 0
+        self.cpu_s = [0.0, 0.0]
+        self.max_rss_bytes = 0
+        self._folder = folder
+        self._spec = spec
+        self._has_first_process = bool(spec["namespace"])
+        self._status: int | None = None
+        self._report = -1
+
+    def start(self) -> None:
+        """Fork the program. Raises OSError."""
+        output = os.open(
+            os.path.join(self._folder, "output"),
+            os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
+            0o600,
+        )
+        self._report, report = os.pipe2(os.O_CLOEXEC)
+        isolation = self._spec["namespace"]
+        try:
+            if isolation:
+                namespaces.new_user_and_pid(with_pid=isolation["pid"])
+            self.pid = _fork_program(self._folder, self._spec, output, report)
+        finally:
+            os.close(output)
+            os.close(report)
+
+    def is_running(self) -> bool:
+        """Whether the program was started and has not ended."""
+        self._reap()
+        return bool(self.pid) and self._status is None
+
+    def terminate(self) -> None:
+        """SIGTERM to the program's group."""
+        self._signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """SIGKILL to everything; what was forked meanwhile may be left."""
+        if self.pid and self._status is None:
+            self._signal(signal.SIGKILL)
+        for pid in _descendants(os.getpid()):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+    def is_gone(self) -> bool:
+        """Whether no process of it is left."""
+        return self._reap()
+
+    def outcome(self) -> Outcome:
+        """How it ended; what the child reported outweighs its own end."""
+        status = self._status
+        kind, text = self._said()
+        if kind == "FAILED":
+            return START_FAILED_CODE, None, text
+        if kind == "STATUS":
+            status = int(text)
+        if status is None:
+            return None, None, None
+        code = os.waitstatus_to_exitcode(status)
+        return (code, None, None) if code >= 0 else (None, -code, None)
+
+    def _said(self) -> tuple[str, str]:
+        """What the child reported, and of what kind it is; empty when it said nothing."""
+        if self._report < 0:
+            return "", ""
+        os.set_blocking(self._report, False)
+        try:
+            report = os.read(self._report, 65536).decode(errors="replace")
+        except BlockingIOError:
+            report = ""
+        kind, _, text = report.partition("\n")[0].partition(" ")
+        return kind, text
+
+    def _reap(self) -> bool:
+        """Collect what has ended; True when there is no child left at all."""
+        while True:
+            try:
+                pid, status, used = os.wait4(-1, os.WNOHANG)
+            except ChildProcessError:
+                return True
+            if pid == 0:
+                return False
+            self.cpu_s[0] += used.ru_utime
+            self.cpu_s[1] += used.ru_stime
+            self.max_rss_bytes = max(self.max_rss_bytes, used.ru_maxrss * 1024)
+            if pid == self.pid:
+                self._status = status
+
+    def _signal(self, number: signal.Signals) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            if self._has_first_process:
+                os.kill(self.pid, number)  # it passes SIGTERM on
+            else:
+                os.killpg(self.pid, number)
+
+
+def _fork_program(folder: str, spec: dict, output: int, report: int) -> int:  # type: ignore[type-arg]
+    """Fork the child that becomes the program or, in namespaces, its pid 1; give its pid."""
+    shim = os.getpid()
+    child = os.fork()
+    if child:
+        if not spec["namespace"]:
+            # in both processes, so that neither has to wait for the other
+            with contextlib.suppress(OSError):
+                os.setpgid(child, child)
+        return child
+    try:
+        namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
+        # a parent outside our pid namespace reads as 0
+        if os.getppid() not in (shim, 0):
+            os._exit(START_FAILED_CODE)
+        _prepare_streams(output)
+        # the agent's own limit is higher than select() can count
+        _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
+        if not spec["namespace"]:
+            _exec_program(spec, report)
+        namespaces.enter_root(os.path.join(folder, "root"), spec["namespace"]["mounts"])
+        _be_first_process(spec, report)
+    except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
+        _report(report, "FAILED", str(error))
+    os._exit(START_FAILED_CODE)
+
+
+def _prepare_streams(output: int) -> None:
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(nothing, 0)
+    os.dup2(output, 1)
+    os.dup2(output, 2)
+    # user code is what the machine should sacrifice when memory runs out
+    with contextlib.suppress(OSError), open("/proc/self/oom_score_adj", "w") as file:
+        file.write("500")
+
+
+def _exec_program(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]
+    """Become the program; on failure report why and exit."""
+    os.setpgid(0, 0)
+    for number in _DEFAULTED:
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
+    os.umask(0o022)
+    try:
+        os.chdir(spec["cwd"])
+        os.execvpe(spec["argv"][0], spec["argv"], spec["env"])  # noqa: S606
+    except (OSError, ValueError) as error:
+        _not_started(spec, report, error)
+
+
+def _spawn_program(spec: dict, report: int) -> int:  # type: ignore[type-arg]
+    """Start the program in a group of its own, without a copy of this process; give its pid.
+
+    It would outlive us anywhere but in a pid namespace of ours: nothing can be set to end it.
+    """
+    os.umask(0o022)
+    try:
+        os.chdir(spec["cwd"])
+        os.putenv("PATH", spec["env"].get("PATH", os.defpath))  # where the program is looked for
+        return os.posix_spawnp(
+            spec["argv"][0],
+            spec["argv"],
+            spec["env"],
+            setpgroup=0,
+            setsigmask=(),
+            setsigdef=_DEFAULTED,
+        )
+    except (OSError, ValueError) as error:
+        _not_started(spec, report, error)
+
+
+def _not_started(spec: dict, report: int, error: OSError | ValueError) -> NoReturn:  # type: ignore[type-arg]
+    """Report why the program does not run, and exit."""
+    reason = os.strerror(error.errno or 0) if isinstance(error, OSError) else str(error)
+    _report(report, "FAILED", f"cannot start {spec['argv'][0]!r}: {reason}")
+    os._exit(START_FAILED_CODE)
+
+
+def _be_first_process(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]
+    """Be pid 1 of the namespace: start the program, pass SIGTERM on, reap, report, exit.
+
+    Its exit makes the kernel kill all that is left in the namespace before the shim can reap it.
+    """
+    namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-init")
+    namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
+    namespaces.drop_privileges()
+    program = _spawn_program(spec, report) if spec["namespace"]["pid"] else os.fork()
+    if program == 0:
+        namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
+        _exec_program(spec, report)
+    # in both processes: an order that comes before the program has a group would be lost
+    with contextlib.suppress(OSError):
+        os.setpgid(program, program)
+    close_all_but(report)
+    while True:
+        received = signal.sigwaitinfo(WATCHED)
+        if received.si_signo in ORDERS:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(program, signal.SIGTERM)
+        while True:
+            pid, status = os.waitpid(-1, os.WNOHANG)
+            if pid == program:
+                _report(report, "STATUS", str(status))
+                os._exit(0)
+            if pid == 0:
+                break
+
+
+def close_all_but(*kept: int) -> None:
+    """Close every descriptor of this process that is not in `kept`, standard streams included."""
+    for name in os.listdir("/proc/self/fd"):
+        if int(name) not in kept:
+            with contextlib.suppress(OSError):
+                os.close(int(name))
+
+
+def _report(descriptor: int, kind: str, text: str) -> None:
+    """Tell the shim, in one line; of several lines it believes the first."""
+    line = f"{kind} {text}".replace("\n", " ")[:1000]
+    with contextlib.suppress(OSError):
+        os.write(descriptor, line.encode(errors="replace") + b"\n")
+
+
+def _descendants(ancestor: int) -> list[int]:
+    """Every process below `ancestor`, as /proc shows them.
+
+    Zombies too: what lost only its first thread looks like one, and lives.
+    """
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit():
+            try:
+                with open(f"/proc/{name}/stat", "rb") as file:
+                    fields = file.read().rpartition(b")")[2].split()
+            except OSError:
+                continue
+            children.setdefault(int(fields[1]), []).append(int(name))
+    found: list[int] = []
+    todo = [ancestor]
+    while todo:
+        below = children.get(todo.pop(), [])
+        found += below
+        todo += below
+    return found
