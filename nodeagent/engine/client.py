@@ -1,0 +1,152 @@
+"""The way to the container engine: connect, ask what it is, and its errors by name.
+
+```
+EngineError
+    EngineUnreachable    nothing answers, or not in time: what was asked may have been done or not
+    EngineRefused        it answers, and does not do it; the message is its reason
+        NotThere         there is no such container or image
+```
+"""
+
+from __future__ import annotations
+
+import contextlib
+import socket as sockets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import docker
+import docker.errors
+import requests.exceptions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+OLDEST_API = (1, 41)
+"""Docker 20.10, the oldest that is tried."""
+
+
+class EngineError(Exception):
+    """The engine could not do what was asked."""
+
+
+class EngineUnreachable(EngineError):
+    """Nothing answers, or not in time."""
+
+
+class EngineRefused(EngineError):
+    """It answers, and does not do it."""
+
+
+class NotThere(EngineRefused):
+    """There is no such container or image."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineFacts:
+    """What an engine is, as it says itself.
+
+    `has_init`: it has a first process to put into containers, which passes signals on and reaps.
+    `networks`: names of its networks, for example `none`, `host`, `bridge`. `has_nvidia`: it gives out
+    NVIDIA devices. `keeps_containers`: they outlive its restart (live restore). `cgroups`: 1 or 2.
+    """
+
+    version: str
+    api: str
+    root: str
+    cgroups: int
+    has_init: bool
+    has_nvidia: bool
+    keeps_containers: bool
+    networks: frozenset[str]
+
+
+class Engine:
+    """One engine on this machine, behind a Unix socket. Blocking; may be used by many threads."""
+
+    def __init__(self, socket: Path, *, timeout_s: float = 60.0) -> None:
+        self.socket = socket
+        self._timeout_s = timeout_s
+        self._client: Any = None
+
+    @property
+    def sdk(self) -> Any:
+        """Docker's own client, for the modules of this package only; use within `translated`.
+
+        Raises:
+            EngineUnreachable: nothing answers.
+            EngineRefused: it is not allowed to us, or too old.
+        """
+        if self._client is None:
+            with translated(self.socket):
+                self._client = docker.DockerClient(
+                    base_url=f"unix://{self.socket}",
+                    version="auto",
+                    timeout=self._timeout_s,
+                    max_pool_size=16,
+                )
+            _refuse_old(self._client.api.api_version)
+        return self._client
+
+    def facts(self) -> EngineFacts:
+        """Ask what it is. Raises EngineError."""
+        with translated(self.socket):
+            said = self.sdk.info()
+            networks = frozenset(network.name for network in self.sdk.networks.list())
+        runtimes = said.get("Runtimes") or {}
+        return EngineFacts(
+            version=str(said.get("ServerVersion", "")),
+            api=str(self.sdk.api.api_version),
+            root=str(said.get("DockerRootDir", "")),
+            cgroups=int(said.get("CgroupVersion") or 1),
+            has_init=bool(said.get("InitBinary")),
+            has_nvidia="nvidia" in runtimes,
+            keeps_containers=bool(said.get("LiveRestoreEnabled")),
+            networks=networks,
+        )
+
+    def close(self) -> None:
+        """Close its connections; it can be used again."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+
+@contextlib.contextmanager
+def translated(socket: Path) -> Iterator[None]:
+    """Raise what Docker's client raises inside as EngineError."""
+    try:
+        yield
+    except docker.errors.NotFound as error:
+        raise NotThere(reason_of(error)) from error
+    except docker.errors.APIError as error:
+        raise EngineRefused(reason_of(error)) from error
+    except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
+        raise EngineUnreachable(f"no engine answers at {socket}: {_why(socket)}") from error
+
+
+def reason_of(error: docker.errors.APIError) -> str:
+    """The engine's own words for a refusal, in one line."""
+    return " ".join(str(error.explanation or error).split())
+
+
+def _why(socket: Path) -> str:
+    """What is wrong with a socket, as far as it can be seen from here."""
+    try:
+        with sockets.socket(sockets.AF_UNIX) as trial:
+            trial.settimeout(1.0)
+            trial.connect(str(socket))
+    except FileNotFoundError:
+        return "there is no such socket"
+    except PermissionError:
+        return "this user may not use it (group docker)"
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    return "it accepts connections and does not answer"
+
+
+def _refuse_old(api: str) -> None:
+    major, _, minor = api.partition(".")
+    if (int(major), int(minor)) < OLDEST_API:
+        raise EngineRefused(f"its API is {api}; Docker 20.10 (1.41) or newer is needed")
