@@ -114,6 +114,17 @@ class _Variable(click.ParamType[tuple[str, str]]):
         return name, text
 
 
+class _Image(click.ParamType[str]):
+    name = "image"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        from nsml.images import RULE, is_reference
+
+        if value and not is_reference(str(value)):
+            self.fail(f"{str(value)[:80]!r} is not the name of an image: {RULE}", param, ctx)
+        return str(value)
+
+
 SESSION = _Completed("session")
 DATASET = _Completed("dataset")
 SIZE = _Size()
@@ -121,6 +132,7 @@ GPUS = _Thousandths("gpus", shares_one=True)
 CPUS = _Thousandths("cpus", shares_one=False, least=1)
 TIME_LIMIT = _TimeLimit()
 VARIABLE = _Variable()
+IMAGE = _Image()
 
 
 def visibility_options(command: F) -> F:

@@ -19,6 +19,7 @@ from cli.arguments import (
     CPUS,
     DATASET,
     GPUS,
+    IMAGE,
     SIZE,
     TIME_LIMIT,
     VARIABLE,
@@ -72,6 +73,7 @@ class Wish:
     memo: str
     replica_count: int
     environment: tuple[tuple[str, str], ...]
+    image: str
     time_limit_s: float | None
     grace_s: float | None
     retry_count: int
@@ -144,6 +146,13 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     metavar="K=V",
     help="A variable of the program; not for secrets.",
 )
+@click.option(
+    "--image",
+    type=IMAGE,
+    default="",
+    metavar="IMAGE",
+    help="Container image; only nodes that run containers take it.",
+)
 @click.option("--time-limit", type=TIME_LIMIT, metavar="TIME", help="End it after this long.")
 @click.option("--grace", type=DURATION, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option(
@@ -174,7 +183,6 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     callback=_show_ignores,
     help="Show what is never sent.",
 )
-@not_there_yet("--image")
 @not_there_yet("--shm-size")
 @not_there_yet("--gpu-model")
 @not_there_yet("--gpu-driver-version")
@@ -256,6 +264,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         memo=given["memo"],
         replica_count=given["nodes"],
         environment=given["environment"],
+        image=given["image"],
         time_limit_s=given["time_limit"],
         grace_s=given["grace"],
         retry_count=given["retry"],
@@ -314,7 +323,7 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
     _check_packed(packed, wish)
     for warning in packed.warnings():
         app.say(warning)
-    _note_image(app, folder)
+    _check_image_lines(folder)
     return packed
 
 
@@ -330,16 +339,20 @@ def _check_packed(packed: Packed, wish: Wish) -> None:
     )
 
 
-def _note_image(app: App, folder: Path) -> None:
-    """Say that an image line is not used, rather than seem to follow it."""
+def _check_image_lines(folder: Path) -> None:
+    """Raise where a `#nsml:` line names no image: no node could follow it."""
+    from nsml.images import RULE, is_reference
+
     for name in ("setup.py", "requirements.txt"):
         path = folder / name
         if not path.is_file():
             continue
         with path.open(encoding="utf-8", errors="replace") as file:
             found = _IMAGE_LINE.match(file.readline(500))
-        if found:
-            app.say(f"note: the image {found[1]} that {name} names is not there yet, and not used")
+        if found and not is_reference(found[1]):
+            raise CommandError(
+                f"{name}: {found[1]!r} is not the name of an image", code=ExitCode.USAGE, why=RULE
+            )
 
 
 async def _submit(
@@ -439,6 +452,7 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
         ),
         replica_count=wish.replica_count,
         environment=dict(wish.environment),
+        image=wish.image,
         retry_count=wish.retry_count,
         no_queue=wish.no_queue,
     )

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.names import check_digest, check_request_id
 from controlplane.domain.values import WHOLE_DEVICE, Limits, Resources, SessionSpec, Visibility
+from nsml.images import RULE, is_reference
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -101,10 +102,8 @@ def validated(wish: Submission) -> SessionSpec:
     _check_words(wish.command, "command line")
     if wish.project not in ("", wish.owner.name):
         raise NotFound(f"there is no project {wish.project[:80]!r}", attempt="leave it out")
-    if wish.image:
-        raise InvalidRequest(
-            "no node of this platform runs container images", attempt="leave the image out"
-        )
+    if wish.image and not is_reference(wish.image):
+        raise InvalidRequest(f"{wish.image[:80]!r} is not the name of an image", why=RULE)
     if len(wish.datasets) > MOST_DATASETS:
         raise TooLarge(f"a session has at most {MOST_DATASETS} datasets")
     if len({dataset.name for dataset in wish.datasets}) != len(wish.datasets):
@@ -126,6 +125,7 @@ def validated(wish: Submission) -> SessionSpec:
         resources=wish.resources,
         replica_count=replicas,
         environment=wish.environment,
+        image=wish.image,
         time_limit_s=_check_time_limit(wish.time_limit_s),
         grace_s=check_grace(grace),
         retry_count=wish.retry_count,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE
-from controlplane.scheduler.rooms import can_ever_fit, most_together
+from controlplane.scheduler.rooms import can_ever_fit, most_together, runs_nowhere
 
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import ClusterSnapshot
@@ -32,9 +32,12 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
     for room in open_rooms:
         counts[room.shortage(request) or "fit some replicas"] += 1
     shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
-    if not can_ever_fit((entry.node for entry in snapshot.nodes.values()), request):
+    nodes = [entry.node for entry in snapshot.nodes.values()]
+    if not can_ever_fit(nodes, request):
         short = "no node is large enough"
-        if request.replica_count > 1 and request.gpu_thousandths:
+        if runs_nowhere(nodes, request):
+            short = "no node runs containers"
+        elif request.replica_count > 1 and request.gpu_thousandths:
             short = "no nodes of one GPU model are large enough"
         reason = f"needs {describe(request)}; {short}"
         return Explanation(reason=reason, shortages=shortages, can_ever_fit=False)
@@ -44,9 +47,11 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
 def describe(request: Request) -> str:
     """What is asked for, in words: "4 GPUs on one node", "3 x 1 GPU"."""
     one = _one_replica(request)
+    if request.in_container:
+        one = f"{one} in a container"
     if request.replica_count > 1:
         return f"{request.replica_count} x {one}"
-    return one if one == _DEFAULT_SHARE else f"{one} on one node"
+    return one if one.startswith(_DEFAULT_SHARE) else f"{one} on one node"
 
 
 def _one_replica(request: Request) -> str:

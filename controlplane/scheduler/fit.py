@@ -27,6 +27,8 @@ class Request(NamedTuple):
     cpu_thousandths: int
     memory_bytes: int
     replica_count: int
+    in_container: bool = False
+    """Whether it names an image, which only nodes that run containers have a use for."""
 
     @property
     def whole_devices(self) -> int:
@@ -48,6 +50,7 @@ def request_of(owner: str, spec: SessionSpec) -> Request:
         wanted.cpu_thousandths,
         wanted.memory_bytes,
         spec.replica_count,
+        in_container=spec.image != "",
     )
 
 
@@ -71,9 +74,13 @@ def resources_on(node: Node, request: Request) -> Resources:
     )
 
 
-def admits(node: Node, owner: str) -> bool:
-    """Whether this user's sessions may run there: without isolation only those of its owner."""
-    return node.isolation is not Isolation.NONE or node.owner == owner
+def refusal(node: Node, request: Request) -> str:
+    """Why sessions of this kind are never placed there, whatever is free; "" when they are."""
+    if node.isolation is Isolation.NONE and node.owner != request.owner:
+        return "takes its owner's sessions only"
+    if request.in_container and node.isolation is not Isolation.CONTAINER:
+        return "runs no containers"
+    return ""
 
 
 MOST_ON_ONE_NODE = 4096

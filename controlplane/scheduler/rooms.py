@@ -8,8 +8,15 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.plan import ReplicaPlacement
 from controlplane.domain.snapshot import NodeCapacity, capacity_of
-from controlplane.domain.values import WHOLE_DEVICE, Allocation, DeviceShare, Node, Resources
-from controlplane.scheduler.fit import MOST_ON_ONE_NODE, Request, admits, resources_on
+from controlplane.domain.values import (
+    WHOLE_DEVICE,
+    Allocation,
+    DeviceShare,
+    Isolation,
+    Node,
+    Resources,
+)
+from controlplane.scheduler.fit import MOST_ON_ONE_NODE, Request, refusal, resources_on
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -41,8 +48,9 @@ class Room:
 
     def shortage(self, request: Request) -> str:
         """What is short first for one replica; "" when it fits."""
-        if not admits(self.node, request.owner):
-            return "takes its owner's sessions only"
+        refused = refusal(self.node, request)
+        if refused:
+            return refused
         if request.gpu_thousandths and not self._devices_for(request.gpu_thousandths):
             return "GPUs"
         wanted = resources_on(self.node, request)
@@ -54,7 +62,7 @@ class Room:
 
     def holds(self, request: Request) -> int:
         """Replicas of the request that fit here."""
-        if not admits(self.node, request.owner):
+        if refusal(self.node, request):
             return 0
         wanted = resources_on(self.node, request)
         bounds = [self.places]
@@ -165,6 +173,11 @@ def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
         if held[model] >= request.replica_count:
             return True
     return False
+
+
+def runs_nowhere(nodes: Iterable[Node], request: Request) -> bool:
+    """Whether it names an image and no node runs containers."""
+    return request.in_container and all(node.isolation is not Isolation.CONTAINER for node in nodes)
 
 
 def most_together(rooms: Iterable[Room], request: Request) -> int:

@@ -268,6 +268,7 @@ def record(session: Session) -> dict[str, Any]:
         "memory_bytes": each.memory_bytes or None,
         "replica_count": max(spec.replica_count, 1),
         "environment": dict(sorted(spec.environment.items())),
+        "image": spec.image or None,
         "time_limit_s": _seconds(spec, "time_limit"),
         "retry_count": spec.retry_count,
         "attempt": session.attempt,
@@ -332,6 +333,8 @@ def repeat_words(session: Session) -> list[str]:
         words += ["--nodes", str(spec.replica_count)]
     for key, value in sorted(spec.environment.items()):
         words += ["--env", f"{key}={value}"]
+    if spec.image:
+        words += ["--image", spec.image]
     if session.memo:
         words += ["-m", session.memo]
     if spec.argv:

@@ -154,9 +154,22 @@ def test_for_programs(nsml, project):
     assert json.loads(nsml("run", "-j").stdout)["name"] == "kim/None/2"
 
 
-def test_an_unused_image_line_is_told(nsml, project):
+def test_an_image_that_a_line_names_is_the_nodes_business(nsml, project, state):
     (project / "setup.py").write_text("#nsml: pytorch/pytorch:1.0\n")
-    assert "the image pytorch/pytorch:1.0" in nsml("run").stderr
+    assert nsml("run").code == 0
+    assert only_session(state).spec.image == ""
+
+
+def test_an_image_line_that_names_none_is_refused(nsml, project, state):
+    (project / "setup.py").write_text("#nsml: x;reboot\n")
+    refused = nsml("run", check=False)
+    assert (refused.code, state.sessions) == (2, {})
+    assert "setup.py: 'x;reboot' is not the name of an image" in refused.stderr
+
+
+def test_an_image(nsml, project, state):
+    nsml("run", "--image", "registry.lab:5000/kim/torch:2.6")
+    assert only_session(state).spec.image == "registry.lab:5000/kim/torch:2.6"
 
 
 def act_when_read(state, act):

@@ -23,7 +23,7 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Limits, Resources, Visibility
+from controlplane.domain.values import Isolation, Limits, Resources, Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.memory import MemoryObjects
@@ -272,6 +272,19 @@ async def test_what_can_never_fit_is_refused_once_there_are_nodes() -> None:
             await submitter.check(replace(nine, request_id="r2"))
 
 
+async def test_an_image_needs_a_node_that_runs_containers() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        await at.made.write(node("a"))
+        await at.made.settled(submitter.state)
+        with pytest.raises(CannotEverFit) as refused:
+            await submitter.submit(wish("r1", image="torch:2"))
+        assert refused.value.why == "no node runs containers"
+        await at.made.write(node("b", isolation=Isolation.CONTAINER))
+        await at.made.settled(submitter.state)
+        assert (await submitter.submit(wish("r2", image="torch:2"))).spec.image == "torch:2"
+
+
 async def test_where_no_node_has_a_gpu_one_learns_to_do_without() -> None:
     async with desk() as at:
         submitter = await at.submitter()
@@ -329,7 +342,7 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         ({"environment": {"NSML_RUN_DIR": "x"}}, InvalidRequest),
         ({"environment": {"A": "x\0"}}, InvalidRequest),
         ({"environment": {"A": "x" * 33_000}}, TooLarge),
-        ({"image": "pytorch"}, InvalidRequest),
+        ({"image": "pytorch; reboot"}, InvalidRequest),
         ({"retry_count": 101}, InvalidRequest),
         ({"grace_s": 1e9}, InvalidRequest),
         ({"grace_s": float("nan")}, InvalidRequest),

@@ -124,6 +124,24 @@ def test_a_node_without_isolation_takes_its_owners_sessions_only() -> None:
     assert "owner" in plan.deferrals[0].explanation.shortages[0].what
 
 
+def test_a_session_with_an_image_goes_where_containers_run() -> None:
+    torch = session(spec={"image": "torch:2"})
+    nodes = (node("plain", 1), node("engine", 8, isolation=Isolation.CONTAINER))
+    assert places(schedule(cluster(*nodes, torch), NOW)) == {torch.id: ["engine"]}
+    full = held("engine", *[(f"engine-{i}", 1000) for i in range(8)])
+    plan = schedule(cluster(*nodes, full, torch), NOW)
+    assert not plan.placements
+    shortages = {one.what: one.nodes for one in plan.deferrals[0].explanation.shortages}
+    assert shortages == {"GPUs": 1, "runs no containers": 1}
+
+
+def test_an_image_where_no_node_runs_containers() -> None:
+    torch = session(spec={"image": "torch:2"})
+    plan = schedule(cluster(node(), torch), NOW)
+    assert reason(plan, torch) == "needs 1 GPU in a container on one node; no node runs containers"
+    assert not plan.deferrals[0].explanation.can_ever_fit
+
+
 @pytest.mark.parametrize("state", ["draining", "silent"])
 def test_draining_and_silent_nodes_take_nothing(state: str) -> None:
     wanted = session()
@@ -225,7 +243,7 @@ NODES = st.lists(
         st.integers(0, 8),
         st.integers(1, 16).map(lambda cores: cores * 1000),
         st.sampled_from(["", "x", "y"]),
-        st.sampled_from([Isolation.NONE, Isolation.NAMESPACE]),
+        st.sampled_from([Isolation.NONE, Isolation.NAMESPACE, Isolation.CONTAINER]),
         st.sampled_from(["kim", "lee"]),
         st.booleans(),
         st.sampled_from(["old", "new"]),
@@ -234,11 +252,14 @@ NODES = st.lists(
 )
 SESSIONS = st.lists(
     st.builds(
-        lambda gpu, replicas, cpu, owner: session(gpu, replicas, cpu=cpu, owner=owner),
+        lambda gpu, replicas, cpu, owner, image: session(
+            gpu, replicas, cpu=cpu, owner=owner, spec={"image": image}
+        ),
         st.sampled_from([0, 1, 100, 250, 500, 999, 1000, 2000, 4000, 8000]),
         st.sampled_from([1, 1, 1, 2, 3, 8]),
         st.sampled_from([0, 0, 500, 3000]),
         st.sampled_from(["kim", "lee"]),
+        st.sampled_from(["", "", "torch:2"]),
     ),
     max_size=12,
 )
@@ -274,6 +295,7 @@ def test_a_plan_is_sound(snapshot: ClusterSnapshot) -> None:
             assert capacity.takes_sessions
             target: Node = capacity.node
             assert target.isolation is not Isolation.NONE or target.owner == wanted.owner
+            assert target.isolation is Isolation.CONTAINER or not wanted.spec.image
             total = sum(share.thousandths for share in replica.devices)
             assert total == wanted.spec.resources.gpu_thousandths
             assert len(replica.devices) == wanted.spec.resources.device_count

@@ -1,0 +1,54 @@
+"""References of container images: what users, administrators and `#nsml:` lines call them.
+
+The grammar is that of the registries: `[HOST[:PORT]/]NAME[/NAME...][:TAG][@DIGEST]`. Nothing that
+does not match it is ever handed to an engine.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+LONGEST: Final = 512
+"""Characters of a whole reference; its name alone has at most 255."""
+
+RULE: Final = "it is [HOST[:PORT]/]NAME[:TAG][@sha256:...], in small letters up to the tag"
+"""What a reference looks like, for messages."""
+
+_LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
+_HOST = rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?"
+_PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
+_REFERENCE = re.compile(
+    rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)"
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
+    r"(?:@(?P<digest>sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})))?"
+)
+_LONGEST_NAME = 255
+
+
+def is_reference(text: str) -> bool:
+    """Whether `text` names an image."""
+    found = _REFERENCE.fullmatch(text) if len(text) <= LONGEST else None
+    return found is not None and len(found["name"]) <= _LONGEST_NAME
+
+
+def whole_reference(reference: str) -> str:
+    """`reference` with the tag `latest` that it means when it has neither tag nor digest.
+
+    Raises:
+        ValueError: it names no image.
+    """
+    name, tag, digest = parts_of(reference)
+    return reference if tag or digest else f"{name}:latest"
+
+
+def parts_of(reference: str) -> tuple[str, str, str]:
+    """Name, tag and digest of a reference; what it does not have is "".
+
+    Raises:
+        ValueError: it names no image.
+    """
+    found = _REFERENCE.fullmatch(reference) if is_reference(reference) else None
+    if found is None:
+        raise ValueError(f"{reference[:80]!r} is not the name of an image")
+    return found["name"], found["tag"] or "", found["digest"] or ""
