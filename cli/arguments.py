@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -11,6 +12,7 @@ import click
 from cli.app import App
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION
+from nsml import variables
 from nsml.view.units import parse_size
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 _DIGITS_OF_THOUSANDTHS, _MOST_DIGITS = 3, 6
+_MOST_FILE_BYTES = 1 << 20
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -101,6 +104,8 @@ class _TimeLimit(click.ParamType[float]):
 
 
 class _Variable(click.ParamType[tuple[str, str]]):
+    """NAME=VALUE, or NAME alone for what it is where the command line runs."""
+
     name = "k=v"
 
     def convert(
@@ -109,9 +114,40 @@ class _Variable(click.ParamType[tuple[str, str]]):
         if isinstance(value, tuple):
             return value
         name, found, text = str(value).partition("=")
-        if not found or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", name):
-            self.fail(f"{value!r} is not NAME=VALUE", param, ctx)
-        return name, text
+        if not variables.is_name(name):
+            self.fail(f"{name!r} is not NAME=VALUE, nor the NAME of a variable", param, ctx)
+        if variables.is_reserved(name):
+            self.fail(f"{name} is set by the platform", param, ctx)
+        if found:
+            return name, text
+        app = ctx.find_object(App) if ctx is not None else None
+        if app is None or name not in app.environ:
+            self.fail(f"{name} is not set here, and no value was given", param, ctx)
+        return name, app.environ[name]
+
+
+class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
+    """A file of variables: its name, and what is in it."""
+
+    name = "file"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, dict[str, str]]:
+        if isinstance(value, tuple):
+            return value
+        try:
+            with Path(value).open("rb") as file:
+                content = file.read(_MOST_FILE_BYTES + 1)
+        except OSError as error:
+            self.fail(f"cannot read {value}: {error.strerror}", param, ctx)
+        if len(content) > _MOST_FILE_BYTES:
+            self.fail(f"{value} is larger than any file of variables", param, ctx)
+        try:
+            return str(value), variables.parse_file(content)
+        except variables.FileRefused as error:
+            where = f"{value}, line {error.line}" if error.line else str(value)
+            self.fail(f"{where}: {error}", param, ctx)
 
 
 class _Image(click.ParamType[str]):
@@ -133,6 +169,7 @@ CPUS = _Thousandths("cpus", shares_one=False, least=1)
 TIME_LIMIT = _TimeLimit()
 VARIABLE = _Variable()
 IMAGE = _Image()
+VARIABLES_FILE = _VariablesFile()
 
 
 def visibility_options(command: F) -> F:

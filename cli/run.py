@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ from cli.arguments import (
     SIZE,
     TIME_LIMIT,
     VARIABLE,
+    VARIABLES_FILE,
     WholeRange,
     shell_words,
     split_dataset,
@@ -33,6 +34,7 @@ from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_
 from cli.output import write_one
 from cli.sending import files_text, pack_folder, send
 from nsml.client.errors import Unavailable
+from nsml.variables import without_values
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,7 +74,8 @@ class Wish:
     memory_bytes: int
     memo: str
     replica_count: int
-    environment: tuple[tuple[str, str], ...]
+    environment: dict[str, str] = field(repr=False)
+    environment_files: tuple[str, ...]
     image: str
     time_limit_s: float | None
     grace_s: float | None
@@ -101,6 +104,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
         "nsml run -d mnist -e train.py -f -- --lr 0.02",
         "nsml run -g 0.5 --time-limit 2h --retry 3",
         "nsml run -g 8 --nodes 2 --no-queue",
+        "nsml run --env-file .env --env LR=0.02",
         "nsml run --argv -- ./train.sh --fast",
     ],
 )
@@ -143,8 +147,16 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     "environment",
     multiple=True,
     type=VARIABLE,
-    metavar="K=V",
-    help="A variable of the program; not for secrets.",
+    metavar="K[=V]",
+    help="A variable of the program; K alone: as it is here; repeatable.",
+)
+@click.option(
+    "--env-file",
+    "environment_files",
+    multiple=True,
+    type=VARIABLES_FILE,
+    metavar="FILE",
+    help="Variables from K=V lines; --env wins; repeatable.",
 )
 @click.option(
     "--image",
@@ -263,7 +275,8 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         memory_bytes=given["memory"] or 0,
         memo=given["memo"],
         replica_count=given["nodes"],
-        environment=given["environment"],
+        environment=_environment(given),
+        environment_files=tuple(name for name, _ in given["environment_files"]),
         image=given["image"],
         time_limit_s=given["time_limit"],
         grace_s=given["grace"],
@@ -272,8 +285,16 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         visibility=given["visibility"] or "private",
         sends_code=given["sends_code"],
         max_bytes=given["max_size"],
-        command=("nsml", "run", *repeat),
+        command=("nsml", "run", *without_values(repeat)),
     )
+
+
+def _environment(given: dict[str, Any]) -> dict[str, str]:
+    """The variables of all files and flags; of one name the last file's, and the flags' before it."""
+    variables: dict[str, str] = {}
+    for _, found in given["environment_files"]:
+        variables |= found
+    return variables | dict(given["environment"])
 
 
 def _check_entry(folder: Path, entry: str) -> None:
@@ -323,6 +344,7 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
     _check_packed(packed, wish)
     for warning in packed.warnings():
         app.say(warning)
+    _note_variables(app, folder, packed, wish)
     _check_image_lines(folder)
     return packed
 
@@ -337,6 +359,33 @@ def _check_packed(packed: Packed, wish: Wish) -> None:
         why="an ignore rule leaves it out",
         advice=f"add a line !{wish.entry} to .nsmlignore",
     )
+
+
+def _note_variables(app: App, folder: Path, packed: Packed, wish: Wish) -> None:
+    """Say which files of variables travel with the code, and that .env does not by itself."""
+    from nsml.view.text import visible
+
+    named = {_within(folder, name) for name in wish.environment_files}
+    sent = [
+        item.path
+        for item in packed.manifest.entries
+        if item.path in named or item.path.rpartition("/")[2] == ".env"
+    ]
+    for path in sent:
+        app.say(
+            f"warning: {visible(path)} is sent with the code, for all who see the session"
+            " (.nsmlignore leaves it out)"
+        )
+    if ".env" not in {*sent, *named} and (folder / ".env").is_file():
+        app.say("note: .env is not sent: --env-file .env gives its variables to the program")
+
+
+def _within(folder: Path, name: str) -> str:
+    """Where a file is inside the folder, as a manifest says it; "" for one outside."""
+    try:
+        return (folder / name).resolve().relative_to(folder.resolve()).as_posix()
+    except (ValueError, OSError):
+        return ""
 
 
 def _check_image_lines(folder: Path) -> None:
@@ -451,7 +500,7 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
             memory_bytes=wish.memory_bytes,
         ),
         replica_count=wish.replica_count,
-        environment=dict(wish.environment),
+        environment=wish.environment,
         image=wish.image,
         retry_count=wish.retry_count,
         no_queue=wish.no_queue,

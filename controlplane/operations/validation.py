@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from types import MappingProxyType
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Final
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.names import check_digest, check_request_id
 from controlplane.domain.values import WHOLE_DEVICE, Limits, Resources, SessionSpec, Visibility
+from nsml import variables
 from nsml.images import RULE, is_reference
 
 if TYPE_CHECKING:
@@ -37,13 +37,10 @@ MOST_PROCESSES: Final = 1 << 22
 LONGEST_GRACE_S: Final = 3_600.0
 LONGEST_S: Final = 10 * 365 * 86_400.0
 MOST_WORDS_BYTES: Final = 32 << 10
-MOST_ENVIRONMENT_BYTES: Final = 32 << 10
+MOST_ENVIRONMENT_BYTES: Final = variables.MOST_BYTES
 """With the words this bounds a spec, and so the orders of a node: one message of at most 4 MiB."""
 
 MOST_MEMO_BYTES: Final = 4 << 10
-
-_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_RESERVED: Final = ("NSML_", "CUDA_VISIBLE_DEVICES")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,17 +209,19 @@ def _check_limits(limits: Limits) -> None:
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:
-    size = 0
     for name, value in environment.items():
-        size += len(name.encode()) + len(value.encode()) + 2
-        if not _VARIABLE.fullmatch(name):
-            raise InvalidRequest(f"{name[:80]!r} is not the name of an environment variable")
-        if name.startswith(_RESERVED):
-            raise InvalidRequest(f"{name} is set by the platform")
+        _check_variable(name)
         if "\0" in value:
-            raise InvalidRequest(f"the value of {name} has a NUL character")
-    if size > MOST_ENVIRONMENT_BYTES:
+            raise InvalidRequest(f"the value of {name[:80]} has a NUL character")
+    if variables.size_of(environment) > MOST_ENVIRONMENT_BYTES:
         raise TooLarge(f"the environment may have at most {MOST_ENVIRONMENT_BYTES} bytes")
+
+
+def _check_variable(name: str) -> None:
+    if not variables.is_name(name):
+        raise InvalidRequest(f"{name[:80]!r} is not the name of an environment variable")
+    if variables.is_reserved(name):
+        raise InvalidRequest(f"{name[:80]} is set by the platform", attempt="another name")
 
 
 def _check_time_limit(seconds: float | None) -> float:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+from controlplane.domain.identity import may_change
 from controlplane.services.convert.sessions import session_message
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
 
+    from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
@@ -21,7 +23,9 @@ AT_ONCE: Final = 100
 
 
 class Presenter:
-    """Makes messages of sessions; asks the history for many at once.
+    """Makes messages of sessions, as a viewer may see them; asks the history for many at once.
+
+    The one place where sessions become messages for users, and so where values are hidden.
 
     Args:
         waiting: why a queued session waits, where that is known.
@@ -38,20 +42,20 @@ class Presenter:
         self._history = history
         self._waiting = waiting
 
-    async def session(self, session: Session) -> sessions_pb2.Session:
+    async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
         """One session."""
-        [message] = await self._messages([session], [self._revision(session)])
+        [message] = await self._messages([session], [self._revision(session)], viewer)
         return message
 
     async def sessions(
-        self, sessions: Sequence[Session]
+        self, sessions: Sequence[Session], viewer: UserCaller
     ) -> AsyncGenerator[sessions_pb2.Session, None]:
         """Many, in the same order; others run in between."""
         # Taken at once: no revision may be newer than what is told of its session.
         revisions = [self._revision(session) for session in sessions]
         for start in range(0, len(sessions), AT_ONCE):
             end = start + AT_ONCE
-            for message in await self._messages(sessions[start:end], revisions[start:end]):
+            for message in await self._messages(sessions[start:end], revisions[start:end], viewer):
                 yield message
             await asyncio.sleep(0)
 
@@ -60,7 +64,7 @@ class Presenter:
         return stored.revision if stored else 0
 
     async def _messages(
-        self, sessions: Sequence[Session], revisions: Sequence[int]
+        self, sessions: Sequence[Session], revisions: Sequence[int], viewer: UserCaller
     ) -> list[sessions_pb2.Session]:
         begun = [session.id for session in sessions if session.attempt]
         summaries = await self._history.streams.summaries(begun) if begun else {}
@@ -72,6 +76,8 @@ class Presenter:
             messages.append(
                 session_message(
                     session,
+                    # Who may see a session need not know what its owner has set for the program.
+                    shows_values=may_change(viewer, owner=session.owner),
                     revision=revision,
                     waiting=explanation.reason if explanation else "",
                     summary=_values(summary.step, summary.values) if summary else None,

@@ -70,33 +70,36 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.CreateSessionRequest, _: Context
     ) -> pb.CreateSessionResponse:
         """Submit."""
-        wish = to_submission(request, require_user().user)
+        who = require_user()
+        wish = to_submission(request, who.user)
         if request.validate_only:
             await self._do.submitter.check(wish)
             return pb.CreateSessionResponse()
         session = await self._do.submitter.submit(wish)
-        return pb.CreateSessionResponse(session=await self._presenter.session(session))
+        return pb.CreateSessionResponse(session=await self._presenter.session(session, who))
 
     @answering
     async def GetSession(  # noqa: N802
         self, request: pb.GetSessionRequest, _: Context
     ) -> pb.GetSessionResponse:
         """One session."""
-        session = await self._do.references.find(require_user(), request.session)
-        return pb.GetSessionResponse(session=await self._presenter.session(session))
+        who = require_user()
+        session = await self._do.references.find(who, request.session)
+        return pb.GetSessionResponse(session=await self._presenter.session(session, who))
 
     @answering
     async def ListSessions(  # noqa: N802
         self, request: pb.ListSessionsRequest, _: Context
     ) -> pb.ListSessionsResponse:
         """A page."""
+        who = require_user()
         page = await self._do.listings.page(
-            require_user(),
+            who,
             to_filter(request.filter),
             size=request.page_size,
             cursor=request.cursor,
         )
-        async with aclosing(self._presenter.sessions(page.sessions)) as made:
+        async with aclosing(self._presenter.sessions(page.sessions, who)) as made:
             sessions = await anext(parts_as_made(made))
         cursor = page.next_cursor
         if len(sessions) < len(page.sessions):
@@ -110,10 +113,11 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.WatchSessionsRequest, _: Context
     ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
         """Changes."""
+        who = require_user()
         watch = SessionWatch(
             state=self._do.state,
             clock=self._do.clock,
-            caller=require_user(),
+            caller=who,
             wanted=to_filter(request.filter),
         )
         sent = request.from_revision
@@ -121,7 +125,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             if step.is_reset:
                 sent = 0
             left, is_first = len(step.changed), True
-            async for changed in parts_as_made(self._presenter.sessions(step.changed)):
+            async for changed in parts_as_made(self._presenter.sessions(step.changed, who)):
                 left -= len(changed)
                 yield pb.WatchSessionsResponse(
                     # Only behind the last part everything was sent.
@@ -144,7 +148,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         session = await self._do.stopper.stop(
             session, asked_by=who.user.name, grace_s=grace, reason=request.reason
         )
-        return pb.StopSessionResponse(session=await self._presenter.session(session))
+        return pb.StopSessionResponse(session=await self._presenter.session(session, who))
 
     @answering
     async def RemoveSession(  # noqa: N802
@@ -160,13 +164,14 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.UpdateSessionRequest, _: Context
     ) -> pb.UpdateSessionResponse:
         """Change memo or visibility."""
-        session = await self._do.references.find_own(require_user(), request.session)
+        who = require_user()
+        session = await self._do.references.find_own(who, request.session)
         session = await self._do.updater.update(
             session,
             memo=request.memo if request.HasField("memo") else None,
             visibility=to_visibility(request.visibility),
         )
-        return pb.UpdateSessionResponse(session=await self._presenter.session(session))
+        return pb.UpdateSessionResponse(session=await self._presenter.session(session, who))
 
     @streaming
     async def ReadLogs(  # noqa: N802

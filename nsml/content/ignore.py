@@ -41,6 +41,12 @@ venv/
 Thumbs.db
 *.swp
 *~
+# variables of programs, secrets among them: nsml run --env-file .env
+.env
+.env.*
+!.env.example
+!.env.sample
+!.env.template
 # nsml
 .nsml/
 """

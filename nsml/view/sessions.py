@@ -324,6 +324,8 @@ def repeat_words(session: Session) -> list[str]:
     """The command line that repeats a session: the submitter's own, else one made from the spec."""
     if session.command:
         return list(session.command)
+    from nsml.variables import HIDDEN
+
     spec = session.spec
     words = ["nsml", "run"]
     for dataset in spec.datasets:
@@ -332,7 +334,8 @@ def repeat_words(session: Session) -> list[str]:
     if spec.replica_count > 1:
         words += ["--nodes", str(spec.replica_count)]
     for key, value in sorted(spec.environment.items()):
-        words += ["--env", f"{key}={value}"]
+        # What is hidden from whoever looks comes from where they run it.
+        words += ["--env", key if value == HIDDEN else f"{key}={value}"]
     if spec.image:
         words += ["--image", spec.image]
     if session.memo:

@@ -21,6 +21,7 @@ from controlplane.services.convert.resources import (
     to_visibility,
 )
 from controlplane.services.convert.times import duration, seconds_of, timestamp
+from nsml import variables
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
@@ -63,7 +64,7 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         memo=request.memo,
         visibility=to_visibility(request.visibility) or Visibility.PRIVATE,
         project=request.project,
-        command=tuple(request.command),
+        command=tuple(variables.without_values(request.command)),
     )
 
 
@@ -120,12 +121,17 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
 def session_message(
     session: Session,
     *,
+    shows_values: bool,
     revision: int = 0,
     waiting: str = "",
     summary: Mapping[str, Any] | None = None,
     checkpoint_count: int = 0,
 ) -> sessions_pb2.Session:
-    """A session as its viewers see it."""
+    """A session as its viewers see it.
+
+    `shows_values`: with the values of its environment, which are its owner's to see.
+    """
+    environment = session.spec.environment if shows_values else {}
     message = sessions_pb2.Session(
         id=session.id,
         name=session.name,
@@ -153,8 +159,11 @@ def session_message(
         checkpoint_count=checkpoint_count,
         simulated=session.is_simulated,
         revision=revision,
-        command=session.command,
+        command=variables.with_values(session.command, environment),
     )
+    if not shows_values:
+        for name in message.spec.environment:
+            message.spec.environment[name] = variables.HIDDEN
     if session.end is not None:
         message.end.CopyFrom(
             sessions_pb2.SessionEnd(

@@ -102,6 +102,7 @@ def test_examples_parse(name, example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mnist").mkdir()
     (tmp_path / "lab.pem").touch()
+    (tmp_path / ".env").touch()
     words = shlex.split(example)
     place = words.index("nsml") if "nsml" in words else None
     if place is None:  # inside a substitution: "$(nsml ...)"

@@ -262,3 +262,54 @@ def test_progress_is_redrawn_on_a_terminal_only(nsml, project, monkeypatch):
     assert "\r" not in result.stderr
     assert "\x1b" not in result.stderr
     assert nsml("-q", "run").stderr == ""
+
+
+def newest(state):
+    return max(state.sessions.values(), key=lambda session: session.created_at.seconds)
+
+
+def test_variables_from_files_flags_and_here(nsml, state, project):
+    (project / "one.env").write_text("# note\nexport A=1\nB='2 3'\n")
+    (project / "two.env").write_text("B=4\nC=5\n")
+    words = ["--env-file", "one.env", "--env-file", "two.env", "--env", "C=6", "--env", "D"]
+    result = nsml("run", "--env", "C=7", *words, D="here", E="not asked for")
+    session = newest(state)
+    assert dict(session.spec.environment) == {"A": "1", "B": "4", "C": "6", "D": "here"}
+    assert list(session.command) == [
+        *("nsml", "run", "--env", "C", "--env-file", "one.env", "--env-file", "two.env"),
+        *("--env", "D"),
+    ]
+    for name in ("one.env", "two.env"):
+        assert f"warning: {name} is sent with the code" in result.stderr
+
+
+def test_an_env_file_stays_here(nsml, state, project):
+    (project / ".env").write_text("A=s3cret\n")
+    (project / ".env.local").write_text("A=s3cret\n")
+    (project / ".env.example").write_text("A=\n")
+    told = nsml("run").stderr
+    assert "note: .env is not sent: --env-file .env gives its variables to the program" in told
+    assert not [blob for blob in state.blobs.values() if b"s3cret" in blob]
+    assert [blob for blob in state.blobs.values() if b".env.example" in blob]
+    assert ".env is" not in nsml("run", "--env-file", ".env").stderr
+    (project / ".nsmlignore").write_text("!.env\n")
+    assert "warning: .env is sent with the code" in nsml("run").stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--env", "MISSING"], "MISSING is not set here"),
+        (["--env", "NSML_RANK=1"], "NSML_RANK is set by the platform"),
+        (["--env", "HOME=/x"], "HOME is set by the platform"),
+        (["--env-file", "none"], "cannot read none: No such file or directory"),
+        (["--env-file", "."], "cannot read .: Is a directory"),
+        (["--env-file", "bad"], "bad, line 2: there is no = in it"),
+    ],
+)
+def test_variables_that_cannot_be(nsml, state, project, words, told):
+    (project / "bad").write_text("A=1\ntopsecret\n")
+    result = nsml("run", *words, check=False)
+    assert (result.code, state.sessions) == (2, {})
+    assert told in result.stderr
+    assert "topsecret" not in result.stderr

@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, replace
 
 import pytest
 
+from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.domain.values import Visibility
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.operations.state import LiveState
@@ -17,6 +19,8 @@ from controlplane.services.presenting import AT_ONCE, Presenter
 from nsml.clock import inline
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
+
+ADMIN = UserCaller(user=User(name="root", role=Role.ADMIN))
 
 
 @dataclass
@@ -47,7 +51,7 @@ async def test_others_run_between_many_sessions(desk: Desk) -> None:
             await asyncio.sleep(0)
 
     running = asyncio.create_task(other())
-    messages = [one async for one in desk.presenter.sessions(sessions)]
+    messages = [one async for one in desk.presenter.sessions(sessions, ADMIN)]
     running.cancel()
     assert [one.id for one in messages] == [one.id for one in sessions]
     assert len(seen) >= 10
@@ -55,7 +59,7 @@ async def test_others_run_between_many_sessions(desk: Desk) -> None:
 
 async def test_no_more_are_made_than_a_message_holds(desk: Desk) -> None:
     sessions = [session(memo="m" * 4_096, command=("c" * 30_000,)) for _ in range(5 * AT_ONCE)]
-    async with aclosing(desk.presenter.sessions(sessions)) as made:
+    async with aclosing(desk.presenter.sessions(sessions, ADMIN)) as made:
         part = await anext(parts_as_made(made))
     assert 0 < len(part) < len(desk.made) <= len(part) + AT_ONCE
 
@@ -64,9 +68,52 @@ async def test_no_revision_is_newer_than_what_is_told(desk: Desk) -> None:
     sessions = [session(memo="old") for _ in range(2 * AT_ONCE)]
     for one in sessions:
         desk.state.put_session(one, 5)
-    async with aclosing(desk.presenter.sessions(sessions)) as made:
+    async with aclosing(desk.presenter.sessions(sessions, ADMIN)) as made:
         told = [await anext(made)]
         for one in sessions:
             desk.state.put_session(replace(one, memo="new"), 6)
         told += [one async for one in made]
     assert {(one.memo, one.revision) for one in told} == {("old", 5)}
+
+
+ENVIRONMENT = {"LR": "s3cret-1", "EMPTY": ""}
+COMMAND = ("nsml", "run", "--env", "LR", "--env=EMPTY")
+
+
+@pytest.mark.parametrize(
+    ("name", "role", "team", "sees"),
+    [
+        ("kim", Role.MEMBER, "", True),
+        ("kim", Role.MEMBER, "vision", True),
+        ("root", Role.ADMIN, "", True),
+        ("lee", Role.MEMBER, "vision", False),
+        ("lee", Role.MEMBER, "", False),
+    ],
+)
+async def test_values_are_for_the_owner_and_administrators(
+    desk: Desk, name: str, role: Role, team: str, sees: bool
+) -> None:
+    one = session(
+        spec={"environment": ENVIRONMENT},
+        command=COMMAND,
+        team="vision",
+        visibility=Visibility.PUBLIC,
+    )
+    viewer = UserCaller(user=User(name=name, role=role, team=team))
+    alone = await desk.presenter.session(one, viewer)
+    [listed] = [message async for message in desk.presenter.sessions([one], viewer)]
+    assert alone == listed
+    assert (b"s3cret" in alone.SerializeToString()) is sees
+    if sees:
+        assert dict(alone.spec.environment) == ENVIRONMENT
+        assert alone.command == ["nsml", "run", "--env", "LR=s3cret-1", "--env=EMPTY="]
+    else:
+        assert dict(alone.spec.environment) == {"LR": "***", "EMPTY": "***"}
+        assert alone.command == list(COMMAND)
+
+
+async def test_a_command_that_was_kept_with_its_values_is_shown_without(desk: Desk) -> None:
+    one = session(command=("nsml", "run", "--env", "LR=s3cret", "--", "--env", "X=mine"))
+    lee = UserCaller(user=User(name="lee"))
+    shown = await desk.presenter.session(one, lee)
+    assert shown.command == ["nsml", "run", "--env", "LR", "--", "--env", "X=mine"]

@@ -524,3 +524,54 @@ async def test_metadata_names_the_request_errors(rig: Rig) -> None:
     assert (code, reason) == ("RESOURCE_EXHAUSTED", "TOO_LARGE")
     bad = sessions_pb2.ReadMetricsRequest(session="@last", **{"from": "x"})
     assert (await refused(_all(kim.sessions.ReadMetrics(bad))))[0] == "INVALID_ARGUMENT"
+
+
+async def test_values_of_the_environment_are_hidden_in_every_answer(rig: Rig) -> None:
+    """Every rpc that answers with a session, for everybody who sees it: one of a team, then public."""
+    kim, lee = await rig.user("kim", team="vision"), await rig.user("lee", team="vision")
+    park, admin = await rig.user("park"), await rig.user("root", role=Role.ADMIN)
+    spec = pb.SessionSpec(argv=["true"], environment={"LR": "s3cret"})
+    request = pb.CreateSessionRequest(
+        request_id="r1",
+        spec=spec,
+        visibility=resources_pb2.VISIBILITY_TEAM,
+        command=["nsml", "run", "--env", "LR=s3cret"],
+    )
+    made = (await kim.sessions.CreateSession(request)).session
+    assert made.spec.environment["LR"] == "s3cret"
+    assert made.command[-1] == "LR=s3cret"
+
+    async def told(user: Stubs) -> list[bytes]:
+        watch = user.sessions.WatchSessions(pb.WatchSessionsRequest())
+        first = await anext(aiter(watch))
+        watch.cancel()
+        answers = [
+            await user.sessions.GetSession(pb.GetSessionRequest(session=made.id)),
+            await user.sessions.ListSessions(pb.ListSessionsRequest()),
+            first,
+        ]
+        return [answer.SerializeToString() for answer in answers]
+
+    assert all(b"s3cret" in answer for answer in [*await told(kim), *await told(admin)])
+    for answer in await told(lee):
+        assert b"LR" in answer
+        assert b"s3cret" not in answer
+    changed = await kim.sessions.UpdateSession(
+        pb.UpdateSessionRequest(session=made.id, visibility=resources_pb2.VISIBILITY_PUBLIC)
+    )
+    assert changed.session.spec.environment["LR"] == "s3cret"
+    assert all(b"s3cret" not in answer for answer in await told(park))
+    for text in ("s3cret", "LR=s"):
+        found = await park.sessions.ListSessions(
+            pb.ListSessionsRequest(filter=pb.SessionFilter(text=text, include_ended=True))
+        )
+        assert not found.sessions
+    await kim.sessions.StopSession(pb.StopSessionRequest(session=made.id))
+    await ended(rig, kim, made.id)
+    await until(lambda: _left(rig, made.id), "it is in the catalogue")
+    assert all(b"s3cret" not in answer for answer in (await told(park))[:1])
+    assert (await kim.get(made.id)).spec.environment["LR"] == "s3cret"
+
+
+async def _left(rig: Rig, session_id: str) -> bool:
+    return rig.plane.state.session(session_id) is None
