@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     examples=["nsml gpustat", "nsml gpustat --free", "nsml gpustat gpu-014 gpu-021 -j"],
 )
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
-@click.option("--free", is_flag=True, help="Only GPUs that nothing holds.")
+@click.option("--free", is_flag=True, help="Only GPUs that nothing holds and that are offered.")
 @not_there_yet("-w", "--watch", is_flag=True)
 @not_there_yet("--model")
 @not_there_yet("--user")
@@ -37,7 +37,7 @@ def gpustat(app: App, *, nodes: tuple[str, ...], free: bool) -> None:
     found = _chosen(app.call(lambda client: client.nodes.every()), nodes)
     devices = view.devices(found)
     if free:
-        devices = [item for item in devices if not item.use.allocated_thousandths]
+        devices = [item for item in devices if view.is_free(item)]
     write_list(
         app,
         devices,
@@ -47,8 +47,8 @@ def gpustat(app: App, *, nodes: tuple[str, ...], free: bool) -> None:
         none="no free GPUs" if free else "no GPUs",
     )
     for node in found:
-        if node.device_note and app.is_for_people:
-            app.say(f"{node.name}: {visible(node.device_note)}")
+        if app.is_for_people and (note := view.note(node)):
+            app.say(f"{node.name}: {visible(note)}")
 
 
 def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:

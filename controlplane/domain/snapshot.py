@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import WHOLE_DEVICE, Allocation, Node, Resources, Session
+from controlplane.domain.values import WHOLE_DEVICE, Allocation, Device, Node, Resources, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class NodeCapacity:
     """A node with what is free on it.
 
-    `free` maps the uuid of every device to its free thousandths, in the order of the devices.
+    `free` maps the uuid of every device that is offered to its free thousandths, in the order of the
+    devices.
     """
 
     node: Node
@@ -45,15 +46,17 @@ class NodeCapacity:
 
 def capacity_of(node: Node, allocation: Allocation, *, is_silent: bool = False) -> NodeCapacity:
     """What is free on a node with this allocation."""
-    free = {device.uuid: WHOLE_DEVICE for device in node.devices}
     cpu, memory = node.capacity.cpu_thousandths, node.capacity.memory_bytes
-    for held in allocation.replicas:
-        cpu -= held.cpu_thousandths
-        memory -= held.memory_bytes
-        for share in held.devices:
-            # A device that failed is no longer offered; what ran on it still holds its share.
-            if share.uuid in free:
-                free[share.uuid] -= share.thousandths
+    for replica in allocation.replicas:
+        cpu -= replica.cpu_thousandths
+        memory -= replica.memory_bytes
+    held = allocation.held_thousandths()
+    # What runs on a device that is withheld, or listed no more, still holds its share of it.
+    free = {
+        device.uuid: WHOLE_DEVICE - held.get(device.uuid, 0)
+        for device in node.devices
+        if not device.withheld and not _is_part_of_held(device, node, held)
+    }
     return NodeCapacity(
         node=node,
         allocation=allocation,
@@ -62,6 +65,13 @@ def capacity_of(node: Node, allocation: Allocation, *, is_silent: bool = False) 
         free_memory_bytes=memory,
         is_silent=is_silent,
     )
+
+
+def _is_part_of_held(device: Device, node: Node, held: Mapping[str, int]) -> bool:
+    """Whether the same hardware is held under another name: a device and its MIG instances."""
+    if device.parent_uuid:
+        return device.parent_uuid in held
+    return any(one.parent_uuid == device.uuid and one.uuid in held for one in node.devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -101,13 +101,19 @@ class KeptLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Device:
-    """One GPU of a node."""
+    """One GPU of a node.
+
+    `withheld` says why nothing new is placed on it; empty: it is offered. `parent_uuid` names the
+    device that a MIG instance is a part of.
+    """
 
     uuid: str
     index: int
     model: str = ""
     memory_bytes: int = 0
     simulated: bool = False
+    withheld: str = ""
+    parent_uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -298,3 +304,11 @@ class Allocation:
 
     node: str
     replicas: tuple[AllocatedReplica, ...] = ()
+
+    def held_thousandths(self) -> dict[str, int]:
+        """How much of each device is held, by uuid."""
+        held: dict[str, int] = {}
+        for replica in self.replicas:
+            for share in replica.devices:
+                held[share.uuid] = held.get(share.uuid, 0) + share.thousandths
+        return held

@@ -144,6 +144,13 @@ class DeviceSample:
     memory_used_bytes: int = 0
     power_watts: float = 0.0
     temperature_celsius: float = 0.0
+    clock_mhz: int = 0
+    memory_clock_mhz: int = 0
+    ecc_corrected: int = 0
+    ecc_uncorrected: int = 0
+    last_xid: int = 0
+    process_count: int = 0
+    throttled: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -36,6 +36,7 @@ class Link:
         tunnels: those that the agent is to dial.
         ordered: what it was last told to run: session id, attempt, rank.
         failure: set when the stream must end.
+        turn: held while what the agent said of its devices is written.
     """
 
     def __init__(self, node: str) -> None:
@@ -45,6 +46,7 @@ class Link:
         self.tunnels: list[TunnelOrder] = []
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()
         self.failure: NsmlError | None = None
+        self.turn = asyncio.Lock()
         self._wake = asyncio.Event()
 
     def acknowledge(self, report: Report) -> None:

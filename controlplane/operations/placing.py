@@ -70,7 +70,7 @@ def _allocate(
     )
     after = replace(held, replicas=held.replicas + added)
     capacity = capacity_of(node, after)
-    # What runs on a device that failed keeps its share; nothing new gets one.
+    # What runs on a device that is withheld keeps its share; nothing new gets one.
     are_offered = all(share.uuid in capacity.free for one in added for share in one.devices)
     return after if are_offered and _is_within(capacity) else None
 

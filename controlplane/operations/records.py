@@ -152,6 +152,8 @@ def _devices(devices: Iterable[Device]) -> list[pb.DeviceRecord]:
             model=device.model,
             memory_bytes=device.memory_bytes,
             simulated=device.simulated,
+            withheld=device.withheld,
+            parent_uuid=device.parent_uuid,
         )
         for device in devices
     ]
@@ -165,6 +167,8 @@ def _to_devices(records: Iterable[pb.DeviceRecord]) -> tuple[Device, ...]:
             model=record.model,
             memory_bytes=record.memory_bytes,
             simulated=record.simulated,
+            withheld=record.withheld,
+            parent_uuid=record.parent_uuid,
         )
         for record in records
     )

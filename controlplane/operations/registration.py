@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import Denied, StateConflict
 from controlplane.domain.names import check_node
-from controlplane.domain.values import Cause
+from controlplane.domain.values import WHOLE_DEVICE, Cause
 from controlplane.operations import silence
 
 if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
-    from controlplane.domain.values import Node
+    from controlplane.domain.values import Device, Node
     from controlplane.operations.committer import Committer
     from controlplane.operations.contacts import Contacts, Link
+    from controlplane.operations.draft import Draft
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
@@ -29,6 +30,14 @@ class Registration:
     cluster_id: str
     highest_term: int
     replicas: tuple[Report, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChangedDevices:
+    """All devices of a node from now on, and why some or all are missing."""
+
+    devices: tuple[Device, ...]
+    note: str
 
 
 class Registrar:
@@ -75,6 +84,31 @@ class Registrar:
         await self._committer.decide(lambda draft: silence.put_node(draft, said.node))
         self._contacts.unheard -= {node}
         return self._contacts.connect(node)
+
+    async def change_devices(self, link: Link, said: ChangedDevices) -> None:
+        """Write what the node offers from now on; nothing once another stream speaks for it.
+
+        Raises:
+            NotLeader: we do not decide.
+        """
+
+        def change(draft: Draft) -> None:
+            node = draft.node(link.node)
+            if node is None or self._contacts.link(link.node) is not link:
+                return
+            gpus = len(said.devices) * WHOLE_DEVICE
+            silence.put_node(
+                draft,
+                replace(
+                    node,
+                    devices=said.devices,
+                    device_note=said.note,
+                    capacity=replace(node.capacity, gpu_thousandths=gpus),
+                ),
+            )
+
+        async with link.turn:  # of two changes the later one stands
+            await self._committer.decide(change)
 
     async def _settle(self, said: Registration) -> None:
         """Write what it has, and that what it no longer has is lost."""

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE
+from controlplane.scheduler.fit import refusal
 from controlplane.scheduler.rooms import can_ever_fit, most_together, runs_nowhere
 
 if TYPE_CHECKING:
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from controlplane.scheduler.rooms import Room, Rooms
 
 _GIB = 2**30
+_WITHHELD_NAMED = 2
 _DEFAULT_SHARE = "a share of a node's cores"
 
 
@@ -41,7 +43,8 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
             short = "no nodes of one GPU model are large enough"
         reason = f"needs {describe(request)}; {short}"
         return Explanation(reason=reason, shortages=shortages, can_ever_fit=False)
-    return Explanation(reason=_reason(open_rooms, request, counts), shortages=shortages)
+    reason = _reason(open_rooms, request, counts) + _withheld(open_rooms, request)
+    return Explanation(reason=reason, shortages=shortages)
 
 
 def describe(request: Request) -> str:
@@ -95,6 +98,24 @@ def _largest(rooms: list[Room], request: Request, what: str) -> str:
         return f"at most {widest.cpu / 1000:g} cores are free (node {widest.node.name})"
     widest = max(rooms, key=lambda room: (room.memory, room.node.name))
     return f"at most {_gib(widest.memory)} of memory are free (node {widest.node.name})"
+
+
+def _withheld(rooms: list[Room], request: Request) -> str:
+    """The devices that would count were they well; "" where that is not what is short."""
+    if not request.gpu_thousandths or not any(room.shortage(request) == "GPUs" for room in rooms):
+        return ""
+    reasons = [
+        f"GPU {device.index} of node {room.node.name} ({device.withheld})"
+        for room in sorted(rooms, key=lambda room: room.node.name)
+        if not refusal(room.node, request)
+        for device in room.node.devices
+        if device.withheld
+    ]
+    if not reasons:
+        return ""
+    count = "1 device is" if len(reasons) == 1 else f"{len(reasons)} devices are"
+    rest = ", ..." if len(reasons) > _WITHHELD_NAMED else ""
+    return f"; {count} withheld: {', '.join(reasons[:_WITHHELD_NAMED])}{rest}"
 
 
 def _listed(counts: Counter[str]) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controlplane.domain.plan import ReplicaPlacement
@@ -34,7 +35,8 @@ class Room:
         self.cpu = capacity.free_cpu_thousandths
         self.memory = capacity.free_memory_bytes
         self.places = MOST_ON_ONE_NODE - len(capacity.allocation.replicas)
-        self.model = "|".join(sorted({device.model for device in capacity.node.devices}))
+        offered = {one.model for one in capacity.node.devices if one.uuid in capacity.free}
+        self.model = "|".join(sorted(offered))
         self.whole = [uuid for uuid, free in capacity.free.items() if free == WHOLE_DEVICE]
         self.shared = {
             uuid: free for uuid, free in capacity.free.items() if 0 < free < WHOLE_DEVICE
@@ -164,10 +166,13 @@ class Rooms:
 
 
 def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
-    """Whether the gang would fit if nothing else ran, on nodes that may take it."""
+    """Whether the gang would fit if nothing else ran, on nodes that may take it.
+
+    Devices that are withheld count: they may be offered again.
+    """
     held = Counter[str]()
     for node in nodes:
-        room = Room(capacity_of(node, Allocation(node=node.name)))
+        room = Room(capacity_of(_with_all_devices(node), Allocation(node=node.name)))
         model = room.model_for(request)
         held[model] += room.holds(request)
         if held[model] >= request.replica_count:
@@ -178,6 +183,12 @@ def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
 def runs_nowhere(nodes: Iterable[Node], request: Request) -> bool:
     """Whether it names an image and no node runs containers."""
     return request.in_container and all(node.isolation is not Isolation.CONTAINER for node in nodes)
+
+
+def _with_all_devices(node: Node) -> Node:
+    if not any(device.withheld for device in node.devices):
+        return node
+    return replace(node, devices=tuple(replace(one, withheld="") for one in node.devices))
 
 
 def most_together(rooms: Iterable[Room], request: Request) -> int:

@@ -18,6 +18,7 @@ from controlplane.services.convert.agents import (
     acknowledged_message,
     orders_messages,
     stream_message,
+    to_changed_devices,
     to_chunk,
     to_registration,
     to_report,
@@ -166,9 +167,14 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         async with TaskGroup() as group:
             async for request in requests:
                 self._contacts.heard(link.node)
-                if request.WhichOneof("kind") == "report":
-                    report = to_report(request.report, link.node, self._clock.time())
-                    group.create_task(self._report(link, report), name="control.report")
+                match request.WhichOneof("kind"):
+                    case "report":
+                        report = to_report(request.report, link.node, self._clock.time())
+                        group.create_task(self._report(link, report), name="control.report")
+                    case "devices_changed":
+                        said = to_changed_devices(request.devices_changed)
+                        changing = self._registrar.change_devices(link, said)
+                        group.create_task(changing, name="control.devices")
 
     async def _report(self, link: Link, report: Report) -> None:
         await self._committer.decide(

@@ -10,8 +10,7 @@ from controlplane.access.current import require_user
 from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_node
-from controlplane.domain.snapshot import capacity_of
-from controlplane.domain.values import WHOLE_DEVICE, Allocation, Resources
+from controlplane.domain.values import Allocation, Resources
 from controlplane.operations.listing import page_size
 from controlplane.services.convert.resources import (
     device_message,
@@ -129,13 +128,13 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             if session is not None and may_see(who, session):
                 for share in held.devices:
                     names[share.uuid].append(session.name)
-        free = capacity_of(node, self._allocation(node)).free
+        thousandths = self._allocation(node).held_thousandths()
         readings = {one.uuid: one for one in sample.devices} if sample else {}
         uses = []
         for device in node.devices:
             use = pb.DeviceUse(
                 device=device_message(device),
-                allocated_thousandths=WHOLE_DEVICE - free[device.uuid],
+                allocated_thousandths=thousandths.get(device.uuid, 0),
                 sessions=names[device.uuid],
             )
             if device.uuid in readings:

@@ -50,16 +50,18 @@ class ReplicaId(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "report", "orders_accepted")
+    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     ORDERS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_CHANGED_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     report: ReplicaReport
     orders_accepted: OrdersAccepted
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ...) -> None: ...
+    devices_changed: DevicesChanged
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits")
@@ -94,6 +96,14 @@ class Register(_message.Message):
     cluster_id: str
     limits: _resources_pb2.KeptLimits
     def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ...) -> None: ...
+
+class DevicesChanged(_message.Message):
+    __slots__ = ("devices", "device_note")
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_NOTE_FIELD_NUMBER: _ClassVar[int]
+    devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.Device]
+    device_note: str
+    def __init__(self, devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., device_note: _Optional[str] = ...) -> None: ...
 
 class Heartbeat(_message.Message):
     __slots__ = ()

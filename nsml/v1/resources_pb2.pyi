@@ -51,32 +51,50 @@ class Resources(_message.Message):
     def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class Device(_message.Message):
-    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated")
+    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "withheld", "parent_uuid")
     UUID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
+    PARENT_UUID_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     model: str
     memory_bytes: int
     simulated: bool
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ...) -> None: ...
+    withheld: str
+    parent_uuid: str
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ..., withheld: _Optional[str] = ..., parent_uuid: _Optional[str] = ...) -> None: ...
 
 class DeviceSample(_message.Message):
-    __slots__ = ("uuid", "utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius")
+    __slots__ = ("uuid", "utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius", "clock_mhz", "memory_clock_mhz", "ecc_corrected", "ecc_uncorrected", "last_xid", "process_count", "throttled")
     UUID_FIELD_NUMBER: _ClassVar[int]
     UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
     TEMPERATURE_CELSIUS_FIELD_NUMBER: _ClassVar[int]
+    CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_CLOCK_MHZ_FIELD_NUMBER: _ClassVar[int]
+    ECC_CORRECTED_FIELD_NUMBER: _ClassVar[int]
+    ECC_UNCORRECTED_FIELD_NUMBER: _ClassVar[int]
+    LAST_XID_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    THROTTLED_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     utilization_percent: float
     memory_used_bytes: int
     power_watts: float
     temperature_celsius: float
-    def __init__(self, uuid: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., power_watts: _Optional[float] = ..., temperature_celsius: _Optional[float] = ...) -> None: ...
+    clock_mhz: int
+    memory_clock_mhz: int
+    ecc_corrected: int
+    ecc_uncorrected: int
+    last_xid: int
+    process_count: int
+    throttled: str
+    def __init__(self, uuid: _Optional[str] = ..., utilization_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., power_watts: _Optional[float] = ..., temperature_celsius: _Optional[float] = ..., clock_mhz: _Optional[int] = ..., memory_clock_mhz: _Optional[int] = ..., ecc_corrected: _Optional[int] = ..., ecc_uncorrected: _Optional[int] = ..., last_xid: _Optional[int] = ..., process_count: _Optional[int] = ..., throttled: _Optional[str] = ...) -> None: ...
 
 class KeptLimits(_message.Message):
     __slots__ = ("memory", "cpus", "processes", "disk", "note")

@@ -30,6 +30,11 @@ def devices(nodes: Iterable[Node]) -> list[NodeDevice]:
     return [NodeDevice(node=node, use=use) for node in nodes for use in node.devices]
 
 
+def is_free(item: NodeDevice) -> bool:
+    """Whether nothing holds any of it and something may."""
+    return not (item.use.allocated_thousandths or item.use.device.withheld)
+
+
 def state_word(node: Node) -> str:
     """`ready`, `draining` or `silent`."""
     return enum_word(nodes_pb2.NodeState, node.state, "NODE_STATE_")
@@ -43,6 +48,20 @@ def isolation_word(node: Node) -> str:
 def is_simulated(node: Node) -> bool:
     """Whether any of its devices has no hardware behind it."""
     return any(use.device.simulated for use in node.devices)
+
+
+def note(node: Node) -> str:
+    """What its agent says of its devices, and which of them are withheld and why."""
+    withheld = [use.device for use in node.devices if use.device.withheld]
+    parts = [node.device_note] if node.device_note else []
+    if withheld:
+        reasons: dict[str, list[str]] = {}
+        for device in withheld:
+            reasons.setdefault(device.withheld, []).append(str(device.index))
+        parts += [
+            f"GPU {', '.join(indexes)} withheld: {reason}" for reason, indexes in reasons.items()
+        ]
+    return "; ".join(parts)
 
 
 def _share(used: int, total: int) -> str:
@@ -92,7 +111,7 @@ COLUMNS: tuple[Column[Node], ...] = (
     Column(
         key="isolation", title="Isolation", cell=lambda n, _: isolation_word(n), is_optional=True
     ),
-    Column(key="note", title="Note", cell=lambda n, _: n.device_note, shrinks_to=12),
+    Column(key="note", title="Note", cell=lambda n, _: note(n), shrinks_to=12),
     Column(key="pod", title="Pod", cell=lambda n, _: n.pod or "-", is_wide=True),
     Column(key="host", title="Host", cell=lambda n, _: n.host, is_wide=True),
     Column(key="version", title="Version", cell=lambda n, _: n.agent_version, is_wide=True),
@@ -119,6 +138,20 @@ def _model(item: NodeDevice, _now: float) -> str:
     return device.model
 
 
+def _clock(item: NodeDevice, _now: float) -> str:
+    megahertz = item.use.sample.clock_mhz
+    throttled = item.use.sample.throttled
+    return (f"{megahertz} MHz" if megahertz else "-") + (f" ({throttled})" if throttled else "")
+
+
+def _errors(item: NodeDevice, _now: float) -> str:
+    """Uncorrected memory errors and the last XID, where there are any."""
+    sample = item.use.sample
+    parts = [f"{sample.ecc_uncorrected} ECC"] if sample.ecc_uncorrected else []
+    parts += [f"XID {sample.last_xid}"] if sample.last_xid else []
+    return ", ".join(parts) or "-"
+
+
 def _temperature(item: NodeDevice, _now: float) -> str:
     degrees = item.use.sample.temperature_celsius
     return f"{degrees:.0f}°C" if degrees else "-"
@@ -127,6 +160,15 @@ def _temperature(item: NodeDevice, _now: float) -> str:
 def _power(item: NodeDevice, _now: float) -> str:
     watts = item.use.sample.power_watts
     return f"{watts:.0f} W" if watts else "-"
+
+
+def _held(item: NodeDevice, _now: float) -> str:
+    """How much of it sessions hold; why it is withheld stands in the node's note."""
+    if not item.use.device.withheld:
+        return thousandths(item.use.allocated_thousandths)
+    if not item.use.allocated_thousandths:
+        return "withheld"
+    return f"{thousandths(item.use.allocated_thousandths)}, withheld"
 
 
 def _sessions(item: NodeDevice, _now: float) -> str:
@@ -148,10 +190,24 @@ DEVICE_COLUMNS: tuple[Column[NodeDevice], ...] = (
     Column(
         key="allocated",
         title="Held",
-        cell=lambda i, _: thousandths(i.use.allocated_thousandths),
+        cell=_held,
     ),
     Column(key="sessions", title="Sessions", cell=_sessions, is_name=True),
+    Column(
+        key="withheld",
+        title="Withheld",
+        cell=lambda i, _: i.use.device.withheld or "-",
+        is_wide=True,
+    ),
+    Column(key="clock", title="Clock", cell=_clock, is_wide=True),
+    Column(key="errors", title="Errors", cell=_errors, is_wide=True),
     Column(key="uuid", title="UUID", cell=lambda i, _: i.use.device.uuid, is_wide=True),
+    Column(
+        key="parent",
+        title="Parent",
+        cell=lambda i, _: i.use.device.parent_uuid or "-",
+        is_wide=True,
+    ),
 )
 
 
@@ -170,6 +226,15 @@ def device_record(item: NodeDevice) -> dict[str, Any]:
         "utilization_percent": round(sample.utilization_percent, 3) if sample else None,
         "power_watts": round(sample.power_watts, 3) if sample else None,
         "temperature_celsius": round(sample.temperature_celsius, 3) if sample else None,
+        "clock_mhz": sample.clock_mhz if sample else None,
+        "memory_clock_mhz": sample.memory_clock_mhz if sample else None,
+        "ecc_corrected": sample.ecc_corrected if sample else None,
+        "ecc_uncorrected": sample.ecc_uncorrected if sample else None,
+        "last_xid": (sample.last_xid or None) if sample else None,
+        "processes": sample.process_count if sample else None,
+        "throttled": (sample.throttled or None) if sample else None,
+        "withheld": use.device.withheld or None,
+        "parent_uuid": use.device.parent_uuid or None,
         "allocated": use.allocated_thousandths / 1000,
         "sessions": [name for name in use.sessions if name],
     }

@@ -8,7 +8,7 @@ from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.values import Cause, Device, Exit, Node, Resources
 from controlplane.history.values import Channel, Chunk, DeviceSample, NodeSample, StreamKey
-from controlplane.operations.registration import Registration
+from controlplane.operations.registration import ChangedDevices, Registration
 from controlplane.operations.reports import Report
 from controlplane.services.convert.resources import to_isolation, to_kept
 from controlplane.services.convert.sessions import CAUSES, spec_message
@@ -38,21 +38,8 @@ _PHASES_BACK: Final = {agents_pb2.ReplicaPhase.Value(_PHASES[one]): one for one 
 
 def to_registration(message: agents_pb2.Register, now: float) -> Registration:
     """What an agent says first."""
-    devices = tuple(
-        Device(
-            uuid=one.uuid,
-            index=one.index,
-            model=one.model,
-            memory_bytes=one.memory_bytes,
-            simulated=one.simulated,
-        )
-        for one in message.devices
-    )
-    if len({device.uuid for device in devices}) != len(devices):
-        raise InvalidRequest("two devices have one uuid")
-    if len(devices) > MOST_NODE_DEVICES:
-        raise InvalidRequest(f"{len(devices)} devices: a node has at most {MOST_NODE_DEVICES}")
-    _check_facts(message)
+    devices = to_devices(message.devices)
+    _check_facts([message.boot_id, message.agent_version, message.pod, message.host, message.owner])
     node = Node(
         name=message.node,
         boot_id=message.boot_id,
@@ -79,10 +66,37 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
     )
 
 
-def _check_facts(message: agents_pb2.Register) -> None:
-    texts = [message.boot_id, message.agent_version, message.pod, message.host, message.owner]
-    for device in message.devices:
-        texts += [device.uuid, device.model]
+def to_devices(messages: Iterable[resources_pb2.Device]) -> tuple[Device, ...]:
+    """All devices of a node."""
+    devices = tuple(
+        Device(
+            uuid=one.uuid,
+            index=one.index,
+            model=one.model,
+            memory_bytes=one.memory_bytes,
+            simulated=one.simulated,
+            withheld=one.withheld,
+            parent_uuid=one.parent_uuid,
+        )
+        for one in messages
+    )
+    if len({device.uuid for device in devices}) != len(devices):
+        raise InvalidRequest("two devices have one uuid")
+    if len(devices) > MOST_NODE_DEVICES:
+        raise InvalidRequest(f"{len(devices)} devices: a node has at most {MOST_NODE_DEVICES}")
+    for device in devices:
+        _check_facts([device.uuid, device.model, device.withheld, device.parent_uuid])
+    return devices
+
+
+def to_changed_devices(message: agents_pb2.DevicesChanged) -> ChangedDevices:
+    """What a node offers from now on."""
+    return ChangedDevices(
+        devices=to_devices(message.devices), note=message.device_note[:MOST_NOTE_CHARS]
+    )
+
+
+def _check_facts(texts: list[str]) -> None:
     longest = max(texts, key=lambda text: len(text.encode()))
     if len(longest.encode()) > MOST_FACT_BYTES:
         raise InvalidRequest(
@@ -241,6 +255,13 @@ def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
                 memory_used_bytes=one.memory_used_bytes,
                 power_watts=one.power_watts,
                 temperature_celsius=one.temperature_celsius,
+                clock_mhz=one.clock_mhz,
+                memory_clock_mhz=one.memory_clock_mhz,
+                ecc_corrected=one.ecc_corrected,
+                ecc_uncorrected=one.ecc_uncorrected,
+                last_xid=one.last_xid,
+                process_count=one.process_count,
+                throttled=one.throttled[:MOST_FACT_BYTES],
             )
             for one in message.devices
         ),

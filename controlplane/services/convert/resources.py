@@ -62,6 +62,8 @@ def device_message(device: Device) -> resources_pb2.Device:
         model=device.model,
         memory_bytes=device.memory_bytes,
         simulated=device.simulated,
+        withheld=device.withheld,
+        parent_uuid=device.parent_uuid,
     )
 
 
@@ -108,4 +110,11 @@ def sample_message(sample: DeviceSample) -> resources_pb2.DeviceSample:
         memory_used_bytes=sample.memory_used_bytes,
         power_watts=sample.power_watts,
         temperature_celsius=sample.temperature_celsius,
+        clock_mhz=sample.clock_mhz,
+        memory_clock_mhz=sample.memory_clock_mhz,
+        ecc_corrected=sample.ecc_corrected,
+        ecc_uncorrected=sample.ecc_uncorrected,
+        last_xid=sample.last_xid,
+        process_count=sample.process_count,
+        throttled=sample.throttled,
     )

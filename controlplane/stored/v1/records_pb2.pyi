@@ -164,18 +164,22 @@ class ExitRecord(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., ran_for_s: _Optional[float] = ..., memory_peak_bytes: _Optional[int] = ...) -> None: ...
 
 class DeviceRecord(_message.Message):
-    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated")
+    __slots__ = ("uuid", "index", "model", "memory_bytes", "simulated", "withheld", "parent_uuid")
     UUID_FIELD_NUMBER: _ClassVar[int]
     INDEX_FIELD_NUMBER: _ClassVar[int]
     MODEL_FIELD_NUMBER: _ClassVar[int]
     MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
+    WITHHELD_FIELD_NUMBER: _ClassVar[int]
+    PARENT_UUID_FIELD_NUMBER: _ClassVar[int]
     uuid: str
     index: int
     model: str
     memory_bytes: int
     simulated: bool
-    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ...) -> None: ...
+    withheld: str
+    parent_uuid: str
+    def __init__(self, uuid: _Optional[str] = ..., index: _Optional[int] = ..., model: _Optional[str] = ..., memory_bytes: _Optional[int] = ..., simulated: _Optional[bool] = ..., withheld: _Optional[str] = ..., parent_uuid: _Optional[str] = ...) -> None: ...
 
 class EndRecord(_message.Message):
     __slots__ = ("cause", "exit_code", "rank", "message")

@@ -7,7 +7,7 @@ import contextlib
 import itertools
 import secrets
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -284,6 +284,11 @@ class Agent:
     ) -> None:
         report = report_of(replica, phase, cause=cause, code=code)
         await self._call.write(agents_pb2.ControlRequest(report=report))
+
+    async def offer(self, devices: Iterable[resources_pb2.Device], note: str = "") -> None:
+        """Say what the node has from now on."""
+        changed = agents_pb2.DevicesChanged(devices=devices, device_note=note)
+        await self._call.write(agents_pb2.ControlRequest(devices_changed=changed))
 
     async def close(self) -> None:
         if self._call is not None:

@@ -1,0 +1,136 @@
+"""What an agent says of its devices while it is connected."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.operations.registration import Registrar
+from controlplane.services.convert.agents import to_changed_devices
+from nsml.clock import SystemClock
+from nsml.v1 import agents_pb2, nodes_pb2, resources_pb2
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
+from tests.unit.controlplane.services.test_sessions import refusal
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+async def devices_of(user: Stubs, node: str = "a") -> list[nodes_pb2.DeviceUse]:
+    response = await user.nodes.ListNodes(nodes_pb2.ListNodesRequest())
+    return list(next(one for one in response.nodes if one.name == node).devices)
+
+
+def withheld(agent: Agent, *indexes: int, why: str = "it failed") -> list[resources_pb2.Device]:
+    devices = []
+    for device in agent.register.devices:
+        copy = resources_pb2.Device()
+        copy.CopyFrom(device)
+        copy.withheld = why if device.index in indexes else ""
+        devices.append(copy)
+    return devices
+
+
+async def seen(user: Stubs, *reasons: str) -> None:
+    async def are_said() -> bool:
+        return [use.device.withheld for use in await devices_of(user)] == list(reasons)
+
+    await until(are_said, f"its devices are {reasons}")
+
+
+async def test_a_withheld_device_is_drained_alone(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a")).connect()
+    first = await kim.submit()
+    (held,) = await agent.assignments(1)
+    await agent.report(held.replica, "RUNNING")
+    await agent.offer(withheld(agent, 0), note="1 of 2")
+    await seen(kim, "it failed", "")
+    second, third = await kim.submit(), await kim.submit()
+    await agent.assignments(2)
+    assert {uuid for one in agent.orders.assignments for uuid in one.device_uuids} == {
+        "SIM-a-0",
+        "SIM-a-1",
+    }
+    assert await kim.state(first.id) == "RUNNING"
+    assert await kim.state(third.id) == "QUEUED"
+    uses = await devices_of(kim)
+    assert [use.allocated_thousandths for use in uses] == [1000, 1000]
+    assert list(uses[0].sessions) == [first.name]
+    await agent.report(held.replica, "FINALIZED", cause="COMPLETED")
+
+    async def is_ended() -> bool:
+        return await kim.state(first.id) == "SUCCEEDED"
+
+    await until(is_ended, "what ran there ends well")
+    assert await kim.state(third.id) == "QUEUED"
+    await agent.offer(withheld(agent))
+    (_, again) = await agent.assignments(2)
+    assert again.replica.session_id in {second.id, third.id}
+
+
+async def test_a_device_that_vanishes_in_use_is_not_given_again(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a")).connect()
+    await kim.submit()
+    (held,) = await agent.assignments(1)
+    await agent.report(held.replica, "RUNNING")
+    await agent.offer([])
+
+    async def nothing() -> bool:
+        return not await devices_of(kim)
+
+    await until(nothing, "it has no devices")
+    await agent.offer(withheld(agent))
+    await seen(kim, "", "")
+    await kim.submit()
+    third = await kim.submit()
+    both = await agent.assignments(2)
+    assert len({uuid for one in both for uuid in one.device_uuids}) == 2
+    assert await kim.state(third.id) == "QUEUED"
+
+
+async def test_of_many_changes_the_last_one_stands(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a")).connect()
+    for count in range(40):
+        await agent.offer(withheld(agent, 0, why=f"for the {count}th time"))
+    await seen(kim, "for the 39th time", "")
+
+
+async def test_a_stream_that_was_superseded_changes_nothing(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a")).connect()
+    link = rig.plane.contacts.link("a")
+    newer = await (await rig.agent("a")).connect()
+    plane = rig.plane
+    registrar = Registrar(
+        state=plane.state,
+        committer=plane.committer,
+        contacts=plane.contacts,
+        clock=SystemClock(),
+        cluster_id=plane.cluster_id,
+    )
+    late = agents_pb2.DevicesChanged(devices=withheld(agent, 0))
+    await registrar.change_devices(link, to_changed_devices(late))
+    await newer.offer(withheld(newer, 1))
+    await seen(kim, "", "it failed")
+
+
+@pytest.mark.parametrize("what", ["twice", "many", "long"])
+async def test_what_cannot_be_is_refused(rig: Rig, what: str) -> None:
+    agent = await (await rig.agent("a")).connect()
+    devices = {
+        "twice": [*agent.register.devices, agent.register.devices[0]],
+        "many": [resources_pb2.Device(uuid=f"{i}", index=i) for i in range(257)],
+        "long": withheld(agent, 0, why="w" * 257),
+    }[what]
+    await agent.offer(devices)
+
+    async def refused() -> bool:
+        return agent.error is not None
+
+    await until(refused, "the stream ends")
+    assert refusal(agent.error)[0] == "INVALID_ARGUMENT"
