@@ -2,6 +2,7 @@
 
 ```
 assignment    the order that the replica exists for      before anything else is done for it
+uses          what it needs of the node's environments and images, a line each, before it has it
 unstarted     how it ended, when its program never ran
 ```
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from google.protobuf.message import DecodeError
 
-from nodeagent.folders import ReplicaFolder, write_atomically
+from nodeagent.folders import ReplicaFolder, ReplicaFolders, write_atomically
 from nsml.v1 import agents_pb2 as pb
 
 
@@ -28,12 +29,29 @@ def read_assignment(folder: ReplicaFolder) -> pb.Assignment | None:
         return None
 
 
-def note_unstarted(folder: ReplicaFolder, end: pb.ReplicaExit, told: bytes) -> None:
-    """Remember the end of a replica that never ran; `told` is what its log says of it."""
+def note_use(folder: ReplicaFolder, thing: str) -> None:
+    """Note that the replica needs `thing` for as long as its folder is there."""
+    if thing not in _uses(folder):
+        with folder.uses.open("a", encoding="utf-8") as uses:
+            # behind whatever an agent that was killed had written of a line
+            uses.write(f"\n{thing}\n")
+
+
+def used_things(folders: ReplicaFolders) -> frozenset[str]:
+    """What the replicas of this node need. Raises OSError when that cannot be known."""
+    return frozenset(thing for one in folders.ids() for thing in _uses(folders.of(one)))
+
+
+def _uses(folder: ReplicaFolder) -> list[str]:
+    try:
+        return folder.uses.read_text(encoding="utf-8").splitlines()
+    except FileNotFoundError:
+        return []
+
+
+def note_unstarted(folder: ReplicaFolder, end: pb.ReplicaExit) -> None:
+    """Remember the end of a replica that never ran."""
     folder.create()
-    if told:
-        with folder.output.open("ab") as output:
-            output.write(told)
     write_atomically(folder.path / "unstarted", end.SerializeToString())
 
 

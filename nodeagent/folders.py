@@ -74,6 +74,11 @@ class ReplicaFolder:
     path: Path
 
     @property
+    def uses(self) -> Path:
+        """What it needs of the node's environments and images."""
+        return self.path / "uses"
+
+    @property
     def spec(self) -> Path:
         """What the shim runs."""
         return self.path / "spec.json"

@@ -7,29 +7,24 @@ python  the environment that the code's requirements ask for exists
 
 from __future__ import annotations
 
-import asyncio
 import os
 import re
 import shutil
 import threading
 import zlib
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Protocol
 
-import structlog
-
+from nodeagent.assignments import note_use
+from nodeagent.builds import EnvironmentFailed
 from nodeagent.datasets import Trees
-from nodeagent.environments import (
-    EnvironmentFailed,
-    Environments,
-    Requirements,
-    read_requirements,
-)
+from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.preparation import PreparationLog
+from nodeagent.requirements import Requirements, read_requirements
 from nodeagent.runtimes.interface import DeviceGrant, Mount, PythonEnvironment
 from nodeagent.transfer import uninterrupted
 from nsml.client.errors import ClientError
@@ -40,31 +35,24 @@ from nsml.v1 import sessions_pb2 as sessions
 
 _FIRST_PORT = 20_000
 _PORTS = 10_000
-_MOST_PIECES = 1_000
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
-
-log = structlog.get_logger()
 
 
 class PreparationFailed(Exception):
-    """A replica that cannot be started; the message is for its user.
+    """A replica that cannot be started; the message is for its user."""
 
-    Attributes:
-        said: what was printed on the way there, for the log.
-    """
-
-    def __init__(self, cause: sessions.Cause, message: str, *, said: bytes = b"") -> None:
+    def __init__(self, cause: sessions.Cause, message: str) -> None:
         super().__init__(message)
         self.cause = cause
-        self.said = said
 
 
 @dataclass(slots=True)
 class Draft:
-    """What the hooks have made so far for one replica."""
+    """What the hooks have made so far for one replica; `log` is the beginning of its output."""
 
     assignment: pb.Assignment
     folder: ReplicaFolder
+    log: PreparationLog
     mounts: list[Mount] = field(default_factory=list)
     python: PythonEnvironment | None = None
 
@@ -124,7 +112,7 @@ class CodeHook:
 
 
 class PythonHook:
-    """The Python environment that the code asks for.
+    """The Python environment that the code asks for, where programs run without an image.
 
     An entry always has one, a plain command line where it calls Python or comes with requirements.
     """
@@ -132,7 +120,6 @@ class PythonHook:
     def __init__(self, environments: Environments, run: Offload) -> None:
         self._environments = environments
         self._run = run
-        self._turns: dict[str, asyncio.Lock] = {}
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """Sessions with an entry, with code, or with Python on the command line."""
@@ -140,31 +127,43 @@ class PythonHook:
 
     async def prepare(self, draft: Draft) -> None:
         """Have the environment here, if there is to be one."""
-        said: deque[bytes] = deque(maxlen=_MOST_PIECES)
         try:
             wanted = await self._run(partial(read_requirements, draft.folder.app))
-            if not wanted.lines and not _calls_python(draft.assignment.spec):
-                return
-            for note in wanted.notes:
-                log.info("environment.note", replica=draft.folder.path.name, note=note)
-            draft.python = await self._provide(wanted, said.append)
+            for note in (*wanted.notes, *_not_honoured(wanted)):
+                await self._run(partial(draft.log.note, f"note: {note}"))
+            if wanted.lines or _calls_python(draft.assignment.spec):
+                draft.python = await self._provide(wanted, draft)
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
-            raise PreparationFailed(
-                sessions.CAUSE_ENVIRONMENT_FAILED, text, said=b"".join(said)
-            ) from error
+            raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
 
-    async def _provide(
-        self, wanted: Requirements, say: Callable[[bytes], object]
-    ) -> PythonEnvironment:
-        """Waiters for one environment wait here, and not in threads that others need."""
+    async def _provide(self, wanted: Requirements, draft: Draft) -> PythonEnvironment:
         cancelled = threading.Event()
-        async with self._turns.setdefault(self._environments.key(wanted), asyncio.Lock()):
-            return await uninterrupted(
-                self._run,
-                lambda: self._environments.provide(wanted, say, cancelled),
-                cancel=cancelled.set,
-            )
+        return await uninterrupted(
+            self._run,
+            lambda: self._environments.provide(
+                wanted,
+                draft.log.write,
+                cancelled,
+                use=lambda key: note_use(draft.folder, f"environment {key}"),
+            ),
+            cancel=cancelled.set,
+        )
+
+
+def _not_honoured(wanted: Requirements) -> list[str]:
+    """What a node without containers passes over, a sentence each."""
+    notes = []
+    if wanted.packages:
+        notes.append(
+            f"nsml_package.txt: {len(wanted.packages)} system packages are not installed:"
+            " this node runs programs without containers"
+        )
+    if wanted.image is not None:
+        notes.append(
+            f"image {wanted.image} is not used: this node runs programs without containers"
+        )
+    return notes
 
 
 def _calls_python(spec: sessions.SessionSpec) -> bool:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol
+from typing import NoReturn, Protocol
 
 import structlog
 
@@ -18,6 +18,7 @@ from nodeagent.checkpoints import Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
 from nodeagent.outbox import Outbox
+from nodeagent.preparation import PreparationLog
 from nodeagent.reports import exit_of, exit_without_start, report_of
 from nodeagent.runtimes.interface import (
     DeviceGrant,
@@ -181,11 +182,14 @@ class Runner:
             noted = await self.place.run(lambda: read_unstarted(self.folder))
             if noted is not None:
                 return noted
-        draft = Draft(self.assignment, self.folder)
+        loop, told = asyncio.get_running_loop(), asyncio.Event()
+        words = PreparationLog(self.folder, lambda: loop.call_soon_threadsafe(told.set))
+        draft = Draft(self.assignment, self.folder, words)
         hooks = [hook for hook in self.place.hooks if hook.applies(self.assignment.spec)]
-        failure = await self._prepare(hooks, draft) if hooks and self.stop_order is None else None
-        if failure is not None:
-            return await self._fail(failure.cause, str(failure), said=failure.said)
+        if hooks and self.stop_order is None:
+            failure = await self._prepare(hooks, draft, told)
+            if failure is not None:
+                return await self._fail(draft, failure.cause, str(failure))
         if self.stop_order is not None:
             cause = self.stop_order.cause or sessions.CAUSE_STOP_REQUESTED
             return await self._unstarted(
@@ -194,14 +198,31 @@ class Runner:
         try:
             await self.place.runtime.start(self._spec(draft))
         except (StartRefused, OSError, ValueError) as error:
-            return await self._fail(sessions.CAUSE_START_FAILED, str(error))
+            return await self._fail(draft, sessions.CAUSE_START_FAILED, str(error))
         return None
 
-    async def _prepare(self, hooks: Sequence[Hook], draft: Draft) -> PreparationFailed | None:
+    async def _prepare(
+        self, hooks: Sequence[Hook], draft: Draft, told: asyncio.Event
+    ) -> PreparationFailed | None:
         async with TaskGroup() as group:
-            self._preparing = group.create_task(_run_hooks(hooks, draft))
-        preparing, self._preparing = self._preparing, None
+            telling = group.create_task(self._tell(told))
+            preparing = self._preparing = group.create_task(_run_hooks(hooks, draft))
+            await asyncio.wait([preparing])
+            telling.cancel()
+        self._preparing = None
         return None if preparing.cancelled() else preparing.result()
+
+    async def _tell(self, told: asyncio.Event) -> NoReturn:
+        """Pass on what the preparation says, from its first word on, while it says it.
+
+        Who collects the whole goes on at what is acknowledged: what was only sent is sent again.
+        """
+        await told.wait()
+        self.has_collected = True
+        uploads = self.place.uploads(self.replica_id, self.folder)
+        async with self.place.collect(self.replica_id, self.folder, uploads, self._paused):
+            await asyncio.Event().wait()
+        raise AssertionError
 
     def _spec(self, draft: Draft) -> ReplicaSpec:
         spec = self.assignment.spec
@@ -272,19 +293,19 @@ class Runner:
         await self.place.runtime.remove(self.replica_id)
         log.info("replica.removed", replica=str(self.replica_id))
 
-    async def _fail(
-        self, cause: sessions.Cause, message: str, *, said: bytes = b""
-    ) -> pb.ReplicaExit:
+    async def _fail(self, draft: Draft, cause: sessions.Cause, message: str) -> pb.ReplicaExit:
         """The end of a replica that could not be started, told in its log too."""
         log.warning("replica.preparation_failed", replica=str(self.replica_id), error=message)
-        return await self._unstarted(cause, message, told=said + f"nsml: {message}\n".encode())
+        try:
+            await self.place.run(lambda: draft.log.note(message))
+        except OSError as error:
+            log.warning("replica.log_not_written", replica=str(self.replica_id), error=str(error))
+        return await self._unstarted(cause, message)
 
-    async def _unstarted(
-        self, cause: sessions.Cause, message: str, *, told: bytes = b""
-    ) -> pb.ReplicaExit:
+    async def _unstarted(self, cause: sessions.Cause, message: str) -> pb.ReplicaExit:
         end = exit_without_start(cause, message, at=self.place.clock.time())
         try:
-            await self.place.run(lambda: note_unstarted(self.folder, end, told))
+            await self.place.run(lambda: note_unstarted(self.folder, end))
         except OSError as error:
             # The next agent would try to start it again, which harms nobody: it never ran.
             log.warning("replica.end_not_noted", replica=str(self.replica_id), error=str(error))

@@ -19,15 +19,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.environments import (
-    EnvironmentCancelled,
-    EnvironmentFailed,
-    Environments,
-    Requirements,
-    read_requirements,
-)
+from nodeagent.builds import Builds, EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments import Environments, _pip
 from nodeagent.folders import ReplicaFolder, flush_filesystem
 from nodeagent.hooks import Draft, PythonHook
+from nodeagent.preparation import PreparationLog
+from nodeagent.requirements import Requirements, read_requirements
 from nsml.clock import in_own_thread, in_thread
 from nsml.v1 import agents_pb2 as pb
 
@@ -165,6 +162,62 @@ def test_what_would_run_or_read_foreign_things_is_refused(tmp_path: Path, line: 
         read_requirements(code_with(tmp_path, requirements_dot_txt=line))
 
 
+@pytest.mark.parametrize(
+    "line",
+    ["https://example.com/x.tar.gz", "x @ https://example.com/x-1.zip", "x @ https://e.c/x.whl"],
+)
+def test_where_packages_may_be_built_their_archives_are_taken(tmp_path: Path, line: str) -> None:
+    code = code_with(tmp_path, requirements_dot_txt=line)
+    assert read_requirements(code, may_build=True).lines == (line,)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("-e .", ".", "/etc", "git+https://example.com/x.git", "x @ file:///etc/passwd", "; id"),
+        *("-r ../other.txt", "--install-option=--x", "-f /opt/wheels", "$(id)", "`id`", "x && id"),
+        *("x==${A}", "--target /etc", "x | sh", "http://example.com/x.tar.gz", "-c x"),
+    ],
+)
+def test_even_there_nothing_else_is(tmp_path: Path, line: str) -> None:
+    with pytest.raises(EnvironmentFailed):
+        read_requirements(code_with(tmp_path, requirements_dot_txt=line), may_build=True)
+
+
+def test_packages(tmp_path: Path) -> None:
+    listed = "# for cv2\nlibgl1\n\nlibglib2.0-0  # too\ng++\nfoo:i386\nbar=1:2.0~rc1-3+b1\nlibgl1\n"
+    found = read_requirements(code_with(tmp_path, nsml_package_dot_txt=listed))
+    assert found.packages == ("libgl1", "libglib2.0-0", "g++", "foo:i386", "bar=1:2.0~rc1-3+b1")
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *(
+            "a b",
+            "a;id",
+            "$(id)",
+            "`id`",
+            "-y",
+            "--force-yes",
+            "-oDpkg::Options::=x",
+            "../x.deb",
+            "./x",
+        ),
+        *("/tmp/x.deb", "Upper", "a\0", "a/unstable", "libgl1-", "x|y", "a&", "ä", "x" * 200),
+    ],
+)
+def test_what_names_no_package_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(EnvironmentFailed, match=r"nsml_package\.txt"):
+        read_requirements(code_with(tmp_path, nsml_package_dot_txt=f"libgl1\n{line}\n"))
+
+
+@pytest.mark.parametrize("line", ["#nsml: x;reboot", "# nsml: $(id)", "#nsml: ../x", "#nsml: --rm"])
+def test_an_image_line_that_names_none_is_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(EnvironmentFailed, match="not the name of an image"):
+        read_requirements(code_with(tmp_path, setup_dot_py=f"{line}\n"))
+
+
 def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailed, match="deeply"):
         read_requirements(code_with(tmp_path, requirements_dot_txt="-r requirements.txt"))
@@ -188,19 +241,25 @@ def test_the_base_environment_is_bare_and_not_the_platform(tmp_path: Path) -> No
     assert str(made.base_prefix) == sys.base_prefix
 
 
-def test_requirements_are_installed_once_by_all_who_ask(tmp_path: Path, index: Path) -> None:
+def test_requirements_are_installed_once_by_all_who_ask(
+    tmp_path: Path, index: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     make_wheel(index, "greeting", "TEXT = 'hello'")
     environments = Environments(tmp_path / "environments")
     said: list[bytes] = []
+    builds: list[list[str]] = []
+    monkeypatch.setattr(
+        "nodeagent.environments._pip", lambda *given: builds.append(_pip(*given)) or builds[-1]
+    )
     wanted = Requirements(lines=("greeting==1.0",))
     with ThreadPoolExecutor(3) as pool:
         made = list(pool.map(lambda _: environments.provide(wanted, said.append), range(3)))
     assert len({environment.folder for environment in made}) == 1
     assert python(made[0].folder, "import greeting; print(greeting.TEXT)") == "hello"
-    assert b"".join(said).count(b"Installing 1 requirements") == 1
+    assert b"".join(said).count(b"Looking in links") == b"".join(said).count(b"Installing 1 req")
+    before = len(said)
     again = Environments(tmp_path / "environments").provide(wanted, said.append)
-    assert again == made[0]
-    assert b"".join(said).count(b"Installing 1 requirements") == 1
+    assert (again, len(said), len(builds)) == (made[0], before, 1)
 
 
 def test_its_files_are_on_the_disk_before_it_counts_as_whole(
@@ -279,6 +338,47 @@ def test_a_half_built_environment_is_built_anew(tmp_path: Path) -> None:
     assert python(made.folder, "print(1)") == "1"
 
 
+def test_what_is_source_only_is_said_so(tmp_path: Path, index: Path) -> None:
+    source = tmp_path / "sourceonly-1.0"
+    source.mkdir()
+    trap = tmp_path / "executed"
+    (source / "setup.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    (source / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: sourceonly\nVersion: 1.0\n")
+    shutil.make_archive(str(index / source.name), "gztar", tmp_path, source.name)
+    environments = Environments(tmp_path / "environments")
+    with pytest.raises(
+        EnvironmentFailed, match=r"sourceonly has no wheel for Python .* only source"
+    ):
+        environments.provide(Requirements(lines=("sourceonly==1.0",)), lambda _: None)
+    assert not trap.exists()
+
+
+def test_another_index_is_another_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    environments = Environments(tmp_path)
+    keys = []
+    for url in ("https://a/simple", "https://b/simple", "https://kim:secret@b/simple"):
+        monkeypatch.setenv("PIP_INDEX_URL", url)
+        keys.append(environments.key(Requirements()))
+    assert (len(set(keys)), keys[1]) == (2, keys[2])
+
+
+def test_what_is_used_or_built_is_not_removed(tmp_path: Path) -> None:
+    environments = Environments(tmp_path / "environments")
+    noted: list[str] = []
+    made = environments.provide(Requirements(), lambda _: None, use=noted.append)
+    assert noted == [made.folder.name] * len(noted)
+    assert set(environments.stored()) == set(noted)
+    assert not environments.remove(made.folder.name, lambda: True)
+    with Builds(environments.folder).unused(made.folder.name):
+        assert not environments.remove(made.folder.name, lambda: False)
+    assert python(made.folder, "print(1)") == "1"
+    assert environments.remove(made.folder.name, lambda: False)
+    assert list(environments.folder.iterdir()) == []
+    environments.provide(Requirements(), lambda _: None)
+
+
 def test_cancelling(tmp_path: Path) -> None:
     cancelled = threading.Event()
     cancelled.set()
@@ -301,7 +401,7 @@ async def test_environments_that_take_long_hold_no_thread_of_others(tmp_path: Pa
             folder = ReplicaFolder(tmp_path / str(number))
             folder.create()
             (folder.app / "requirements.txt").write_text(f"package-{number}")
-            drafts.append(Draft(pb.Assignment(), folder))
+            drafts.append(Draft(pb.Assignment(), folder, PreparationLog(folder, lambda: None)))
         async with asyncio.timeout(30):
             preparing = [asyncio.create_task(hook.prepare(draft)) for draft in drafts]
             while len(os.listdir("/proc/self/task")) < len(drafts):  # noqa: ASYNC110, PTH208

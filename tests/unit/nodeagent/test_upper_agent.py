@@ -20,7 +20,7 @@ from nodeagent.agent import Agent
 from nodeagent.config import Settings
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.hooks import Hook, PythonHook
+from nodeagent.hooks import Draft, Hook, PreparationFailed, PythonHook
 from nodeagent.journal import Journal
 from nodeagent.parts import Machine, Parts
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
@@ -826,6 +826,98 @@ def test_data_that_is_not_there_is_an_end_with_a_reason(tmp_path: Path) -> None:
     on_virtual_time(tmp_path, test)
 
 
+class Speaking:
+    """A hook that says a line, waits to be let on, says another, and then fails where it is to."""
+
+    def __init__(self, first: bytes = b"one\n", second: bytes = b"two\n") -> None:
+        self.lines = (first, second)
+        self.goes_on = asyncio.Event()
+        self.failure = ""
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        return True
+
+    async def prepare(self, draft: Draft) -> None:
+        draft.log.write(self.lines[0])
+        await self.goes_on.wait()
+        draft.log.write(self.lines[1])
+        if self.failure:
+            raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, self.failure)
+
+
+def test_what_the_preparation_says_is_in_the_log_while_it_says_it(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        hook = Speaking()
+        world.hooks.append(hook)
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.until(lambda: world.platform.log(S) == b"one\n")
+            assert not world.started
+            hook.goes_on.set()
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert world.platform.log(S) == b"one\ntwo\nthree\n"
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(output=b"three\n")])})
+
+
+@pytest.mark.parametrize("first", [b"one\n", b"half a li"])
+def test_who_goes_on_with_a_preparation_writes_behind_what_was_said(
+    tmp_path: Path, first: bytes
+) -> None:
+    async def test(world: World) -> None:
+        world.hooks.append(Speaking(first))
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.until(lambda: world.platform.log(S) == first)
+        world.hooks[:] = [hook := Speaking(b"again\n")]
+        hook.goes_on.set()
+        async with world.agent():
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        said = first if first.endswith(b"\n") else first + b"\n"
+        assert world.platform.log(S) == said + b"again\ntwo\nthree\n"
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(output=b"three\n")])})
+
+
+def test_a_connection_that_breaks_loses_and_repeats_nothing_of_a_preparation(
+    tmp_path: Path,
+) -> None:
+    async def test(world: World) -> None:
+        hook = Speaking(b"1" * 300_000, b"2" * 300_000)
+        hook.failure = "it cannot be made"
+        world.hooks.append(hook)
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.until(lambda: world.platform.log(S))
+            world.network.cut("n1", "cp")
+            hook.goes_on.set()
+            await world.clock.sleep(1.0)
+            world.network.heal("n1", "cp")
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_ENVIRONMENT_FAILED
+        lines = b"1" * 300_000 + b"2" * 300_000 + b"nsml: it cannot be made\n"
+        assert world.platform.log(S) == lines
+        assert not world.started
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_a_stop_ends_a_preparation_that_speaks(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.hooks.append(Speaking())
+        order = assignment(S, "train")
+        async with world.agent():
+            await world.platform.order(order)
+            await world.platform.until(lambda: world.platform.log(S) == b"one\n")
+            order.stop.cause = sessions.CAUSE_STOP_REQUESTED
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_STOP_REQUESTED
+        assert (world.platform.log(S), world.started) == (b"one\n", [])
+
+    on_virtual_time(tmp_path, test)
+
+
 def test_a_failed_environment_has_one_line_and_its_log_all(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -845,7 +937,9 @@ def test_a_failed_environment_has_one_line_and_its_log_all(
             await world.platform.order(order)
             report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
         why = (
-            "the environment could not be made: No matching distribution found for no_such_package"
+            "the environment could not be made: Could not find a version that satisfies the"
+            " requirement no_such_package (from versions: none);"
+            " No matching distribution found for no_such_package"
         )
         assert (report.exit.cause, report.exit.message) == (
             sessions.CAUSE_ENVIRONMENT_FAILED,

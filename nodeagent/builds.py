@@ -1,0 +1,241 @@
+"""Builds that several sessions wait for: once on the node, each seeing all of its output.
+
+```
+<folder>/<key>.lock   held while one builds, shared while others begin to use what was built
+<folder>/<key>.log    what the build at hand says: a JSON object a line; gone when it has ended
+```
+
+Agents of one node (a new one beside a dying one) share the folder: the lock is the kernel's, and a
+builder that is killed leaves a log without an end, which tells the next one to build.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import time
+from collections import deque
+from contextlib import closing, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    Say = Callable[[bytes], object]
+
+_LOOK_EVERY_S = 0.1
+_MOST_SAID_BYTES = 8 << 20
+_LAST_LINES = 3
+_TELLING = re.compile(rb"(?:ERROR|E|error|nsml): ?(.+)")
+"""How pip, apt, compilers and our own steps begin the lines that say what is wrong."""
+
+
+class EnvironmentFailed(Exception):
+    """The environment cannot be made; why, on one line, for the session's user."""
+
+
+class EnvironmentCancelled(Exception):
+    """The caller no longer wants the environment."""
+
+
+class Builds:
+    """The builds below `folder`. Blocking; safe from several threads and processes."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+
+    def provide(
+        self,
+        key: str,
+        *,
+        is_there: Callable[[], bool],
+        build: Callable[[Say], None],
+        say: Say,
+        use: Callable[[], object] = lambda: None,
+        cancelled: threading.Event | None = None,
+    ) -> None:
+        """Return once `is_there()`: at once, after `build`, or after somebody else's.
+
+        `use` notes, before `is_there` is asked, that it is needed from here on: whoever wants to
+        remove it asks after that, by `unused`. `say` gets all that the build says, whoever builds.
+        Raises EnvironmentFailed, also when it was somebody else's build that failed meanwhile,
+        and EnvironmentCancelled soon after `cancelled` is set; the next who waits then builds.
+        """
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with closing(_Followed(self._folder / f"{key}.log", say)) as followed:
+            while True:
+                with self._locked(key, fcntl.LOCK_SH) as is_held:
+                    if is_held:
+                        use()
+                        if is_there():
+                            return followed.read()
+                with self._locked(key, fcntl.LOCK_EX) as is_held:
+                    # Whoever built has ended, or else is heard: also that it failed.
+                    followed.read(begins=not is_held)
+                    if is_held and not is_there():
+                        return self._build(key, build, say, cancelled)
+                if cancelled is not None and cancelled.is_set():
+                    raise EnvironmentCancelled
+                time.sleep(_LOOK_EVERY_S)
+
+    @contextmanager
+    def unused(self, key: str) -> Iterator[bool]:
+        """Whether nobody builds it or begins to use it, for as long as the context lasts."""
+        with self._locked(key, fcntl.LOCK_EX) as is_held:
+            yield is_held
+
+    def forget(self, key: str) -> None:
+        """Remove what is here of a thing that is gone; within `unused`."""
+        for suffix in ("log", "lock"):
+            (self._folder / f"{key}.{suffix}").unlink(missing_ok=True)
+
+    def _build(
+        self,
+        key: str,
+        build: Callable[[Say], None],
+        say: Say,
+        cancelled: threading.Event | None,
+    ) -> None:
+        if cancelled is not None and cancelled.is_set():
+            raise EnvironmentCancelled
+        path = self._folder / f"{key}.log"
+        path.unlink(missing_ok=True)
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb", buffering=0) as log:  # noqa: PTH123 - a descriptor, not a path
+
+            def tell(piece: bytes) -> None:
+                _write(log.fileno(), {"said": _text(piece)})
+                say(piece)
+
+            try:
+                build(_Bounded(tell))
+            except EnvironmentFailed as error:
+                _write(log.fileno(), {"failed": str(error)})
+                raise
+            finally:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self, key: str, how: int) -> Iterator[bool]:
+        """Hold the lock file for the context, if it is free at once."""
+        path = self._folder / f"{key}.lock"
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            is_held = True
+            try:
+                fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+            except BlockingIOError:
+                is_held = False
+            # A lock file that was removed meanwhile is nobody's: the next look makes a new one.
+            yield is_held and _is_at(descriptor, path)
+        finally:
+            os.close(descriptor)
+
+
+class LastWords:
+    """Passes output on, and remembers of it what tells best why something failed."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._last: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._telling: deque[bytes] = deque(maxlen=_LAST_LINES)
+        self._rest = b""
+
+    def __call__(self, piece: bytes) -> None:
+        """Take a piece of output."""
+        self._say(piece)
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        for line in lines:
+            self._take(line[:500].strip())
+        self._rest = self._rest[:1000]
+
+    def reason(self, otherwise: str) -> str:
+        """On one line: the lines that say what is wrong, else the last ones, else `otherwise`."""
+        self._take(self._rest[:500].strip())
+        lines = self._telling or self._last
+        return "; ".join(line.decode(errors="replace") for line in lines) or otherwise
+
+    def _take(self, line: bytes) -> None:
+        if not line:
+            return
+        self._last.append(line)
+        telling = _TELLING.match(line)
+        if telling and telling[1] not in self._telling:
+            self._telling.append(telling[1])
+
+
+class _Bounded:
+    """Passes on a bounded number of bytes, and says so when there are more."""
+
+    def __init__(self, say: Say) -> None:
+        self._say = say
+        self._room = _MOST_SAID_BYTES
+
+    def __call__(self, piece: bytes) -> None:
+        if self._room <= 0:
+            return
+        self._say(piece[: self._room])
+        self._room -= len(piece)
+        if self._room <= 0:
+            self._say(b"\nnsml: the build says more than a log takes: the rest is left out\n")
+
+
+class _Followed:
+    """The log of somebody else's build, read as it grows."""
+
+    def __init__(self, path: Path, say: Say) -> None:
+        self._path = path
+        self._say = say
+        self._log: int | None = None
+        self._rest = b""
+
+    def read(self, *, begins: bool = False) -> None:
+        """Say what is new; raises EnvironmentFailed where that is how the build ended.
+
+        `begins`: a build is under way, and its log is to be read if none is yet.
+        """
+        if self._log is None and begins:
+            with suppress(FileNotFoundError):
+                self._log = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC)
+        if self._log is None:
+            return
+        has_ended = not _is_at(self._log, self._path)
+        while piece := os.read(self._log, 1 << 16):
+            *lines, self._rest = (self._rest + piece).split(b"\n")
+            for line in lines:
+                self._take(json.loads(line))
+        if has_ended:
+            self.close()
+
+    def close(self) -> None:
+        """Let go of the log; the next build has another."""
+        if self._log is not None:
+            os.close(self._log)
+        self._log, self._rest = None, b""
+
+    def _take(self, record: dict[str, str]) -> None:
+        if "failed" in record:
+            raise EnvironmentFailed(record["failed"])
+        self._say(record["said"].encode("latin-1"))
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    """Whether `path` still leads to the open file."""
+    with suppress(FileNotFoundError):
+        return os.path.samestat(os.fstat(descriptor), path.stat())
+    return False
+
+
+def _text(piece: bytes) -> str:
+    """Any bytes as text, one character a byte."""
+    return piece.decode("latin-1")
+
+
+def _write(descriptor: int, record: dict[str, str]) -> None:
+    content = memoryview(json.dumps(record).encode() + b"\n")
+    while content:
+        content = content[os.write(descriptor, content) :]

@@ -1,0 +1,59 @@
+"""What the preparation of a replica says, as the beginning of its log.
+
+It goes to the end of the replica's `output`, as what the program prints does after it: one file, so
+that offsets go on, and nothing in it is ever written a second time. An agent that goes on with
+what another one began writes behind that one's words.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nodeagent.folders import ReplicaFolder
+
+_MOST_BYTES = 16 << 20
+
+
+class PreparationLog:
+    """Appends to a replica's output before its program runs; `begun` is called at the first word.
+
+    Blocking; for one thread at a time, whichever it is.
+    """
+
+    def __init__(self, folder: ReplicaFolder, begun: Callable[[], object]) -> None:
+        self._folder = folder
+        self._begun = begun
+        self._written = 0
+
+    def note(self, sentence: str) -> None:
+        """Write a line of the platform's own."""
+        self.write(f"nsml: {sentence}\n".encode())
+
+    def write(self, text: bytes) -> None:
+        """Append `text`, up to a bound in all. Raises OSError, for example on a full disk."""
+        text = text[: _MOST_BYTES - self._written]
+        if not text:
+            return
+        flags = os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(self._folder.output, flags, 0o600)
+        try:
+            if not self._written and _breaks_off(descriptor):
+                text = b"\n" + text
+            rest = memoryview(text)
+            while rest:
+                rest = rest[os.write(descriptor, rest) :]
+        finally:
+            os.close(descriptor)
+        if not self._written:
+            self._begun()
+        self._written += len(text)
+
+
+def _breaks_off(output: int) -> bool:
+    """Whether what is there does not end with a line."""
+    size = os.fstat(output).st_size
+    return size > 0 and os.pread(output, 1, size - 1) != b"\n"

@@ -1,0 +1,210 @@
+"""What a code folder asks for: `setup.py`, `requirements.txt`, `nsml_package.txt`, `#nsml:` lines.
+
+Nothing of it is executed: `setup.py` is read as a syntax tree, and every line is matched against
+what a line may be before it goes anywhere. What is taken are packages from an index, by name and
+version, or by https URL; never folders, repositories or options that change what pip does.
+"""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import shlex
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeagent.builds import EnvironmentFailed
+from nsml.images import RULE, is_reference
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_MAX_FILE_BYTES = 1 << 20
+_MAX_DEPTH = 5
+
+_IMAGE = re.compile(r"^#\s*nsml:\s*(\S+)", re.MULTILINE)
+_NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?"
+_BY_VERSION = re.compile(rf"{_NAME}\s*\(?\s*(?:(?:[<>=!~]=?=?)[^;@/]*)?\)?\s*(?:;.*)?")
+_BY_WHEEL = re.compile(rf"(?:{_NAME}\s*@\s*)?https://[^\s?#]+\.whl(?:#\S*)?\s*(?:;.*)?")
+_BY_ARCHIVE = re.compile(
+    rf"(?:{_NAME}\s*@\s*)?https://[^\s?#]+\.(?:whl|zip|tar\.gz|tgz)(?:#\S*)?\s*(?:;.*)?"
+)
+_PACKAGE = re.compile(
+    r"[a-z0-9][a-z0-9+.-]{0,98}[a-z0-9+.](?::[a-z0-9-]{0,20}[a-z0-9])?(?:=[A-Za-z0-9.+~:-]{0,99}[A-Za-z0-9+~])?"
+)
+"""A Debian package, with an architecture or a version; one with "-" behind it apt would remove."""
+_INDEX_OPTIONS = {"-i", "--index-url", "--extra-index-url", "-f", "--find-links"}
+_PLAIN_OPTIONS = {"--pre", "--no-index", "--prefer-binary", "--require-hashes"}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Requirements:
+    """What a code folder asks for.
+
+    `lines` are pip's, `packages` apt's, `image` is that of a `#nsml:` line, `notes` say what was
+    found and is not honoured, each a sentence for the session's log.
+    """
+
+    lines: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    image: str | None = None
+    notes: Sequence[str] = field(default_factory=tuple)
+
+
+def read_requirements(code: Path, *, may_build: bool = False) -> Requirements:
+    """Read the files of a code folder. Raises EnvironmentFailed.
+
+    `may_build`: packages may be built from source where they are installed.
+    """
+    setup, listed = _text(code / "setup.py"), _text(code / "requirements.txt")
+    lines: list[str] = []
+    notes: list[str] = []
+    if setup is not None:
+        found = _install_requires(setup, notes)
+        lines += [_checked(line, "setup.py", may_build=may_build) for line in found]
+    if listed is not None:
+        lines += _requirement_lines(code, "requirements.txt", _MAX_DEPTH, may_build=may_build)
+    return Requirements(
+        lines=tuple(dict.fromkeys(lines)),
+        packages=_packages(_text(code / "nsml_package.txt") or ""),
+        image=_image({"setup.py": setup, "requirements.txt": listed}),
+        notes=tuple(notes),
+    )
+
+
+def _image(texts: dict[str, str | None]) -> str | None:
+    """The image of the first `#nsml:` line."""
+    for file, text in texts.items():
+        found = _IMAGE.search(text) if text is not None else None
+        if found is not None and not is_reference(found[1]):
+            raise EnvironmentFailed(
+                f"{file}: {found[1][:80]!r} is not the name of an image: {RULE}"
+            )
+        if found is not None:
+            return found[1]
+    return None
+
+
+def _packages(listed: str) -> tuple[str, ...]:
+    packages = []
+    for raw in listed.splitlines():
+        line = re.sub(r"(^|\s)#.*", "", raw).strip()
+        if line and not _PACKAGE.fullmatch(line):
+            raise EnvironmentFailed(
+                f"nsml_package.txt: {line[:80]!r} is not the name of a Debian package:"
+                " one a line, such as libgl1"
+            )
+        if line:
+            packages.append(line)
+    return tuple(dict.fromkeys(packages))
+
+
+def _text(path: Path) -> str | None:
+    """The text of a file of the code folder; None when there is none."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise EnvironmentFailed(f"{path.name} cannot be read: {error.strerror}") from None
+    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
+        content = file.read(_MAX_FILE_BYTES + 1)
+    if len(content) > _MAX_FILE_BYTES:
+        raise EnvironmentFailed(f"{path.name} is over {_MAX_FILE_BYTES} bytes")
+    return content.decode("utf-8", errors="replace")
+
+
+def _install_requires(setup: str, notes: list[str]) -> list[str]:
+    """What `setup(install_requires=...)` lists, as far as it is written out in the file."""
+    try:
+        tree = ast.parse(setup)
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        notes.append(f"setup.py is not Python that can be read ({error}): it is left out")
+        return []
+    names = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    for node in ast.walk(tree):
+        if not isinstance(node, ast.Call) or _called(node.func) != "setup":
+            continue
+        for keyword in node.keywords:
+            if keyword.arg == "install_requires":
+                return _strings(keyword.value, names, notes)
+    return []
+
+
+def _called(function: ast.expr) -> str:
+    match function:
+        case ast.Name(id=name) | ast.Attribute(attr=name):
+            return name
+        case _:
+            return ""
+
+
+def _strings(value: ast.expr, names: dict[str, ast.expr], notes: list[str]) -> list[str]:
+    if isinstance(value, ast.Name):
+        value = names.get(value.id, value)
+    try:
+        found = ast.literal_eval(value)
+    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
+        notes.append("setup.py computes its install_requires: it is left out")
+        return []
+    if isinstance(found, str):
+        return found.split("\n")
+    if isinstance(found, list | tuple) and all(isinstance(line, str) for line in found):
+        return [line for line in found if line.strip()]
+    notes.append("setup.py: install_requires is no list of strings: it is left out")
+    return []
+
+
+def _requirement_lines(code: Path, name: str, depth: int, *, may_build: bool) -> list[str]:
+    """The lines of a requirements file, those of files that it includes in their place."""
+    if depth == 0:
+        raise EnvironmentFailed(f"{name}: files include one another too deeply")
+    if Path(name).is_absolute() or ".." in Path(name).parts:
+        raise EnvironmentFailed(f"{name}: is outside of the code's folder")
+    text = _text(code / name)
+    if text is None:
+        raise EnvironmentFailed(f"{name}: there is no such file")
+    lines: list[str] = []
+    for raw in re.sub(r"\\\r?\n", " ", text).splitlines():
+        line = re.sub(r"(^|\s)#.*", "", raw).strip()
+        included = re.fullmatch(r"(?:-r|--requirement)[\s=]\s*(\S+)", line)
+        if included:
+            lines += _requirement_lines(code, included[1], depth - 1, may_build=may_build)
+        elif line:
+            lines.append(_checked(line, name, may_build=may_build))
+    return lines
+
+
+def _checked(line: str, file: str, *, may_build: bool) -> str:
+    """`line`, when it asks for packages from an index; else raises EnvironmentFailed."""
+    line = line.strip()
+    if len(line.splitlines()) > 1 or "${" in line:
+        # pip would read the second line as an option, and send variables of the agent to an index
+        raise EnvironmentFailed(f"{file}: {line!r} has a line break or names a variable")
+    requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
+    by_url = _BY_ARCHIVE if may_build else _BY_WHEEL
+    if _BY_VERSION.fullmatch(requirement) or by_url.fullmatch(requirement):
+        return line
+    try:
+        option, *values = shlex.split(line.replace("=", " ", 1) if line.startswith("--") else line)
+    except ValueError:
+        option, values = "", []
+    if option in _PLAIN_OPTIONS and not values:
+        return line
+    if option in _INDEX_OPTIONS and len(values) == 1 and values[0].startswith(("https:", "http:")):
+        return line
+    raise EnvironmentFailed(
+        f"{file}: {line!r} is not installed: only packages, by name and version or by https URL,"
+        " and options that name an index"
+        if may_build
+        else f"{file}: {line!r} is not installed here: only wheels, by name and version or by https"
+        " URL, because a node without containers does not run code of packages to install them"
+    )
