@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Protocol, Self
 
 import structlog
@@ -137,13 +137,15 @@ class Replicas:
             keep_assignment(self._folders.of(replica_id), assignment)
 
     async def _end_others(self, listed: Mapping[ReplicaId, pb.Assignment]) -> None:
+        stops = []
         for replica_id, runner in tuple(self._runners.items()):
             assignment = listed.get(replica_id)
             if assignment is None:
                 runner.unlisted()
-                await runner.stop(_NOT_WANTED)
+                stops.append(runner.stop(_NOT_WANTED))
             elif assignment.HasField("stop"):
-                await runner.stop(assignment.stop)
+                stops.append(runner.stop(assignment.stop))
+        await _all_of(stops)
         for replica_id in sorted(self._waiting.keys() - listed.keys()):
             del self._waiting[replica_id]
             await self._place.runtime.remove(replica_id)
@@ -195,6 +197,13 @@ class Replicas:
 _NOT_WANTED = pb.StopOrder(
     cause=sessions.CAUSE_STOP_REQUESTED, reason="the control plane does not want it here any more"
 )
+
+
+async def _all_of(works: Sequence[Coroutine[None, None, None]]) -> None:
+    """Do all at once, each whatever becomes of the others; raises the first failure after the last."""
+    for outcome in await asyncio.gather(*works, return_exceptions=True):
+        if outcome is not None:
+            raise outcome
 
 
 def _by_id(assignments: Iterable[pb.Assignment]) -> dict[ReplicaId, pb.Assignment]:

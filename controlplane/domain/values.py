@@ -199,12 +199,16 @@ class End:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stop:
-    """A durable wish that a session ends."""
+    """A durable wish that a session ends.
+
+    `came_first`: no replica had ended badly when a user wished it.
+    """
 
     grace_s: float
     cause: Cause = Cause.STOP_REQUESTED
     reason: str = ""
     asked_by: str = ""
+    came_first: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -312,6 +312,7 @@ def encode_session(session: Session) -> bytes:
                 cause=session.stop.cause.value,
                 reason=session.stop.reason,
                 asked_by=session.stop.asked_by,
+                came_first=session.stop.came_first,
             )
         )
     return record.SerializeToString()
@@ -361,6 +362,7 @@ def _to_stop(record: pb.StopRecord) -> Stop:
         cause=Cause(record.cause),
         reason=record.reason,
         asked_by=record.asked_by,
+        came_first=record.came_first,
     )
 
 

@@ -31,7 +31,11 @@ _FINAL: Final = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Report:
-    """A step of one replica, said by (or, for a lost one, about) its node."""
+    """A step of one replica, said by (or, for a lost one, about) its node.
+
+    `heard_at` is set when its end could have been heard of earlier, had the node not been silent: the
+    leader's time at which it counts as heard.
+    """
 
     node: str
     session_id: str
@@ -40,6 +44,7 @@ class Report:
     phase: ReplicaPhase
     at: float
     exit: Exit | None = None
+    heard_at: float | None = None
 
 
 def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: float) -> bool:
@@ -59,7 +64,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
         phase=report.phase,
         started_at=known.started_at or (report.at if report.phase in _RUNNING else 0.0),
         exit=ended,
-        heard_at=known.heard_at or (now if ended else 0.0),
+        heard_at=known.heard_at or (report.heard_at or now if ended else 0.0),
     )
     replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
     before, session = session, replace(session, replicas=replicas)
@@ -179,14 +184,18 @@ def _is_repeated(session: Session, end: End) -> bool:
 
 
 def end_of(session: Session) -> End:
-    """The typed cause of an attempt whose replicas are all gone: that of the first bad exit.
+    """The typed cause of an attempt whose replicas are all gone: what came first.
 
-    The first that the leader heard of, which stopped the rest: the clocks of nodes may differ by more
-    than what lies between two exits.
+    A user's wish that came before any bad exit: programs of a gang whose others are stopped fail of
+    that, before they are told themselves. Else the bad exit that the leader heard of first: the
+    clocks of nodes may differ by more than what lies between two exits.
     """
     bad = [one for one in session.replicas if one.exit and one.exit.cause is not Cause.COMPLETED]
     own = [one for one in bad if one.exit and one.exit.cause is not Cause.GANG_MEMBER_FAILED]
     candidates = own or bad
+    if _asked_to_stop(session) and session.stop and session.stop.came_first:
+        stopped = [one for one in own if one.exit and one.exit.cause is Cause.STOP_REQUESTED]
+        candidates = stopped or candidates
     if not candidates:
         return End(cause=Cause.COMPLETED)
     first = min(candidates, key=_when_ended)

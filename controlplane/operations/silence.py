@@ -82,7 +82,7 @@ def settle(
     A replica that was placed and of which the node never spoke has not begun: its order stands.
     """
     for report in reports:
-        apply_report(draft, report, unheard, proof.now)
+        apply_report(draft, _since_last_word(report, proof), unheard, proof.now)
     has = {(report.attempt, report.rank) for report in reports}
     session = draft.session(session_id)
     for one in session.replicas if session else ():
@@ -102,6 +102,19 @@ def put_node(draft: Draft, node: Node) -> None:
         draft.put_node(node)
 
 
+def _since_last_word(report: Report, proof: Proof) -> Report:
+    """The report, as heard when its replica ended: somewhere between the node's last word and now.
+
+    What its node did in its silence may be why others of the gang failed, of whom was heard at once.
+    """
+    if report.exit is None:
+        return report
+    if report.exit.cause is Cause.NODE_LOST:  # found gone: nobody saw when it ended
+        return replace(report, heard_at=proof.last_word_at)
+    ended_at = min(max(report.exit.ended_at, proof.last_word_at), proof.now)
+    return replace(report, heard_at=ended_at)
+
+
 def _loss(session: Session, replica: Replica, proof: Proof) -> Report:
     ran = max(proof.last_word_at - replica.started_at, 0.0) if replica.started_at else 0.0
     return Report(
@@ -112,4 +125,5 @@ def _loss(session: Session, replica: Replica, proof: Proof) -> Report:
         phase=ReplicaPhase.FINALIZED,
         at=proof.now,
         exit=Exit(cause=proof.cause, message=proof.message, ended_at=proof.now, ran_for_s=ran),
+        heard_at=proof.last_word_at,
     )

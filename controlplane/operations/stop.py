@@ -57,9 +57,16 @@ def stopped_by(session: Session, wish: Stop, now: float) -> Session:
             ended_at=now,
             end=End(cause=Cause.STOP_REQUESTED, message=message),
         )
+    wish = replace(wish, came_first=_came_first(session))
     if session.state is SessionState.STOPPING:
         return replace(session, stop=wish)
     return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=wish)
+
+
+def _came_first(session: Session) -> bool:
+    if session.stop is not None:
+        return session.stop.came_first
+    return all(one.exit is None or one.exit.cause is Cause.COMPLETED for one in session.replicas)
 
 
 def _already_ended(session: Session) -> AlreadyEnded:

@@ -194,16 +194,18 @@ class EndRecord(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class StopRecord(_message.Message):
-    __slots__ = ("grace_s", "cause", "reason", "asked_by")
+    __slots__ = ("grace_s", "cause", "reason", "asked_by", "came_first")
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    CAME_FIRST_FIELD_NUMBER: _ClassVar[int]
     grace_s: float
     cause: str
     reason: str
     asked_by: str
-    def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ...) -> None: ...
+    came_first: bool
+    def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., came_first: _Optional[bool] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
     __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes")

@@ -311,6 +311,36 @@ def test_a_stop_order_ends_with_its_own_cause(tmp_path: Path) -> None:
     on_virtual_time(tmp_path, test, {"forever": FOREVER})
 
 
+def test_a_stop_that_hangs_or_fails_holds_up_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sound = FakeDriver.stop
+
+    async def stop(
+        driver: FakeDriver, replica_id: ReplicaId, *, grace_s: float, reason: str
+    ) -> None:
+        if replica_id.session_id == S:
+            raise OSError("no space left on device")
+        if replica_id.session_id == OTHER:
+            await asyncio.sleep(1_000)
+        await sound(driver, replica_id, grace_s=grace_s, reason=reason)
+
+    async def test(world: World) -> None:
+        monkeypatch.setattr(FakeDriver, "stop", stop)
+        orders = [assignment(session_id(number), "train") for number in (1, 2, 3)]
+        async with world.agent():
+            await world.platform.order(*orders)
+            await world.platform.phase(session_id(3), pb.REPLICA_PHASE_RUNNING)
+            for order in orders:
+                order.stop.cause = sessions.CAUSE_GANG_MEMBER_FAILED
+            told_at = world.clock.monotonic()
+            await world.platform.order(*orders)
+            await world.platform.phase(session_id(3), pb.REPLICA_PHASE_FINALIZED)
+            assert world.clock.monotonic() < told_at + 1
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
 def test_what_is_to_be_stopped_is_never_started(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         order = assignment(S, "forever")

@@ -124,6 +124,76 @@ def test_the_exit_that_was_heard_first_is_the_cause_whatever_the_clocks_of_nodes
     assert (ended.state, ended.end.cause, ended.end.rank) == ("FAILED", Cause.OUT_OF_MEMORY, 1)
 
 
+def running_gang(**spec) -> tuple[Script, Session]:
+    one = session(replicas=2, spec=spec)
+    script = Script(node("a"), node("b"), one)
+    assert script.place(one, ("a", "a-0"), ("b", "b-0"))
+    script.say(one, "RUNNING", 0)
+    script.say(one, "RUNNING", 1, node="b")
+    return script, one
+
+
+def wish(script: Script, one: Session) -> Session:
+    made = Stop(grace_s=5.0, asked_by="kim")
+    script.decide(lambda draft: draft.put_session(stopped_by(script.session(one), made, 5.0)))
+    script.now += 1
+    return script.session(one)
+
+
+def test_what_fails_because_others_of_its_gang_are_stopped_was_stopped() -> None:
+    script, one = running_gang()
+    wish(script, one)
+    script.say(one, "EXITED", 1, node="b", cause="PROGRAM_FAILED", exit_code=1)
+    script.now += 1
+    wish(script, one)  # again, while it stops
+    ended = script.say(one, "EXITED", 0, cause="STOP_REQUESTED")
+    assert (ended.state, ended.end.cause) == ("FINALIZING", Cause.STOP_REQUESTED)
+
+
+def test_a_wish_after_a_failure_does_not_hide_it_nor_is_the_session_repeated() -> None:
+    script, one = running_gang(retry_count=3)
+    script.say(one, "EXITED", 1, node="b", cause="NODE_LOST", ran_for_s=90.0)
+    script.now += 1
+    assert wish(script, one).stop.cause is Cause.STOP_REQUESTED
+    ended = script.say(one, "EXITED", 0, cause="STOP_REQUESTED")
+    assert (ended.state, ended.end.cause, ended.end.rank) == ("FINALIZING", Cause.NODE_LOST, 1)
+
+
+def test_whoever_ended_by_itself_before_all_were_told_decides() -> None:
+    script, one = running_gang()
+    wish(script, one)
+    script.say(one, "EXITED", 1, node="b", cause="PROGRAM_FAILED", exit_code=7)
+    ended = script.say(one, "EXITED", 0, cause="COMPLETED")
+    assert (ended.end.cause, ended.end.exit_code) == (Cause.PROGRAM_FAILED, 7)
+
+
+def test_a_lost_node_is_why_the_others_lost_their_connection() -> None:
+    """Its loss is proved long after them, and began before."""
+    script, one = running_gang(retry_count=1)
+    last_word_at = script.now
+    script.now += 30
+    script.say(one, "EXITED", 0, cause="PROGRAM_FAILED", exit_code=1, ran_for_s=90.0)
+    script.now += 300
+    register(script, one, node("b", boot_id="boot2"), last_word_at=last_word_at)
+    again = script.session(one)
+    assert (again.state, [attempt.cause for attempt in again.attempts]) == (
+        "QUEUED",
+        [Cause.NODE_LOST],
+    )
+
+
+@pytest.mark.parametrize(("ended_at", "first"), [(1_010.0, 1), (500.0, 1), (1_040.0, 0)])
+def test_what_a_silent_node_tells_happened_in_its_silence(ended_at: float, first: int) -> None:
+    script, one = running_gang()
+    last_word_at = script.now
+    script.now += 30
+    script.say(one, "EXITED", 0, cause="PROGRAM_FAILED", exit_code=5)
+    script.now += 30
+    said = report(one, "EXITED", 1, node="b", cause="LOST_AFTER", at=ended_at)
+    register(script, one, node("b"), said, last_word_at=last_word_at)
+    assert script.session(one).end.rank == first
+
+
 def test_a_good_exit_stops_nobody() -> None:
     script, one = gang()
     script.say(one, "RUNNING", 0)
@@ -179,9 +249,14 @@ def test_a_good_run_forgives_bad_attempts() -> None:
     assert after.state == "HELD"
 
 
-def register(script: Script, one: Session, as_node: Node, *has: Report) -> None:
+def register(
+    script: Script, one: Session, as_node: Node, *has: Report, last_word_at: float | None = None
+) -> None:
     proof = silence.Proof(
-        cause=Cause.NODE_LOST, message="test", now=script.now, last_word_at=script.now
+        cause=Cause.NODE_LOST,
+        message="test",
+        now=script.now,
+        last_word_at=script.now if last_word_at is None else last_word_at,
     )
     script.decide(
         lambda d: silence.settle(
