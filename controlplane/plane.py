@@ -16,6 +16,7 @@ from controlplane.access.interceptor import AccessInterceptor
 from controlplane.access.joining import Joining
 from controlplane.access.limiter import FailureLimiter
 from controlplane.access.table import TABLE
+from controlplane.access.user_secrets import UserSecrets
 from controlplane.loops.export import Exporting
 from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.liveness import Liveness
@@ -48,6 +49,7 @@ from controlplane.services.datasets import DatasetServicer
 from controlplane.services.errors import refuse
 from controlplane.services.nodes import ClusterFacts, NodeServicer
 from controlplane.services.presenting import Presenter
+from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.store.election import Candidate
 from controlplane.store.interface import Get, Put, Transaction, absent
@@ -60,6 +62,7 @@ from nsml.v1 import (
     content_pb2_grpc,
     datasets_pb2_grpc,
     nodes_pb2_grpc,
+    secrets_pb2_grpc,
     sessions_pb2_grpc,
 )
 
@@ -67,6 +70,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from controlplane.access.authority import Authority
+    from controlplane.access.vault import Vault
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
@@ -88,6 +92,7 @@ class Surroundings:
     history: History
     objects: ObjectStore
     authority: Authority
+    vault: Vault
     clock: Clock
     random_bytes: Callable[[int], bytes]
     run: Offload = inline
@@ -163,6 +168,7 @@ class ControlPlane:
         store, history, clock = on.store, on.history, on.clock
         self.identities = Identities(store, clock)
         self.accounts = Accounts(store, self.identities, clock=clock, random_bytes=on.random_bytes)
+        self.secrets = UserSecrets(store, on.vault, clock=clock)
         self._limiter = FailureLimiter(clock)
         self.state = LiveState(store, clock)
         self.committer = Committer(
@@ -179,6 +185,7 @@ class ControlPlane:
             history=history,
             datasets=self.datasets,
             content=self.content,
+            secrets=self.secrets,
             clock=clock,
             new_id=lambda: "s" + new_name(on.random_bytes),
         )
@@ -252,6 +259,10 @@ class ControlPlane:
                 CheckpointServicer(checkpoints, self.references, self.content),
             ),
             (accounts_pb2_grpc.add_AccountServiceServicer_to_server, self._accounts()),
+            (
+                secrets_pb2_grpc.add_SecretServiceServicer_to_server,
+                SecretServicer(self.secrets),
+            ),
         ]
         for add, servicer in services:
             add(servicer, server)
@@ -288,6 +299,7 @@ class ControlPlane:
             ),
             ingestor=Ingestor(history=on.history, rights=rights),
             tunnels=self.tunnels,
+            secrets=self.secrets,
             clock=on.clock,
             cluster_id=self.cluster_id,
             heartbeat_s=who.heartbeat_s,

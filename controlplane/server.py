@@ -35,6 +35,7 @@ from controlplane.access.listeners import (
     names_of_this_host,
 )
 from controlplane.access.table import TABLE
+from controlplane.access.vault import open_vault
 from controlplane.claim import Coordination, StartRefused, choose_coordination, claim
 from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.errors import NsmlError, Unavailable
@@ -113,6 +114,7 @@ async def surroundings(
             history=history,
             objects=open_folder(data / "objects", in_thread),
             authority=open_authority(data, clock),
+            vault=open_vault(data, secrets.token_bytes),
             clock=clock,
             random_bytes=secrets.token_bytes,
             run=in_thread,

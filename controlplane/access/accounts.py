@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from controlplane.access.records import BY_TOKEN, JOINED, TOKENS, USERS
+from controlplane.access.records import BY_TOKEN, JOINED, SECRETS, TOKENS, USERS
 from controlplane.access.secret import RandomBytes, Secret, new_secret, short
 from controlplane.domain.errors import (
     AlreadyExists,
@@ -97,7 +97,7 @@ class Accounts:
         return (await self._stored_user(name)).value
 
     async def delete_user(self, name: str) -> None:
-        """Remove a user and all their tokens; their sessions stay.
+        """Remove a user, all their tokens and all their secrets; their sessions stay.
 
         Raises:
             NotFound: there is none.
@@ -111,7 +111,8 @@ class Accounts:
             if await self._write(compares, [USERS.delete(name)]):
                 break
         revoked = await self.revoke_all(name)
-        _log.info("user.deleted", user=name, tokens=revoked)
+        secrets = await self._remove_secrets(name)
+        _log.info("user.deleted", user=name, tokens=revoked, secrets=secrets)
 
     async def create_token(self, user: str, life_s: float = 0.0) -> IssuedToken:
         """Make a token for a user; 0 means 30 days.
@@ -185,6 +186,14 @@ class Accounts:
             )
         _log.info("token.all_revoked", user=user, tokens=len(items))
         return sum(not self._has_expired(item) for item in items)
+
+    async def _remove_secrets(self, user: str) -> int:
+        """Remove what a removed user has left. It is worthless already: a new one comes after it."""
+        left = (await self._store.list(SECRETS.path(f"{user}/"))).items
+        for start in range(0, len(left), _BATCH):
+            batch = left[start : start + _BATCH]
+            await self._write([], [Delete(key=item.key) for item in batch])
+        return len(left)
 
     async def _issue(
         self,

@@ -8,15 +8,20 @@ from google.protobuf.message import DecodeError
 
 from controlplane.domain.identity import Role, User
 from controlplane.store.tables import Table
-from controlplane.stored.v1.records_pb2 import JoinTokenRecord, TokenRecord, UserRecord
+from controlplane.stored.v1.records_pb2 import (
+    JoinTokenRecord,
+    SecretRecord,
+    TokenRecord,
+    UserRecord,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-RecordT = TypeVar("RecordT", UserRecord, TokenRecord, JoinTokenRecord)
+RecordT = TypeVar("RecordT", UserRecord, TokenRecord, JoinTokenRecord, SecretRecord)
 
 
-def _encode(record: UserRecord | TokenRecord | JoinTokenRecord) -> bytes:
+def _encode(record: UserRecord | TokenRecord | JoinTokenRecord | SecretRecord) -> bytes:
     return record.SerializeToString(deterministic=True)
 
 
@@ -48,7 +53,7 @@ def _decode_user(value: bytes) -> User:
 
 
 PREFIX: Final = "access/"
-"""Of all these records, so that one watch follows them and nothing else."""
+"""Of who may call, so that one watch follows these records and nothing else."""
 
 USERS: Final = Table[User](f"{PREFIX}user/", encode=_encode_user, decode=_decode_user)
 """By name."""
@@ -67,3 +72,11 @@ BY_TOKEN: Final = "token"  # noqa: S105 - it says that there is one
 JOINED: Final = Table[str](f"{PREFIX}joined/", encode=str.encode, decode=bytes.decode)
 """By name of the node: the fingerprint of its public key. A certificate for any other key of that
 node is not valid."""
+
+SECRETS: Final = Table[SecretRecord]("secret/", encode=_encode, decode=_decoder(SecretRecord))
+"""By owner and name, `secret_key`; not under `PREFIX`, since nobody follows them."""
+
+
+def secret_key(owner: str, name: str) -> str:
+    """Where a user's secret is in `SECRETS`."""
+    return f"{owner}/{name}"

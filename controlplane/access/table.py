@@ -110,6 +110,12 @@ _ACCOUNTS = {
     ),
 }
 
+_SECRETS = {
+    "SetSecret": Row(Door.USER, "For oneself: nobody sets another's secrets."),
+    "ListSecrets": Row(Door.USER, "The caller's own; administrators anybody's. Never a value."),
+    "RemoveSecret": Row(Door.USER, "The caller's own; administrators anybody's."),
+}
+
 _HEALTH = {
     "Check": Row(_EVERYBODY, "Whether the server serves, nothing else."),
     "List": Row(_EVERYBODY, "Whether the server serves, nothing else."),
@@ -128,6 +134,7 @@ _SERVICES = {
     "nsml.v1.DatasetService": _DATASETS,
     "nsml.v1.NodeService": _NODES,
     "nsml.v1.AccountService": _ACCOUNTS,
+    "nsml.v1.SecretService": _SECRETS,
     "grpc.health.v1.Health": _HEALTH,
     "grpc.reflection.v1alpha.ServerReflection": _REFLECTION,
 }

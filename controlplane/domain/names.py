@@ -25,6 +25,7 @@ _USER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
 _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
+_SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 _NUMBER = re.compile(r"[1-9][0-9]{0,10}")
 _ID = re.compile(r"s[a-z2-7]{16}")
@@ -50,6 +51,16 @@ def check_dataset(name: str) -> str:
 def check_node(name: str) -> str:
     """The name, if it is one of a node: as in DNS."""
     return _check(_NODE, name, "node name", "1 to 63 of a-z 0-9 -, as in DNS")
+
+
+def check_secret(name: str) -> str:
+    """The name, if it is one of a secret: as of environment variables."""
+    return _check(
+        _SECRET,
+        name,
+        "secret's name",
+        "1 to 128 of letters, digits and _, not beginning with a digit",
+    )
 
 
 def check_request_id(request_id: str) -> str:

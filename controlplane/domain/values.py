@@ -135,6 +135,14 @@ class DatasetVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class SecretUse:
+    """A secret of the session's owner, and the variable of its program that holds it."""
+
+    name: str
+    variable: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
     """What to run; immutable. `entry` or `argv`, never both. 0 in a duration: none or never."""
 
@@ -152,6 +160,7 @@ class SessionSpec:
     retry_count: int = 0
     lost_after_s: float = 0.0
     limits: Limits = field(default_factory=Limits)
+    secrets: tuple[SecretUse, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -27,6 +27,7 @@ from controlplane.domain.values import (
     Node,
     Replica,
     Resources,
+    SecretUse,
     Session,
     SessionSpec,
     Stop,
@@ -195,6 +196,7 @@ def _spec(spec: SessionSpec) -> pb.SpecRecord:
         retry_count=spec.retry_count,
         lost_after_s=spec.lost_after_s,
         limits=_limits(spec.limits),
+        secrets=[pb.SecretUseRecord(name=use.name, variable=use.variable) for use in spec.secrets],
     )
 
 
@@ -219,6 +221,7 @@ def _to_spec(record: pb.SpecRecord) -> SessionSpec:
         retry_count=record.retry_count,
         lost_after_s=record.lost_after_s,
         limits=_to_limits(record.limits),
+        secrets=tuple(SecretUse(name=use.name, variable=use.variable) for use in record.secrets),
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
 
@@ -39,11 +39,11 @@ from controlplane.store.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from controlplane.domain.errors import NsmlError
     from controlplane.domain.identity import User
-    from controlplane.domain.values import Allocation, DatasetVersion, Node
+    from controlplane.domain.values import Allocation, DatasetVersion, Node, SecretUse
     from controlplane.history.interface import History
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
@@ -56,6 +56,14 @@ MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
 
 TRIES: Final = 8
 """How often a submission is decided again when others wrote in between."""
+
+
+class Secrets(Protocol):
+    """Which secrets there are."""
+
+    async def check(self, owner: User, uses: Iterable[SecretUse]) -> None:
+        """Raise NotFound unless the owner has all of them."""
+        ...
 
 
 @dataclass(slots=True)
@@ -86,6 +94,7 @@ class Submitter:
         history: History,
         datasets: Datasets,
         content: Content,
+        secrets: Secrets,
         clock: Clock,
         new_id: Callable[[], str],
     ) -> None:
@@ -94,6 +103,7 @@ class Submitter:
         self._history = history
         self._datasets = datasets
         self._content = content
+        self._secrets = secrets
         self._clock = clock
         self._new_id = new_id
         self._log = structlog.get_logger("operations.submit")
@@ -105,7 +115,7 @@ class Submitter:
 
         Raises:
             InvalidRequest, TooLarge: the wish is malformed.
-            NotFound: a dataset that is not there or not visible.
+            NotFound: a dataset that is not there or not visible, a secret that is not there.
             MissingBlobs: the code has not been sent.
             AlreadyExists: the request id was used with another content.
             CannotEverFit, NoCapacity: no node is large enough; nothing is free and no_queue.
@@ -118,6 +128,7 @@ class Submitter:
             if earlier is not None:
                 return earlier
             spec = replace(spec, datasets=await self._found(wish))
+            await self._secrets.check(wish.owner, spec.secrets)
             await self._check_content(wish.owner, spec)
             self._check_fit(wish, spec)
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
@@ -131,7 +142,9 @@ class Submitter:
     async def check(self, wish: Submission) -> None:
         """Raise what `submit` would raise now, except for an earlier request and missing code."""
         spec = validated(wish)
-        self._check_fit(wish, replace(spec, datasets=await self._found(wish)))
+        found = await self._found(wish)
+        await self._secrets.check(wish.owner, spec.secrets)
+        self._check_fit(wish, replace(spec, datasets=found))
 
     async def _earlier(self, wish: Submission) -> Session | None:
         session = self._state.by_request(wish.owner.name, wish.request_id)

@@ -8,8 +8,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
-from controlplane.domain.names import check_digest, check_request_id
-from controlplane.domain.values import WHOLE_DEVICE, Limits, Resources, SessionSpec, Visibility
+from controlplane.domain.names import check_digest, check_request_id, check_secret
+from controlplane.domain.values import (
+    WHOLE_DEVICE,
+    Limits,
+    Resources,
+    SecretUse,
+    SessionSpec,
+    Visibility,
+)
 from nsml import variables
 from nsml.images import RULE, is_reference
 
@@ -27,6 +34,7 @@ MOST_REPLICAS: Final = 64
 MOST_DEVICES: Final = 1_000
 """Of a whole session: its record names them all."""
 MOST_DATASETS: Final = 16
+MOST_SECRETS: Final = 32
 MOST_RETRIES: Final = 100
 LEAST_DISK_BYTES: Final = 1 << 20
 """Below it not even the program's own files would fit: nothing could run."""
@@ -70,6 +78,7 @@ class Submission:
     resources: Resources = field(default_factory=Resources)
     replica_count: int = 0
     environment: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
+    secrets: tuple[SecretUse, ...] = ()
     image: str = ""
     time_limit_s: float | None = None
     grace_s: float | None = None
@@ -96,6 +105,7 @@ def validated(wish: Submission) -> SessionSpec:
     _check_resources(wish.resources)
     _check_limits(wish.limits)
     _check_environment(wish.environment)
+    _check_secrets(wish)
     _check_words(wish.command, "command line")
     if wish.project not in ("", wish.owner.name):
         raise NotFound(f"there is no project {wish.project[:80]!r}", attempt="leave it out")
@@ -122,6 +132,7 @@ def validated(wish: Submission) -> SessionSpec:
         resources=wish.resources,
         replica_count=replicas,
         environment=wish.environment,
+        secrets=wish.secrets,
         image=wish.image,
         time_limit_s=_check_time_limit(wish.time_limit_s),
         grace_s=check_grace(grace),
@@ -215,6 +226,22 @@ def _check_environment(environment: Mapping[str, str]) -> None:
             raise InvalidRequest(f"the value of {name[:80]} has a NUL character")
     if variables.size_of(environment) > MOST_ENVIRONMENT_BYTES:
         raise TooLarge(f"the environment may have at most {MOST_ENVIRONMENT_BYTES} bytes")
+
+
+def _check_secrets(wish: Submission) -> None:
+    if len(wish.secrets) > MOST_SECRETS:
+        raise TooLarge(f"a session has at most {MOST_SECRETS} secrets")
+    taken = set(wish.environment)
+    for use in wish.secrets:
+        check_secret(use.name)
+        _check_variable(use.variable)
+        if use.variable in variables.JOINED:
+            raise InvalidRequest(f"{use.variable} cannot be a secret", attempt="another variable")
+        if use.variable in taken:
+            raise InvalidRequest(
+                f"the variable {use.variable[:80]} is given twice", attempt="another variable"
+            )
+        taken.add(use.variable)
 
 
 def _check_variable(name: str) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import structlog
 
@@ -28,21 +28,28 @@ from controlplane.services.convert.agents import (
 from controlplane.services.convert.times import duration
 from controlplane.services.errors import Context, streaming
 from controlplane.services.tunnels import first_frame, passing
+from controlplane.store.interface import StoreError
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2, agents_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Callable
 
+    from controlplane.access.user_secrets import UserSecrets
     from controlplane.history.values import StreamKey
     from controlplane.operations.committer import Committer
     from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.ingest import Ingestor
+    from controlplane.operations.orders import Orders
     from controlplane.operations.registration import Registrar
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
     from controlplane.operations.tunnels import Tunnels
+    from controlplane.services.convert.agents import Secrets
     from nsml.clock import Clock
+
+_AGAIN_S: Final = 0.5
+"""Between two tries to read what orders need."""
 
 _log = structlog.get_logger("services.agents")
 
@@ -75,6 +82,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         registrar: Registrar,
         ingestor: Ingestor,
         tunnels: Tunnels,
+        secrets: UserSecrets,
         clock: Clock,
         cluster_id: str,
         heartbeat_s: float,
@@ -88,6 +96,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._registrar = registrar
         self._ingestor = ingestor
         self._tunnels = tunnels
+        self._secrets = secrets
         self._clock = clock
         self._cluster_id = cluster_id
         self._heartbeat_s = heartbeat_s
@@ -157,10 +166,23 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                 orders = orders_for(self._state, link.node)
                 # Of no newer revision, too: of two records the older one may be heard of last.
                 if orders is not None:
+                    secrets = await self._opened(link, orders)
+                    if secrets is None:
+                        continue
                     link.ordered = orders.replicas
-                    for message in orders_messages(orders, term):
+                    for message in orders_messages(orders, term, secrets):
                         yield message
             await link.wait()
+
+    async def _opened(self, link: Link, orders: Orders) -> Secrets | None:
+        """What programs are to be given; None, to ask again, while the store does not answer."""
+        try:
+            return await self._secrets.for_orders(orders)
+        except StoreError as error:
+            _log.warning("orders.secrets_unavailable", node=link.node, error=str(error))
+            await self._clock.sleep(_AGAIN_S)
+            link.order()
+            return None
 
     async def _read(self, link: Link, requests: AsyncIterator[agents_pb2.ControlRequest]) -> None:
         """Take what the agent says, many reports at once."""

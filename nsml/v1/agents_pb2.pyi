@@ -184,7 +184,7 @@ class Orders(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ..., assignments: _Optional[_Iterable[_Union[Assignment, _Mapping]]] = ..., more: _Optional[bool] = ...) -> None: ...
 
 class Assignment(_message.Message):
-    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop")
+    __slots__ = ("replica", "session_name", "owner", "spec", "device_uuids", "resources", "hosts", "stop", "secrets")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -193,6 +193,7 @@ class Assignment(_message.Message):
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
     HOSTS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
     replica: ReplicaId
     session_name: str
     owner: str
@@ -201,7 +202,18 @@ class Assignment(_message.Message):
     resources: _resources_pb2.Resources
     hosts: _containers.RepeatedScalarFieldContainer[str]
     stop: StopOrder
-    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ...) -> None: ...
+    secrets: _containers.RepeatedCompositeFieldContainer[SecretValue]
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., session_name: _Optional[str] = ..., owner: _Optional[str] = ..., spec: _Optional[_Union[_sessions_pb2.SessionSpec, _Mapping]] = ..., device_uuids: _Optional[_Iterable[str]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., hosts: _Optional[_Iterable[str]] = ..., stop: _Optional[_Union[StopOrder, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretValue, _Mapping]]] = ...) -> None: ...
+
+class SecretValue(_message.Message):
+    __slots__ = ("variable", "value", "problem")
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    PROBLEM_FIELD_NUMBER: _ClassVar[int]
+    variable: str
+    value: str
+    problem: str
+    def __init__(self, variable: _Optional[str] = ..., value: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class StopOrder(_message.Message):
     __slots__ = ("grace", "cause", "reason")

@@ -91,8 +91,16 @@ class Limits(_message.Message):
     process_count: int
     def __init__(self, shm_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., process_count: _Optional[int] = ...) -> None: ...
 
+class SecretUse(_message.Message):
+    __slots__ = ("name", "variable")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    variable: str
+    def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
+
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -115,6 +123,7 @@ class SessionSpec(_message.Message):
     LOST_AFTER_FIELD_NUMBER: _ClassVar[int]
     NO_QUEUE_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -130,7 +139,8 @@ class SessionSpec(_message.Message):
     lost_after: _duration_pb2.Duration
     no_queue: bool
     limits: Limits
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ...) -> None: ...
+    secrets: _containers.RepeatedCompositeFieldContainer[SecretUse]
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ...) -> None: ...
 
 class Replica(_message.Message):
     __slots__ = ("rank", "node", "devices", "resources")

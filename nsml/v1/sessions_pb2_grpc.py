@@ -101,7 +101,8 @@ class SessionServiceServicer:
     def CreateSession(self, request, context):
         """Submit a session. The answer means that it will not be lost. A repeated request_id of the same
         user gives the same session; with another content it is refused with ALREADY_EXISTS.
-        INVALID_ARGUMENT: the spec is malformed. NOT_FOUND: a dataset that does not exist or is not visible.
+        INVALID_ARGUMENT: the spec is malformed. NOT_FOUND: a dataset that does not exist or is not visible,
+        or a secret that the caller has not.
         FAILED_PRECONDITION: the bundle's blobs are missing, or (reason CANNOT_EVER_FIT) no node is
         large enough, or (no_queue) nothing is free now.
         Callers: users, for themselves. RESOURCE_EXHAUSTED with reason TOO_LARGE: a spec over its limits.

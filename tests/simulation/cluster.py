@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from controlplane.access.authority import Authority, make_authority
+from controlplane.access.vault import Vault, make_vault
 from controlplane.domain.identity import Role
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
@@ -50,6 +51,7 @@ class Durable:
     history: History
     objects: ObjectStore
     authority: Authority
+    vault: Vault
 
 
 @dataclass
@@ -106,6 +108,7 @@ class ControlPlaneProcess:
             history=self.durable.history,
             objects=self.durable.objects,
             authority=self.durable.authority,
+            vault=self.durable.vault,
             clock=self.world.clock,
             random_bytes=self.world.rng.randbytes,
         )
@@ -260,6 +263,7 @@ async def simulated(
             history=history,
             objects=MemoryObjects(clock),
             authority=make_authority(clock),
+            vault=make_vault(random.Random(f"{seed} vault").randbytes),
         )
         with _plainly():
             async with asyncio.TaskGroup() as group:

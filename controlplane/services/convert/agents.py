@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
@@ -17,10 +17,14 @@ from controlplane.services.parts import parts_of
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from controlplane.access.user_secrets import OpenedSecret
     from controlplane.operations.contacts import TunnelOrder
     from controlplane.operations.orders import Assignment, Orders
+
+Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
+"""By session, attempt and rank."""
 
 MOST_NOTE_CHARS: Final = 4096
 """Of what a node says for people to read; the rest is cut off."""
@@ -151,9 +155,11 @@ def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlRespons
     )
 
 
-def orders_messages(orders: Orders, term: int) -> Iterator[agents_pb2.ControlResponse]:
-    """What a node is to run."""
-    parts = list(parts_of(map(_assignment, orders.assignments)))
+def orders_messages(
+    orders: Orders, term: int, secrets: Secrets
+) -> Iterator[agents_pb2.ControlResponse]:
+    """What a node is to run; `secrets` are for its programs that are still to be started."""
+    parts = list(parts_of(_assignment(one, secrets) for one in orders.assignments))
     for number, assignments in enumerate(parts, start=1):
         yield agents_pb2.ControlResponse(
             orders=agents_pb2.Orders(
@@ -178,7 +184,7 @@ def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:
     )
 
 
-def _assignment(assignment: Assignment) -> agents_pb2.Assignment:
+def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignment:
     held, session = assignment.held, assignment.session
     message = agents_pb2.Assignment(
         replica=agents_pb2.ReplicaId(
@@ -194,6 +200,10 @@ def _assignment(assignment: Assignment) -> agents_pb2.Assignment:
             memory_bytes=held.memory_bytes,
         ),
         hosts=assignment.hosts,
+        secrets=[
+            agents_pb2.SecretValue(variable=one.variable, value=one.value, problem=one.problem)
+            for one in secrets.get((held.session_id, held.attempt, held.rank), ())
+        ],
     )
     if session.stop is not None:
         message.stop.CopyFrom(

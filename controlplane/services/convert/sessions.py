@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING, Any, Final
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Cause, Limits, Session, SessionSpec, Visibility
+from controlplane.domain.values import (
+    Cause,
+    Limits,
+    SecretUse,
+    Session,
+    SessionSpec,
+    Visibility,
+)
 from controlplane.operations.datasets import parse_dataset
 from controlplane.operations.listing import Filter
 from controlplane.operations.validation import Submission
@@ -50,6 +57,9 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         resources=to_resources(spec.resources),
         replica_count=spec.replica_count,
         environment=MappingProxyType(dict(spec.environment)),
+        secrets=tuple(
+            SecretUse(name=one.name, variable=one.variable or one.name) for one in spec.secrets
+        ),
         image=spec.image,
         time_limit_s=seconds_of(spec.time_limit) if spec.HasField("time_limit") else None,
         grace_s=seconds_of(spec.grace) if spec.HasField("grace") else None,
@@ -102,6 +112,9 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
         resources=resources_message(spec.resources),
         replica_count=spec.replica_count,
         environment=dict(spec.environment),
+        secrets=[
+            sessions_pb2.SecretUse(name=one.name, variable=one.variable) for one in spec.secrets
+        ],
         image=spec.image,
         grace=duration(spec.grace_s),
         retry_count=spec.retry_count,

@@ -55,7 +55,7 @@ class SessionRecord(_message.Message):
     def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ...) -> None: ...
 
 class SpecRecord(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -77,6 +77,7 @@ class SpecRecord(_message.Message):
     RETRY_COUNT_FIELD_NUMBER: _ClassVar[int]
     LOST_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    SECRETS_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -91,7 +92,8 @@ class SpecRecord(_message.Message):
     retry_count: int
     lost_after_s: float
     limits: LimitsRecord
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ...) -> None: ...
+    secrets: _containers.RepeatedCompositeFieldContainer[SecretUseRecord]
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ...) -> None: ...
 
 class LimitsRecord(_message.Message):
     __slots__ = ("shm_bytes", "disk_bytes", "process_count")
@@ -102,6 +104,14 @@ class LimitsRecord(_message.Message):
     disk_bytes: int
     process_count: int
     def __init__(self, shm_bytes: _Optional[int] = ..., disk_bytes: _Optional[int] = ..., process_count: _Optional[int] = ...) -> None: ...
+
+class SecretUseRecord(_message.Message):
+    __slots__ = ("name", "variable")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VARIABLE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    variable: str
+    def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class DatasetRecord(_message.Message):
     __slots__ = ("owner", "name", "version", "digest")
@@ -348,6 +358,20 @@ class CounterRecord(_message.Message):
     LAST_FIELD_NUMBER: _ClassVar[int]
     last: int
     def __init__(self, last: _Optional[int] = ...) -> None: ...
+
+class SecretRecord(_message.Message):
+    __slots__ = ("sealed", "key_id", "size_bytes", "created_at", "updated_at")
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    SIZE_BYTES_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    UPDATED_AT_FIELD_NUMBER: _ClassVar[int]
+    sealed: bytes
+    key_id: str
+    size_bytes: int
+    created_at: float
+    updated_at: float
+    def __init__(self, sealed: _Optional[bytes] = ..., key_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ...) -> None: ...
 
 class ClusterRecord(_message.Message):
     __slots__ = ("id", "created_at", "coordination")

@@ -15,6 +15,7 @@ import grpc
 import grpc.aio
 
 from controlplane.access.authority import make_authority
+from controlplane.access.vault import make_vault
 from controlplane.domain.identity import Role
 from controlplane.history.sqlite import open_history
 from controlplane.objects.memory import MemoryObjects
@@ -29,6 +30,7 @@ from nsml.v1 import (
     datasets_pb2_grpc,
     nodes_pb2_grpc,
     resources_pb2,
+    secrets_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
 )
@@ -47,6 +49,7 @@ class Stubs:
         self.content = _As(content_pb2_grpc.ContentServiceStub(channel), self.metadata)
         self.datasets = _As(datasets_pb2_grpc.DatasetServiceStub(channel), self.metadata)
         self.checkpoints = _As(checkpoints_pb2_grpc.CheckpointServiceStub(channel), self.metadata)
+        self.secrets = _As(secrets_pb2_grpc.SecretServiceStub(channel), self.metadata)
         self.agents = _As(agents_pb2_grpc.AgentServiceStub(channel), self.metadata)
 
     async def submit(self, *argv: str, **spec: Any) -> sessions_pb2.Session:
@@ -145,6 +148,7 @@ async def surroundings(**other: Any) -> AsyncIterator[Surroundings]:
             history=history,
             objects=other.get("objects") or MemoryObjects(clock),
             authority=make_authority(clock),
+            vault=other.get("vault") or make_vault(secrets.token_bytes),
             clock=clock,
             random_bytes=secrets.token_bytes,
         )

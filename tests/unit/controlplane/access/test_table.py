@@ -43,6 +43,7 @@ DECLARED = {
         "GetDataset": "u",
     },
     "nsml.v1.NodeService": {"ListNodes": "u", "GetCluster": "u"},
+    "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
     "nsml.v1.SessionService": {
         "CreateSession": "u",
         "GetSession": "u",

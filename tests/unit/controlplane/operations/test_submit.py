@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
 from typing import Any
 
 import pytest
 
+from controlplane.access.user_secrets import UserSecrets
+from controlplane.access.vault import make_vault
 from controlplane.domain.errors import (
     AlreadyExists,
     CannotEverFit,
@@ -65,6 +68,7 @@ class Desk:
             history=self.history,
             datasets=Datasets(history=self.history, content=content, clock=self.made.clock),
             content=content,
+            secrets=UserSecrets(self.made.store, make_vault(os.urandom), clock=self.made.clock),
             clock=self.made.clock,
             new_id=new_id,
         )

@@ -1,0 +1,246 @@
+"""Users' secrets: set, listed, removed, and opened for the programs of their owner alone."""
+
+from __future__ import annotations
+
+import asyncio
+import difflib
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.access.records import SECRETS, USERS, secret_key
+from controlplane.access.vault import NotOpened
+from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.names import check_secret
+from controlplane.operations import records
+from controlplane.store.interface import Get, Transaction
+from controlplane.store.tables import UndecodableRecord
+from controlplane.stored.v1.records_pb2 import SecretRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from controlplane.access.vault import Vault
+    from controlplane.domain.identity import User
+    from controlplane.domain.values import SecretUse, Session
+    from controlplane.operations.orders import Orders
+    from controlplane.store.interface import Compare, Delete, KeyValue, KeyValueStore, Put
+    from controlplane.store.tables import Stored
+    from nsml.clock import Clock
+
+MOST_SECRETS: Final = 100
+"""Of one user."""
+MOST_SECRET_BYTES: Final = 32 << 10
+"""Of one value; with the most that a session uses this keeps its order within one message."""
+
+_NOT_STARTED: Final = frozenset({ReplicaPhase.PLACED, ReplicaPhase.PREPARING})
+
+_log = structlog.get_logger("access.secrets")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecretFacts:
+    """What is told of a secret. Times in Unix seconds."""
+
+    name: str
+    size_bytes: int
+    created_at: float
+    updated_at: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenedSecret:
+    """A variable of a program with its value, or with the problem that there is none."""
+
+    variable: str
+    value: str = field(default="", repr=False)
+    problem: str = ""
+
+
+class UserSecrets:
+    """Secrets of all users. Any control plane with the vault's key may use them, leader or not."""
+
+    def __init__(self, store: KeyValueStore, vault: Vault, *, clock: Clock) -> None:
+        self._store = store
+        self._vault = vault
+        self._clock = clock
+        # One at a time, or all that come at once would find room for one.
+        self._counting = asyncio.Lock()
+
+    async def put(self, owner: str, name: str, value: bytes) -> SecretFacts:
+        """Make a secret, or give it another value.
+
+        Raises:
+            InvalidRequest: the name, or a value that no variable can hold.
+            TooLarge: the value is too long, or there are too many secrets.
+            NotFound: the owner was removed.
+        """
+        check_secret(name)
+        _check_value(value)
+        async with self._counting:
+            while True:
+                facts = await self._put(owner, name, value)
+                if facts is not None:
+                    _log.info("secret.set", user=owner, name=name)
+                    return facts
+
+    async def _put(self, owner: str, name: str, value: bytes) -> SecretFacts | None:
+        """One try; None when somebody wrote in between."""
+        key, user = secret_key(owner, name), await self._user(owner)
+        known = await SECRETS.get(self._store, key)
+        if known is not None and known.create_revision < user.create_revision:
+            # Of an earlier user of that name: a new value would be as old as it is.
+            await self._write([SECRETS.unchanged(known)], [SECRETS.delete(key)])
+            return None
+        if known is None and len(await self._of(user)) >= MOST_SECRETS:
+            raise TooLarge(f"a user has at most {MOST_SECRETS} secrets", attempt="nsml secret ls")
+        now = self._clock.time()
+        record = SecretRecord(
+            sealed=self._vault.seal(value, owner=owner, name=name),
+            key_id=self._vault.key_id,
+            size_bytes=len(value),
+            created_at=now if known is None else known.value.created_at,
+            updated_at=now,
+        )
+        before = SECRETS.absent(key) if known is None else SECRETS.unchanged(known)
+        if not await self._write([USERS.unchanged(user), before], [SECRETS.put(key, record)]):
+            return None
+        return _facts(name, record)
+
+    async def listed(self, owner: str) -> list[SecretFacts]:
+        """The secrets of a user by name; NotFound if there is no such user."""
+        of_owner = await self._of(await self._user(owner))
+        return [_facts(name, stored.value) for name, stored in of_owner.items()]
+
+    async def remove(self, owner: str, name: str) -> None:
+        """Remove a secret; NotFound if there is no such user or secret."""
+        of_owner = await self._of(await self._user(owner))
+        if name not in of_owner:
+            raise _no_secret(owner, name, of_owner)
+        await self._write([], [SECRETS.delete(secret_key(owner, name))])
+        _log.info("secret.removed", user=owner, name=name)
+
+    async def check(self, owner: User, uses: Iterable[SecretUse]) -> None:
+        """Raise NotFound, with the nearest name, unless the owner has all of them."""
+        uses = tuple(uses)
+        if not uses:
+            return
+        of_owner = await self._of(await self._user(owner.name))
+        for use in uses:
+            if use.name not in of_owner:
+                raise _no_secret(owner.name, use.name, of_owner)
+
+    async def for_orders(
+        self, orders: Orders
+    ) -> Mapping[tuple[str, int, int], tuple[OpenedSecret, ...]]:
+        """What the programs of a node that have not been started need, by session, attempt, rank.
+
+        Each session gets secrets of its own owner, with the values that they have now.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        opened: dict[str, tuple[OpenedSecret, ...]] = {}
+        given = {}
+        for one in orders.assignments:
+            session, held = one.session, one.held
+            if not session.spec.secrets or session.stop is not None:
+                continue
+            phases = {replica.rank: replica.phase for replica in session.replicas}
+            if phases.get(held.rank, ReplicaPhase.PLACED) not in _NOT_STARTED:
+                continue
+            if session.id not in opened:
+                opened[session.id] = await self._opened(session)
+            given[held.session_id, held.attempt, held.rank] = opened[session.id]
+        return given
+
+    async def _opened(self, session: Session) -> tuple[OpenedSecret, ...]:
+        """The secrets of a session, read in one step."""
+        uses = session.spec.secrets
+        reads = [USERS.read(session.owner), Get(key=records.session_key(session.id))]
+        reads += [SECRETS.read(secret_key(session.owner, use.name)) for use in uses]
+        result = await self._store.commit(Transaction(compares=(), success=tuple(reads)))
+        user, live, *found = (response.item for response in result.responses)
+        # What an earlier user of that name submitted is not to get the secrets of a later one.
+        is_owners = user and live and user.create_revision < live.create_revision
+        since = user.create_revision if user and is_owners else None
+        return tuple(
+            self._open(session.owner, use, item, since)
+            for use, item in zip(uses, found, strict=True)
+        )
+
+    def _open(
+        self, owner: str, use: SecretUse, item: KeyValue | None, since: int | None
+    ) -> OpenedSecret:
+        problem = ""
+        if since is None:
+            problem = f"{owner}, who submitted it, was removed, and secret {use.name} with them"
+        elif item is None or item.create_revision < since:
+            problem = f"secret {use.name} of {owner} was removed"
+        else:
+            try:
+                sealed = SECRETS.stored(item).value.sealed
+                value = self._vault.open(sealed, owner=owner, name=use.name)
+                return OpenedSecret(variable=use.variable, value=value.decode())
+            except (NotOpened, UndecodableRecord, UnicodeDecodeError):
+                _log.error("secret.not_opened", user=owner, name=use.name)
+                problem = f"secret {use.name} of {owner} cannot be opened any more: set it again"
+        return OpenedSecret(variable=use.variable, problem=problem)
+
+    async def _user(self, name: str) -> Stored[User]:
+        user = await USERS.get(self._store, name) if name else None
+        if user is None:
+            raise NotFound(f"no user {name[:64]!r}", attempt="nsml admin user ls")
+        return user
+
+    async def _of(self, user: Stored[User]) -> dict[str, Stored[SecretRecord]]:
+        """The secrets of a user by name; not what an earlier user of that name has left."""
+        under = f"{user.value.name}/"
+        listing = await SECRETS.list(self._store, under=under)
+        return {
+            stored.key.removeprefix(under): stored
+            for stored in listing.items
+            if stored.create_revision > user.create_revision
+        }
+
+    async def _write(self, compares: list[Compare], operations: list[Put | Delete]) -> bool:
+        result = await self._store.commit(
+            Transaction(compares=tuple(compares), success=tuple(operations))
+        )
+        return result.succeeded
+
+
+def _check_value(value: bytes) -> None:
+    """Refuse what an environment variable cannot hold; never with a part of it in the words."""
+    if not value:
+        raise InvalidRequest("a secret has a value", why="what came was empty")
+    if len(value) > MOST_SECRET_BYTES:
+        raise TooLarge(f"a secret has at most {MOST_SECRET_BYTES >> 10} KiB")
+    if b"\0" in value:
+        raise InvalidRequest("a secret has no NUL character", why="no variable can hold it")
+    try:
+        value.decode()
+    except UnicodeDecodeError:
+        raise InvalidRequest(
+            "a secret is text in UTF-8", attempt="base64 for bytes, and decode them in the program"
+        ) from None
+
+
+def _no_secret(owner: str, name: str, known: Iterable[str]) -> NotFound:
+    nearest = difflib.get_close_matches(name, list(known), n=1)
+    return NotFound(
+        f"{owner} has no secret {name[:80]!r}",
+        why=f"there is {nearest[0]}" if nearest else "",
+        attempt=nearest[0] if nearest else f"nsml secret set {name[:80]}",
+    )
+
+
+def _facts(name: str, record: SecretRecord) -> SecretFacts:
+    return SecretFacts(
+        name=name,
+        size_bytes=record.size_bytes,
+        created_at=record.created_at,
+        updated_at=record.updated_at,
+    )

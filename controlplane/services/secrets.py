@@ -1,0 +1,66 @@
+"""SecretService: unpack, call, convert. Nothing here answers with a value."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.access.current import require_user
+from controlplane.domain.errors import Denied
+from controlplane.domain.identity import may_change
+from controlplane.services.convert.times import timestamp
+from controlplane.services.errors import Context, answering
+from nsml.v1 import secrets_pb2 as pb
+from nsml.v1 import secrets_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.access.user_secrets import SecretFacts, UserSecrets
+
+
+class SecretServicer(secrets_pb2_grpc.SecretServiceServicer):
+    """Users' secrets."""
+
+    def __init__(self, secrets: UserSecrets) -> None:
+        self._secrets = secrets
+
+    @answering
+    async def SetSecret(  # noqa: N802 - named by the contract, as all below
+        self, request: pb.SetSecretRequest, _: Context
+    ) -> pb.SetSecretResponse:
+        """Make or replace one of the caller's."""
+        owner = require_user().user.name
+        facts = await self._secrets.put(owner, request.name, request.value)
+        return pb.SetSecretResponse(secret=_message(facts))
+
+    @answering
+    async def ListSecrets(  # noqa: N802
+        self, request: pb.ListSecretsRequest, _: Context
+    ) -> pb.ListSecretsResponse:
+        """Names, sizes and times."""
+        listed = await self._secrets.listed(_owner(request.user))
+        return pb.ListSecretsResponse(secrets=[_message(one) for one in listed])
+
+    @answering
+    async def RemoveSecret(  # noqa: N802
+        self, request: pb.RemoveSecretRequest, _: Context
+    ) -> pb.RemoveSecretResponse:
+        """Remove one."""
+        await self._secrets.remove(_owner(request.user), request.name)
+        return pb.RemoveSecretResponse()
+
+
+def _owner(user: str) -> str:
+    """Whose secrets are meant; Denied where they are not the caller's to touch."""
+    who = require_user()
+    owner = user or who.user.name
+    if not may_change(who, owner=owner):
+        raise Denied("secrets are their owner's", why="only administrators remove those of others")
+    return owner
+
+
+def _message(facts: SecretFacts) -> pb.Secret:
+    return pb.Secret(
+        name=facts.name,
+        size_bytes=facts.size_bytes,
+        created_at=timestamp(facts.created_at),
+        updated_at=timestamp(facts.updated_at),
+    )

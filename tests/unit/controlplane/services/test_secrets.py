@@ -1,0 +1,346 @@
+"""Secrets through real gRPC: who sets, sees and removes them, and which node is told a value."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.access.user_secrets import MOST_SECRET_BYTES, MOST_SECRETS, OpenedSecret
+from controlplane.access.vault import make_vault
+from controlplane.domain.identity import Role
+from controlplane.domain.values import SecretUse
+from controlplane.operations.records import decode_session, encode_session
+from controlplane.store.interface import Put, StoreUnavailable, Transaction
+from nsml.v1 import resources_pb2, sessions_pb2
+from nsml.v1 import secrets_pb2 as pb
+from tests.unit.controlplane.builders import session
+from tests.unit.controlplane.rig import Rig, Stubs, platform, serving, surroundings, until
+from tests.unit.controlplane.services.test_sessions import refused
+
+MARK = "s3cret-7f1c"
+USE = [sessions_pb2.SecretUse(name="TOKEN", variable="HF_TOKEN")]
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+def put(user: Stubs, name: str = "TOKEN", value: bytes = MARK.encode()):
+    return user.secrets.SetSecret(pb.SetSecretRequest(name=name, value=value))
+
+
+def remove(user: Stubs, name: str = "TOKEN", whose: str = ""):
+    return user.secrets.RemoveSecret(pb.RemoveSecretRequest(name=name, user=whose))
+
+
+async def names(user: Stubs, whose: str = "") -> list[str]:
+    answer = await user.secrets.ListSecrets(pb.ListSecretsRequest(user=whose))
+    assert MARK.encode() not in answer.SerializeToString()
+    return [one.name for one in answer.secrets]
+
+
+async def kept(rig: Rig) -> bytes:
+    """All that the store holds."""
+    items = (await rig.on.store.list("")).items
+    return b"\n".join(item.key.encode() + b" " + item.value for item in items)
+
+
+async def test_set_list_replace_remove(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    assert await names(kim) == []
+    made = (await put(kim)).secret
+    assert (made.name, made.size_bytes) == ("TOKEN", len(MARK))
+    assert made.created_at == made.updated_at
+    await put(kim, "A", b"x")
+    again = (await put(kim, value=b"longer than before")).secret
+    assert (again.created_at, again.size_bytes) == (made.created_at, 18)
+    assert again.updated_at.ToNanoseconds() >= made.updated_at.ToNanoseconds()
+    assert await names(kim) == ["A", "TOKEN"]
+    await remove(kim)
+    assert await names(kim) == ["A"]
+    code, _, details = await refused(remove(kim, "B"))
+    assert code == "NOT_FOUND"
+    assert details["try"]
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "code"),
+    [
+        ("", b"x", "INVALID_ARGUMENT"),
+        ("1A", b"x", "INVALID_ARGUMENT"),
+        ("A/B", b"x", "INVALID_ARGUMENT"),
+        ("../user/root", b"x", "INVALID_ARGUMENT"),
+        ("A" * 129, b"x", "INVALID_ARGUMENT"),
+        ("A", b"", "INVALID_ARGUMENT"),
+        ("A", MARK.encode() + b"\0", "INVALID_ARGUMENT"),
+        ("A", MARK.encode() + b"\xff", "INVALID_ARGUMENT"),
+        ("A", MARK.encode() + b"x" * MOST_SECRET_BYTES, "RESOURCE_EXHAUSTED"),
+    ],
+)
+async def test_what_is_refused(rig: Rig, name: str, value: bytes, code: str) -> None:
+    kim = await rig.user("kim")
+    refusal = await refused(put(kim, name, value))
+    assert refusal[0] == code
+    assert MARK not in repr(refusal)
+    assert await names(kim) == []
+
+
+async def test_there_is_a_most(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    puts = [put(kim, f"A{number}", b"x" * 100) for number in range(MOST_SECRETS + 5)]
+    results = await asyncio.gather(*puts, return_exceptions=True)
+    assert sum(isinstance(one, pb.SetSecretResponse) for one in results) == MOST_SECRETS
+    assert (await refused(put(kim)))[:2] == ("RESOURCE_EXHAUSTED", "TOO_LARGE")
+    await put(lee)
+    await put(kim, (await names(kim))[0], b"another value")
+
+
+async def test_each_has_their_own_and_administrators_only_remove(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    admin = await rig.user("root", role=Role.ADMIN)
+    await put(kim)
+    assert await names(lee) == []
+    assert (await refused(names(lee, "kim")))[0] == "PERMISSION_DENIED"
+    assert (await refused(remove(lee, whose="kim")))[0] == "PERMISSION_DENIED"
+    assert (await refused(remove(lee)))[0] == "NOT_FOUND"
+    spec = sessions_pb2.SessionSpec(argv=["true"], secrets=USE)
+    for other in (lee, admin):
+        request = sessions_pb2.CreateSessionRequest(request_id="x", spec=spec)
+        assert (await refused(other.sessions.CreateSession(request)))[0] == "NOT_FOUND"
+    assert await names(admin, "kim") == ["TOKEN"]
+    assert (await refused(names(admin, "nobody")))[0] == "NOT_FOUND"
+    await remove(admin, whose="kim")
+    assert await names(kim) == []
+
+
+async def test_neither_agents_nor_strangers(rig: Rig) -> None:
+    agent, stranger = await rig.agent("a"), Stubs(await rig.channel(), "")
+    for user, code in ((agent.stubs, "PERMISSION_DENIED"), (stranger, "UNAUTHENTICATED")):
+        assert (await refused(put(user)))[0] == code
+        assert (await refused(names(user)))[0] == code
+        assert (await refused(remove(user)))[0] == code
+
+
+async def test_the_nearest_name_is_told(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await put(kim, "WANDB_API_KEY")
+    for use, told in (("WANDB_API_KEX", "WANDB_API_KEY"), ("OTHER", "nsml secret set OTHER")):
+        spec = sessions_pb2.SessionSpec(argv=["true"], secrets=[{"name": use}])
+        for only in (True, False):
+            request = sessions_pb2.CreateSessionRequest(
+                request_id=use, spec=spec, validate_only=only
+            )
+            code, _, details = await refused(kim.sessions.CreateSession(request))
+            assert (code, details["try"]) == ("NOT_FOUND", told)
+
+
+@pytest.mark.parametrize(
+    ("uses", "environment", "told"),
+    [
+        ([("A", "NSML_TOKEN")], {}, "platform"),
+        ([("A", "HOME")], {}, "platform"),
+        ([("A", "PATH")], {}, "PATH"),
+        ([("A", "B"), ("B", "B")], {}, "twice"),
+        ([("A", "")], {"A": "x"}, "twice"),
+        ([("A", "1")], {}, "not the name"),
+        ([("A/B", "A")], {}, "not a secret's name"),
+        ([("A", f"V{n}") for n in range(33)], {}, "at most 32"),
+    ],
+)
+async def test_uses_that_cannot_be(rig: Rig, uses, environment, told: str) -> None:
+    kim = await rig.user("kim")
+    await put(kim, "A")
+    await put(kim, "B")
+    spec = sessions_pb2.SessionSpec(
+        argv=["true"],
+        environment=environment,
+        secrets=[sessions_pb2.SecretUse(name=name, variable=variable) for name, variable in uses],
+    )
+    request = sessions_pb2.CreateSessionRequest(request_id="x", spec=spec)
+    call = kim.sessions.CreateSession(request)
+    with pytest.raises(Exception, match=told):
+        await call
+
+
+async def test_the_value_goes_to_the_node_that_starts_it_and_to_nobody_else(rig: Rig) -> None:
+    kim, admin = await rig.user("kim"), await rig.user("root", role=Role.ADMIN)
+    lee = await rig.user("lee")
+    a, b = await (await rig.agent("a")).connect(), await (await rig.agent("b")).connect()
+    await put(kim)
+    await put(lee, value=b"lees own")
+    made = await kim.submit(secrets=USE, visibility=resources_pb2.VISIBILITY_PUBLIC)
+    await kim.reaches(made.id, "PREPARING")
+    node = (await kim.get(made.id)).replicas[0].node
+    here, there = (a, b) if node == "a" else (b, a)
+    [assignment] = await here.assignments(1)
+    [given] = assignment.secrets
+    assert (given.variable, given.value, given.problem) == ("HF_TOKEN", MARK, "")
+    assert there.orders is None or MARK not in str(there.orders)
+    for viewer in (kim, admin, lee):
+        shown = await viewer.get(made.id)
+        assert list(shown.spec.secrets) == USE
+        assert MARK.encode() not in shown.SerializeToString()
+    assert MARK.encode() not in await kept(rig)
+    assert b"HF_TOKEN" in await kept(rig)
+
+
+async def test_what_runs_is_not_told_again_and_not_ended(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    await put(kim)
+    made = await kim.submit(secrets=USE)
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "RUNNING")
+    await kim.reaches(made.id, "RUNNING")
+    await remove(kim)
+    await kim.submit()
+    again = {one.replica.session_id: one for one in await agent.assignments(2)}
+    assert list(again[made.id].secrets) == []
+    assert not again[made.id].HasField("stop")
+
+
+async def test_of_this_moment(rig: Rig) -> None:
+    """Set anew while it waits: the program gets the value that it has when it is started."""
+    kim = await rig.user("kim")
+    await put(kim)
+    made = await kim.submit(secrets=USE)
+    await put(kim, value=b"the second")
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    assert assignment.secrets[0].value == "the second"
+    assert assignment.replica.session_id == made.id
+
+
+async def test_removed_meanwhile(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await put(kim)
+    await kim.submit(secrets=USE)
+    await remove(kim)
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    [given] = assignment.secrets
+    assert (given.value, given.problem) == ("", "secret TOKEN of kim was removed")
+
+
+async def test_secrets_go_with_their_user_and_a_later_one_gets_none(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await put(kim)
+    made = await kim.submit(secrets=USE)
+    left = (await rig.on.store.list("secret/")).items
+    await rig.plane.accounts.delete_user("kim")
+    assert (await rig.on.store.list("secret/")).items == ()
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    assert "kim, who submitted it, was removed" in assignment.secrets[0].problem
+    await agent.close()
+    again = await rig.user("kim")
+    assert left
+    assert await names(again) == []
+    await put(again, value=b"of the second kim")
+    agent = await (await rig.agent("a", boot_id="boot1")).connect()
+    [assignment] = await agent.assignments(1)
+    assert assignment.replica.session_id == made.id
+    assert "second kim" not in str(assignment)
+
+
+async def test_what_a_removal_left_belongs_to_nobody(rig: Rig, monkeypatch) -> None:
+    """A crash between the removal of the user and of the secrets."""
+    kim = await rig.user("kim")
+    await put(kim)
+
+    async def dies(_user: str) -> int:
+        return 0
+
+    monkeypatch.setattr(rig.plane.accounts, "_remove_secrets", dies)
+    await rig.plane.accounts.delete_user("kim")
+    assert (await rig.on.store.list("secret/")).items
+    again = await rig.user("kim")
+    assert await names(again) == []
+    assert (await refused(remove(again)))[0] == "NOT_FOUND"
+    await put(again, value=b"new")
+    await again.submit(secrets=USE)
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    assert assignment.secrets[0].value == "new"
+
+
+async def test_moved_within_the_store_it_does_not_open(rig: Rig) -> None:
+    """Who can write the store cannot hand kim's secret to lee's program."""
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    await put(kim)
+    await put(lee, value=b"x")
+    [of_kim] = (await rig.on.store.list("secret/kim/")).items
+    await rig.on.store.commit(
+        Transaction(compares=(), success=(Put(key="secret/lee/TOKEN", value=of_kim.value),))
+    )
+    await lee.submit(secrets=USE)
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    assert assignment.secrets[0].value == ""
+    assert "cannot be opened" in assignment.secrets[0].problem
+
+
+async def test_another_key_and_a_damaged_record_are_told(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await put(kim)
+    await kim.submit(secrets=USE)
+    rig.plane.secrets._vault = make_vault(os.urandom)
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    assert "set it again" in assignment.secrets[0].problem
+
+
+async def test_orders_wait_for_a_store_that_does_not_answer(rig: Rig, monkeypatch) -> None:
+    kim = await rig.user("kim")
+    await put(kim)
+    opened = rig.plane.secrets.for_orders
+    tries = []
+
+    async def silent(orders):
+        tries.append(orders)
+        if len(tries) < 3:
+            raise StoreUnavailable("no answer")
+        return await opened(orders)
+
+    monkeypatch.setattr(rig.plane.secrets, "for_orders", silent)
+    await kim.submit(secrets=USE)
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    assert assignment.secrets[0].value == MARK
+    assert len(tries) >= 3
+
+
+async def test_two_control_planes_with_one_key() -> None:
+    async with surroundings() as on, serving(on) as one, serving(on) as other:
+        kim = await one.user("kim")
+        await until(lambda: _leads_one(one, other), "one leads")
+        token = await other.plane.accounts.create_token("kim", 3600)
+        there = Stubs(await other.channel(), token.secret.text)
+        await put(kim)
+        assert await names(there) == ["TOKEN"]
+        leader = one if one.plane.committer.is_leading else other
+        agent = await (await leader.agent()).connect()
+        await there.submit(secrets=USE)
+        [assignment] = await agent.assignments(1)
+        assert assignment.secrets[0].value == MARK
+
+
+async def _leads_one(*rigs: Rig) -> bool:
+    return any(rig.plane.committer.is_leading for rig in rigs)
+
+
+@given(st.text(min_size=1))
+def test_a_value_is_in_no_repr(value: str) -> None:
+    shown = repr(OpenedSecret(variable="A", value=value + MARK))
+    assert MARK not in shown
+
+
+def test_names_are_kept_with_the_session() -> None:
+    one = session(spec={"secrets": (SecretUse(name="TOKEN", variable="HF_TOKEN"),)})
+    assert decode_session(encode_session(one)) == one
