@@ -83,13 +83,16 @@ class Forked:
         status = self._status
         kind, text = self._said()
         if kind == "FAILED":
-            return START_FAILED_CODE, None, text
+            return START_FAILED_CODE, None, ("START_FAILED", text)
         if kind == "STATUS":
             status = int(text)
         if status is None:
             return None, None, None
         code = os.waitstatus_to_exitcode(status)
         return (code, None, None) if code >= 0 else (None, -code, None)
+
+    def release(self) -> None:
+        """Nothing is left of processes that are gone."""
 
     def _said(self) -> tuple[str, str]:
         """What the child reported, and of what kind it is; empty when it said nothing."""

@@ -27,14 +27,15 @@ import sys
 import time
 
 from nodeagent import namespaces, reserve
+from nodeagent.contained import Contained
 from nodeagent.forked import ORDERS, WATCHED, Forked
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from typing import NoReturn, Protocol
 
-    Outcome = tuple[int | None, int | None, str | None]
-    """Exit code, signal, and why the program did not start: None when it did."""
+    Outcome = tuple[int | None, int | None, tuple[str, str] | None]
+    """Exit code, signal and, where these do not say it, `why` it ended with a message."""
 
     class Program(Protocol):
         """What a shim runs; none of it raises but `start`.
@@ -72,6 +73,10 @@ if TYPE_CHECKING:
             """How it ended, once it is gone."""
             ...
 
+        def release(self) -> None:
+            """Leave nothing behind; its end is written down."""
+            ...
+
 
 _CONTACT_LOOKS = 20
 """How often `contact` is looked at within `lost_after_s`."""
@@ -99,7 +104,12 @@ def run(folder: str) -> NoReturn:
         shim.why, shim.message = "SHIM_LOST", f"the shim failed: {error!r}"
     shim.end_everything()
     shim.write_exit_record()
+    shim.release()
     os._exit(0)
+
+
+def _program_of(folder: str, spec: dict) -> Program:  # type: ignore[type-arg]
+    return Contained(folder, spec) if spec.get("container") else Forked(folder, spec)
 
 
 class Shim:
@@ -111,7 +121,7 @@ class Shim:
         self.claim = claim
         self.why = "EXITED"
         self.message = ""
-        self._program: Program = Forked(folder, spec)
+        self._program = _program_of(folder, spec)
         self._started = (time.time(), time.monotonic())
         self._kill_at: float | None = None
         limit = spec["time_limit_s"]
@@ -163,6 +173,10 @@ class Shim:
         while os.path.isdir(self.folder) and not self._is_written(record):
             time.sleep(1.0)
 
+    def release(self) -> None:
+        """Leave nothing behind but the folder."""
+        self._program.release()
+
     def _is_written(self, record: dict[str, object]) -> bool:
         """Write the record, on a full disk into the room that was taken; whether that worked."""
         with contextlib.suppress(OSError):
@@ -174,9 +188,9 @@ class Shim:
         return False
 
     def _exit_record(self) -> dict[str, object]:
-        code, number, not_started = self._program.outcome()
-        if not_started is not None and self.why != "STOPPED":
-            self.why, self.message = "START_FAILED", not_started
+        code, number, verdict = self._program.outcome()
+        if verdict is not None and self.why == "EXITED":
+            self.why, self.message = verdict
         try:
             output_bytes = os.stat(os.path.join(self.folder, "output")).st_size
         except OSError:

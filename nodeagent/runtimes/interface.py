@@ -71,7 +71,7 @@ class ReplicaSpec:
     `env` is what the session is given beside what the runtime itself sets (paths, devices, rank):
     where both set a name, the runtime's value stands, except that `PYTHONPATH` and `PATH` are
     joined. `cwd` and mount targets are paths as user code sees them; `/app` is the replica's `app/`,
-    which the caller filled.
+    which the caller filled. `image` is what a container is made of; other levels do not look at it.
 
     Limits hold for all processes of the replica together, the shim's own aside: `memory_bytes`
     counts what it has in /dev/shm, too (of `shm_bytes`); `process_count` counts threads;
@@ -96,6 +96,7 @@ class ReplicaSpec:
     disk_bytes: int | None = None
     sdk_folder: Path | None = None
     python: PythonEnvironment | None = None
+    image: str | None = None
 
 
 class ExitWhy(enum.StrEnum):

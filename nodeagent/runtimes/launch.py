@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.runtimes.interface import Isolation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder
     from nodeagent.namespaces import MountEntry
@@ -78,7 +78,7 @@ class Layout:
 def layout_of(spec: ReplicaSpec, folder: ReplicaFolder) -> Layout:
     """The paths as the replica of `spec` sees them."""
     data = [mount for mount in spec.mounts if mount.target.startswith(DATA)]
-    if spec.isolation is Isolation.NAMESPACE:
+    if spec.isolation in {Isolation.NAMESPACE, Isolation.CONTAINER}:
         return Layout(
             app=APP,
             run=RUN,
@@ -95,15 +95,22 @@ def layout_of(spec: ReplicaSpec, folder: ReplicaFolder) -> Layout:
     )
 
 
-def whole_environment(spec: ReplicaSpec, layout: Layout) -> dict[str, str]:
-    """All environment variables of the program: nothing of the agent's own but its locale."""
+def hosts_environment() -> dict[str, str]:
+    """What programs on the host's root find: nothing of the agent's own but its locale."""
+    return {"PATH": _PATH} | {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+
+
+def whole_environment(
+    spec: ReplicaSpec, layout: Layout, found: Mapping[str, str]
+) -> dict[str, str]:
+    """All environment variables of the program; `found` is what its root has of its own."""
     replica = spec.replica_id
-    env = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
-    env.update(spec.env)
+    env = {**found, **spec.env}
     path = [env.get("PATH", _PATH)]
-    if spec.python:
+    if spec.python and spec.isolation is not Isolation.CONTAINER:
         path.insert(0, str(spec.python.folder / "bin"))
         env["VIRTUAL_ENV"] = str(spec.python.folder)
+    real = [device.uuid for device in spec.devices if not device.simulated]
     python_path = [layout.sdk, env.get("PYTHONPATH")]
     env.update(
         {
@@ -123,7 +130,9 @@ def whole_environment(spec: ReplicaSpec, layout: Layout) -> dict[str, str]:
             "NSML_DATASET_PATH": os.pathsep.join(layout.data),
             "NSML_ISOLATION": spec.isolation.value,
             "CUDA_VISIBLE_DEVICES": ",".join(device.uuid for device in spec.devices),
-            "NVIDIA_VISIBLE_DEVICES": ",".join(device.uuid for device in spec.devices) or "void",
+            # A container runtime gives out what this names: no device of an image's own choice, and
+            # none that is only simulated.
+            "NVIDIA_VISIBLE_DEVICES": ",".join(real) or "void",
         }
     )
     return env
@@ -153,7 +162,7 @@ def this_machine(*, with_pid: bool) -> Machine:
 
 
 def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dict[str, Any]:
-    """The content of `spec.json`."""
+    """The content of `spec.json` for a program that the shim forks."""
     layout = layout_of(spec, folder)
     namespace = None
     if spec.isolation is Isolation.NAMESPACE:
@@ -162,21 +171,28 @@ def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dic
     if namespace is None and (cwd == APP or cwd.startswith(APP + "/")):
         cwd = layout.app + cwd.removeprefix(APP)
     return {
-        "version": 1,
-        "replica": str(spec.replica_id),
-        "boot_id": machine.boot_id,
+        **limits_of(spec, machine),
         "argv": list(spec.argv),
-        "env": whole_environment(spec, layout),
+        "env": whole_environment(spec, layout, hosts_environment()),
         "cwd": cwd,
         "namespace": namespace,
-        "time_limit_s": spec.time_limit_s,
-        "grace_s": spec.grace_s,
-        "lost_after_s": spec.lost_after_s,
         "memory_bytes": spec.memory_bytes,
         "cpus": spec.cpus,
         "process_count": spec.process_count,
-        "disk_bytes": spec.disk_bytes,
         "open_files": machine.open_files,
+    }
+
+
+def limits_of(spec: ReplicaSpec, machine: Machine) -> dict[str, Any]:
+    """What every shim is told, whatever it runs: whose it is, and the limits that it keeps itself."""
+    return {
+        "version": 1,
+        "replica": str(spec.replica_id),
+        "boot_id": machine.boot_id,
+        "time_limit_s": spec.time_limit_s,
+        "grace_s": spec.grace_s,
+        "lost_after_s": spec.lost_after_s,
+        "disk_bytes": spec.disk_bytes,
     }
 
 

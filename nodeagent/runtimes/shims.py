@@ -218,7 +218,7 @@ class ShimDriver(ABC):
         if watched is not None and not watched.gone.is_set():
             return True
         claim = read_claim(self._folders.of(replica_id))
-        if claim is None or claim.boot_id != self._boot_id:
+        if claim is None:
             return False
         if watched is not None and watched.shim.pid == claim.pid:
             return False
@@ -227,7 +227,7 @@ class ShimDriver(ABC):
         except OSError:
             return False
         # only now is the number bound to a process, and can be compared with the claim
-        if not _is_alive(claim):
+        if not is_alive(claim, self._boot_id):
             os.close(pidfd)
             return False
         self._unwatch(replica_id)
@@ -290,8 +290,10 @@ def refuse_unsound(spec: ReplicaSpec) -> None:
             raise StartRefused(f"{mount.target!r} is not an absolute path")
 
 
-def _is_alive(claim: ShimClaim) -> bool:
-    """Whether the pid of `claim` is still the process that made it, and no zombie."""
+def is_alive(claim: ShimClaim, boot_id: str) -> bool:
+    """Whether the pid of `claim` is, in this boot, still the process that made it, and no zombie."""
+    if claim.boot_id != boot_id:
+        return False
     try:
         stat = Path(f"/proc/{claim.pid}/stat").read_bytes()
     except OSError:

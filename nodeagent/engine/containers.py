@@ -1,0 +1,63 @@
+"""Containers of this agent, as the engine lists them; blocking."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from nodeagent.engine.client import EngineRefused, NotThere, translated
+
+if TYPE_CHECKING:
+    from nodeagent.engine.client import Engine
+
+AGENT_LABEL = "nsml.agent"
+REPLICA_LABEL = "nsml.replica"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A container with an agent's mark: its name, and the replica that it says it is."""
+
+    name: str
+    replica: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageFacts:
+    """An image that is on this machine: its id, and the variables that programs find in it."""
+
+    id: str
+    environment: dict[str, str]
+
+
+def containers_of(engine: Engine, mark: str) -> list[Found]:
+    """All containers, running or not, that bear the agent's `mark`. Raises EngineError."""
+    with translated(engine.socket):
+        listed = engine.sdk.api.containers(all=True, filters={"label": f"{AGENT_LABEL}={mark}"})
+    return [
+        Found(
+            name=one["Names"][0].removeprefix("/") if one["Names"] else one["Id"],
+            replica=one["Labels"].get(REPLICA_LABEL, ""),
+        )
+        for one in listed
+    ]
+
+
+def remove_container(engine: Engine, name: str) -> None:
+    """End the container and delete it with what it wrote; idempotent. Raises EngineError."""
+    with contextlib.suppress(NotThere), translated(engine.socket):
+        engine.sdk.api.remove_container(name, force=True, v=True)
+
+
+def image_facts(engine: Engine, image: str) -> ImageFacts:
+    """What is in `image`, by reference or id. Raises NotThere, EngineError."""
+    try:
+        with translated(engine.socket):
+            found = engine.sdk.api.inspect_image(image)
+    except EngineRefused as error:
+        raise NotThere(f"image {image} is not on this node: {error}") from error
+    variables = (found.get("Config") or {}).get("Env") or []
+    return ImageFacts(
+        id=found["Id"], environment=dict(line.split("=", 1) for line in variables if "=" in line)
+    )

@@ -1,0 +1,149 @@
+"""From a `ReplicaSpec` to the whole configuration of its container; a pure function.
+
+Nothing is left to the engine's defaults that a session could do harm with: no capabilities, no way to
+new ones, a root that cannot be written, nobody's processes but its own, nothing of the host mounted
+but the replica's own folders and what it may read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nodeagent.contained import FIRST_PROGRAM
+from nodeagent.engine.containers import AGENT_LABEL, REPLICA_LABEL
+from nodeagent.runtimes.launch import APP, RUN, SDK, layout_of, whole_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from nodeagent.folders import ReplicaFolder, ReplicaId
+    from nodeagent.runtimes.interface import ReplicaSpec
+
+NODE_LABEL = "nsml.node"
+OUTPUT = "/.nsml/output"
+_MOST_PROCESSES = 8192
+"""Of a session that asks for no limit: enough for any training, too few to harm the machine."""
+_OOM_SCORE = 500
+"""User code is what the machine should sacrifice when memory runs out."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerPlace:
+    """What all containers of an agent have in common.
+
+    `mark` tells the agent's containers from those of another on the same engine. `user` is
+    `UID:GID` of who owns the replicas' folders. `open_files` is the soft and the hard limit of
+    descriptors. `network` is the engine's network that sessions get.
+    """
+
+    node: str
+    mark: str
+    user: str
+    open_files: tuple[int, int]
+    network: str
+
+
+def container_name(replica_id: ReplicaId, mark: str) -> str:
+    """The name of the replica's container."""
+    return f"nsml-{mark}-{replica_id}"
+
+
+def container_config(
+    spec: ReplicaSpec,
+    folder: ReplicaFolder,
+    place: ContainerPlace,
+    *,
+    image: str,
+    image_environment: Mapping[str, str],
+) -> dict[str, Any]:
+    """What the engine is given to make the container of `spec`, in its own words.
+
+    `image` is the id of what `spec.image` names.
+    """
+    environment = whole_environment(spec, layout_of(spec, folder), image_environment)
+    # An order to stop goes to the program's whole group.
+    environment["TINI_KILL_PROCESS_GROUP"] = "1"
+    return {
+        "Hostname": f"{spec.replica_id.session_id[:12]}-{spec.replica_id.rank}",
+        "User": place.user,
+        "Image": image,
+        "Entrypoint": ["/bin/sh", "-c", FIRST_PROGRAM, "sh"],
+        "Cmd": list(spec.argv),
+        "WorkingDir": spec.cwd,
+        "Env": [f"{name}={value}" for name, value in sorted(environment.items())],
+        "Labels": {
+            AGENT_LABEL: place.mark,
+            NODE_LABEL: place.node,
+            REPLICA_LABEL: str(spec.replica_id),
+        },
+        "StopSignal": "SIGTERM",
+        "Healthcheck": {"Test": ["NONE"]},
+        "AttachStdin": False,
+        "AttachStdout": False,
+        "AttachStderr": False,
+        "OpenStdin": False,
+        "Tty": False,
+        "HostConfig": {
+            "Init": True,
+            "AutoRemove": False,
+            "RestartPolicy": {"Name": "no"},
+            # Output is a file of the replica: the engine's own logs are not bytes, and not exact.
+            "LogConfig": {"Type": "none", "Config": {}},
+            "Privileged": False,
+            "CapAdd": [],
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            "ReadonlyRootfs": True,
+            "NetworkMode": place.network,
+            "IpcMode": "private",
+            "PidMode": "",
+            "UTSMode": "",
+            "CgroupnsMode": "private",
+            "PublishAllPorts": False,
+            "Devices": [],
+            "DeviceRequests": _device_requests(spec),
+            "Mounts": _mounts(spec, folder),
+            "ShmSize": spec.shm_bytes,
+            "Memory": spec.memory_bytes or 0,
+            "MemorySwap": spec.memory_bytes or 0,
+            "NanoCpus": round(spec.cpus * 1e9) if spec.cpus else 0,
+            "PidsLimit": spec.process_count or _MOST_PROCESSES,
+            "OomScoreAdj": _OOM_SCORE,
+            "OomKillDisable": False,
+            "Ulimits": [
+                {"Name": "nofile", "Soft": place.open_files[0], "Hard": place.open_files[1]},
+                {"Name": "core", "Soft": 0, "Hard": 0},
+            ],
+        },
+    }
+
+
+def _device_requests(spec: ReplicaSpec) -> list[dict[str, Any]]:
+    uuids = [device.uuid for device in spec.devices if not device.simulated]
+    if not uuids:
+        return []
+    return [{"Driver": "nvidia", "DeviceIDs": uuids, "Capabilities": [["gpu"]]}]
+
+
+def _mounts(spec: ReplicaSpec, folder: ReplicaFolder) -> list[dict[str, Any]]:
+    mounts = [
+        _bind(str(folder.app), APP, write=True),
+        _bind(str(folder.run), RUN, write=True),
+        _bind(str(folder.tmp), "/tmp", write=True),  # noqa: S108 - the replica's own
+        _bind(str(folder.tmp), "/var/tmp", write=True),  # noqa: S108
+        _bind(str(folder.output), OUTPUT, write=True),
+    ]
+    if spec.sdk_folder:
+        mounts.append(_bind(str(spec.sdk_folder), SDK))
+    return mounts + [_bind(str(mount.source), mount.target) for mount in spec.mounts]
+
+
+def _bind(source: str, target: str, *, write: bool = False) -> dict[str, Any]:
+    return {
+        "Type": "bind",
+        "Source": source,
+        "Target": target,
+        "ReadOnly": not write,
+        "BindOptions": {"Propagation": "rprivate"},
+    }

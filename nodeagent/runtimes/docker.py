@@ -1,0 +1,163 @@
+"""The Docker runtime: programs in containers of an engine on this machine."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import structlog
+
+from nodeagent.engine.client import EngineError
+from nodeagent.engine.containers import (
+    ImageFacts,
+    containers_of,
+    image_facts,
+    remove_container,
+)
+from nodeagent.folders import ReplicaId
+from nodeagent.runtimes.container import ContainerPlace, container_config, container_name
+from nodeagent.runtimes.interface import Isolation, StartRefused
+from nodeagent.runtimes.launch import limits_of
+from nodeagent.runtimes.records import read_claim
+from nodeagent.runtimes.shims import ShimDriver, is_alive, refuse_unsound
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import Self
+
+    from nodeagent.engine.client import Engine
+    from nodeagent.folders import ReplicaFolder, ReplicaFolders
+    from nodeagent.runtimes.interface import ReplicaSpec
+    from nodeagent.runtimes.launch import Machine
+    from nodeagent.runtimes.launcher import Launcher
+    from nsml.clock import Clock, Offload
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EnginePlace:
+    """Where containers are made: the engine, its API's version, and what they have in common.
+
+    `default_image` is for sessions that name none.
+    """
+
+    engine: Engine
+    api: str
+    container: ContainerPlace
+    default_image: str | None
+
+
+class DockerDriver(ShimDriver):
+    """`RuntimeDriver` over shims that start containers.
+
+    What an earlier agent started in another way it adopts, waits for and stops like its own.
+    """
+
+    def __init__(
+        self,
+        folders: ReplicaFolders,
+        *,
+        machine: Machine,
+        place: EnginePlace,
+        launcher: Launcher,
+        clock: Clock,
+        run: Offload,
+        run_long: Offload,
+    ) -> None:
+        super().__init__(
+            folders,
+            boot_id=machine.boot_id,
+            launcher=launcher,
+            clock=clock,
+            run=run,
+            run_long=run_long,
+        )
+        self._machine = machine
+        self._place = place
+
+    async def __aenter__(self) -> Self:
+        """Also remove the containers of this agent that belong to nothing any more."""
+        await super().__aenter__()
+        try:
+            await self._run_long(self._sweep)
+        except EngineError as error:
+            # Of containers that have ended or are nobody's: the next start removes them.
+            log.warning("containers.not_swept", error=str(error))
+        return self
+
+    async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
+        if spec.isolation is not Isolation.CONTAINER:
+            raise StartRefused(f"isolation {spec.isolation.value!r} is not available on this node")
+        refuse_unsound(spec)
+        if not self._image(spec):
+            raise StartRefused("the session names no image, and this node has no default_image")
+        await self._run(lambda: self._image_facts(spec))
+
+    def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
+        return container_content(spec, folder, self._machine, self._place, self._image_facts(spec))
+
+    async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
+        await super()._clear(replica_id, folder)
+        await self._remove_container(replica_id)
+
+    async def remove(self, replica_id: ReplicaId) -> None:
+        """See `RuntimeDriver.remove`."""
+        await super().remove(replica_id)
+        await self._remove_container(replica_id)
+
+    async def _remove_container(self, replica_id: ReplicaId) -> None:
+        """Delete what is left of a container without processes; `_sweep` gets what stays."""
+        name = container_name(replica_id, self._place.container.mark)
+        try:
+            await self._run_long(lambda: remove_container(self._place.engine, name))
+        except EngineError as error:
+            log.warning("container.not_removed", container=name, error=str(error))
+
+    def _image(self, spec: ReplicaSpec) -> str:
+        return spec.image or self._place.default_image or ""
+
+    def _image_facts(self, spec: ReplicaSpec) -> ImageFacts:
+        try:
+            return image_facts(self._place.engine, self._image(spec))
+        except EngineError as error:
+            raise StartRefused(str(error)) from error
+
+    def _sweep(self) -> None:
+        for found in containers_of(self._place.engine, self._place.container.mark):
+            replica_id = ReplicaId.parse(found.replica)
+            if replica_id is not None and self._is_wanted(self._folders.of(replica_id)):
+                continue
+            log.info("container.swept", container=found.name)
+            remove_container(self._place.engine, found.name)
+
+    def _is_wanted(self, folder: ReplicaFolder) -> bool:
+        """Whether its shim lives, or its end has still to be settled."""
+        claim = read_claim(folder)
+        if claim is None:
+            return False
+        return is_alive(claim, self._machine.boot_id) or not folder.exit.exists()
+
+
+def container_content(
+    spec: ReplicaSpec,
+    folder: ReplicaFolder,
+    machine: Machine,
+    place: EnginePlace,
+    image: ImageFacts,
+) -> dict[str, Any]:
+    """The content of `spec.json` for a container."""
+    config = container_config(
+        spec, folder, place.container, image=image.id, image_environment=image.environment
+    )
+    return {
+        **limits_of(spec, machine),
+        "container": {
+            "socket": os.fspath(place.engine.socket),
+            "api": place.api,
+            "name": container_name(spec.replica_id, place.container.mark),
+            "image": spec.image or place.default_image,
+            "config": config,
+        },
+    }

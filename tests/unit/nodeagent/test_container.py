@@ -1,0 +1,153 @@
+"""The whole configuration of a container: what is not here, a session does not get."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from nodeagent.contained import FIRST_PROGRAM
+from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.runtimes.container import ContainerPlace, container_config, container_name
+from nodeagent.runtimes.interface import DeviceGrant, Isolation, Mount, ReplicaSpec
+
+REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=2, rank=1)
+FOLDER = ReplicaFolder(Path("/agent/replicas") / str(REPLICA))
+PLACE = ContainerPlace(
+    node="alpha", mark="k3jw2x7q", user="1000:1000", open_files=(1024, 524288), network="none"
+)
+SPEC = ReplicaSpec(
+    replica_id=REPLICA,
+    argv=["python", "-u", "main.py", "--name", "a b; rm -rf /"],
+    env={"NSML_SESSION_NAME": "kim/digits/7", "PYTHONPATH": "/app/lib"},
+    mounts=[Mount(source=Path("/agent/datasets/abc"), target="/data/digits")],
+    devices=[
+        DeviceGrant(uuid="GPU-1", minor=0),
+        DeviceGrant(uuid="GPU-2", minor=1),
+        DeviceGrant(uuid="SIM-1", simulated=True),
+    ],
+    isolation=Isolation.CONTAINER,
+    memory_bytes=8 << 30,
+    shm_bytes=2 << 30,
+    cpus=1.5,
+    process_count=500,
+    sdk_folder=Path("/agent/sdk/1"),
+    image="example/torch:2",
+)
+
+
+def bind(source: str, target: str, *, is_read_only: bool) -> dict[str, object]:
+    return {
+        "Type": "bind",
+        "Source": source,
+        "Target": target,
+        "ReadOnly": is_read_only,
+        "BindOptions": {"Propagation": "rprivate"},
+    }
+
+
+def test_the_whole_configuration() -> None:
+    found = container_config(
+        SPEC,
+        FOLDER,
+        PLACE,
+        image="sha256:1234",
+        image_environment={
+            "PATH": "/opt/conda/bin:/usr/bin",
+            "PYTHONPATH": "/image/lib",
+            "NVIDIA_VISIBLE_DEVICES": "all",
+        },
+    )
+    assert found == {
+        "Hostname": "saaaaaaaaaaa-1",
+        "User": "1000:1000",
+        "Image": "sha256:1234",
+        "Entrypoint": ["/bin/sh", "-c", FIRST_PROGRAM, "sh"],
+        "Cmd": ["python", "-u", "main.py", "--name", "a b; rm -rf /"],
+        "WorkingDir": "/app",
+        "Env": [
+            "CUDA_VISIBLE_DEVICES=GPU-1,GPU-2,SIM-1",
+            "HOME=/tmp",
+            "LOGNAME=nsml",
+            "NSML_ATTEMPT=2",
+            "NSML_DATASET_PATH=/data/digits",
+            "NSML_ISOLATION=container",
+            "NSML_RANK=1",
+            f"NSML_REPLICA={REPLICA}",
+            "NSML_RUN_DIR=/nsml",
+            f"NSML_SESSION_ID={REPLICA.session_id}",
+            "NSML_SESSION_NAME=kim/digits/7",
+            "NVIDIA_VISIBLE_DEVICES=GPU-1,GPU-2",
+            "PATH=/opt/conda/bin:/usr/bin",
+            "PYTHONPATH=/sdk:/app/lib",
+            "PYTHONUNBUFFERED=1",
+            "TINI_KILL_PROCESS_GROUP=1",
+            "TMPDIR=/tmp",
+            "USER=nsml",
+        ],
+        "Labels": {
+            "nsml.agent": "k3jw2x7q",
+            "nsml.node": "alpha",
+            "nsml.replica": str(REPLICA),
+        },
+        "StopSignal": "SIGTERM",
+        "Healthcheck": {"Test": ["NONE"]},
+        "AttachStdin": False,
+        "AttachStdout": False,
+        "AttachStderr": False,
+        "OpenStdin": False,
+        "Tty": False,
+        "HostConfig": {
+            "Init": True,
+            "AutoRemove": False,
+            "RestartPolicy": {"Name": "no"},
+            "LogConfig": {"Type": "none", "Config": {}},
+            "Privileged": False,
+            "CapAdd": [],
+            "CapDrop": ["ALL"],
+            "SecurityOpt": ["no-new-privileges"],
+            "ReadonlyRootfs": True,
+            "NetworkMode": "none",
+            "IpcMode": "private",
+            "PidMode": "",
+            "UTSMode": "",
+            "CgroupnsMode": "private",
+            "PublishAllPorts": False,
+            "Devices": [],
+            "DeviceRequests": [
+                {"Driver": "nvidia", "DeviceIDs": ["GPU-1", "GPU-2"], "Capabilities": [["gpu"]]}
+            ],
+            "Mounts": [
+                bind(f"{FOLDER.path}/app", "/app", is_read_only=False),
+                bind(f"{FOLDER.path}/run", "/nsml", is_read_only=False),
+                bind(f"{FOLDER.path}/tmp", "/tmp", is_read_only=False),
+                bind(f"{FOLDER.path}/tmp", "/var/tmp", is_read_only=False),
+                bind(f"{FOLDER.path}/output", "/.nsml/output", is_read_only=False),
+                bind("/agent/sdk/1", "/sdk", is_read_only=True),
+                bind("/agent/datasets/abc", "/data/digits", is_read_only=True),
+            ],
+            "ShmSize": 2 << 30,
+            "Memory": 8 << 30,
+            "MemorySwap": 8 << 30,
+            "NanoCpus": 1_500_000_000,
+            "PidsLimit": 500,
+            "OomScoreAdj": 500,
+            "OomKillDisable": False,
+            "Ulimits": [
+                {"Name": "nofile", "Soft": 1024, "Hard": 524288},
+                {"Name": "core", "Soft": 0, "Hard": 0},
+            ],
+        },
+    }
+
+
+def test_no_device_is_given_that_is_not_granted() -> None:
+    bare = ReplicaSpec(replica_id=REPLICA, argv=["true"], isolation=Isolation.CONTAINER)
+    found = container_config(
+        bare, FOLDER, PLACE, image="i", image_environment={"NVIDIA_VISIBLE_DEVICES": "all"}
+    )
+    assert found["HostConfig"]["DeviceRequests"] == []
+    assert "NVIDIA_VISIBLE_DEVICES=void" in found["Env"]
+    assert found["HostConfig"]["PidsLimit"] > 0
+
+
+def test_two_agents_on_one_engine_do_not_share_a_name() -> None:
+    assert container_name(REPLICA, "one") != container_name(REPLICA, "two")
