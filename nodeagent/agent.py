@@ -20,12 +20,13 @@ from typing import NoReturn
 
 import structlog
 
+from nodeagent.addresses import is_port_free
 from nodeagent.checkpoints import Uploads
 from nodeagent.config import Settings, SettingsError, read_settings
 from nodeagent.control import Control, WrongPlatform
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
-from nodeagent.hooks import CodeHook, DataHook, Hook
+from nodeagent.hooks import CodeHook, DataHook, Hook, PortHook
 from nodeagent.ingest import Collection, Ingest
 from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link import Link
@@ -189,6 +190,9 @@ class Agent:
     def _place(self) -> Place:
         parts = self._parts
         hooks: list[Hook] = [DataHook(self._datasets), CodeHook(self._bundles, parts.run_long)]
+        if parts.has_sockets:
+            # first: it costs nothing, and an attempt that it ends should have cost nothing
+            hooks.insert(0, PortHook(self._gangs_before, is_port_free, parts.run))
         return Place(
             runtime=parts.runtime,
             hooks=[*hooks, *parts.hooks],
@@ -205,6 +209,9 @@ class Agent:
             run=parts.run,
             run_long=parts.run_long,
         )
+
+    def _gangs_before(self, replica_id: ReplicaId) -> list[ReplicaId]:
+        return self._replicas.gangs_before(replica_id)
 
     def _grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
         missing = [uuid for uuid in uuids if uuid not in self._machine.grants]

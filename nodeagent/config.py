@@ -44,7 +44,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """PEM of the certificate's key."""
 
     host: str = ""
-    """Name or address under which other nodes reach this one; empty: the host name."""
+    """Name or address under which other nodes reach this one; empty: the address from which it reaches
+    the control plane, or which leads out of the machine."""
 
     pod: str = ""
     """Nodes with the same pod share a fast network."""

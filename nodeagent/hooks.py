@@ -1,5 +1,6 @@
 """The steps before a replica's program starts: each safe alone, and to be repeated.
 
+port    of a gang: the port at which others find the replica is free
 data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
 code    a working copy of the bundle is in app/
 python  the environment that the code's requirements ask for exists
@@ -11,8 +12,7 @@ import os
 import re
 import shutil
 import threading
-import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -23,6 +23,8 @@ from nodeagent.builds import EnvironmentFailed
 from nodeagent.datasets import Trees
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.gangs import gang_variables, own_port
+from nodeagent.outbox import replica_of
 from nodeagent.preparation import PreparationLog
 from nodeagent.requirements import Requirements, read_requirements
 from nodeagent.runtimes.interface import DeviceGrant, Mount, PythonEnvironment
@@ -33,8 +35,6 @@ from nsml.content.errors import ContentError
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
-_FIRST_PORT = 20_000
-_PORTS = 10_000
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
 
@@ -166,6 +166,38 @@ def _not_honoured(wanted: Requirements) -> list[str]:
     return notes
 
 
+class PortHook:
+    """The port at which a replica of a gang may listen is nobody's.
+
+    `earlier` gives the replicas of this node that began before the given one and have not ended:
+    theirs may be taken without anybody listening there yet.
+    """
+
+    def __init__(
+        self,
+        earlier: Callable[[ReplicaId], Iterable[ReplicaId]],
+        is_free: Callable[[int], bool],
+        run: Offload,
+    ) -> None:
+        self._earlier = earlier
+        self._is_free = is_free
+        self._run = run
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """Gangs: the others would meet nobody, or a stranger."""
+        return spec.replica_count > 1
+
+    async def prepare(self, draft: Draft) -> None:
+        """Look; a further attempt has other ports."""
+        replica = replica_of(draft.assignment.replica)
+        port = own_port(replica)
+        holder = next((one for one in self._earlier(replica) if own_port(one) == port), None)
+        if holder is not None or not await self._run(partial(self._is_free, port)):
+            whose = "another program" if holder is None else "another gang"
+            text = f"port {port} of the node, at which its gang would meet, is taken by {whose}"
+            raise PreparationFailed(sessions.CAUSE_PORT_TAKEN, text)
+
+
 def _calls_python(spec: sessions.SessionSpec) -> bool:
     return not spec.argv or _PYTHON.fullmatch(spec.argv[0]) is not None
 
@@ -183,24 +215,14 @@ def environment_of(
     """The variables that tell a program who it is; the runtime adds folders and devices."""
     hosts = list(assignment.hosts) or ["127.0.0.1"]
     world = max(len(hosts), assignment.spec.replica_count, 1)
-    port = master_port(replica)
-    ports = ",".join(str(port + rank) for rank in range(world))
     names = [dataset_name(dataset) for dataset in assignment.spec.datasets]
     env = dict(assignment.spec.environment)
     env.update(
         {
             "NSML_SESSION_NAME": assignment.session_name,
-            "NSML_WORLD_SIZE": str(world),
             "NSML_GPU_NUM": str(len(grants)),
             "NSML_DATASET_NAME": os.pathsep.join(names),
-            "NSML_PARALLEL_WORLD": ",".join(hosts),
-            "NSML_PARALLEL_PORTS": ports,
-            "MASTER_ADDR": hosts[0] if world > 1 else "127.0.0.1",
-            "MASTER_PORT": str(port),
-            "RANK": str(replica.rank),
-            "WORLD_SIZE": str(world),
-            "LOCAL_RANK": "0",
-            "NODE_RANK": str(replica.rank),
+            **gang_variables(replica, hosts, world),
         }
     )
     simulated = [grant.uuid for grant in grants if grant.simulated]
@@ -208,11 +230,6 @@ def environment_of(
         env["NSML_DEVICES"] = ",".join(simulated)
         env["NSML_SIMULATED"] = "1"
     return env
-
-
-def master_port(replica: ReplicaId) -> int:
-    """The same port for all replicas of an attempt, below those that the system gives away."""
-    return _FIRST_PORT + zlib.crc32(f"{replica.session_id}.{replica.attempt}".encode()) % _PORTS
 
 
 def dataset_name(dataset: sessions.DatasetReference) -> str:

@@ -17,6 +17,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from nodeagent.addresses import reachable_host
 from nodeagent.config import Settings, SettingsError
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolders
@@ -227,7 +228,7 @@ async def _devices(probe: DeviceProbe) -> Devices:
 def _machine(settings: Settings, facts: HostFacts, isolation: Isolation, found: Devices) -> Machine:
     return Machine(
         boot_id=facts.boot_id,
-        host=settings.host or facts.host,
+        host=settings.host or reachable_host(settings.server, facts.host),
         isolation=isolation,
         devices=[_message(device) for device in found.devices],
         grants={device.uuid: _grant(device) for device in found.devices},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from itertools import takewhile
 from typing import Protocol, Self
 
 import structlog
@@ -82,6 +83,15 @@ class Replicas:
             report_of(replica_id, pb.REPLICA_PHASE_PREPARING, at=at) for replica_id in self._waiting
         ]
         return [*(runner.report() for runner in self._runners.values()), *waiting]
+
+    def gangs_before(self, replica_id: ReplicaId) -> list[ReplicaId]:
+        """Replicas of gangs that began before this one and have not ended."""
+        earlier = takewhile(lambda one: one.replica_id != replica_id, self._runners.values())
+        return [
+            one.replica_id
+            for one in earlier
+            if one.is_running and one.assignment.spec.replica_count > 1
+        ]
 
     def running(self) -> list[Runner]:
         """Those that hold their devices."""

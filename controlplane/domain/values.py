@@ -49,11 +49,17 @@ class Cause(enum.StrEnum):
     GANG_MEMBER_FAILED = "GANG_MEMBER_FAILED"
     PREEMPTED = "PREEMPTED"
     LIMIT_EXCEEDED = "LIMIT_EXCEEDED"
+    PORT_TAKEN = "PORT_TAKEN"
 
     @property
     def is_platforms_fault(self) -> bool:
         """True when the program did nothing wrong: such an attempt is repeated if retries are left."""
         return self in {Cause.NODE_LOST, Cause.LOST_AFTER, Cause.PREEMPTED}
+
+    @property
+    def may_not_recur(self) -> bool:
+        """True when nothing ran, and the next attempt may have what this one could not."""
+        return self in {Cause.DATA_FAILED, Cause.PORT_TAKEN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -163,7 +163,7 @@ def _asked_to_stop(session: Session) -> bool:
 
 def _is_bad(session: Session, end: End) -> bool:
     """Whether the attempt got nowhere through no fault of its program."""
-    if end.cause is Cause.DATA_FAILED:
+    if end.cause.may_not_recur:
         return True
     if end.cause not in {Cause.NODE_LOST, Cause.LOST_AFTER}:
         return False
@@ -177,7 +177,7 @@ def _is_bad(session: Session, end: End) -> bool:
 
 def _is_repeated(session: Session, end: End) -> bool:
     """Whether another attempt follows (or a person must look, when too many were bad)."""
-    if end.cause is Cause.DATA_FAILED:
+    if end.cause.may_not_recur:
         return True
     repeats = sum(1 for attempt in session.attempts if attempt.cause.is_platforms_fault)
     return end.cause.is_platforms_fault and repeats <= session.spec.retry_count

@@ -44,6 +44,7 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_GANG_MEMBER_FAILED: _ClassVar[Cause]
     CAUSE_PREEMPTED: _ClassVar[Cause]
     CAUSE_LIMIT_EXCEEDED: _ClassVar[Cause]
+    CAUSE_PORT_TAKEN: _ClassVar[Cause]
 SESSION_STATE_UNSPECIFIED: SessionState
 SESSION_STATE_QUEUED: SessionState
 SESSION_STATE_PREPARING: SessionState
@@ -70,6 +71,7 @@ CAUSE_LOST_AFTER: Cause
 CAUSE_GANG_MEMBER_FAILED: Cause
 CAUSE_PREEMPTED: Cause
 CAUSE_LIMIT_EXCEEDED: Cause
+CAUSE_PORT_TAKEN: Cause
 
 class DatasetReference(_message.Message):
     __slots__ = ("name", "version", "digest")

@@ -80,6 +80,7 @@ _CAUSE_WORDS: Mapping[int, str] = {
     sessions_pb2.CAUSE_GANG_MEMBER_FAILED: "gang member failed",
     sessions_pb2.CAUSE_PREEMPTED: "preempted",
     sessions_pb2.CAUSE_LIMIT_EXCEEDED: "over its limit",
+    sessions_pb2.CAUSE_PORT_TAKEN: "port taken",
 }
 
 

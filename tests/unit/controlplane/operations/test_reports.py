@@ -225,16 +225,17 @@ def test_a_gang_that_lost_a_node_is_repeated() -> None:
     assert (again.state, again.stop) == ("QUEUED", None)
 
 
-def test_three_bad_attempts_are_held() -> None:
+@pytest.mark.parametrize("cause", ["DATA_FAILED", "PORT_TAKEN"])
+def test_three_bad_attempts_are_held(cause: str) -> None:
     one = session()
     script = Script(node("a"), one)
     for attempt in (1, 2):
         assert script.place(one, ("a", "a-0"))
-        after = script.say(one, "FINALIZED", cause="DATA_FAILED", attempt=attempt)
+        after = script.say(one, "FINALIZED", cause=cause, attempt=attempt)
         assert (after.state, after.not_before) == ("QUEUED", script.now + BACKOFF_S * attempt)
     script.place(one, ("a", "a-0"))
-    after = script.say(one, "FINALIZED", cause="DATA_FAILED", attempt=3)
-    assert (after.state, after.end.cause, script.held("a")) == ("HELD", Cause.DATA_FAILED, 0)
+    after = script.say(one, "FINALIZED", cause=cause, attempt=3)
+    assert (after.state, after.end.cause, script.held("a")) == ("HELD", Cause(cause), 0)
 
 
 def test_a_good_run_forgives_bad_attempts() -> None:

@@ -1,0 +1,61 @@
+"""This machine in its network: what others reach it by, and which of its ports are taken."""
+
+from __future__ import annotations
+
+import errno
+import socket
+from contextlib import closing, suppress
+
+from nsml.client.contexts import is_local, split_server
+
+_ELSEWHERE = (("192.0.2.1", 9), ("2001:db8::1", 9))
+"""Addresses of documentation: nothing is sent there; the system only says which way it would go."""
+
+
+def reachable_host(server: str, host_name: str) -> str:
+    """The address by which other nodes reach this machine, as far as it can tell.
+
+    That from which it reaches the control plane: names of hosts need not resolve elsewhere. Where
+    that is on this machine, the one that leads out of it; `host_name` where none does.
+    """
+    if not is_local(server):
+        address = _own_address(*split_server(server))
+        if address:
+            return address
+    return next(filter(None, (_own_address(*place) for place in _ELSEWHERE)), host_name)
+
+
+def is_port_free(port: int) -> bool:
+    """Whether nobody listens at a TCP port of this machine, at any of its addresses."""
+    for family, everywhere in ((socket.AF_INET6, "::"), (socket.AF_INET, "0.0.0.0")):  # noqa: S104
+        with suppress(OSError):  # a machine without IPv6 has no such sockets
+            probe = socket.socket(family, socket.SOCK_STREAM)
+            with closing(probe):
+                # as programs do that meet there: what lingers of a closed connection is no obstacle
+                probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                if family == socket.AF_INET6:
+                    probe.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+                if not _is_bindable(probe, everywhere, port):
+                    return False
+    return True
+
+
+def _is_bindable(probe: socket.socket, host: str, port: int) -> bool:
+    try:
+        probe.bind((host, port))
+        probe.listen(1)
+    except OSError as error:
+        return error.errno != errno.EADDRINUSE
+    return True
+
+
+def _own_address(host: str, port: int) -> str:
+    """From which a datagram to there would leave; empty when there is no way, or only a local one."""
+    with suppress(OSError):
+        for family, _, _, _, address in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM):
+            with suppress(OSError), closing(socket.socket(family, socket.SOCK_DGRAM)) as probe:
+                probe.connect(address)
+                own = str(probe.getsockname()[0])
+                if not is_local(f"[{own}]:1" if ":" in own else f"{own}:1"):
+                    return own
+    return ""

@@ -1,0 +1,116 @@
+"""`examples/distributed` on two agents: it trains together, and it ends together."""
+
+from __future__ import annotations
+
+import csv
+import io
+import os
+import re
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.platform import ROOT, Platform
+from tests.e2e.nemesis import ENDED
+from tests.e2e.programs import wait_for
+
+EXAMPLE = ROOT / "examples/distributed"
+EPOCHS = 6
+
+
+@pytest.fixture(scope="module")
+def platform() -> Iterator[Platform]:
+    with Platform(simulate_gpus=1, options=["--listen", "127.0.0.1:0"]) as running:
+        running.nsml("dataset", "push", "digits", str(ROOT / "examples/digits/data"))
+        made = running.nsml("admin", "join-token")
+        told = re.search(r"nsml join (\S+) --token TOKEN", made.stderr)
+        assert told, made.stderr
+        second = running.folder / "second"
+        place = ("--data", str(second))
+        joining = ("--token", "-", "--name", "second", "--simulate-gpus", "1", *place)
+        running.nsml("join", told[1], *joining, stdin=made.stdout, timeout_s=120)
+        yield running
+        running.nsml("down", "-y", *place, timeout_s=120)
+
+
+def submit(platform: Platform, args: str) -> str:
+    options = ("-o", "name", "-d", "digits", "-g", "1", "--nodes", "2", "--grace", "5s")
+    done = platform.nsml("run", *options, "-a", args, cwd=EXAMPLE, timeout_s=120)
+    return done.stdout.strip()
+
+
+def item(platform: Platform, name: str) -> dict:
+    return next(one for one in platform.json("ps", "-a")["items"] if one["name"] == name)
+
+
+def ended(platform: Platform, name: str) -> dict:
+    return wait_for(
+        lambda: (now := item(platform, name))["state"] in ENDED and now,
+        timeout_s=240,  # the environment is made first
+        what=f"{name} ended",
+    )
+
+
+def log(platform: Platform, name: str, rank: int) -> str:
+    return platform.nsml("logs", name, "--rank", str(rank), check=False).stdout
+
+
+def test_two_replicas_train_one_network(platform):
+    name = submit(platform, f"--epochs {EPOCHS}")
+    end = ended(platform, name)
+    logs = [log(platform, name, rank) for rank in (0, 1)]
+    assert end["state"] == "SUCCEEDED", (end, logs)
+    assert len({replica["node"] for replica in end["replicas"]}) == 2
+    digests = [re.findall(r"all 2 replicas hold the same weights, (\w+)", text) for text in logs]
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 1
+    losses = [re.findall(r"loss of all ([\d.]+)", text) for text in logs]
+    assert losses[0] == losses[1], "the reduced loss is one number"
+
+    def events(metric: str) -> list[dict]:
+        text = platform.nsml("events", name, metric, "-o", "csv").stdout
+        return list(csv.DictReader(io.StringIO(text)))
+
+    assert [(row["rank"], float(row["step"])) for row in events("train/loss")] == [
+        ("0", step) for step in range(1, EPOCHS + 1)
+    ]
+    assert {row["rank"] for row in events("seconds/reduce")} == {"0", "1"}
+
+
+@pytest.mark.parametrize("victim", [0, 1])
+def test_a_gang_of_which_one_is_killed_ends_as_one(platform, victim):
+    name = submit(platform, "--epochs 100000 --pause-s 0.01")
+    wait_for(
+        lambda: all("epoch   3/" in log(platform, name, rank) for rank in (0, 1)),
+        timeout_s=240,
+        what="both train",
+    )
+    session = platform.nsml("getid", name).stdout.strip()
+    pids = {rank: program_of(session, rank) for rank in (0, 1)}
+    os.kill(pids[victim], signal.SIGKILL)
+    killed_at = time.monotonic()
+    wait_for(
+        lambda: not any(Path(f"/proc/{pid}").exists() for pid in pids.values()),
+        what="both are gone",
+    )
+    print(f"both were gone {time.monotonic() - killed_at:.3f} s after one was killed")
+    end = ended(platform, name)
+    assert (end["state"], end["end"]["cause"]) == ("FAILED", "PROGRAM_FAILED"), end
+    assert (end["end"]["rank"], end["end"]["exit_code"]) == (victim, 128 + signal.SIGKILL)
+    assert end["attempt"] == 1
+
+
+def program_of(session: str, rank: int) -> int:
+    """The process of the training program itself, told by its environment."""
+    mark = f"NSML_REPLICA={session}.1.{rank}".encode()
+    for folder in Path("/proc").glob("[0-9]*"):
+        try:
+            is_python = b"main.py" in (folder / "cmdline").read_bytes().split(b"\0")
+            if is_python and mark in (folder / "environ").read_bytes().split(b"\0"):
+                return int(folder.name)
+        except OSError:
+            continue
+    raise AssertionError(f"no program of rank {rank}")
