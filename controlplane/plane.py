@@ -22,6 +22,7 @@ from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.ordering import Ordering
 from controlplane.loops.scheduling import Scheduling
+from controlplane.loops.upkeep import Upkeep
 from controlplane.operations import records
 from controlplane.operations.changing import SessionWriter
 from controlplane.operations.checkpoints import Checkpoints
@@ -33,6 +34,7 @@ from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Listings
+from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
 from controlplane.operations.remove import Remover
@@ -175,6 +177,9 @@ class ControlPlane:
             store=store, state=self.state, clock=clock, leader=self._leader_address
         )
         self.contacts = Contacts(state=self.state, clock=clock)
+        self.keeper = NodeKeeper(
+            state=self.state, committer=self.committer, contacts=self.contacts, clock=clock
+        )
         self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
         self.references = References(state=self.state, history=history)
         self.content = Content(objects=on.objects, history=history, state=self.state, run=on.run)
@@ -201,6 +206,7 @@ class ControlPlane:
         loops = (
             self.scheduling,
             Ordering(state=self.state, contacts=self.contacts),
+            Upkeep(state=self.state, keeper=self.keeper, clock=on.clock),
             Exporting(state=self.state, exporter=exporter, clock=on.clock),
             Liveness(
                 state=self.state,
@@ -294,6 +300,8 @@ class ControlPlane:
                 state=self.state,
                 committer=self.committer,
                 contacts=self.contacts,
+                keeper=self.keeper,
+                rights=rights,
                 clock=on.clock,
                 cluster_id=self.cluster_id,
             ),
@@ -316,7 +324,11 @@ class ControlPlane:
             leader=lambda: self.leading.leader,
         )
         return NodeServicer(
-            state=self.state, history=self._on.history, contacts=self.contacts, facts=facts
+            state=self.state,
+            history=self._on.history,
+            contacts=self.contacts,
+            keeper=self.keeper,
+            facts=facts,
         )
 
     def _accounts(self) -> AccountServicer:

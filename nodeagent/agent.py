@@ -139,7 +139,8 @@ class Agent:
             host=machine.host,
             owner=self._settings.owner,
             device_note=machine.device_note,
-            highest_term=self._replicas.highest_term,
+            highest_term=self._replicas.highest[0],
+            highest_revision=self._replicas.highest[1],
             replicas=self._replicas.reports(),
             cluster_id=self._cluster_id,
         )
@@ -151,6 +152,9 @@ class Agent:
         if not self._cluster_id:
             await self._parts.run(partial(self._parts.journal.join, answer.cluster_id))
             self._cluster_id = answer.cluster_id
+        if answer.starts_anew:
+            log.warning("agent.starts_anew", highest=self._replicas.highest)
+            await self._replicas.start_anew()
         self.contact()
         await self._parts.run(self._write_ready)
 

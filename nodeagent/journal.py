@@ -96,6 +96,11 @@ class Journal:
         with self._durably() as connection:
             _set(connection, "highest", f"{term} {revision}")
 
+    def start_anew(self) -> None:
+        """Obey orders of any position again; on disk when this returns."""
+        with self._durably() as connection:
+            _set(connection, "highest", "0 0")
+
     def cursors(self, replica_id: ReplicaId) -> dict[StreamId, Cursor]:
         """How far each stream of a replica is acknowledged."""
         query = "SELECT channel, writer, last, offset FROM cursors WHERE replica = ?"

@@ -12,7 +12,7 @@ import structlog
 from nodeagent.assignments import keep_assignment, read_assignment
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.outbox import replica_message, replica_of
-from nodeagent.reports import exit_of, report_of
+from nodeagent.reports import exit_of, exit_without_start, report_of
 from nodeagent.runner import Place, Runner
 from nodeagent.runtimes.interface import ReplicaFacts, ReplicaState
 from nsml.concurrency import TaskGroup
@@ -34,6 +34,10 @@ class Memory(Protocol):
 
     def obey(self, term: int, revision: int) -> None:
         """Remember it, on disk."""
+        ...
+
+    def start_anew(self) -> None:
+        """Obey orders of any position again; on disk."""
         ...
 
     def forget(self, replica_id: ReplicaId) -> None:
@@ -72,9 +76,14 @@ class Replicas:
         await self._group.__aexit__(None, None, None)
 
     @property
-    def highest_term(self) -> int:
-        """The highest term that was ever obeyed."""
-        return self._highest[0]
+    def highest(self) -> Position:
+        """Of the newest orders that were ever obeyed."""
+        return self._highest
+
+    async def start_anew(self) -> None:
+        """Forget how new the orders were that were obeyed: their history is no more."""
+        await self._place.run(self._memory.start_anew)
+        self._highest = (0, 0)
 
     def reports(self) -> list[pb.ReplicaReport]:
         """Where every replica is, also those that wait for orders to begin."""
@@ -130,7 +139,7 @@ class Replicas:
             if replica_id not in self._runners
         }
         try:
-            await self._place.run(lambda: self._persist(position, begun))
+            await self._place.run(lambda: self._persist(position, begun | self._told(listed)))
         except OSError:
             await self._end_others(listed)
             raise
@@ -140,10 +149,21 @@ class Replicas:
         await self._end_others(listed)
         return True
 
-    def _persist(self, position: Position, begun: Mapping[ReplicaId, pb.Assignment]) -> None:
+    def _told(self, listed: Mapping[ReplicaId, pb.Assignment]) -> dict[ReplicaId, pb.Assignment]:
+        """Those that are to be stopped as they do not know yet: the next agent must know why they ended."""
+        return {
+            replica_id: assignment
+            for replica_id, assignment in listed.items()
+            if assignment.HasField("stop")
+            and (runner := self._runners.get(replica_id)) is not None
+            and runner.is_running
+            and runner.stop_order != assignment.stop
+        }
+
+    def _persist(self, position: Position, news: Mapping[ReplicaId, pb.Assignment]) -> None:
         if position != self._highest:
             self._memory.obey(*position)
-        for replica_id, assignment in begun.items():
+        for replica_id, assignment in news.items():
             keep_assignment(self._folders.of(replica_id), assignment)
 
     async def _end_others(self, listed: Mapping[ReplicaId, pb.Assignment]) -> None:
@@ -159,6 +179,13 @@ class Replicas:
         for replica_id in sorted(self._waiting.keys() - listed.keys()):
             del self._waiting[replica_id]
             await self._place.runtime.remove(replica_id)
+            # A node that must end what it has before it is given more waits for this word.
+            self._place.outbox.put(replica_id, self._never_begun(replica_id))
+
+    def _never_begun(self, replica_id: ReplicaId) -> pb.ReplicaReport:
+        at = self._place.clock.time()
+        end = exit_without_start(sessions.CAUSE_NODE_LOST, "it never began", at=at)
+        return report_of(replica_id, pb.REPLICA_PHASE_FINALIZED, at=at, end=end)
 
     async def _adopt(self, facts: ReplicaFacts) -> None:
         """A replica that never began waits for orders: its devices may be somebody else's by now."""

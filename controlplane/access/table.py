@@ -94,7 +94,12 @@ _DATASETS = {
 
 _NODES = {
     "ListNodes": Row(Door.USER, "Names of invisible sessions are left out."),
-    "GetCluster": Row(Door.USER, "Sums only."),
+    "GetNode": Row(Door.USER, "Names of invisible sessions are left out, and counted."),
+    "DrainNode": Row(Door.ADMIN, "No rule beyond the door."),
+    "ResumeNode": Row(Door.ADMIN, "No rule beyond the door."),
+    "FenceNode": Row(Door.ADMIN, "No rule beyond the door."),
+    "RemoveNode": Row(Door.ADMIN, "No rule beyond the door."),
+    "GetCluster": Row(Door.USER, "Sums only, and why nodes take nothing."),
 }
 
 _ACCOUNTS = {

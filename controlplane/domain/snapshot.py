@@ -31,7 +31,7 @@ class NodeCapacity:
     @property
     def takes_sessions(self) -> bool:
         """Whether anything may be placed here now."""
-        return not (self.is_silent or self.node.draining)
+        return not (self.is_silent or self.node.closed_by)
 
     @property
     def whole_free_devices(self) -> int:

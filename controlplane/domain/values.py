@@ -281,6 +281,67 @@ class Session:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Drain:
+    """An administrator's word that a node takes nothing new.
+
+    What runs there ends by itself, or is moved from `move_at` (Unix seconds) on; 0: never.
+    """
+
+    asked_by: str = ""
+    reason: str = ""
+    asked_at: float = 0.0
+    move_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fence:
+    """An administrator's word that what a node ran in the boot `boot_id` is gone.
+
+    It stands until the machine was started again, or its agent has ended all that it still ran.
+    """
+
+    boot_id: str
+    asked_by: str = ""
+    reason: str = ""
+    asked_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hold:
+    """A node obeyed orders, or runs replicas, that this store never had: it was restored from a copy.
+
+    Nothing is started, stopped or given up there until an administrator has lifted it.
+
+    Attributes:
+        term, revision: of the newest orders that its agent obeyed.
+        replicas: which run there and were never placed there: session id, attempt, rank.
+        lifted_by: the administrator who said that these may be stopped, and those orders forgotten.
+    """
+
+    found_at: float = 0.0
+    term: int = 0
+    revision: int = 0
+    replicas: frozenset[tuple[str, int, int]] = frozenset()
+    lifted_by: str = ""
+
+    @property
+    def stands(self) -> bool:
+        """Whether nothing may be ordered there."""
+        return not self.lifted_by
+
+    @property
+    def is_of_orders(self) -> bool:
+        """Whether its agent obeyed what this store never had: that does not end by itself."""
+        return bool(self.term or self.revision)
+
+    def covers(self, other: Hold) -> bool:
+        """Whether nothing in `other` goes beyond what is known here."""
+        return (other.term, other.revision) <= (self.term, self.revision) and (
+            other.replicas <= self.replicas
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
     """A machine as it registered last. `capacity` is what sessions may use in sum."""
 
@@ -294,9 +355,20 @@ class Node:
     host: str = ""
     owner: str = ""
     device_note: str = ""
-    draining: bool = False
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
+    drain: Drain | None = None
+    fence: Fence | None = None
+    hold: Hold | None = None
+
+    @property
+    def closed_by(self) -> str:
+        """Why it takes no sessions, beside silence: "fenced", "held", "drained"; "" when it does."""
+        if self.fence is not None:
+            return "fenced"
+        if self.hold is not None:
+            return "held"
+        return "drained" if self.drain is not None else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

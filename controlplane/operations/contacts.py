@@ -35,6 +35,9 @@ class Link:
         wants_orders: its allocation changed.
         tunnels: those that the agent is to dial.
         ordered: what it was last told to run: session id, attempt, rank.
+        owed: replicas that run there and should not: the node takes no sessions before they ended.
+        starts_anew: the agent must forget how new the orders were that it obeyed, and has not yet
+            said that it obeys ours.
         failure: set when the stream must end.
         turn: held while what the agent said of its devices is written.
     """
@@ -45,6 +48,8 @@ class Link:
         self.wants_orders = True
         self.tunnels: list[TunnelOrder] = []
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()
+        self.owed: set[tuple[str, int, int]] = set()
+        self.starts_anew = False
         self.failure: NsmlError | None = None
         self.turn = asyncio.Lock()
         self._wake = asyncio.Event()

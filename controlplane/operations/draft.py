@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from controlplane.domain.snapshot import NodeRemoved
 from controlplane.domain.values import Allocation
 from controlplane.operations import records
 from controlplane.store.interface import (
@@ -47,7 +48,7 @@ class Draft:
         self._base = base
         self._sessions: dict[str, Session | Removed] = {}
         self._allocations: dict[str, Allocation] = {}
-        self._nodes: dict[str, Node] = {}
+        self._nodes: dict[str, Node | NodeRemoved] = {}
         self.written: dict[bytes, Session | Allocation] = {}
 
     def session(self, session_id: str) -> Session | None:
@@ -71,7 +72,7 @@ class Draft:
         """A node as it would be."""
         found = self._nodes.get(name)
         if found is not None:
-            return found
+            return None if isinstance(found, NodeRemoved) else found
         if self._base is not None:
             return self._base.node(name)
         stored = self.state.nodes.get(name)
@@ -80,6 +81,10 @@ class Draft:
     def put_node(self, node: Node) -> None:
         """Write a node."""
         self._nodes[node.name] = node
+
+    def remove_node(self, name: str) -> None:
+        """Delete a node. Its allocation stays: the next orders for its name must be newer ones."""
+        self._nodes[name] = NodeRemoved(name=name)
 
     def allocation(self, node: str) -> Allocation:
         """What the node would run; empty when there is no record."""
@@ -153,7 +158,11 @@ class Draft:
             self.written[value] = allocation
             yield Put(key=records.allocation_key(name), value=value)
         for name, node in self._nodes.items():
-            yield Put(key=records.node_key(name), value=records.encode_node(node))
+            key = records.node_key(name)
+            if isinstance(node, NodeRemoved):
+                yield Delete(key=key)
+            else:
+                yield Put(key=key, value=records.encode_node(node))
 
     def applied(self, revision: int) -> None:
         """Tell what is live that the transaction was committed at `revision`."""
@@ -165,5 +174,8 @@ class Draft:
                 self.state.put_session(entry, revision)
         for allocation in self._allocations.values():
             self.state.put_allocation(allocation, revision)
-        for node in self._nodes.values():
-            self.state.put_node(node, revision)
+        for name, node in self._nodes.items():
+            if isinstance(node, NodeRemoved):
+                self.state.delete(records.node_key(name), revision)
+            else:
+                self.state.put_node(node, revision)

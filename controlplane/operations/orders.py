@@ -45,7 +45,10 @@ def replicas_of(held: Iterable[AllocatedReplica]) -> frozenset[tuple[str, int, i
 
 
 def orders_for(state: LiveState, node: str) -> Orders | None:
-    """What the node is to run now; None while a session that it holds is not known yet."""
+    """What the node is to run now; None while that is not known, or not to be said: it is held."""
+    known = state.nodes.get(node)
+    if known is not None and known.value.hold is not None and known.value.hold.stands:
+        return None
     stored = state.allocations.get(node)
     if stored is None:
         return Orders(node=node, revision=0, assignments=())

@@ -53,7 +53,7 @@ def _allocate(
 ) -> Allocation | None:
     """The node's allocation with the replicas; None when they do not fit."""
     node = draft.node(name)
-    if node is None or node.draining:
+    if node is None or node.closed_by:
         return None
     held = draft.allocation(name)
     added = tuple(

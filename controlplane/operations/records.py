@@ -17,9 +17,12 @@ from controlplane.domain.values import (
     DatasetVersion,
     Device,
     DeviceShare,
+    Drain,
     End,
     EndedAttempt,
     Exit,
+    Fence,
+    Hold,
     Isolation,
     Keeping,
     KeptLimits,
@@ -452,9 +455,11 @@ def encode_node(node: Node) -> bytes:
         host=node.host,
         owner=node.owner,
         device_note=node.device_note,
-        draining=node.draining,
         registered_at=node.registered_at,
         limits=_kept(node.limits),
+        drain=_drain(node.drain),
+        fence=_fence(node.fence),
+        hold=_hold(node.hold),
     ).SerializeToString()
 
 
@@ -477,9 +482,79 @@ def decode_node(value: bytes) -> Node:
         host=record.host,
         owner=record.owner,
         device_note=record.device_note,
-        draining=record.draining,
         registered_at=record.registered_at,
         limits=_to_kept(record.limits),
+        drain=_to_drain(record),
+        fence=_to_fence(record.fence) if record.HasField("fence") else None,
+        hold=_to_hold(record.hold) if record.HasField("hold") else None,
+    )
+
+
+def _drain(drain: Drain | None) -> pb.DrainRecord | None:
+    if drain is None:
+        return None
+    return pb.DrainRecord(
+        asked_by=drain.asked_by,
+        reason=drain.reason,
+        asked_at=drain.asked_at,
+        move_at=drain.move_at,
+    )
+
+
+def _to_drain(record: pb.NodeRecord) -> Drain | None:
+    if not record.HasField("drain"):
+        return Drain() if record.draining else None
+    drain = record.drain
+    return Drain(
+        asked_by=drain.asked_by,
+        reason=drain.reason,
+        asked_at=drain.asked_at,
+        move_at=drain.move_at,
+    )
+
+
+def _fence(fence: Fence | None) -> pb.FenceRecord | None:
+    if fence is None:
+        return None
+    return pb.FenceRecord(
+        boot_id=fence.boot_id,
+        asked_by=fence.asked_by,
+        reason=fence.reason,
+        asked_at=fence.asked_at,
+    )
+
+
+def _to_fence(record: pb.FenceRecord) -> Fence:
+    return Fence(
+        boot_id=record.boot_id,
+        asked_by=record.asked_by,
+        reason=record.reason,
+        asked_at=record.asked_at,
+    )
+
+
+def _hold(hold: Hold | None) -> pb.HoldRecord | None:
+    if hold is None:
+        return None
+    return pb.HoldRecord(
+        found_at=hold.found_at,
+        term=hold.term,
+        revision=hold.revision,
+        replicas=[
+            pb.HeldReplica(session_id=session_id, attempt=attempt, rank=rank)
+            for session_id, attempt, rank in sorted(hold.replicas)
+        ],
+        lifted_by=hold.lifted_by,
+    )
+
+
+def _to_hold(record: pb.HoldRecord) -> Hold:
+    return Hold(
+        found_at=record.found_at,
+        term=record.term,
+        revision=record.revision,
+        replicas=frozenset((one.session_id, one.attempt, one.rank) for one in record.replicas),
+        lifted_by=record.lifted_by,
     )
 
 

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from controlplane.domain.errors import Denied, StateConflict
+from controlplane.domain.errors import Denied, NotFound, StateConflict
 from controlplane.domain.names import check_node
-from controlplane.domain.values import WHOLE_DEVICE, Cause
+from controlplane.domain.values import WHOLE_DEVICE, Cause, Hold
 from controlplane.operations import silence
 
 if TYPE_CHECKING:
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from controlplane.operations.committer import Committer
     from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.draft import Draft
+    from controlplane.operations.ingest import Rights
+    from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
@@ -24,11 +26,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Registration:
-    """What an agent says first. `replicas` are all that it has."""
+    """What an agent says first.
+
+    `replicas` are all that it has; the highest term and revision are of the newest orders that it obeyed.
+    """
 
     node: Node
     cluster_id: str
     highest_term: int
+    highest_revision: int
     replicas: tuple[Report, ...]
 
 
@@ -49,12 +55,16 @@ class Registrar:
         state: LiveState,
         committer: Committer,
         contacts: Contacts,
+        keeper: NodeKeeper,
+        rights: Rights,
         clock: Clock,
         cluster_id: str,
     ) -> None:
         self._state = state
         self._committer = committer
         self._contacts = contacts
+        self._keeper = keeper
+        self._rights = rights
         self._clock = clock
         self._cluster_id = cluster_id
 
@@ -63,8 +73,9 @@ class Registrar:
 
         Raises:
             Denied: it speaks for another node than its own.
-            StateConflict: it obeyed another platform, or a later leader than us.
+            StateConflict: it obeyed another platform.
             NotLeader: we do not decide.
+            StoreError: what it has cannot be looked up.
         """
         node = check_node(said.node.name)
         if node != caller.node:
@@ -75,15 +86,17 @@ class Registrar:
                 why=f"it obeyed {said.cluster_id}, this is {self._cluster_id}",
                 attempt="a fresh data folder for the agent, if that platform is gone for ever",
             )
-        if said.highest_term > term:
-            raise StateConflict(
-                f"node {node} obeyed a later leader",
-                why=f"term {said.highest_term}, ours is {term}: our store was restored from a copy",
-            )
-        await self._settle(said)
-        await self._committer.decide(lambda draft: silence.put_node(draft, said.node))
+        hold = await self._hold(said, term)
+        await self._settle(said, is_held=hold is not None and hold.stands)
+        owed = {_key(one) for one in said.replicas if not (one.phase.is_gone or self._wants(one))}
+        starts_anew = hold is not None and not hold.stands and hold.is_of_orders
+        await self._committer.decide(
+            partial(_put, node=replace(said.node, hold=hold), is_open=not (owed or starts_anew))
+        )
         self._contacts.unheard -= {node}
-        return self._contacts.connect(node)
+        link = self._contacts.connect(node)
+        link.owed, link.starts_anew = owed, starts_anew
+        return link
 
     async def change_devices(self, link: Link, said: ChangedDevices) -> None:
         """Write what the node offers from now on; nothing once another stream speaks for it.
@@ -110,10 +123,80 @@ class Registrar:
         async with link.turn:  # of two changes the later one stands
             await self._committer.decide(change)
 
-    async def _settle(self, said: Registration) -> None:
-        """Write what it has, and that what it no longer has is lost."""
+    async def ended(self, link: Link, report: Report) -> None:
+        """An agent said where a replica is: the last that should not run may be gone."""
+        if report.phase.is_gone and _key(report) in link.owed:
+            link.owed.discard(_key(report))
+            await self._open(link)
+
+    async def obeyed(self, link: Link) -> None:
+        """An agent said that it obeys our orders."""
+        if link.starts_anew:
+            link.starts_anew = False
+            await self._open(link)
+
+    async def _open(self, link: Link) -> None:
+        stored = self._state.nodes.get(link.node)
+        if stored is None or link.owed or link.starts_anew:
+            return
+        boot_id = stored.value.boot_id
+        await self._committer.decide(
+            lambda draft: silence.open_node(draft, link.node, boot_id=boot_id)
+        )
+
+    async def _hold(self, said: Registration, term: int) -> Hold | None:
+        """What it has that our store never had; None if nothing.
+
+        A later leader's orders are of a lost history only if we can still write, which the
+        registration itself does.
+        """
+        is_beyond = said.highest_term > term or not await self._state.catch_up(
+            said.highest_revision
+        )
+        found = Hold(
+            found_at=self._clock.time(),
+            term=said.highest_term if is_beyond else 0,
+            revision=said.highest_revision if is_beyond else 0,
+            replicas=await self._never_placed(said),
+        )
+        if not (is_beyond or found.replicas):
+            return None
+        known = self._state.nodes.get(said.node.name)
+        before = known.value.hold if known is not None else None
+        if before is not None and not before.stands and before.covers(found):
+            return replace(found, lifted_by=before.lifted_by)
+        return found
+
+    async def _never_placed(self, said: Registration) -> frozenset[tuple[str, int, int]]:
+        """Those that run there, and for which no session of ours was ever placed there."""
+        found = set()
+        for one in said.replicas:
+            if one.phase.is_gone:
+                continue
+            try:
+                await self._rights.check(one.node, one.session_id, one.attempt, one.rank)
+            except NotFound:
+                found.add(_key(one))
+        return frozenset(found)
+
+    def _wants(self, report: Report) -> bool:
+        """Whether the replica is to run there."""
+        session = self._state.session(report.session_id)
+        return session is not None and any(
+            session.attempt == report.attempt
+            and one.rank == report.rank
+            and one.node == report.node
+            and not one.phase.is_gone
+            for one in session.replicas
+        )
+
+    async def _settle(self, said: Registration, *, is_held: bool) -> None:
+        """Write what it has, and that what it no longer has is lost; of a fenced node everything."""
         node = said.node.name
         known = self._state.nodes.get(node)
+        if known is not None and silence.is_fenced(known.value, said.node.boot_id):
+            await self._keeper.end_fenced(known.value)
+            return
         booted = known is not None and known.value.boot_id != said.node.boot_id
         now = self._clock.time()
         proof = silence.Proof(
@@ -137,7 +220,18 @@ class Registrar:
                     reports=reports,
                     proof=proof,
                     unheard=unheard,
+                    is_held=is_held,
                 )
                 for session_id, reports in by_session.items()
             ]
         )
+
+
+def _put(draft: Draft, node: Node, *, is_open: bool) -> None:
+    silence.put_node(draft, node)
+    if is_open:
+        silence.open_node(draft, node.name, node.boot_id)
+
+
+def _key(report: Report) -> tuple[str, int, int]:
+    return (report.session_id, report.attempt, report.rank)

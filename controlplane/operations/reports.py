@@ -21,6 +21,8 @@ counts as bad: the session may be what kills nodes, or their agents."""
 BACKOFF_S: Final = 5.0
 """Wait before the attempt after the first bad one; doubled for each further one."""
 
+_ORDERED: Final = frozenset({Cause.STOP_REQUESTED, Cause.PREEMPTED})
+
 _RUNNING: Final = frozenset({ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
 
 _FINAL: Final = {
@@ -56,7 +58,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     if known is None or known.node != report.node or not is_news(report.phase, known.phase):
         return False
     # The first word on how it ended stands.
-    ended = known.exit or report.exit
+    ended = known.exit or _as_ordered(session, report.exit)
     if report.phase.is_gone and ended is None:
         ended = Exit(cause=Cause.NODE_LOST, message="its agent did not say how it ended")
     changed = replace(
@@ -79,6 +81,13 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
         session = _stop_others(follow_replicas(session, silent, started_at=now), changed)
     draft.put_session(session)
     return True
+
+
+def _as_ordered(session: Session, ended: Exit | None) -> Exit | None:
+    """The exit with the cause of our newest order: its agent may have heard of an older one, or of none."""
+    if ended is None or session.stop is None or ended.cause not in _ORDERED:
+        return ended
+    return replace(ended, cause=session.stop.cause)
 
 
 def follow_replicas(session: Session, silent: frozenset[str], *, started_at: float) -> Session:
@@ -177,9 +186,11 @@ def _is_bad(session: Session, end: End) -> bool:
 
 def _is_repeated(session: Session, end: End) -> bool:
     """Whether another attempt follows (or a person must look, when too many were bad)."""
-    if end.cause.may_not_recur:
+    if end.cause.may_not_recur or end.cause is Cause.PREEMPTED:
         return True
-    repeats = sum(1 for attempt in session.attempts if attempt.cause.is_platforms_fault)
+    lost = [one for one in session.attempts if one.cause.is_platforms_fault]
+    # Being moved is no fault of its own, nor does it use up what it may be repeated.
+    repeats = sum(1 for attempt in lost if attempt.cause is not Cause.PREEMPTED)
     return end.cause.is_platforms_fault and repeats <= session.spec.retry_count
 
 

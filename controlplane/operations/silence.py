@@ -76,13 +76,18 @@ def settle(
     reports: Sequence[Report],
     proof: Proof,
     unheard: frozenset[str],
+    is_held: bool = False,
 ) -> None:
     """A node has said all that it has: what it had of the session and no longer has is lost.
 
     A replica that was placed and of which the node never spoke has not begun: its order stands.
+    Of a node that is held nothing is lost: what it lacks may have ended in the history that is no more.
     """
     for report in reports:
         apply_report(draft, _since_last_word(report, proof), unheard, proof.now)
+    if is_held:
+        contact_changed(draft, session_id, unheard, proof.now)
+        return
     has = {(report.attempt, report.rank) for report in reports}
     session = draft.session(session_id)
     for one in session.replicas if session else ():
@@ -94,10 +99,11 @@ def settle(
 
 
 def put_node(draft: Draft, node: Node) -> None:
-    """Write what a node is; what was decided about it here stays."""
+    """Write what a node is, its hold included; drain and fence stay as they were decided here."""
     known = draft.node(node.name)
     if known is not None:
-        node = replace(node, draining=known.draining)
+        fence = known.fence if is_fenced(known, node.boot_id) else None
+        node = replace(node, drain=known.drain, fence=fence)
     if known is None or replace(known, registered_at=node.registered_at) != node:
         draft.put_node(node)
 
@@ -113,6 +119,23 @@ def _since_last_word(report: Report, proof: Proof) -> Report:
         return replace(report, heard_at=proof.last_word_at)
     ended_at = min(max(report.exit.ended_at, proof.last_word_at), proof.now)
     return replace(report, heard_at=ended_at)
+
+
+def open_node(draft: Draft, name: str, boot_id: str) -> None:
+    """Its agent has ended all that it should not run: fence and hold have served their end."""
+    node = draft.node(name)
+    if node is None:
+        return
+    fence = None if is_fenced(node, boot_id) else node.fence
+    is_served = node.hold is None or node.hold.lifted_by or not node.hold.is_of_orders
+    opened = replace(node, fence=fence, hold=None if is_served else node.hold)
+    if opened != node:
+        draft.put_node(opened)
+
+
+def is_fenced(node: Node, boot_id: str) -> bool:
+    """Whether what the node ran in this boot of its machine was said to be gone."""
+    return node.fence is not None and node.fence.boot_id == boot_id
 
 
 def _loss(session: Session, replica: Replica, proof: Proof) -> Report:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING
 
+from controlplane.domain.closed import closed_words
 from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler.fit import refusal
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _GIB = 2**30
 _WITHHELD_NAMED = 2
+_MOST_NAMED = 2
 _DEFAULT_SHARE = "a share of a node's cores"
 
 
@@ -28,8 +30,9 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
     for capacity in snapshot.nodes.values():
         if capacity.is_silent:
             counts["silent"] += 1
-        elif capacity.node.draining:
-            counts["draining"] += 1
+        elif capacity.node.closed_by:
+            counts[capacity.node.closed_by] += 1
+    closed = [words for one in snapshot.nodes.values() if (words := closed_words(one.node))]
     open_rooms = list(rooms)
     for room in open_rooms:
         counts[room.shortage(request) or "fit some replicas"] += 1
@@ -44,6 +47,7 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
         reason = f"needs {describe(request)}; {short}"
         return Explanation(reason=reason, shortages=shortages, can_ever_fit=False)
     reason = _reason(open_rooms, request, counts) + _withheld(open_rooms, request)
+    reason = "; ".join([reason, *_named(closed)])
     return Explanation(reason=reason, shortages=shortages)
 
 
@@ -55,6 +59,12 @@ def describe(request: Request) -> str:
     if request.replica_count > 1:
         return f"{request.replica_count} x {one}"
     return one if one.startswith(_DEFAULT_SHARE) else f"{one} on one node"
+
+
+def _named(closed: list[str]) -> list[str]:
+    """Why nodes are closed: of the first few, and how many more there are."""
+    more = len(closed) - _MOST_NAMED
+    return [*closed[:_MOST_NAMED], *([f"and {more} more nodes"] if more > 0 else [])]
 
 
 def _one_replica(request: Request) -> str:

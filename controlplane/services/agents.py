@@ -118,7 +118,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         reading = asyncio.create_task(self._read(link, said), name="control.read")
         reading.add_done_callback(lambda done: _ended(link, done))
         try:
-            yield self._registered()
+            yield self._registered(link)
             async for response in self._responses(link):
                 yield response
         finally:
@@ -139,13 +139,14 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         _log.info("agent.registered", node=who.node, replicas=len(said.replicas))
         return link
 
-    def _registered(self) -> agents_pb2.ControlResponse:
+    def _registered(self, link: Link) -> agents_pb2.ControlResponse:
         return agents_pb2.ControlResponse(
             registered=agents_pb2.Registered(
                 cluster_id=self._cluster_id,
                 heartbeat_interval=duration(self._heartbeat_s),
                 silent_after=duration(self._silent_after_s),
                 term=self._term(),
+                starts_anew=link.starts_anew,
             )
         )
 
@@ -197,6 +198,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                         said = to_changed_devices(request.devices_changed)
                         changing = self._registrar.change_devices(link, said)
                         group.create_task(changing, name="control.devices")
+                    case "orders_accepted":
+                        group.create_task(self._registrar.obeyed(link), name="control.obeyed")
 
     async def _report(self, link: Link, report: Report) -> None:
         await self._committer.decide(
@@ -204,6 +207,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             soft=report.phase in _SOFT,
         )
         link.acknowledge(report)
+        await self._registrar.ended(link, report)
 
     @streaming
     async def Ingest(  # noqa: N802 - named by the contract

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
+from controlplane.domain.closed import closed_words
+from controlplane.domain.errors import NotFound
 from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Allocation, Resources
 from controlplane.operations.listing import page_size
+from controlplane.services.convert.nodes import drain_message, fence_message, hold_message
 from controlplane.services.convert.resources import (
     device_message,
     isolation_name,
@@ -19,7 +22,7 @@ from controlplane.services.convert.resources import (
     resources_message,
     sample_message,
 )
-from controlplane.services.convert.times import timestamp
+from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering
 from controlplane.services.parts import parts_of
 from nsml.v1 import nodes_pb2 as pb
@@ -29,10 +32,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from controlplane.domain.identity import UserCaller
-    from controlplane.domain.values import Node
+    from controlplane.domain.values import Node, Session
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
     from controlplane.operations.contacts import Contacts
+    from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.state import LiveState
     from controlplane.store.election import Leader
 
@@ -47,15 +51,34 @@ class ClusterFacts:
     leader: Callable[[], Leader | None]
 
 
+MOST_NAMES: Final = 1_000
+"""Of sessions of one node, in one answer."""
+MOST_CLOSED: Final = 20
+
+_STATES: Final = {
+    "": "NODE_STATE_READY",
+    "drained": "NODE_STATE_DRAINING",
+    "fenced": "NODE_STATE_FENCED",
+    "held": "NODE_STATE_HELD",
+}
+
+
 class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     """Machines, as users see them."""
 
     def __init__(
-        self, *, state: LiveState, history: History, contacts: Contacts, facts: ClusterFacts
+        self,
+        *,
+        state: LiveState,
+        history: History,
+        contacts: Contacts,
+        keeper: NodeKeeper,
+        facts: ClusterFacts,
     ) -> None:
         self._state = state
         self._history = history
         self._contacts = contacts
+        self._keeper = keeper
         self._facts = facts
 
     @answering
@@ -77,12 +100,73 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         return pb.ListNodesResponse(nodes=nodes, next_cursor=cursor)
 
     @answering
+    async def GetNode(  # noqa: N802
+        self, request: pb.GetNodeRequest, _: Context
+    ) -> pb.GetNodeResponse:
+        """One node with what it has."""
+        who = require_user()
+        stored = self._state.nodes.get(check_node(request.name))
+        if stored is None:
+            raise NotFound(f"there is no node {request.name}", attempt="nsml node ls")
+        sessions = self._keeper.sessions_of(request.name)
+        visible = _names(sessions, who)
+        return pb.GetNodeResponse(
+            node=self._shown(stored.value, who),
+            sessions=visible[:MOST_NAMES],
+            hidden_sessions=len(sessions) - len(visible[:MOST_NAMES]),
+        )
+
+    @answering
+    async def DrainNode(  # noqa: N802
+        self, request: pb.DrainNodeRequest, _: Context
+    ) -> pb.DrainNodeResponse:
+        """Take nothing new."""
+        who = require_user()
+        after = seconds_of(request.move_after) if request.HasField("move_after") else None
+        node = await self._keeper.drain(
+            request.name, asked_by=who.user.name, reason=request.reason, move_after_s=after
+        )
+        return pb.DrainNodeResponse(node=self._shown(node, who))
+
+    @answering
+    async def ResumeNode(  # noqa: N802
+        self, request: pb.ResumeNodeRequest, _: Context
+    ) -> pb.ResumeNodeResponse:
+        """Take sessions again."""
+        who = require_user()
+        node = await self._keeper.resume(request.name, asked_by=who.user.name)
+        return pb.ResumeNodeResponse(node=self._shown(node, who))
+
+    @answering
+    async def FenceNode(  # noqa: N802
+        self, request: pb.FenceNodeRequest, _: Context
+    ) -> pb.FenceNodeResponse:
+        """What ran there is gone."""
+        who = require_user()
+        node, had = await self._keeper.fence(
+            request.name, asked_by=who.user.name, reason=request.reason, force=request.force
+        )
+        return pb.FenceNodeResponse(
+            node=self._shown(node, who), sessions=_names(had, who)[:MOST_NAMES]
+        )
+
+    @answering
+    async def RemoveNode(  # noqa: N802
+        self, request: pb.RemoveNodeRequest, _: Context
+    ) -> pb.RemoveNodeResponse:
+        """Forget it."""
+        require_user()
+        await self._keeper.remove(request.name)
+        return pb.RemoveNodeResponse()
+
+    @answering
     async def GetCluster(  # noqa: N802
         self, _: pb.GetClusterRequest, __: Context
     ) -> pb.GetClusterResponse:
         """The platform in one answer."""
         require_user()
         nodes = [stored.value for stored in self._state.nodes.values()]
+        by_name = sorted(nodes, key=lambda node: node.name)
         ready = [node for node in nodes if self._state_of(node) == "NODE_STATE_READY"]
         sessions = [stored.value for stored in self._state.sessions.values()]
         leader = self._facts.leader()
@@ -99,7 +183,11 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             sessions_queued=sum(1 for one in sessions if one.state is SessionState.QUEUED),
             simulated=any(device.simulated for node in nodes for device in node.devices),
             cluster_id=self._facts.cluster_id,
+            closed_nodes=list(filter(None, map(closed_words, by_name)))[:MOST_CLOSED],
         )
+
+    def _shown(self, node: Node, who: UserCaller) -> pb.Node:
+        return self._node(node, who, self._history.telemetry.newest().get(node.name))
 
     def _node(self, node: Node, who: UserCaller, sample: NodeSample | None) -> pb.Node:
         return pb.Node(
@@ -116,6 +204,9 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             memory_used_bytes=sample.memory_used_bytes if sample else 0,
             host=node.host,
             device_note=node.device_note,
+            drain=drain_message(node.drain),
+            fence=fence_message(node.fence),
+            hold=hold_message(node.hold),
             limits=kept_message(node.limits),
         )
 
@@ -157,9 +248,15 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         )
 
     def _state_of(self, node: Node) -> str:
-        if node.name in self._state.silent or node.name in self._contacts.unheard:
+        is_silent = node.name in self._state.silent or node.name in self._contacts.unheard
+        if is_silent and node.fence is None:
             return "NODE_STATE_SILENT"
-        return "NODE_STATE_DRAINING" if node.draining else "NODE_STATE_READY"
+        return _STATES[node.closed_by]
+
+
+def _names(sessions: Iterable[Session], who: UserCaller) -> list[str]:
+    """Names of those that the caller may see, by name."""
+    return sorted(one.name for one in sessions if may_see(who, one))
 
 
 def _sum(parts: Iterable[Resources]) -> Resources:

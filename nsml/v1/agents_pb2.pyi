@@ -64,7 +64,7 @@ class ControlRequest(_message.Message):
     def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
-    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits")
+    __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "highest_revision")
     NODE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +80,7 @@ class Register(_message.Message):
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
+    HIGHEST_REVISION_FIELD_NUMBER: _ClassVar[int]
     node: str
     boot_id: str
     agent_version: str
@@ -95,7 +96,8 @@ class Register(_message.Message):
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaReport]
     cluster_id: str
     limits: _resources_pb2.KeptLimits
-    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ...) -> None: ...
+    highest_revision: int
+    def __init__(self, node: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., spool_version: _Optional[int] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., highest_term: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaReport, _Mapping]]] = ..., cluster_id: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ..., highest_revision: _Optional[int] = ...) -> None: ...
 
 class DevicesChanged(_message.Message):
     __slots__ = ("devices", "device_note")
@@ -160,16 +162,18 @@ class ControlResponse(_message.Message):
     def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term")
+    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term", "starts_anew")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     SILENT_AFTER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    STARTS_ANEW_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     heartbeat_interval: _duration_pb2.Duration
     silent_after: _duration_pb2.Duration
     term: int
-    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ...) -> None: ...
+    starts_anew: bool
+    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ..., starts_anew: _Optional[bool] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("term", "revision", "assignments", "more")

@@ -1,5 +1,6 @@
 import datetime
 
+from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from nsml.v1 import resources_pb2 as _resources_pb2
 from google.protobuf.internal import containers as _containers
@@ -17,10 +18,48 @@ class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_STATE_READY: _ClassVar[NodeState]
     NODE_STATE_DRAINING: _ClassVar[NodeState]
     NODE_STATE_SILENT: _ClassVar[NodeState]
+    NODE_STATE_FENCED: _ClassVar[NodeState]
+    NODE_STATE_HELD: _ClassVar[NodeState]
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_READY: NodeState
 NODE_STATE_DRAINING: NodeState
 NODE_STATE_SILENT: NodeState
+NODE_STATE_FENCED: NodeState
+NODE_STATE_HELD: NodeState
+
+class Drain(_message.Message):
+    __slots__ = ("asked_by", "reason", "asked_at", "move_at")
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    MOVE_AT_FIELD_NUMBER: _ClassVar[int]
+    asked_by: str
+    reason: str
+    asked_at: _timestamp_pb2.Timestamp
+    move_at: _timestamp_pb2.Timestamp
+    def __init__(self, asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., move_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Fence(_message.Message):
+    __slots__ = ("asked_by", "reason", "asked_at")
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    asked_by: str
+    reason: str
+    asked_at: _timestamp_pb2.Timestamp
+    def __init__(self, asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class Hold(_message.Message):
+    __slots__ = ("found_at", "why", "replicas", "lifted_by")
+    FOUND_AT_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    LIFTED_BY_FIELD_NUMBER: _ClassVar[int]
+    found_at: _timestamp_pb2.Timestamp
+    why: str
+    replicas: _containers.RepeatedScalarFieldContainer[str]
+    lifted_by: str
+    def __init__(self, found_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., why: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., lifted_by: _Optional[str] = ...) -> None: ...
 
 class DeviceUse(_message.Message):
     __slots__ = ("device", "sample", "allocated_thousandths", "sessions")
@@ -35,7 +74,7 @@ class DeviceUse(_message.Message):
     def __init__(self, device: _Optional[_Union[_resources_pb2.Device, _Mapping]] = ..., sample: _Optional[_Union[_resources_pb2.DeviceSample, _Mapping]] = ..., allocated_thousandths: _Optional[int] = ..., sessions: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Node(_message.Message):
-    __slots__ = ("name", "state", "devices", "capacity", "allocated", "isolation", "pod", "agent_version", "last_contact_at", "cpu_percent", "memory_used_bytes", "host", "device_note", "limits")
+    __slots__ = ("name", "state", "devices", "capacity", "allocated", "isolation", "pod", "agent_version", "last_contact_at", "cpu_percent", "memory_used_bytes", "host", "device_note", "drain", "fence", "hold", "limits")
     NAME_FIELD_NUMBER: _ClassVar[int]
     STATE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -49,6 +88,9 @@ class Node(_message.Message):
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     HOST_FIELD_NUMBER: _ClassVar[int]
     DEVICE_NOTE_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     state: NodeState
@@ -63,8 +105,11 @@ class Node(_message.Message):
     memory_used_bytes: int
     host: str
     device_note: str
+    drain: Drain
+    fence: Fence
+    hold: Hold
     limits: _resources_pb2.KeptLimits
-    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., pod: _Optional[str] = ..., agent_version: _Optional[str] = ..., last_contact_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., host: _Optional[str] = ..., device_note: _Optional[str] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., state: _Optional[_Union[NodeState, str]] = ..., devices: _Optional[_Iterable[_Union[DeviceUse, _Mapping]]] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., isolation: _Optional[_Union[_resources_pb2.Isolation, str]] = ..., pod: _Optional[str] = ..., agent_version: _Optional[str] = ..., last_contact_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., host: _Optional[str] = ..., device_note: _Optional[str] = ..., drain: _Optional[_Union[Drain, _Mapping]] = ..., fence: _Optional[_Union[Fence, _Mapping]] = ..., hold: _Optional[_Union[Hold, _Mapping]] = ..., limits: _Optional[_Union[_resources_pb2.KeptLimits, _Mapping]] = ...) -> None: ...
 
 class ListNodesRequest(_message.Message):
     __slots__ = ("page_size", "cursor")
@@ -82,12 +127,84 @@ class ListNodesResponse(_message.Message):
     next_cursor: str
     def __init__(self, nodes: _Optional[_Iterable[_Union[Node, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
 
+class GetNodeRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class GetNodeResponse(_message.Message):
+    __slots__ = ("node", "sessions", "hidden_sessions")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    node: Node
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    hidden_sessions: int
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ...) -> None: ...
+
+class DrainNodeRequest(_message.Message):
+    __slots__ = ("name", "move_after", "reason")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    MOVE_AFTER_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    move_after: _duration_pb2.Duration
+    reason: str
+    def __init__(self, name: _Optional[str] = ..., move_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
+
+class DrainNodeResponse(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: Node
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ...) -> None: ...
+
+class ResumeNodeRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class ResumeNodeResponse(_message.Message):
+    __slots__ = ("node",)
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    node: Node
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ...) -> None: ...
+
+class FenceNodeRequest(_message.Message):
+    __slots__ = ("name", "reason", "force")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    reason: str
+    force: bool
+    def __init__(self, name: _Optional[str] = ..., reason: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class FenceNodeResponse(_message.Message):
+    __slots__ = ("node", "sessions")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    node: Node
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class RemoveNodeRequest(_message.Message):
+    __slots__ = ("name",)
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    def __init__(self, name: _Optional[str] = ...) -> None: ...
+
+class RemoveNodeResponse(_message.Message):
+    __slots__ = ()
+    def __init__(self) -> None: ...
+
 class GetClusterRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetClusterResponse(_message.Message):
-    __slots__ = ("version", "leader", "term", "coordination", "capacity", "allocated", "nodes_ready", "nodes_total", "sessions_running", "sessions_queued", "simulated", "cluster_id")
+    __slots__ = ("version", "leader", "term", "coordination", "capacity", "allocated", "nodes_ready", "nodes_total", "sessions_running", "sessions_queued", "simulated", "cluster_id", "closed_nodes")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -100,6 +217,7 @@ class GetClusterResponse(_message.Message):
     SESSIONS_QUEUED_FIELD_NUMBER: _ClassVar[int]
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
+    CLOSED_NODES_FIELD_NUMBER: _ClassVar[int]
     version: str
     leader: str
     term: int
@@ -112,4 +230,5 @@ class GetClusterResponse(_message.Message):
     sessions_queued: int
     simulated: bool
     cluster_id: str
-    def __init__(self, version: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., coordination: _Optional[str] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., nodes_ready: _Optional[int] = ..., nodes_total: _Optional[int] = ..., sessions_running: _Optional[int] = ..., sessions_queued: _Optional[int] = ..., simulated: _Optional[bool] = ..., cluster_id: _Optional[str] = ...) -> None: ...
+    closed_nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, version: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., coordination: _Optional[str] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., nodes_ready: _Optional[int] = ..., nodes_total: _Optional[int] = ..., sessions_running: _Optional[int] = ..., sessions_queued: _Optional[int] = ..., simulated: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., closed_nodes: _Optional[_Iterable[str]] = ...) -> None: ...

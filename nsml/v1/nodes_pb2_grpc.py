@@ -26,7 +26,10 @@ if _version_not_supported:
 
 
 class NodeServiceStub:
-    """Looks at the machines. Callers: every signed-in user.
+    """The machines. Every signed-in user may look at them; administrators mind them.
+
+    What changes a node is decided by the leader: UNAVAILABLE while there is none. NOT_FOUND: there is no
+    such node.
     """
 
     def __init__(self, channel):
@@ -40,6 +43,31 @@ class NodeServiceStub:
                 request_serializer=nsml_dot_v1_dot_nodes__pb2.ListNodesRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_nodes__pb2.ListNodesResponse.FromString,
                 _registered_method=True)
+        self.GetNode = channel.unary_unary(
+                '/nsml.v1.NodeService/GetNode',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.GetNodeRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.GetNodeResponse.FromString,
+                _registered_method=True)
+        self.DrainNode = channel.unary_unary(
+                '/nsml.v1.NodeService/DrainNode',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.DrainNodeRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.DrainNodeResponse.FromString,
+                _registered_method=True)
+        self.ResumeNode = channel.unary_unary(
+                '/nsml.v1.NodeService/ResumeNode',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.ResumeNodeRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.ResumeNodeResponse.FromString,
+                _registered_method=True)
+        self.FenceNode = channel.unary_unary(
+                '/nsml.v1.NodeService/FenceNode',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.FenceNodeRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.FenceNodeResponse.FromString,
+                _registered_method=True)
+        self.RemoveNode = channel.unary_unary(
+                '/nsml.v1.NodeService/RemoveNode',
+                request_serializer=nsml_dot_v1_dot_nodes__pb2.RemoveNodeRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_nodes__pb2.RemoveNodeResponse.FromString,
+                _registered_method=True)
         self.GetCluster = channel.unary_unary(
                 '/nsml.v1.NodeService/GetCluster',
                 request_serializer=nsml_dot_v1_dot_nodes__pb2.GetClusterRequest.SerializeToString,
@@ -48,13 +76,62 @@ class NodeServiceStub:
 
 
 class NodeServiceServicer:
-    """Looks at the machines. Callers: every signed-in user.
+    """The machines. Every signed-in user may look at them; administrators mind them.
+
+    What changes a node is decided by the leader: UNAVAILABLE while there is none. NOT_FOUND: there is no
+    such node.
     """
 
     def ListNodes(self, request, context):
         """A page of the nodes with their devices, what holds them and the newest telemetry. Names of
         sessions that the caller may not see are left empty.
         Errors: INVALID_ARGUMENT (a cursor that is none). Telemetry is at most a few seconds old, or absent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetNode(self, request, context):
+        """One node, with the sessions that it has (`nsml node show`).
+        INVALID_ARGUMENT: no name of a node could look like this.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DrainNode(self, request, context):
+        """Has a node take nothing new. What runs there ends by itself, or is moved: stopped with cause
+        PREEMPTED and its grace, and placed elsewhere whatever its retry_count says; a gang as a whole. Said
+        again, the newer word stands. It outlives restarts of the agent and of the machine.
+        Callers: administrators. INVALID_ARGUMENT: a negative move_after, or too long a reason.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ResumeNode(self, request, context):
+        """Lets a node take sessions again: undoes DrainNode, and lifts a hold, upon which its agent ends what this
+        platform never placed there. What is being moved already goes on moving.
+        Callers: administrators. Nothing happens to a node that takes sessions.
+        FAILED_PRECONDITION: it is fenced, and neither drained nor held.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FenceNode(self, request, context):
+        """Takes the caller's word that what a node ran is gone: it ends with cause NODE_LOST and is placed
+        anew as its retries allow. An agent that comes back in the same boot of its machine ends whatever it
+        still runs before the node takes anything; nothing that it says of that counts.
+        Callers: administrators. FAILED_PRECONDITION: the node is not silent, and `force` is not set.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveNode(self, request, context):
+        """Forgets a node. An agent that registers under its name makes it anew.
+        Callers: administrators. FAILED_PRECONDITION: its agent is connected, or it still has sessions.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -76,6 +153,31 @@ def add_NodeServiceServicer_to_server(servicer, server):
                     request_deserializer=nsml_dot_v1_dot_nodes__pb2.ListNodesRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_nodes__pb2.ListNodesResponse.SerializeToString,
             ),
+            'GetNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetNode,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.GetNodeRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.GetNodeResponse.SerializeToString,
+            ),
+            'DrainNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainNode,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.DrainNodeRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.DrainNodeResponse.SerializeToString,
+            ),
+            'ResumeNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResumeNode,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.ResumeNodeRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.ResumeNodeResponse.SerializeToString,
+            ),
+            'FenceNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.FenceNode,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.FenceNodeRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.FenceNodeResponse.SerializeToString,
+            ),
+            'RemoveNode': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveNode,
+                    request_deserializer=nsml_dot_v1_dot_nodes__pb2.RemoveNodeRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_nodes__pb2.RemoveNodeResponse.SerializeToString,
+            ),
             'GetCluster': grpc.unary_unary_rpc_method_handler(
                     servicer.GetCluster,
                     request_deserializer=nsml_dot_v1_dot_nodes__pb2.GetClusterRequest.FromString,
@@ -90,7 +192,10 @@ def add_NodeServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class NodeService:
-    """Looks at the machines. Callers: every signed-in user.
+    """The machines. Every signed-in user may look at them; administrators mind them.
+
+    What changes a node is decided by the leader: UNAVAILABLE while there is none. NOT_FOUND: there is no
+    such node.
     """
 
     @staticmethod
@@ -110,6 +215,141 @@ class NodeService:
             '/nsml.v1.NodeService/ListNodes',
             nsml_dot_v1_dot_nodes__pb2.ListNodesRequest.SerializeToString,
             nsml_dot_v1_dot_nodes__pb2.ListNodesResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.NodeService/GetNode',
+            nsml_dot_v1_dot_nodes__pb2.GetNodeRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.GetNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.NodeService/DrainNode',
+            nsml_dot_v1_dot_nodes__pb2.DrainNodeRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.DrainNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResumeNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.NodeService/ResumeNode',
+            nsml_dot_v1_dot_nodes__pb2.ResumeNodeRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.ResumeNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FenceNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.NodeService/FenceNode',
+            nsml_dot_v1_dot_nodes__pb2.FenceNodeRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.FenceNodeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveNode(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.NodeService/RemoveNode',
+            nsml_dot_v1_dot_nodes__pb2.RemoveNodeRequest.SerializeToString,
+            nsml_dot_v1_dot_nodes__pb2.RemoveNodeResponse.FromString,
             options,
             channel_credentials,
             insecure,

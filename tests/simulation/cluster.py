@@ -10,19 +10,23 @@ from __future__ import annotations
 import asyncio
 import random
 import tempfile
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.vault import Vault, make_vault
+from controlplane.domain.errors import NotFound, NotLeader
 from controlplane.domain.identity import Role
+from controlplane.domain.values import Node
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
+from controlplane.operations.nodes import NodeKeeper
 from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
@@ -40,6 +44,7 @@ T = TypeVar("T")
 
 USERS = OWNERS
 _RETRY_S = 0.2
+_AGAIN_S = 0.5
 _SILENCE_LOOK_S = 0.5
 
 
@@ -197,13 +202,29 @@ class Cluster:
             self.world.group.create_task(node.run(), name=name)
             await node.start_agent()
 
+    async def minding(self, act: Callable[[NodeKeeper], Awaitable[Node]]) -> None:
+        """Have the leader decide about a node, whoever that is by then."""
+        while True:
+            leader = await self.until(lambda: self.leader, "somebody leads")
+            if leader is None or leader.plane is None:
+                continue
+            try:
+                node = await act(leader.plane.keeper)
+            except (NotLeader, NotFound):
+                await asyncio.sleep(_AGAIN_S)
+                continue
+            if node.drain is not None:
+                self.referee.drained(node.name)
+            return
+
     async def restore(self) -> None:
-        """Heal every link and start every process that is dead."""
+        """Heal every link, start every process that is dead and have every node taken back."""
         self.network.heal_all()
         for process in self.planes:
             process.start()
         for node in self.nodes:
             await node.start_agent()
+            await self.minding(partial(_resume, node.name))
 
     async def watch_silence(self) -> None:
         """Keep account of how long each node was not heard at a time, for ever."""
@@ -231,6 +252,10 @@ class Cluster:
     def is_quiet(self) -> bool:
         """Nothing is left to do or to be cleaned up."""
         return not self.referee.unfinished and not any(node.leftovers() for node in self.nodes)
+
+
+def _resume(name: str, keeper: NodeKeeper) -> Awaitable[Node]:
+    return keeper.resume(name, asked_by="root")
 
 
 @asynccontextmanager

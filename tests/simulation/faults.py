@@ -14,6 +14,8 @@ from tests.simulation.workload import LOST_AFTER_S
 
 LONG_SILENCE_S = LOST_AFTER_S + 100.0
 
+ROOT = {"asked_by": "root", "reason": "new disks"}
+
 FAULTS: Mapping[str, float] = {
     "kill agent": 3,
     "kill control plane": 3,
@@ -25,6 +27,7 @@ FAULTS: Mapping[str, float] = {
     "freeze store": 2,
     "reboot": 0.7,
     "long silence": 0.5,
+    "drain": 0.7,
 }
 """Kinds with their weights."""
 
@@ -51,6 +54,7 @@ class Faults:
             "freeze store": lambda: self._at_store(self._freeze),
             "reboot": self._reboot,
             "long silence": self._long_silence,
+            "drain": self._drain,
         }
         async with asyncio.TaskGroup() as group:
             while True:
@@ -124,6 +128,14 @@ class Faults:
             await self._be_dead(node)
         else:
             await self._be_cut(node)
+
+    async def _drain(self) -> None:
+        """An administrator has a node emptied, by moves or not, and takes it back later."""
+        node = self.rng.choice(self.cluster.nodes).name
+        after = self.rng.choice([None, 0.0, self._while()])
+        await self.cluster.minding(lambda keeper: keeper.drain(node, move_after_s=after, **ROOT))
+        await asyncio.sleep(self._while())
+        await self.cluster.minding(lambda keeper: keeper.resume(node, asked_by="root"))
 
     async def _be_dead(self, node: SimulatedNode) -> None:
         await node.kill_agent()

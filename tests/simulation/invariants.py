@@ -27,6 +27,7 @@ from tests.simulation.workload import Wish
 _ATTEMPTS_FOR_HELD = 3
 _SILENT_SHARE = 0.6
 """Of lost_after: a shim stops its program before that is over, so that it is gone then."""
+_LOSSES = {Cause.NODE_LOST, Cause.LOST_AFTER}
 _LAST_FIRST_POSITION = {Channel.LOG: 0, Channel.METRIC: 1}
 
 
@@ -94,6 +95,7 @@ class Referee:
     wishes: Mapping[str, Wish]
     silences: dict[str, float] = field(default_factory=dict)
     """Longest time for which each node could not be heard, whatever the reason."""
+    drains: Counter[str] = field(default_factory=Counter)
     reboots: Counter[str] = field(default_factory=Counter)
     lives: dict[ReplicaId, Life] = field(default_factory=dict)
     promises: dict[str, Promise] = field(default_factory=dict)
@@ -117,6 +119,13 @@ class Referee:
     def expect(self, holds: object, text: str) -> None:
         if not holds:
             self.violation(text)
+
+    # What administrators do.
+
+    def drained(self, node: str) -> None:
+        """What runs there may be moved."""
+        self.trace.note("drained", node)
+        self.drains[node] += 1
 
     # What machines do.
 
@@ -357,7 +366,7 @@ class Referee:
         if promise.stopped:
             return [(SessionState.STOPPED, None), *([(SessionState.FAILED, None)] if lost else [])]
         if lost:
-            losses = sum(attempt.cause.is_platforms_fault for attempt in session.attempts)
+            losses = sum(one.cause in _LOSSES for one in session.attempts)
             if losses >= _ATTEMPTS_FOR_HELD:
                 return [(SessionState.HELD, None), (SessionState.FAILED, None)]
             return [(SessionState.FAILED, None)] if losses > wish.retries else []
@@ -390,6 +399,7 @@ class Referee:
             silent = max((self.silences.get(node, 0.0) for node in nodes), default=0.0)
             reasons = {
                 Cause.NODE_LOST: any(self.reboots[node] for node in nodes),
+                Cause.PREEMPTED: any(self.drains[node] for node in nodes),
                 Cause.LOST_AFTER: silent > _SILENT_SHARE * session.spec.lost_after_s > 0,
             }
             self.expect(

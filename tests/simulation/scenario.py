@@ -9,6 +9,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from functools import partial
 
+from controlplane.domain.values import Cause
 from nsml.client.calls import Client
 from nsml.client.errors import AlreadyEnded, ClientError, NotFound, Unavailable
 from nsml.client.streams import ENDED_STATES, watch_sessions
@@ -37,6 +38,7 @@ class Outcome:
     events: int
     faults: int
     broken_calls: int
+    moved: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,6 +165,11 @@ def _outcome(cluster: Cluster) -> Outcome:
         events=len(kinds),
         faults=kinds.count("fault"),
         broken_calls=cluster.network.broken_calls,
+        moved=sum(
+            attempt.cause is Cause.PREEMPTED
+            for session in cluster.referee.ended.values()
+            for attempt in session.attempts
+        ),
     )
 
 

@@ -52,6 +52,12 @@ def test_sessions_go_elsewhere_when_their_node_is_silent_for_too_long(seed: int)
     assert "LOST_AFTER" in outcome.programs
 
 
+@pytest.mark.parametrize("seed", [1, 2])
+def test_what_is_moved_from_drained_nodes_ends_right(seed: int) -> None:
+    faults = {"drain": 3.0, "kill agent": 1.0, "kill control plane": 1.0, "cut agent": 1.0}
+    assert simulate(seed, sessions=50, faults=faults, fault_every_s=1.0).moved > 5
+
+
 def test_a_seed_decides_everything() -> None:
     """Also what a process chooses for itself: the hashes of its strings, where its objects lie."""
     program = (

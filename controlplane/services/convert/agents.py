@@ -66,6 +66,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         node=node,
         cluster_id=message.cluster_id,
         highest_term=message.highest_term,
+        highest_revision=message.highest_revision,
         replicas=tuple(to_report(one, message.node, now) for one in message.replicas),
     )
 

@@ -270,7 +270,7 @@ class DeviceShare(_message.Message):
     def __init__(self, uuid: _Optional[str] = ..., thousandths: _Optional[int] = ...) -> None: ...
 
 class NodeRecord(_message.Message):
-    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "limits")
+    __slots__ = ("name", "boot_id", "agent_version", "isolation", "devices", "cpu_thousandths", "memory_bytes", "pod", "host", "owner", "device_note", "draining", "registered_at", "drain", "fence", "hold", "limits")
     NAME_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AGENT_VERSION_FIELD_NUMBER: _ClassVar[int]
@@ -284,6 +284,9 @@ class NodeRecord(_message.Message):
     DEVICE_NOTE_FIELD_NUMBER: _ClassVar[int]
     DRAINING_FIELD_NUMBER: _ClassVar[int]
     REGISTERED_AT_FIELD_NUMBER: _ClassVar[int]
+    DRAIN_FIELD_NUMBER: _ClassVar[int]
+    FENCE_FIELD_NUMBER: _ClassVar[int]
+    HOLD_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     name: str
     boot_id: str
@@ -298,8 +301,59 @@ class NodeRecord(_message.Message):
     device_note: str
     draining: bool
     registered_at: float
+    drain: DrainRecord
+    fence: FenceRecord
+    hold: HoldRecord
     limits: KeptLimitsRecord
-    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ...) -> None: ...
+    def __init__(self, name: _Optional[str] = ..., boot_id: _Optional[str] = ..., agent_version: _Optional[str] = ..., isolation: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., pod: _Optional[str] = ..., host: _Optional[str] = ..., owner: _Optional[str] = ..., device_note: _Optional[str] = ..., draining: _Optional[bool] = ..., registered_at: _Optional[float] = ..., drain: _Optional[_Union[DrainRecord, _Mapping]] = ..., fence: _Optional[_Union[FenceRecord, _Mapping]] = ..., hold: _Optional[_Union[HoldRecord, _Mapping]] = ..., limits: _Optional[_Union[KeptLimitsRecord, _Mapping]] = ...) -> None: ...
+
+class DrainRecord(_message.Message):
+    __slots__ = ("asked_by", "reason", "asked_at", "move_at")
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    MOVE_AT_FIELD_NUMBER: _ClassVar[int]
+    asked_by: str
+    reason: str
+    asked_at: float
+    move_at: float
+    def __init__(self, asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[float] = ..., move_at: _Optional[float] = ...) -> None: ...
+
+class FenceRecord(_message.Message):
+    __slots__ = ("boot_id", "asked_by", "reason", "asked_at")
+    BOOT_ID_FIELD_NUMBER: _ClassVar[int]
+    ASKED_BY_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    boot_id: str
+    asked_by: str
+    reason: str
+    asked_at: float
+    def __init__(self, boot_id: _Optional[str] = ..., asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[float] = ...) -> None: ...
+
+class HoldRecord(_message.Message):
+    __slots__ = ("found_at", "term", "revision", "replicas", "lifted_by")
+    FOUND_AT_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
+    REVISION_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    LIFTED_BY_FIELD_NUMBER: _ClassVar[int]
+    found_at: float
+    term: int
+    revision: int
+    replicas: _containers.RepeatedCompositeFieldContainer[HeldReplica]
+    lifted_by: str
+    def __init__(self, found_at: _Optional[float] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[HeldReplica, _Mapping]]] = ..., lifted_by: _Optional[str] = ...) -> None: ...
+
+class HeldReplica(_message.Message):
+    __slots__ = ("session_id", "attempt", "rank")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    attempt: int
+    rank: int
+    def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class KeptLimitsRecord(_message.Message):
     __slots__ = ("memory", "cpus", "processes", "disk", "note")

@@ -17,6 +17,7 @@ from controlplane.domain.values import (
     Allocation,
     Device,
     DeviceShare,
+    Drain,
     Isolation,
     Node,
     Resources,
@@ -40,6 +41,8 @@ def node(name: str = "a", gpus: int = 2, **facts: Any) -> Node:
     cpu, memory = facts.pop("cpu", 8000), facts.pop("memory", 64 * GIB)
     facts.setdefault("isolation", Isolation.NAMESPACE)
     model = facts.pop("model", "M")
+    if facts.pop("draining", False):
+        facts["drain"] = Drain(asked_by="root")
     return Node(
         name=name,
         boot_id=facts.pop("boot_id", "boot1"),

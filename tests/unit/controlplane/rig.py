@@ -231,6 +231,7 @@ class Agent:
         self.error: grpc.aio.AioRpcError | None = None
         self.runs_at_once = False
         self._reported: set[str] = set()
+        self._turn = asyncio.Lock()
         self._call: Any = None
         self._reading: asyncio.Task[None] | None = None
 
@@ -287,7 +288,12 @@ class Agent:
         self, replica: agents_pb2.ReplicaId, phase: str, *, cause: str = "", code: int = 0
     ) -> None:
         report = report_of(replica, phase, cause=cause, code=code)
-        await self._call.write(agents_pb2.ControlRequest(report=report))
+        await self.say(agents_pb2.ControlRequest(report=report))
+
+    async def say(self, request: agents_pb2.ControlRequest) -> None:
+        """Anything; what is said at once is said in turn."""
+        async with self._turn:
+            await self._call.write(request)
 
     async def offer(self, devices: Iterable[resources_pb2.Device], note: str = "") -> None:
         """Say what the node has from now on."""

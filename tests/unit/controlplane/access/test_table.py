@@ -42,8 +42,16 @@ DECLARED = {
         "ListDatasets": "u",
         "GetDataset": "u",
     },
-    "nsml.v1.NodeService": {"ListNodes": "u", "GetCluster": "u"},
     "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
+    "nsml.v1.NodeService": {
+        "ListNodes": "u",
+        "GetNode": "u",
+        "DrainNode": "A",
+        "ResumeNode": "A",
+        "FenceNode": "A",
+        "RemoveNode": "A",
+        "GetCluster": "u",
+    },
     "nsml.v1.SessionService": {
         "CreateSession": "u",
         "GetSession": "u",

@@ -19,7 +19,10 @@ from controlplane.loops.ordering import Ordering
 from controlplane.loops.scheduling import Scheduling
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.export import Exporter
+from controlplane.operations.ingest import Rights
+from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.records import decode_session, session_key
+from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar, Registration
 from controlplane.operations.reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.silence import LOST_AFTER_MARGIN_S
@@ -103,16 +106,24 @@ def liveness(at: Led) -> Liveness:
     )
 
 
+def keeper(at: Led) -> NodeKeeper:
+    return NodeKeeper(state=at.state, committer=at.committer, contacts=at.contacts, clock=at.clock)
+
+
 async def register(at: Led, as_node: Node) -> None:
     """Its agent comes with nothing."""
     registrar = Registrar(
         state=at.state,
         committer=at.committer,
         contacts=at.contacts,
+        keeper=keeper(at),
+        rights=Rights(references=References(state=at.state, history=None)),  # type: ignore[arg-type]
         clock=at.clock,
         cluster_id="c",
     )
-    said = Registration(node=as_node, cluster_id="c", highest_term=0, replicas=())
+    said = Registration(
+        node=as_node, cluster_id="c", highest_term=0, highest_revision=0, replicas=()
+    )
     await registrar.register(NodeCaller(node=as_node.name), said, 1 << 40)
     await turns()
 

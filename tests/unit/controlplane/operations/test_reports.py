@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.domain.values import Cause, Node, Session, Stop
+from controlplane.domain.values import Cause, Drain, Node, Session, Stop
 from controlplane.operations import silence
 from controlplane.operations.reports import BACKOFF_S, Report
 from controlplane.operations.stop import stopped_by
@@ -305,7 +305,7 @@ def test_what_an_ended_replica_left_is_lost_with_it() -> None:
 def test_draining_survives_a_registration() -> None:
     script = Script(node("a", draining=True))
     script.decide(lambda d: silence.put_node(d, node("a")))
-    assert script.state.nodes["a"].value.draining
+    assert script.state.nodes["a"].value.drain == Drain(asked_by="root")
 
 
 def test_a_placement_that_does_not_fit_is_dropped() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from controlplane.operations.ingest import Rights
 from controlplane.operations.registration import Registrar
 from controlplane.services.convert.agents import to_changed_devices
 from nsml.clock import SystemClock
@@ -110,6 +111,8 @@ async def test_a_stream_that_was_superseded_changes_nothing(rig: Rig) -> None:
         state=plane.state,
         committer=plane.committer,
         contacts=plane.contacts,
+        keeper=plane.keeper,
+        rights=Rights(references=plane.references),
         clock=SystemClock(),
         cluster_id=plane.cluster_id,
     )

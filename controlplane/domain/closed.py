@@ -1,0 +1,43 @@
+"""Why a node takes no sessions though it may well be there, in words for people."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from controlplane.domain.values import Drain, Fence, Hold, Node
+
+
+def closed_words(node: Node) -> str:
+    """Why a node takes no sessions, silence aside; "" for one that does."""
+    if node.fence is not None:
+        return fenced_words(node.name, node.fence)
+    if node.hold is not None:
+        return f"node {node.name} is held: {hold_words(node.hold)}"
+    return drained_words(node.name, node.drain) if node.drain is not None else ""
+
+
+def drained_words(name: str, drain: Drain) -> str:
+    """Who drained a node, and why."""
+    return _words(f"node {name} is drained", drain.asked_by, drain.reason)
+
+
+def fenced_words(name: str, fence: Fence) -> str:
+    """Who fenced a node, and why."""
+    return _words(f"node {name} is fenced", fence.asked_by, fence.reason)
+
+
+def hold_words(hold: Hold) -> str:
+    """What a node's agent has that this platform's store never had."""
+    if not hold.stands:
+        return f"resumed by {hold.lifted_by}, its agent still ends what was never placed there"
+    if not hold.replicas:
+        return f"its agent obeyed orders (term {hold.term}) that this platform's store never had"
+    count = len(hold.replicas)
+    what = "a replica" if count == 1 else f"{count} replicas"
+    return f"it runs {what} that this platform never placed there"
+
+
+def _words(what: str, who: str, reason: str) -> str:
+    by = f"{what} by {who}" if who else what
+    return f"{by}: {reason}" if reason else by

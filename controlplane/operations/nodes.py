@@ -1,0 +1,250 @@
+"""What administrators decide about nodes: drain, resume, fence, remove; and carrying it out.
+
+The word is written first, in the node's own record; what follows from it for sessions are further
+decisions, one a session, which whoever leads next makes up for (`loops/upkeep.py`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.closed import drained_words, fenced_words
+from controlplane.domain.errors import (
+    InvalidRequest,
+    NotFound,
+    StateConflict,
+    StillLive,
+    TooLarge,
+    Unavailable,
+)
+from controlplane.domain.lifecycle import SessionEvent, advance, can
+from controlplane.domain.names import check_node
+from controlplane.domain.values import Cause, Drain, Fence, Stop
+from controlplane.operations import silence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from controlplane.domain.values import Node, Session
+    from controlplane.operations.committer import Committer
+    from controlplane.operations.contacts import Contacts
+    from controlplane.operations.draft import Draft
+    from controlplane.operations.state import LiveState
+    from nsml.clock import Clock
+
+MOST_REASON_BYTES: Final = 1 << 10
+LONGEST_MOVE_AFTER_S: Final = 365 * 86_400.0
+
+
+class NodeKeeper:
+    """Minds the nodes, while this control plane leads.
+
+    Every method raises NotLeader where another one does, and NotFound for a node that is not known.
+    """
+
+    def __init__(
+        self, *, state: LiveState, committer: Committer, contacts: Contacts, clock: Clock
+    ) -> None:
+        self._state = state
+        self._committer = committer
+        self._contacts = contacts
+        self._clock = clock
+
+    async def drain(
+        self, name: str, *, asked_by: str, reason: str, move_after_s: float | None
+    ) -> Node:
+        """Let it take nothing new; what it runs is moved after `move_after_s`, or never (None).
+
+        Raises:
+            InvalidRequest: a time that cannot be.
+            TooLarge: too long a reason.
+        """
+        if move_after_s is not None and not 0 <= move_after_s <= LONGEST_MOVE_AFTER_S:
+            raise InvalidRequest("a drain moves sessions after 0 s to 365 days")
+        now = self._clock.time()
+        move_at = 0.0 if move_after_s is None else now + move_after_s
+        word = Drain(asked_by=asked_by, reason=_reason(reason), asked_at=now, move_at=move_at)
+        return await self._change(name, lambda node: replace(node, drain=word))
+
+    async def resume(self, name: str, *, asked_by: str) -> Node:
+        """Let it take sessions again, its hold lifted.
+
+        Raises:
+            StateConflict: it is fenced, which ends by itself, and nothing else.
+        """
+        node = await self._change(name, lambda node: _resumed(node, asked_by))
+        if node.hold is not None:
+            # Its agent must be told before it is given orders, so it registers again.
+            self._end_stream(name, f"node {name} was resumed")
+        return node
+
+    async def fence(
+        self, name: str, *, asked_by: str, reason: str, force: bool
+    ) -> tuple[Node, list[Session]]:
+        """End what it ran, on an administrator's word; the node and the sessions that it had.
+
+        Raises:
+            StateConflict: its agent is heard, and it is not forced.
+        """
+        if not force and name not in self._contacts.unheard and name in self._state.nodes:
+            raise StateConflict(
+                f"node {name} is not silent",
+                why="what it runs is not gone while its agent may still speak for it",
+                attempt=f"nsml node drain {name} --move-after 0s",
+            )
+        word = partial(Fence, asked_by=asked_by, reason=_reason(reason))
+        node = await self._change(
+            name,
+            lambda node: replace(
+                node, fence=word(boot_id=node.boot_id, asked_at=self._clock.time())
+            ),
+        )
+        had = [one for one in map(self._state.session, self._sessions_of(name)) if one]
+        self._end_stream(name, f"node {name} was fenced")
+        await self.end_fenced(node)
+        return node, had
+
+    async def remove(self, name: str) -> None:
+        """Forget it.
+
+        Raises:
+            StateConflict: its agent is connected and would make it anew.
+            StillLive: it has sessions, or their records.
+        """
+        await self._committer.decide(partial(self._removed, check_node(name)))
+        self._contacts.unheard -= {name}
+
+    def sessions_of(self, name: str) -> list[Session]:
+        """The sessions that run there, or whose records its agent still has."""
+        return [one for one in map(self._state.session, self._sessions_of(name)) if one]
+
+    async def move(self, node: Node, drain: Drain) -> None:
+        """Have everything that runs there moved: the time has come."""
+        wish = Stop(
+            grace_s=0.0,
+            cause=Cause.PREEMPTED,
+            reason=drained_words(node.name, drain),
+            asked_by=drain.asked_by,
+        )
+        await self._committer.decide_all(
+            [partial(_move, session_id=one.id, wish=wish) for one in self._movable(node.name)]
+        )
+
+    def is_empty(self, name: str) -> bool:
+        """Whether nothing there is left to be moved."""
+        return not self._movable(name)
+
+    async def end_fenced(self, node: Node) -> None:
+        """What a fenced node ran is gone."""
+        if node.fence is None:
+            return
+        now = self._clock.time()
+        proof = fence_proof(node, node.fence, now, self._contacts.last_registered_at(node.name))
+        await self._committer.decide_all(
+            [
+                partial(
+                    silence.lose,
+                    session_id=session_id,
+                    node=node.name,
+                    proof=proof,
+                    unheard=self._contacts.unheard,
+                )
+                for session_id in self._sessions_of(node.name)
+            ]
+        )
+
+    def _sessions_of(self, name: str) -> list[str]:
+        return silence.sessions_of(self._state, name)
+
+    def _movable(self, name: str) -> list[Session]:
+        return [
+            session
+            for session in self.sessions_of(name)
+            if session.stop is None and can(session.state, SessionEvent.STOP_REQUESTED)
+        ]
+
+    async def _change(self, name: str, change: Callable[[Node], Node]) -> Node:
+        check_node(name)
+
+        def decide(draft: Draft) -> Node:
+            node = _known(draft, name)
+            changed = change(node)
+            if changed != node:
+                draft.put_node(changed)
+            return changed
+
+        return await self._committer.decide(decide)
+
+    def _end_stream(self, name: str, why: str) -> None:
+        link = self._contacts.link(name)
+        if link is not None:
+            link.close(Unavailable(why))
+
+    def _removed(self, name: str, draft: Draft) -> None:
+        _known(draft, name)
+        if self._contacts.link(name) is not None:
+            raise StateConflict(
+                f"the agent of node {name} is connected",
+                why="it would register again at once",
+                attempt=f"nsml down   on {name}",
+            )
+        sessions = self.sessions_of(name)
+        if sessions or draft.allocation(name).replicas:
+            names = ", ".join(one.name for one in sessions[:3])
+            raise StillLive(
+                f"node {name} has {len(sessions)} sessions",
+                why=f"{names}: they run there, or their records are there",
+                attempt=f"nsml node fence {name}   if it never comes back",
+            )
+        draft.remove_node(name)
+
+
+def fence_proof(node: Node, fence: Fence, now: float, last_word_at: float) -> silence.Proof:
+    """That what a node ran is gone."""
+    return silence.Proof(
+        cause=Cause.NODE_LOST,
+        message=fenced_words(node.name, fence),
+        now=now,
+        last_word_at=last_word_at or now,
+    )
+
+
+def _known(draft: Draft, name: str) -> Node:
+    node = draft.node(name)
+    if node is None:
+        raise NotFound(f"there is no node {name}", attempt="nsml node ls")
+    return node
+
+
+def _resumed(node: Node, asked_by: str) -> Node:
+    if node.fence is not None and node.drain is None and node.hold is None:
+        raise StateConflict(
+            f"node {node.name} is fenced",
+            why="what it ran was given up, so its agent must have ended all of it first",
+            attempt="start its agent, or the machine: it is ready by itself then",
+        )
+    hold = node.hold and replace(node.hold, lifted_by=node.hold.lifted_by or asked_by)
+    return replace(node, drain=None, hold=hold)
+
+
+def _move(draft: Draft, session_id: str, wish: Stop) -> None:
+    session = draft.session(session_id)
+    if session is None or session.stop is not None:
+        return
+    if not can(session.state, SessionEvent.STOP_REQUESTED):
+        return
+    draft.put_session(
+        replace(
+            session,
+            state=advance(session.state, SessionEvent.STOP_REQUESTED),
+            stop=replace(wish, grace_s=session.spec.grace_s),
+        )
+    )
+
+
+def _reason(text: str) -> str:
+    if len(text.encode()) > MOST_REASON_BYTES:
+        raise TooLarge(f"a reason has at most {MOST_REASON_BYTES} bytes")
+    return text

@@ -1,0 +1,45 @@
+"""What was decided about nodes, as the contract says it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.domain.closed import hold_words
+from controlplane.services.convert.times import timestamp
+from nsml.v1 import nodes_pb2 as pb
+
+if TYPE_CHECKING:
+    from controlplane.domain.values import Drain, Fence, Hold
+
+
+def drain_message(drain: Drain | None) -> pb.Drain | None:
+    """Why a node takes nothing new."""
+    if drain is None:
+        return None
+    return pb.Drain(
+        asked_by=drain.asked_by,
+        reason=drain.reason,
+        asked_at=timestamp(drain.asked_at),
+        move_at=timestamp(drain.move_at),
+    )
+
+
+def fence_message(fence: Fence | None) -> pb.Fence | None:
+    """Who said that what a node ran is gone."""
+    if fence is None:
+        return None
+    return pb.Fence(
+        asked_by=fence.asked_by, reason=fence.reason, asked_at=timestamp(fence.asked_at)
+    )
+
+
+def hold_message(hold: Hold | None) -> pb.Hold | None:
+    """What a node has that our store never had."""
+    if hold is None:
+        return None
+    return pb.Hold(
+        found_at=timestamp(hold.found_at),
+        why=hold_words(hold),
+        replicas=[".".join(map(str, key)) for key in sorted(hold.replicas)],
+        lifted_by=hold.lifted_by,
+    )
