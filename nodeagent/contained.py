@@ -54,6 +54,7 @@ class Contained:
         self.cpu_s = [0.0, 0.0]
         self.max_rss_bytes = 0
         self._folder = folder
+        self._spec = spec
         self._config = plan["config"]
         self._image = plan["image"]
         self._container = Container(plan["socket"], plan["api"], plan["name"])
@@ -69,7 +70,9 @@ class Contained:
         """Make the container and start it. Raises OSError."""
         self._keep()
         self._is_asked_for = True
-        self._container.create(self._config)
+        # The engine keeps what it is given as long as the container is there, readable by root alone.
+        secret = [f"{name}={value}" for name, value in self._spec["secrets"].items()]
+        self._container.create({**self._config, "Env": [*self._config["Env"], *secret]})
         try:
             self._container.start()
         except Refused as error:

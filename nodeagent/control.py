@@ -68,8 +68,8 @@ class _Stream:
     call: Any
     heartbeat_s: float
     accepted: pb.OrdersAccepted | None = None
-    coming: pb.Orders = field(default_factory=pb.Orders)
-    """Orders of several messages, as far as they have come."""
+    coming: pb.Orders = field(default_factory=pb.Orders, repr=False)
+    """Orders of several messages, as far as they have come. They hold secrets."""
 
 
 class Control:

@@ -52,7 +52,8 @@ class Forked:
         try:
             if isolation:
                 namespaces.new_user_and_pid(with_pid=isolation["pid"])
-            self.pid = _fork_program(self._folder, self._spec, output, report)
+            spec = {**self._spec, "env": {**self._spec["env"], **self._spec["secrets"]}}
+            self.pid = _fork_program(self._folder, spec, output, report)
         finally:
             os.close(output)
             os.close(report)

@@ -11,6 +11,7 @@ import structlog
 
 from nodeagent.assignments import keep_assignment, read_assignment
 from nodeagent.folders import ReplicaFolders, ReplicaId
+from nodeagent.given import GivenSecrets, taken_from
 from nodeagent.outbox import replica_message, replica_of
 from nodeagent.reports import exit_of, exit_without_start, report_of
 from nodeagent.runner import Place, Runner
@@ -138,6 +139,7 @@ class Replicas:
             for replica_id, assignment in listed.items()
             if replica_id not in self._runners
         }
+        secrets = {replica_id: taken_from(assignment) for replica_id, assignment in begun.items()}
         try:
             await self._place.run(lambda: self._persist(position, begun | self._told(listed)))
         except OSError:
@@ -145,7 +147,8 @@ class Replicas:
             raise
         self._highest = position
         for replica_id, assignment in begun.items():
-            self._begin(replica_id, assignment, self._waiting.pop(replica_id, None))
+            facts = self._waiting.pop(replica_id, None)
+            self._begin(replica_id, assignment, facts, secrets[replica_id])
         await self._end_others(listed)
         return True
 
@@ -198,13 +201,18 @@ class Replicas:
             return
         if assignment is None:  # cut short by a power loss: enough is known to end it
             assignment = pb.Assignment(replica=replica_message(facts.replica_id))
-        self._begin(facts.replica_id, assignment, facts)
+        # What runs has its secrets already; nobody else needs them.
+        self._begin(facts.replica_id, assignment, facts, GivenSecrets())
 
     def _begin(
-        self, replica_id: ReplicaId, assignment: pb.Assignment, facts: ReplicaFacts | None
+        self,
+        replica_id: ReplicaId,
+        assignment: pb.Assignment,
+        facts: ReplicaFacts | None,
+        secrets: GivenSecrets,
     ) -> None:
         stop = assignment.stop if assignment.HasField("stop") else None
-        runner = Runner(self._place, replica_id, assignment, stop_order=stop)
+        runner = Runner(self._place, replica_id, assignment, stop_order=stop, secrets=secrets)
         if facts is not None and facts.state is ReplicaState.RUNNING:
             runner.phase = pb.REPLICA_PHASE_RUNNING
         elif facts is not None and facts.exit is not None:

@@ -16,6 +16,7 @@ from nodeagent.assignments import note_unstarted, read_unstarted
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.given import GivenSecrets
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
 from nodeagent.outbox import Outbox
 from nodeagent.preparation import PreparationLog
@@ -97,6 +98,7 @@ class Runner:
     phase: pb.ReplicaPhase = pb.REPLICA_PHASE_PREPARING
     exit: pb.ReplicaExit | None = None
     stop_order: pb.StopOrder | None = None
+    secrets: GivenSecrets = field(default_factory=GivenSecrets)
     has_collected: bool = False
     """Whether cursors of what it wrote may have been kept."""
     _since: float = 0.0
@@ -159,6 +161,7 @@ class Runner:
         """From the start, or from where it was found running, to its last record."""
         is_new = facts is None or facts.state is ReplicaState.PREPARED
         failure = await self._start(is_again=facts is not None) if is_new else None
+        self.secrets.forget()
         if failure is not None:
             await self._collect(failure)
             return
@@ -185,6 +188,9 @@ class Runner:
         loop, told = asyncio.get_running_loop(), asyncio.Event()
         words = PreparationLog(self.folder, lambda: loop.call_soon_threadsafe(told.set))
         draft = Draft(self.assignment, self.folder, words)
+        problem = self.secrets.problem(self.assignment.spec.secrets)
+        if problem and self.stop_order is None:
+            return await self._fail(draft, sessions.CAUSE_START_FAILED, problem)
         hooks = [hook for hook in self.place.hooks if hook.applies(self.assignment.spec)]
         if hooks and self.stop_order is None:
             failure = await self._prepare(hooks, draft, told)
@@ -232,6 +238,7 @@ class Runner:
             replica_id=self.replica_id,
             argv=argv_of(spec),
             env=environment_of(self.assignment, self.replica_id, grants),
+            secrets=self.secrets.values,
             mounts=draft.mounts,
             devices=grants,
             time_limit_s=_seconds(spec.time_limit) if spec.HasField("time_limit") else None,

@@ -13,6 +13,8 @@ Standard library only, single-threaded, started by `shim_command` or forked by t
   as time since its mtime last changed (a stepped wall clock changes nothing; time asleep counts), and
   everything is gone by then: stopping begins `grace_s` earlier.
 - When the shim is killed, so is the program (PR_SET_PDEATHSIG).
+- Secret variables come as JSON on standard input, where `has_secrets` says that there are any. They go
+  into the program's environment and stay nowhere else.
 
 `why` of the exit record: EXITED, STOPPED, TIME_LIMIT, LOST_AFTER, START_FAILED, SHIM_LOST.
 """
@@ -138,9 +140,11 @@ class Shim:
             self.why, self.message = "STOPPED", self._stop_order()[0]
             return
         try:
+            self.spec["secrets"] = _take_secrets() if self.spec.get("has_secrets") else {}
             self._program.start()
         except OSError as error:
             self.why, self.message = "START_FAILED", str(error)
+        self.spec["secrets"] = {}
         if self._program.pid:
             _replace(self.folder, "shim.json", {**self.claim, "child": self._program.pid})
 
@@ -269,6 +273,19 @@ class Shim:
         if lost_in is not None:
             waits.append(min(lost_in, self.spec["lost_after_s"] / _CONTACT_LOOKS))
         return max(min(waits), 0.0) if waits else None
+
+
+def _take_secrets() -> dict[str, str]:
+    """The variables on standard input, which nobody reads after us. Raises OSError."""
+    try:
+        content = os.pread(0, os.fstat(0).st_size, 0)
+        nothing = os.open(os.devnull, os.O_RDONLY)
+        os.dup2(nothing, 0)
+        os.close(nothing)
+        return dict(json.loads(content))
+    except (OSError, ValueError, TypeError):
+        # Nothing of the error: it might quote what it could not read.
+        raise OSError("the secrets of the session did not come with it") from None
 
 
 def _start_ticks() -> int:

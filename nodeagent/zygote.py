@@ -1,8 +1,9 @@
 """Forks shims on request, so that starting one costs a fork and not an interpreter.
 
 One small, single-threaded process with all that `shim.py` imports, started by the process runtime.
-It reads one folder per message from the socket whose number is its last argument and answers
-`b"ok <pid>"` with a pidfd of the new shim, or `b"error <reason>"`. A forked shim is a session leader
+It reads one folder per message from the socket whose number is its last argument, with a descriptor
+that becomes the shim's standard input, and answers `b"ok <pid>"` with a pidfd of the new shim, or
+`b"error <reason>"`. A forked shim is a session leader
 of its own with nothing of the zygote open, the same as one that was started directly; it outlives
 both the zygote and the agent. The zygote ends when the agent closes its end of the socket.
 """
@@ -51,15 +52,18 @@ def serve(requests: socket.socket) -> None:
                 poll.unregister(descriptor)
                 os.close(descriptor)
                 continue
-            folder = requests.recv(_MAX_MESSAGE)
+            folder, given, _, _ = socket.recv_fds(requests, _MAX_MESSAGE, 1)
             if not folder:
                 return
             try:
-                pid = _fork_shim(os.fsdecode(folder))
+                pid = _fork_shim(os.fsdecode(folder), given)
                 pidfd = os.pidfd_open(pid)
             except OSError as error:
                 _answer(requests, f"error {error}".encode(), [])
                 continue
+            finally:
+                for one in given:
+                    os.close(one)
             shims[pidfd] = pid
             poll.register(pidfd, select.POLLIN)
             _answer(requests, b"ok %d" % pid, [pidfd])
@@ -70,12 +74,14 @@ def _answer(requests: socket.socket, message: bytes, descriptors: list[int]) -> 
         socket.send_fds(requests, [message], descriptors)
 
 
-def _fork_shim(folder: str) -> int:
+def _fork_shim(folder: str, given: list[int]) -> int:
     pid = os.fork()
     if pid:
         return pid
     try:
         os.setsid()
+        for one in given:
+            os.dup2(one, 0)
         forked.close_all_but(0, 1, 2)
         shim.run(folder)
     finally:

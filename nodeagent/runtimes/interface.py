@@ -72,6 +72,8 @@ class ReplicaSpec:
     where both set a name, the runtime's value stands, except that `PYTHONPATH` and `PATH` are
     joined. `cwd` and mount targets are paths as user code sees them; `/app` is the replica's `app/`,
     which the caller filled. `image` is what a container is made of; other levels do not look at it.
+    `secrets` are variables, too, in none of `env`: their values reach the program's environment, and
+    nothing that outlives the start holds them.
 
     Limits hold for all processes of the replica together, the shim's own aside: `memory_bytes`
     counts what it has in /dev/shm, too (of `shm_bytes`); `process_count` counts threads;
@@ -82,6 +84,7 @@ class ReplicaSpec:
     replica_id: ReplicaId
     argv: Sequence[str]
     env: Mapping[str, str] = field(default_factory=dict)
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
     cwd: str = "/app"
     mounts: Sequence[Mount] = ()
     devices: Sequence[DeviceGrant] = ()

@@ -1,12 +1,14 @@
 """Starting shims: by the zygote where it answers, directly where it does not.
 
 Nothing here forks the agent itself: it runs gRPC's threads. Both ways end in `shim.run` in a session
-of its own, without any descriptor of the agent and with an empty environment.
+of its own, with an empty environment and without any descriptor of the agent but, as standard input,
+what the program is given in secret: memory without a name, which no disk ever holds.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 import subprocess
@@ -18,6 +20,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from nodeagent.folders import ReplicaFolder
     from nsml.clock import Offload
 
@@ -67,24 +71,37 @@ class Launcher:
             await self._run(self._zygote.close)
             self._zygote = None
 
-    async def start(self, folder: ReplicaFolder) -> StartedShim:
-        """Start a shim on `folder`. Raises OSError."""
+    async def start(self, folder: ReplicaFolder, secrets: bytes = b"") -> StartedShim:
+        """Start a shim on `folder` with `secrets` on its standard input. Raises OSError."""
         async with self._turn:
             if self._with_zygote:
                 try:
                     if self._zygote is None:
                         self._zygote = await self._run(_Zygote)
-                    return await self._zygote.start(folder)
+                    return await self._zygote.start(folder, secrets)
                 except (OSError, EOFError, TimeoutError) as error:
                     log.warning("zygote.failed", reason=str(error))
                     await self.close()
-            return await self._run(lambda: start_directly(folder))
+            return await self._run(lambda: start_directly(folder, secrets))
 
 
-def start_directly(folder: ReplicaFolder) -> StartedShim:
-    """Start a shim as a child of this process."""
-    child = _spawn(shim_command("shim", str(folder.path)), pass_fds=())
+def start_directly(folder: ReplicaFolder, secrets: bytes = b"") -> StartedShim:
+    """Start a shim as a child of this process. Raises OSError."""
+    with _in_memory(secrets) as given:
+        child = _spawn(shim_command("shim", str(folder.path)), stdin=given)
     return StartedShim(child.pid, os.pidfd_open(child.pid), child)
+
+
+@contextlib.contextmanager
+def _in_memory(content: bytes) -> Iterator[int]:
+    """A descriptor from which whoever has it can read `content`. Raises OSError."""
+    descriptor = os.memfd_create("nsml-secrets")
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(content)
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 class _Zygote:
@@ -94,13 +111,15 @@ class _Zygote:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             number = theirs.fileno()
-            self._process = _spawn(shim_command("zygote", str(number)), pass_fds=(number,))
+            command = shim_command("zygote", str(number))
+            self._process = _spawn(command, stdin=subprocess.DEVNULL, pass_fds=(number,))
         ours.setblocking(False)  # noqa: FBT003
         self._socket = ours
 
-    async def start(self, folder: ReplicaFolder) -> StartedShim:
+    async def start(self, folder: ReplicaFolder, secrets: bytes) -> StartedShim:
         """One request and its answer. Raises OSError, EOFError when the zygote is gone."""
-        self._socket.send(os.fsencode(folder.path))
+        with _in_memory(secrets) as given:
+            socket.send_fds(self._socket, [os.fsencode(folder.path)], [given])
         try:
             async with asyncio.timeout(_ZYGOTE_ANSWERS_WITHIN_S):
                 await _readable(self._socket)
@@ -125,10 +144,12 @@ class _Zygote:
             self._process.wait()
 
 
-def _spawn(command: list[str], *, pass_fds: tuple[int, ...]) -> subprocess.Popen[bytes]:
+def _spawn(
+    command: list[str], *, stdin: int, pass_fds: tuple[int, ...] = ()
+) -> subprocess.Popen[bytes]:
     return subprocess.Popen(
         command,
-        stdin=subprocess.DEVNULL,
+        stdin=stdin,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd="/",

@@ -103,7 +103,7 @@ class ShimDriver(ABC):
             await self._refuse_unless_possible(spec)
             await self._run(lambda: self._prepare(spec, folder))
             try:
-                shim = await self._launcher.start(folder)
+                shim = await self._launcher.start(folder, _written(spec.secrets))
             except OSError as error:
                 raise StartRefused(f"no shim could be started: {error}") from error
             self._watch(spec.replica_id, shim)
@@ -187,8 +187,9 @@ class ShimDriver(ABC):
         """Make all that the shim needs; `spec.json` last, since it says that the rest is there."""
         folder.create()
         folder.touch_contact()
-        content = json.dumps(self._content(spec, folder))
-        write_atomically(folder.spec, content.encode())
+        # Of secrets only that there are any: they go from hand to hand, and on no disk.
+        content = {**self._content(spec, folder), "has_secrets": bool(spec.secrets)}
+        write_atomically(folder.spec, json.dumps(content).encode())
 
     async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
         """Return once nothing is left of a replica whose shim is gone."""
@@ -288,6 +289,10 @@ def refuse_unsound(spec: ReplicaSpec) -> None:
             raise StartRefused(f"{mount.target}: the node has no such folder yet")
         if not mount.target.startswith("/") or ".." in Path(mount.target).parts:
             raise StartRefused(f"{mount.target!r} is not an absolute path")
+
+
+def _written(secrets: Mapping[str, str]) -> bytes:
+    return json.dumps(dict(secrets)).encode() if secrets else b""
 
 
 def is_alive(claim: ShimClaim, boot_id: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import hashlib
 import json
 import os
 import pickle
@@ -627,6 +628,59 @@ async def run(bench: Bench, spec: ReplicaSpec) -> tuple[int | None, str]:
         return record.exit_code, bench.output(spec).decode()
 
 
+SECRET = "s3cret-" + base64.b32encode(os.urandom(10)).decode()
+
+
+@pytest.mark.parametrize("length", [1, 32 << 10, 512 << 10])
+async def test_a_secret_is_in_the_environment_and_nowhere_else(real: Bench, length: int) -> None:
+    values = {f"SECRET_{n}": SECRET + '\n"\N{SNOWMAN}' + "x" * (length // 8) for n in range(8)}
+    look = "import hashlib, json, os, sys; print('ready', flush=True); "
+    look += "found = {k: v for k, v in os.environ.items() if k.startswith('SECRET_')}; "
+    look += "print(hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest(), "
+    look += "sys.stdin.read() == '', flush=True); import time; time.sleep(1000)"
+    spec = real.spec(argv=("python3", "-c", look), secrets=values, env={"PUBLIC": "1"})
+    digest = hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await until(lambda: b"True" in real.output(spec) or b"False" in real.output(spec))
+        assert real.output(spec).decode().split() == ["ready", digest, "True"]
+        folder = real.folders.of(spec.replica_id).path
+        files = [file for file in folder.rglob("*") if file.is_file()]
+        assert [file for file in files if b"PUBLIC" in file.read_bytes()]
+        assert [file for file in files if SECRET.encode() in file.read_bytes()] == []
+        assert SECRET not in repr(spec)
+        await driver.kill(spec.replica_id, reason="done")
+        await soon(driver.wait(spec.replica_id))
+    assert [file for file in files if file.exists() and SECRET.encode() in file.read_bytes()] == []
+
+
+async def test_each_replica_has_its_own_secrets(real: Bench) -> None:
+    """The same process starts them one after the other."""
+    async with real.new_driver() as driver:
+        for rank, value in enumerate(["first", None, "third"]):
+            spec = replace(
+                real.sh("echo ${S:-none}"),
+                replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=rank),
+                secrets={} if value is None else {"S": value},
+            )
+            await driver.start(spec)
+            assert (await soon(driver.wait(spec.replica_id))).exit_code == 0
+            assert real.output(spec).decode().strip() == (value or "none")
+
+
+async def test_a_shim_whose_secrets_did_not_come_starts_nothing(
+    real: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.runtimes.shims._written", lambda _: b"")
+    spec = replace(real.sh("echo started"), secrets={"S": SECRET})
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.START_FAILED
+    assert "secrets" in record.message
+    assert real.output(spec) == b""
+
+
 def text_of(path: str) -> str:
     return Path(path).read_text()
 
@@ -1033,8 +1087,8 @@ async def test_an_order_reaches_the_shim_that_has_the_claim(
 ) -> None:
     spec = real.spec(RUNS_ON)
 
-    def started_and_held(folder: ReplicaFolder) -> StartedShim:
-        shim = start_directly(folder)
+    def started_and_held(folder: ReplicaFolder, secrets: bytes) -> StartedShim:
+        shim = start_directly(folder, secrets)
         os.kill(shim.pid, signal.SIGSTOP)
         return shim
 
@@ -1044,8 +1098,8 @@ async def test_an_order_reaches_the_shim_that_has_the_claim(
         assert zygote is not None
         start = zygote.start
 
-        async def answer_too_late(folder: ReplicaFolder) -> StartedShim:
-            os.close((await start(folder)).pidfd)
+        async def answer_too_late(folder: ReplicaFolder, secrets: bytes) -> StartedShim:
+            os.close((await start(folder, secrets)).pidfd)
             await real.ready(spec)
             raise TimeoutError
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import grpc
 import pytest
@@ -63,6 +63,8 @@ class World:
     machine: FakeMachine
     platform: ScriptedPlatform
     started: list[ReplicaSpec] = field(default_factory=list)
+    given: list[dict[str, str]] = field(default_factory=list)
+    """Secrets, as they were when each was started."""
     meter: NullMeter = field(default_factory=NullMeter)
     hooks: list[Hook] = field(default_factory=list)
     token: str = "secret"
@@ -130,6 +132,7 @@ def on_virtual_time(
 
         def script_of(spec: ReplicaSpec) -> Script:
             world.started.append(spec)
+            world.given.append(dict(spec.secrets))
             return (scripts or {}).get(spec.argv[0], Script())
 
         async with FakeMachine(clock, script_of) as machine:
@@ -279,6 +282,94 @@ def test_a_program_is_told_who_it_is(tmp_path: Path) -> None:
         assert [device.uuid for device in world.started[0].devices] == ["SIM-0"]
 
     on_virtual_time(tmp_path, test)
+
+
+SECRET = "s3cret-7f1c"
+
+
+def with_secret(*argv: str, **given: str) -> pb.Assignment:
+    order = assignment(S, *argv, secrets=[sessions.SecretUse(name="TOKEN", variable="HF_TOKEN")])
+    order.secrets.add(variable="HF_TOKEN", **given)
+    return order
+
+
+def files_with(folder: Path, text: str) -> list[str]:
+    return [
+        str(file.relative_to(folder))
+        for file in folder.rglob("*")
+        if file.is_file() and text.encode() in file.read_bytes()
+    ]
+
+
+def test_a_secret_reaches_the_program_and_no_file(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    async def test(world: World) -> None:
+        async with world.agent() as agent:
+            await world.platform.order(with_secret("train", value=SECRET))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            assert world.given == [{"HF_TOKEN": SECRET}]
+            assert "HF_TOKEN" not in world.started[0].env
+            assert files_with(tmp_path, "HF_TOKEN"), "or nothing is looked at"
+            assert not files_with(tmp_path, SECRET)
+            [runner] = agent._replicas.running()
+            assert SECRET not in repr(runner) + repr(world.started) + str(runner.assignment)
+            assert not runner.secrets.values
+        async with world.agent():
+            await world.platform.until(lambda: len(world.platform.registrations) == 2)
+            await world.platform.order(with_secret("train", value=SECRET), revision=3)
+            await world.platform.until(lambda: (1, 3) in world.platform.accepted)
+        assert len(world.started) == 1
+        assert not files_with(tmp_path, SECRET)
+        assert SECRET not in "".join(capsys.readouterr())
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
+@pytest.mark.parametrize("given", [{"problem": "secret TOKEN of kim was removed"}, None])
+def test_a_secret_that_is_not_there_is_an_end_with_a_reason(
+    tmp_path: Path, given: dict[str, str] | None
+) -> None:
+    async def test(world: World) -> None:
+        order = with_secret("train", **(given or {}))
+        if given is None:
+            order.ClearField("secrets")
+        async with world.agent():
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_START_FAILED
+        assert report.exit.message == (
+            given["problem"] if given else "secret TOKEN did not come with it"
+        )
+        assert report.exit.message.encode() in world.platform.log(S)
+        assert not world.started
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_what_never_began_gets_its_secrets_with_the_next_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The agent died between the order and the start: nothing that it left holds the value."""
+
+    async def dies(*_: object) -> NoReturn:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def test(world: World) -> None:
+        with monkeypatch.context() as patched:
+            patched.setattr(FakeDriver, "start", dies)
+            async with world.agent():
+                await world.platform.order(with_secret("train", value="an earlier value"))
+                await world.platform.until(lambda: bool(world.platform.accepted))
+                assert files_with(tmp_path, "HF_TOKEN"), "or nothing is looked at"
+        assert not files_with(tmp_path, "an earlier value")
+        await world.platform.order(with_secret("train", value=SECRET), revision=3)
+        async with world.agent():
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+        assert world.given == [{"HF_TOKEN": SECRET}]
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
 
 
 def test_an_unknown_device_is_an_end_with_a_reason(tmp_path: Path) -> None:
