@@ -193,7 +193,10 @@ class Agent:
 
     def _place(self) -> Place:
         parts = self._parts
-        hooks: list[Hook] = [DataHook(self._datasets), CodeHook(self._bundles, parts.run_long)]
+        hooks: list[Hook] = [
+            DataHook(self._datasets, parts.accounts, parts.run),
+            CodeHook(self._bundles, parts.run_long),
+        ]
         if parts.has_sockets:
             # first: it costs nothing, and an attempt that it ends should have cost nothing
             hooks.insert(0, PortHook(self._gangs_before, is_port_free, parts.run))
@@ -202,6 +205,7 @@ class Agent:
             hooks=[*hooks, *parts.hooks],
             outbox=self._outbox,
             isolation=self._machine.isolation,
+            accounts=parts.accounts,
             sdk_folder=parts.sdk_folder,
             grants=self._grants,
             uploads=self._uploads,

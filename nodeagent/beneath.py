@@ -17,7 +17,9 @@ _FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 @contextmanager
 def open_folder(root: Path, parts: Sequence[str], *, create: bool = False) -> Iterator[int]:
-    """A descriptor of the folder `parts` below `root`; `root` itself is the agent's own.
+    """A descriptor of the folder `parts` below `root`, which leads there without a link.
+
+    What it makes belongs to whom the folder around it belongs to.
 
     Raises OSError where a component is missing (unless `create`), a link, or no folder, and
     ValueError for a component that is not a plain name.
@@ -47,6 +49,39 @@ def _make(name: str, parent: int) -> None:
         os.mkdir(name, 0o700, dir_fd=parent)
     except FileExistsError:
         return
+    around = os.fstat(parent)
+    _give_one(name, parent, around.st_uid, around.st_gid)
+
+
+def give(name: str, parent: int, uid: int, gid: int) -> None:
+    """Make `name` of the open folder `parent`, and all below it, belong to somebody else.
+
+    The folder itself comes last, so that nobody is in it meanwhile. Only what is the agent's own is
+    given: a link, what is another's already, and a file with a second name elsewhere stay as they are.
+    """
+    entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        facts = os.fstat(entry)
+        if stat.S_ISDIR(facts.st_mode):
+            walk = os.fwalk(".", topdown=False, dir_fd=entry)
+            for _, folders, files, here in walk:
+                for inner in (*folders, *files):
+                    _give_one(inner, here, uid, gid)
+    finally:
+        os.close(entry)
+    _give_one(name, parent, uid, gid)
+
+
+def _give_one(name: str, parent: int, uid: int, gid: int) -> None:
+    entry = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=parent)
+    try:
+        facts = os.fstat(entry)
+        is_single = stat.S_ISDIR(facts.st_mode) or facts.st_nlink == 1
+        is_ours = facts.st_uid == os.geteuid() != uid
+        if is_ours and is_single and not stat.S_ISLNK(facts.st_mode):
+            os.chown(path_of(entry), uid, gid)
+    finally:
+        os.close(entry)
 
 
 def remove_folder(name: str, parent: int) -> None:

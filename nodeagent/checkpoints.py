@@ -179,7 +179,8 @@ class Uploads:
         # Opened for as long as it is read: what user code puts in its place is another folder.
         parts = ["checkpoints", *checkpoint.folder.split("/")]
         with open_folder(self._folder.run, parts) as descriptor:
-            packing = partial(_packed, path_of(descriptor), checkpoint.files)
+            owner = self._folder.run.stat().st_uid
+            packing = partial(_packed, path_of(descriptor), checkpoint.files, owner)
             packed = await uninterrupted(self._run, packing)
             digest = await put_tree(self._rpc(), packed, self._run)
         request = pb.CommitCheckpointRequest(
@@ -244,10 +245,10 @@ def _size(checkpoint: SavedCheckpoint) -> int:
     return sum(_FILE_BYTES + len(path) for path in (checkpoint.name, *checkpoint.files))
 
 
-def _packed(root: Path, files: Sequence[str]) -> Packed:
+def _packed(root: Path, files: Sequence[str], owner: int) -> Packed:
     """What is larger than all that the disk holds has holes, and could take days to read."""
     most = min(_LARGEST, shutil.disk_usage(root).used)
-    return pack_files(root, files, max_bytes=most)
+    return pack_files(root, files, max_bytes=most, owner=owner)
 
 
 def _is_file(file: object) -> bool:

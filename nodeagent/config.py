@@ -51,10 +51,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Nodes with the same pod share a fast network."""
 
     owner: str = ""
-    """With isolation none: the user whose sessions this node takes."""
+    """The user whose sessions this node takes where it cannot keep users apart: without isolation, and
+    where its agent has neither root nor a container engine."""
 
-    isolation: Literal["auto", "namespace", "none"] = "auto"
+    isolation: Literal["auto", "namespace", "user", "none"] = "auto"
     """How sessions are separated; `auto`: the strongest that this machine allows."""
+
+    uid_first: int = 1_900_000_000
+    """First of the ids that an agent with root gives its users on this machine, and caches of theirs."""
+
+    uid_count: int = 65_536
+    """How many such ids there are."""
 
     simulate_gpus: int = 0
     """Offer so many simulated GPUs instead of the machine's; every screen says so."""
@@ -77,6 +84,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("node", bool(self.node), "a node needs a name"),
             ("server", bool(self.server), "the address of a control plane is missing"),
             ("simulate_gpus", 0 <= self.simulate_gpus <= 64, "between 0 and 64"),
+            ("uid_first", 1000 <= self.uid_first < 1 << 31, "between 1000 and 2147483647"),
+            (
+                "uid_count",
+                2 <= self.uid_count <= (1 << 32) - 2 - self.uid_first,
+                "at least 2, and no id over 4294967293",
+            ),
             ("cpus", self.cpus >= 0, "not negative"),
             ("memory_bytes", self.memory_bytes >= 0, "not negative"),
             ("sample_interval_s", self.sample_interval_s > 0, "more than 0"),

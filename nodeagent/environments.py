@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from nodeagent.builds import Say
     from nodeagent.requirements import Requirements
 
-_FORMAT = 2
+_FORMAT = 3
 _LOOK_EVERY_S = 0.1
 _NOT_FOUND = re.compile(
     r"that satisfies the requirement ([A-Za-z0-9._-]+).*\(from versions: none\)"
@@ -141,14 +141,14 @@ class Environments:
             if requirements.lines:
                 say(f"Installing {len(requirements.lines)} requirements\n".encode())
                 listed = place / "requirements.txt"
-                listed.write_text("\n".join(requirements.lines) + "\n", encoding="utf-8")
+                _write_private(listed, "\n".join(requirements.lines) + "\n")
                 try:
                     _run(_pip(place, listed), say, cancelled)
                 except EnvironmentFailed as error:
                     raise _explained(str(error), cancelled) from None
             # `ready` must not outlive a power loss that the files before it do not.
             flush_filesystem(place)
-            (place / "ready").write_text(json.dumps({"lines": list(requirements.lines)}))
+            _write_private(place / "ready", json.dumps({"lines": list(requirements.lines)}))
         except BaseException:
             shutil.rmtree(place, ignore_errors=True)
             raise
@@ -170,6 +170,12 @@ def _explained(failure: str, cancelled: threading.Event | None) -> EnvironmentFa
         " source, and a node without containers does not run code of packages to build them:"
         " ask for a version that has wheels, or for a node with containers (--image)"
     )
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write what users other than those of the environment must not read: addresses hold passwords."""
+    path.touch(mode=0o600)
+    path.write_text(text, encoding="utf-8")
 
 
 def _pip(place: Path, listed: Path) -> list[str]:

@@ -1,7 +1,7 @@
 """The replica folder: the contract between agent, shim and SDK, as paths.
 
 ```
-<agent data>/replicas/<session id>.<attempt>.<rank>/     mode 0700
+<agent data>/replicas/<session id>.<attempt>.<rank>/     mode 0700; 0710 with the group of whom it runs as
     spec.json    what the shim runs                      agent writes, atomically, 0600
     shim.json    who the shim is (its claim)             shim writes, atomically, once per replica
     output       stdout and stderr; the byte offset identifies log text
@@ -19,7 +19,8 @@
         tunnel/  the program listens: one socket a service
 ```
 
-Everything under `run/`, `app/` and `tmp/` belongs to the user: read it only without following links.
+Everything under `run/`, `app/` and `tmp/` belongs to the user: read it only without following links,
+and, where it is read with more rights than the user has, only what belongs to the owner of `run/`.
 """
 
 from __future__ import annotations
@@ -32,10 +33,11 @@ from pathlib import Path
 
 import structlog
 
-from nodeagent.beneath import open_folder, remove_folder
+from nodeagent.beneath import give, open_folder, remove_folder
 
 _REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PRIVATE = 0o700
+_PASSABLE = 0o710
 _REMOVED = ".removed-"
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -157,6 +159,17 @@ class ReplicaFolder:
         self.contact.touch(mode=0o600)
         self.output.touch(mode=0o600)
 
+    def give(self, uid: int, gid: int) -> None:
+        """Make what the program writes belong to `uid`, its log too: it may open that by name.
+
+        All else stays the agent's. Those of `gid` pass the folder, and cannot list it.
+        """
+        with open_folder(self.path, []) as here:
+            for part in (self.app, self.tmp, self.run, self.output):
+                give(part.name, here, uid, gid)
+            os.fchown(here, -1, gid)
+            os.fchmod(here, _PASSABLE)
+
     def touch_contact(self) -> None:
         """Note a contact with the control plane (the `lost_after` watch starts again)."""
         os.utime(self.contact)
@@ -171,6 +184,8 @@ class ReplicaFolder:
         doomed = self.path.with_name(f"{_REMOVED}{self.path.name}")
         if self.path.exists():
             _remove(doomed)
+            # programs of the same user that run on have no business in here any more
+            self.path.chmod(_PRIVATE)
             self.path.rename(doomed)
         _remove(doomed)
 

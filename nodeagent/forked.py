@@ -1,7 +1,8 @@
 """What a shim runs, as processes of its own: fork, namespaces, signals, and how it ended.
 
 Standard library only: it runs in the shim. At level `namespace` the child is pid 1 of a root of its
-own and starts the program; at level `none` the child becomes the program.
+own and starts the program; at levels `user` and `none` the child becomes the program. With an account
+the program, and pid 1 of its root, run as that; the shim stays who it is.
 """
 
 from __future__ import annotations
@@ -51,7 +52,9 @@ class Forked:
         isolation = self._spec["namespace"]
         try:
             if isolation:
-                namespaces.new_user_and_pid(with_pid=isolation["pid"])
+                namespaces.new_user_and_pid(
+                    with_pid=isolation["pid"], account=self._spec.get("account")
+                )
             spec = {**self._spec, "env": {**self._spec["env"], **self._spec["secrets"]}}
             self.pid = _fork_program(self._folder, spec, output, report)
         finally:
@@ -141,21 +144,31 @@ def _fork_program(folder: str, spec: dict, output: int, report: int) -> int:  # 
                 os.setpgid(child, child)
         return child
     try:
-        namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
-        # a parent outside our pid namespace reads as 0
-        if os.getppid() not in (shim, 0):
-            os._exit(START_FAILED_CODE)
+        _end_with(shim)
         _prepare_streams(output)
         # the agent's own limit is higher than select() can count
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
         if not spec["namespace"]:
+            if spec.get("account"):
+                namespaces.drop_privileges(spec.get("account"))
+                _end_with(shim)
             _exec_program(spec, report)
+        # whoever the program is, it passes the folders that lead to what its root holds
+        os.umask(0o022)
         namespaces.enter_root(os.path.join(folder, "root"), spec["namespace"]["mounts"])
-        _be_first_process(spec, report)
+        _be_first_process(spec, report, shim)
     except BaseException as error:  # noqa: BLE001 - a forked child must not return to its caller
         _report(report, "FAILED", str(error))
     os._exit(START_FAILED_CODE)
+
+
+def _end_with(parent: int) -> None:
+    """Have the kernel kill this process when `parent` ends; to be said again after a change of user."""
+    namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)
+    # a parent outside our pid namespace reads as 0
+    if os.getppid() not in (parent, 0):
+        os._exit(START_FAILED_CODE)
 
 
 def _prepare_streams(output: int) -> None:
@@ -210,14 +223,15 @@ def _not_started(spec: dict, report: int, error: OSError | ValueError) -> NoRetu
     os._exit(START_FAILED_CODE)
 
 
-def _be_first_process(spec: dict, report: int) -> NoReturn:  # type: ignore[type-arg]
+def _be_first_process(spec: dict, report: int, shim: int) -> NoReturn:  # type: ignore[type-arg]
     """Be pid 1 of the namespace: start the program, pass SIGTERM on, reap, report, exit.
 
     Its exit makes the kernel kill all that is left in the namespace before the shim can reap it.
     """
     namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-init")
+    namespaces.drop_privileges(spec.get("account"))
     namespaces.prctl(namespaces.PR_SET_DUMPABLE, 0)
-    namespaces.drop_privileges()
+    _end_with(shim)
     program = _spawn_program(spec, report) if spec["namespace"]["pid"] else os.fork()
     if program == 0:
         namespaces.prctl(namespaces.PR_SET_PDEATHSIG, signal.SIGKILL)

@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import Protocol
 
+from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_use
 from nodeagent.builds import EnvironmentFailed
 from nodeagent.datasets import Trees
@@ -54,6 +55,7 @@ class Draft:
     folder: ReplicaFolder
     log: PreparationLog
     mounts: list[Mount] = field(default_factory=list)
+    groups: list[int] = field(default_factory=list)
     python: PythonEnvironment | None = None
 
 
@@ -72,8 +74,10 @@ class Hook(Protocol):
 class DataHook:
     """Datasets from the node's cache."""
 
-    def __init__(self, trees: Trees) -> None:
+    def __init__(self, trees: Trees, accounts: Accounts | None, run: Offload) -> None:
         self._trees = trees
+        self._accounts = accounts
+        self._run = run
 
     def applies(self, spec: sessions.SessionSpec) -> bool:
         """Sessions with a dataset."""
@@ -84,10 +88,18 @@ class DataHook:
         for dataset in draft.assignment.spec.datasets:
             try:
                 tree = await self._trees.get(dataset.digest)
-            except (ClientError, ContentError, OSError) as error:
+                await self._admit(tree, draft)
+            except (AccountsError, ClientError, ContentError, OSError) as error:
                 text = f"dataset {dataset.name} could not be fetched: {error}"
                 raise PreparationFailed(sessions.CAUSE_DATA_FAILED, text) from error
             draft.mounts.append(Mount(source=tree, target=f"/data/{dataset_name(dataset)}"))
+
+    async def _admit(self, tree: Path, draft: Draft) -> None:
+        """Let this replica read the tree, where not everybody may."""
+        if self._accounts is not None:
+            group = await self._run(partial(self._accounts.admit, tree))
+            if group is not None:
+                draft.groups.append(group)
 
 
 class CodeHook:

@@ -9,7 +9,8 @@ first child  enter_root(root, plan)  builds the root on a tmpfs, pivots into it
 ```
 
 Works for root and, where the kernel permits user namespaces, for everybody. Outside ids are mapped
-to themselves, one user and one group: whatever a program does, it does as the agent's own user.
+to themselves: the agent's own user and group, who build the root, and those of the account that the
+program is to run as. Without an account, whatever a program does, it does as the agent's own user.
 That user may be root, whose files and kernel settings are guarded by ownership alone; therefore
 `/proc` and `/sys` are read-only and only harmless parts of `/etc` are there.
 """
@@ -40,6 +41,13 @@ if TYPE_CHECKING:
         target: str
         write: bool
         device: bool
+
+    class Account(TypedDict):
+        """Whom a program runs as on the machine, and which further groups' files it may read."""
+
+        uid: int
+        gid: int
+        groups: list[int]
 
 
 CLONE_NEWNS = 0x00020000
@@ -90,24 +98,61 @@ def prctl(option: int, argument: int | bytes = 0) -> None:
     _check(_libc.prctl(option, argument, 0, 0, 0), f"prctl {option}")
 
 
-def new_user_and_pid(*, with_pid: bool) -> None:
+def new_user_and_pid(*, with_pid: bool, account: Account | None = None) -> None:
     """Put the caller into a new user namespace and its next children into a new pid namespace.
 
     Below it nobody makes another: in a namespace of its own a program would have capabilities
-    again, and could mount the control groups, whose files belong to the agent's user.
+    again, and could mount the control groups, whose files belong to the agent's user. With an
+    `account` the caller must be root.
     """
-    uid, gid = os.geteuid(), os.getegid()
     flags = CLONE_NEWUSER | (CLONE_NEWPID if with_pid else 0)
-    _check(_libc.unshare(flags), "unshare user namespace")
-    _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{uid} {uid} 1")
-    _write("/proc/self/gid_map", f"{gid} {gid} 1")
+    uids, gids = [os.geteuid()], [os.getegid()]  # without a map there they have no numbers
+    if account is None:
+        _check(_libc.unshare(flags), "unshare user namespace")
+        _write("/proc/self/setgroups", "deny")
+        _write("/proc/self/uid_map", _mapped(uids))
+        _write("/proc/self/gid_map", _mapped(gids))
+    else:
+        gids += [account["gid"], *account["groups"]]
+        _unshare_mapped(flags, _mapped([*uids, account["uid"]]), _mapped(gids))
     try:
         _write("/proc/sys/user/max_user_namespaces", "0")
     except OSError:
         # read-only in a container of the agent's, where programs are parted less anyway
         if with_pid:
             raise
+
+
+def _mapped(ids: list[int]) -> str:
+    """A map of these ids to themselves."""
+    return "".join(f"{one} {one} 1\n" for one in dict.fromkeys(ids))
+
+
+def _unshare_mapped(flags: int, uid_map: str, gid_map: str) -> None:
+    """Enter a new user namespace with maps that only a process outside of it may write: a child."""
+    shim = os.getpid()
+    entered, told = os.pipe2(os.O_CLOEXEC)
+    outside = os.fork()
+    if outside == 0:
+        number = 0
+        try:
+            os.close(told)
+            if os.read(entered, 1):
+                _write(f"/proc/{shim}/uid_map", uid_map)
+                _write(f"/proc/{shim}/gid_map", gid_map)
+        except OSError as error:
+            number = error.errno or 1
+        os._exit(number)
+    os.close(entered)
+    try:
+        _check(_libc.unshare(flags), "unshare user namespace")
+        os.write(told, b"!")
+    finally:
+        os.close(told)
+        _, ended = os.waitpid(outside, 0)
+    number = os.waitstatus_to_exitcode(ended)
+    if number:
+        raise OSError(number, f"map the account's ids: {os.strerror(number)}")
 
 
 def enter_root(root: str, plan: list[MountEntry]) -> None:
@@ -129,8 +174,12 @@ def enter_root(root: str, plan: list[MountEntry]) -> None:
     _set_attributes("/", _MOUNT_ATTR_RDONLY, recursive=False)
 
 
-def drop_privileges() -> None:
-    """Give up every capability for good, also those a setuid program would bring back."""
+def drop_privileges(account: Account | None = None) -> None:
+    """Give up every capability for good, also those a setuid program would bring back.
+
+    With an `account`, become it for good, too; what the kernel was told to do at the parent's end
+    (PR_SET_PDEATHSIG) it forgets then.
+    """
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     for capability in range(64):
         try:
@@ -138,6 +187,10 @@ def drop_privileges() -> None:
         except OSError:
             break  # past the last capability that this kernel knows
     prctl(PR_CAP_AMBIENT, _PR_CAP_AMBIENT_CLEAR_ALL)
+    if account is not None:
+        os.setgroups(account["groups"])
+        os.setresgid(account["gid"], account["gid"], account["gid"])
+        os.setresuid(account["uid"], account["uid"], account["uid"])
     header = (ctypes.c_uint32 * 2)(_CAPABILITY_VERSION_3, 0)
     _check(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
 

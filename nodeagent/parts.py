@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
+from nodeagent.accounts import Accounts
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.hooks import Hook
 from nodeagent.link import ChannelFactory
@@ -62,6 +63,8 @@ class Machine:
     grants: Mapping[str, DeviceGrant]
     device_note: str
     capacity: resources.Resources
+    only_owner: str = ""
+    """Why it takes the sessions of its owner alone; empty: of every user."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +75,8 @@ class Parts:
     data and code. `dial_factory` makes a connection of its own for each tunnel. `renew` renews the
     node's certificate; None where a token says who it is. `token` reads that, again when it is
     refused. `run_long` is for work that programs or drivers can make last for minutes: it must not
-    hold up what `run` does. Without `has_sockets` user code cannot make requests (the simulation).
+    hold up what `run` does. `accounts` are whom users are on this machine; without, all programs run
+    as the agent's own user. Without `has_sockets` user code cannot make requests (the simulation).
     """
 
     clock: Clock
@@ -89,5 +93,6 @@ class Parts:
     renew: Renew | None = None
     hooks: Sequence[Hook] = ()
     sdk_folder: Path | None = None
+    accounts: Accounts | None = None
     has_sockets: bool = True
     touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()

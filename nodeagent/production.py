@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import random
 import resource
 import sys
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, TextIO, cast
@@ -17,6 +19,7 @@ import grpc
 import grpc.aio
 import structlog
 
+from nodeagent.accounts import Accounts, AccountsError, IdRange, range_on_this_machine
 from nodeagent.addresses import reachable_host
 from nodeagent.config import Settings, SettingsError
 from nodeagent.environments import Environments
@@ -65,6 +68,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         JournalError: the journal cannot be used.
     """
     _log_to_stderr()
+    # Who may read what is said where it is made; what programs are given, others read by default.
+    os.umask(0o022)
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings.data.chmod(0o700)
     journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
@@ -74,6 +79,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         held = HeldDevices(clock)
         probe = _probe(settings, clock, held)
         isolation = await in_thread(lambda: _isolation(settings))
+        accounts = await in_thread(lambda: _accounts(settings, isolation))
         # only now: programs are given the limit that was found
         _open_as_many_files_as_allowed()
         host = HostProbe(settings.data)
@@ -96,13 +102,14 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 dial_factory=ChannelMaker(settings, options=_OWN_CONNECTION),
                 runtime=runtime,
                 journal=journal,
-                machine=_machine(settings, host.facts(), isolation.level, devices),
+                machine=_machine(settings, host.facts(), isolation, devices),
                 meter=NodeMeter(probe, host, held),
                 token=token,
                 renew=_renewal(settings, clock),
                 run_long=in_own_thread,
                 hooks=[PythonHook(Environments(settings.data / "environments"), in_own_thread)],
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
+                accounts=accounts,
             )
     finally:
         journal.close()
@@ -197,15 +204,51 @@ def _read(path: Path) -> bytes:
 
 
 def _isolation(settings: Settings) -> IsolationFacts:
-    found = probe_isolation(settings.data / "trial")
+    is_root = os.geteuid() == 0
+    obstacle = range_on_this_machine(_ids(settings)) if is_root else "the agent is not root"
+    trial_id = None if obstacle else _ids(settings).trial
+    found = probe_isolation(
+        settings.data / "trial", trial_id=trial_id, python=Path(sys.base_prefix)
+    )
+    if obstacle:
+        reason = "; ".join(filter(None, [found.reason, f"level user: {obstacle}"]))
+        found = replace(found, reason=reason)
     if settings.isolation == "auto":
         return found
     wanted = Isolation(settings.isolation)
     if wanted not in found.levels:
         raise SettingsError(f"isolation {wanted.value} does not work here: {found.reason}")
-    return IsolationFacts(
-        level=wanted, levels=found.levels, machine=found.machine, reason=found.reason
-    )
+    return replace(found, level=wanted)
+
+
+def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
+    """Whom users are on this machine; also opens the way to what they may read, or closes it."""
+    is_user = isolation.level is Isolation.USER
+    for name in ("", "replicas", "datasets", "environments", "sdk"):
+        folder = settings.data / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        folder.chmod(0o711 if is_user else 0o700)
+    if isolation.level not in isolation.with_accounts:
+        return None
+    try:
+        return Accounts(settings.data, _ids(settings), by_group=is_user)
+    except AccountsError as error:
+        raise SettingsError(str(error)) from error
+
+
+def _ids(settings: Settings) -> IdRange:
+    return IdRange(settings.uid_first, settings.uid_count)
+
+
+def _only_owner(isolation: IsolationFacts) -> str:
+    """Why this node takes its owner's sessions alone; empty when it keeps users apart."""
+    if isolation.level is Isolation.NONE:
+        return "it runs sessions without isolation"
+    if isolation.level in isolation.with_accounts:
+        return ""
+    if os.geteuid():
+        return "its agent has neither root nor a container engine"
+    return "its agent has root and cannot run users under ids of their own"
 
 
 def _probe(settings: Settings, clock: Clock, held: HeldDevices) -> DeviceProbe:
@@ -225,11 +268,14 @@ async def _devices(probe: DeviceProbe) -> Devices:
         return Devices(reason="the driver does not answer")
 
 
-def _machine(settings: Settings, facts: HostFacts, isolation: Isolation, found: Devices) -> Machine:
+def _machine(
+    settings: Settings, facts: HostFacts, isolation: IsolationFacts, found: Devices
+) -> Machine:
     return Machine(
         boot_id=facts.boot_id,
         host=settings.host or reachable_host(settings.server, facts.host),
-        isolation=isolation,
+        isolation=isolation.level,
+        only_owner=_only_owner(isolation),
         devices=[_message(device) for device in found.devices],
         grants={device.uuid: _grant(device) for device in found.devices},
         device_note=found.reason,
@@ -259,4 +305,6 @@ def _sdk(folder: Path) -> Path:
     """This version's SDK; programs that run keep the one they began with."""
     place = folder / sdk_digest()
     write_sdk(place)
+    for path in (place, *place.rglob("*")):  # also what an earlier agent kept to itself
+        path.chmod(0o755 if path.is_dir() else 0o644)
     return place

@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from nodeagent.beneath import open_folder, path_of
+from nodeagent.beneath import give, open_folder, path_of
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.transfer import uninterrupted
@@ -204,6 +204,8 @@ def _listen(run_folder: Path) -> socket.socket:
             # by descriptor: a program that runs on can put a link in the place of what is bound
             os.fchmod(listener.fileno(), 0o600)
             listener.bind(str(path_of(descriptor) / "socket"))
+            facts = os.fstat(descriptor)
+            give("socket", descriptor, facts.st_uid, facts.st_gid)
         listener.settimeout(0)
     except OSError:
         listener.close()
@@ -230,6 +232,8 @@ def _move(staged: Path, run_folder: Path, parts: list[str]) -> str:
         open_folder(run_folder, above, create=True) as target,
         open_folder(staged.parent, []) as source,
     ):
+        facts = run_folder.stat()
+        give(staged.name, source, facts.st_uid, facts.st_gid)
         move = partial(os.rename, staged.name, src_dir_fd=source, dst_dir_fd=target)
         try:
             move(name)

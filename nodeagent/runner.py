@@ -12,6 +12,7 @@ from typing import NoReturn, Protocol
 
 import structlog
 
+from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_unstarted, read_unstarted
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
@@ -76,6 +77,7 @@ class Place:
     hooks: Sequence[Hook]
     outbox: Outbox
     isolation: Isolation
+    accounts: Accounts | None
     sdk_folder: Path | None
     grants: Callable[[Sequence[str]], list[DeviceGrant]]
     uploads: Callable[[ReplicaId, ReplicaFolder], Uploads]
@@ -202,8 +204,9 @@ class Runner:
                 cause, self.stop_order.reason or "stopped before it started"
             )
         try:
-            await self.place.runtime.start(self._spec(draft))
-        except (StartRefused, OSError, ValueError) as error:
+            uid = await self._uid()
+            await self.place.runtime.start(self._spec(draft, uid))
+        except (AccountsError, StartRefused, OSError, ValueError) as error:
             return await self._fail(draft, sessions.CAUSE_START_FAILED, str(error))
         return None
 
@@ -230,7 +233,14 @@ class Runner:
             await asyncio.Event().wait()
         raise AssertionError
 
-    def _spec(self, draft: Draft) -> ReplicaSpec:
+    async def _uid(self) -> int | None:
+        """Whom its program runs as on this machine; None: the agent's own user."""
+        accounts, owner = self.place.accounts, self.assignment.owner
+        if accounts is None:
+            return None
+        return await self.place.run(lambda: accounts.of_user(owner))
+
+    def _spec(self, draft: Draft, uid: int | None) -> ReplicaSpec:
         spec = self.assignment.spec
         grants = self.place.grants(self.assignment.device_uuids)
         given = self.assignment.resources
@@ -249,6 +259,9 @@ class Runner:
             cpus=given.cpu_thousandths / 1000 or None,
             sdk_folder=self.place.sdk_folder,
             python=draft.python,
+            uid=uid,
+            gid=uid,
+            groups=draft.groups,
         )
 
     async def _linger(self) -> ExitRecord | None:

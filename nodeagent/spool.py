@@ -427,7 +427,10 @@ def _is_whole(descriptor: int, offset: int, size: int) -> bool:
 
 
 def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
-    """A descriptor of a regular file in `folder`; None for a shorter one or anything else."""
+    """A descriptor of a regular file in `folder`; None for a shorter one or anything else.
+
+    Somebody else's file is anything else: a hard link there is no right to read what it names.
+    """
     try:
         facts = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
@@ -435,8 +438,11 @@ def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
     if not stat.S_ISREG(facts.st_mode) or facts.st_size <= longer_than:
         return None
     descriptor = _open(name, folder)
+    if descriptor is None:
+        return None
     # what the name stands for may have changed in between
-    if descriptor is None or stat.S_ISREG(os.fstat(descriptor).st_mode):
+    facts = os.fstat(descriptor)
+    if stat.S_ISREG(facts.st_mode) and facts.st_uid == os.fstat(folder).st_uid:
         return descriptor
     os.close(descriptor)
     return None

@@ -171,10 +171,13 @@ def _socket_file(run_folder: Path, service: str) -> Iterator[int]:
     with open_folder(run_folder, ["tunnel"]) as folder:
         flags = os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC
         descriptor = os.open(service, flags, dir_fd=folder)
+        owner = os.fstat(folder).st_uid
     try:
         facts = os.fstat(descriptor)
-        # Another name of the socket would be somewhere that the program may not connect to.
-        if not stat.S_ISSOCK(facts.st_mode) or facts.st_nlink != 1:
+        # Another name of the socket would be somewhere that the program may not connect to, and so
+        # would be that of somebody else.
+        is_own = facts.st_nlink == 1 and facts.st_uid == owner
+        if not stat.S_ISSOCK(facts.st_mode) or not is_own:
             raise ServiceUnreachable(f"tunnel/{service} is no socket of its own")
         yield descriptor
     finally:

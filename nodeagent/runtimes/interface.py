@@ -31,7 +31,7 @@ class Isolation(enum.StrEnum):
     NAMESPACE = "namespace"
     """A root of its own by user, mount and pid namespaces: `/app` and `/data/NAME` resolve."""
     USER = "user"
-    """An agent with root runs each user under a uid of its own. Not built yet."""
+    """An agent with root runs each user under a uid of its own."""
     NONE = "none"
     """The agent's own rights and view of the machine; `NSML_DATASET_PATH` holds host paths."""
 
@@ -79,6 +79,9 @@ class ReplicaSpec:
     counts what it has in /dev/shm, too (of `shm_bytes`); `process_count` counts threads;
     `disk_bytes` is what `app/`, `tmp/`, `run/` and `output` hold at one time. None: no limit. A
     runtime keeps each one, or refuses the start.
+
+    `uid` and `gid`, set together, are whom the program runs as on the machine, and whom its folders
+    and log are given to; None: the agent's own user. `groups` are further groups, for what it may read.
     """
 
     replica_id: ReplicaId
@@ -100,6 +103,9 @@ class ReplicaSpec:
     sdk_folder: Path | None = None
     python: PythonEnvironment | None = None
     image: str | None = None
+    uid: int | None = None
+    gid: int | None = None
+    groups: Sequence[int] = ()
 
 
 class ExitWhy(enum.StrEnum):

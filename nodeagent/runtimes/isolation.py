@@ -5,83 +5,173 @@ from __future__ import annotations
 import base64
 import json
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nodeagent.accounts import barrier
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
-from nodeagent.runtimes.interface import ExitWhy, Isolation, ReplicaSpec
+from nodeagent.runtimes.interface import (
+    ExitRecord,
+    ExitWhy,
+    Isolation,
+    PythonEnvironment,
+    ReplicaSpec,
+)
 from nodeagent.runtimes.launch import shim_spec, this_machine
 from nodeagent.runtimes.launcher import start_directly
 from nodeagent.runtimes.records import read_exit
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from nodeagent.runtimes.launch import Machine
 
 _TRIAL_LIMIT_S = 20.0
+_STRONGEST_FIRST = (Isolation.NAMESPACE, Isolation.USER, Isolation.NONE)
+_IN_A_ROOT = "test -w /app && test -w /nsml && test ! -e {spec}"
+_AS_A_USER = "test -w . && test ! -r {spec} && ! ls {above} 2>/dev/null && test $(id -u) = {uid}"
+_LEAVES = ' && umask 077 && : > "$NSML_RUN_DIR/spool/left"'
+_RUNS_PYTHON = " && exec {python} -I -S -c pass"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IsolationFacts:
-    """What was found: the strongest level, all that work, and why a stronger one does not."""
+    """What was found: the strongest level, all that work, and why a stronger one does not.
+
+    `with_accounts` are the levels at which programs can run as users of their own.
+    """
 
     level: Isolation
     levels: frozenset[Isolation]
+    with_accounts: frozenset[Isolation]
     machine: Machine
     reason: str
 
 
-def probe_isolation(scratch: Path) -> IsolationFacts:
-    """Run a program at the strongest level that the kernel permits; blocks for under a second.
+def probe_isolation(
+    scratch: Path, *, trial_id: int | None = None, python: Path | None = None
+) -> IsolationFacts:
+    """Run programs at each level to see what the kernel permits; blocks for about a second at most.
 
-    `scratch` is a folder of the agent for the trial's replica folder. Without a pid namespace
-    (nested containers that hide parts of /proc) `namespace` still holds: see the README.
+    `scratch` is a folder of the agent for the trials' replica folders. `trial_id` is the uid and gid
+    to try with, where the agent is root: without one every program runs as the agent's own user.
+    `python` is the prefix of the interpreter that sessions get, which others must be able to run.
+    Without a pid namespace (nested containers that hide parts of /proc) `namespace` still holds: see
+    the README.
     """
+    found = {Isolation.NONE}
+    with_accounts: set[Isolation] = set()
     reasons: list[str] = []
-    for with_pid in (True, False):
-        machine = this_machine(with_pid=with_pid)
-        reason = _try_namespace(scratch, machine)
+    machine = this_machine(with_pid=False)
+    for account in dict.fromkeys((trial_id, None)):
+        for with_pid in (True, False):
+            tried = this_machine(with_pid=with_pid)
+            reason = _tried(scratch, tried, Isolation.NAMESPACE, account, python)
+            if reason is None:
+                machine = tried
+                found.add(Isolation.NAMESPACE)
+                break
+            named = f"{'with' if with_pid else 'without'} pid namespace"
+            whose = "" if account is None else f" as uid {account}"
+            reasons.append(f"{named}{whose}: {reason}")
+        if Isolation.NAMESPACE in found:
+            if account is not None:
+                with_accounts.add(Isolation.NAMESPACE)
+            break
+    if trial_id is not None:
+        reason = _tried_as_user(scratch, machine, trial_id, python)
         if reason is None:
-            levels = frozenset({Isolation.NAMESPACE, Isolation.NONE})
-            return IsolationFacts(
-                level=Isolation.NAMESPACE,
-                levels=levels,
-                machine=machine,
-                reason="; ".join(reasons),
-            )
-        reasons.append(f"{'with' if with_pid else 'without'} pid namespace: {reason}")
+            found.add(Isolation.USER)
+            with_accounts.add(Isolation.USER)
+        else:
+            reasons.append(f"level user: {reason}")
     return IsolationFacts(
-        level=Isolation.NONE,
-        levels=frozenset({Isolation.NONE}),
-        machine=this_machine(with_pid=False),
+        level=next(level for level in _STRONGEST_FIRST if level in (with_accounts or found)),
+        levels=frozenset(found),
+        with_accounts=frozenset(with_accounts),
+        machine=machine,
         reason="; ".join(reasons),
     )
 
 
-def _try_namespace(scratch: Path, machine: Machine) -> str | None:
-    """None when a program ran to its end in a root of its own, else what went wrong."""
+def _tried_as_user(
+    scratch: Path, machine: Machine, account: int, python: Path | None
+) -> str | None:
+    """As `_tried`, at level `user`: where programs see the machine's files, the way there matters."""
+    data = scratch.parent  # itself the agent's to open
+    for place, way in ((data, data.parent), (python, python)):
+        wall = way and barrier(way)
+        if wall:
+            return f"{wall} on the way to {place} lets no other user pass"
+    with _passable(data, scratch):
+        return _tried(scratch, machine, Isolation.USER, account, python)
+
+
+@contextmanager
+def _passable(*folders: Path) -> Iterator[None]:
+    """Let others pass the folders, which hold nothing that others may read, for a while."""
+    modes = []
+    try:
+        for folder in folders:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            modes.append((folder, folder.stat().st_mode & 0o777))
+            folder.chmod(0o711)
+        yield
+    finally:
+        for folder, mode in modes:
+            folder.chmod(mode)
+
+
+def _tried(
+    scratch: Path, machine: Machine, level: Isolation, account: int | None, python: Path | None
+) -> str | None:
+    """None when a program ran to its end at that level, else what went wrong.
+
+    Also what it left must be the agent's to read and to remove, which takes rights of its own where
+    it is another user's.
+    """
     name = "s" + base64.b32encode(os.urandom(10)).decode().lower()
     replica_id = ReplicaId(session_id=name, attempt=1, rank=0)
     folder = ReplicaFolder(scratch / str(replica_id))
+    script = (_IN_A_ROOT if level is Isolation.NAMESPACE else _AS_A_USER) + _LEAVES
+    values = {"spec": folder.spec, "above": scratch, "uid": account}
+    if python is not None:
+        script += _RUNS_PYTHON
+        values["python"] = python / "bin" / "python3"
     spec = ReplicaSpec(
         replica_id=replica_id,
-        argv=["/bin/sh", "-c", "test -w /app && test -w /nsml && test ! -e " + str(folder.spec)],
+        argv=["/bin/sh", "-c", script.format(**values)],
         time_limit_s=_TRIAL_LIMIT_S,
         grace_s=0.0,
+        isolation=level,
+        uid=account,
+        gid=account,
+        python=None if python is None else PythonEnvironment(folder=python, base_prefix=python),
     )
     folder.create()
     try:
-        write_atomically(folder.spec, json.dumps(shim_spec(spec, folder, machine)).encode())
-        shim = start_directly(folder)
-        os.close(shim.pidfd)
-        if shim.child is not None:
-            shim.child.wait()
-        record = read_exit(folder)
-    finally:
-        folder.remove()
+        try:
+            record = _run(spec, folder, machine)
+            if record is not None and record.exit_code == 0:
+                (folder.spool / "left").read_bytes()
+        finally:
+            folder.remove()
+    except OSError as error:
+        return str(error)
     if record is None:
         return "the shim left no exit record"
     if record.why is ExitWhy.EXITED and record.exit_code == 0:
         return None
     return record.message or f"the trial ended with {record.exit_code}, signal {record.signal}"
+
+
+def _run(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> ExitRecord | None:
+    if spec.uid is not None and spec.gid is not None:
+        folder.give(spec.uid, spec.gid)
+    write_atomically(folder.spec, json.dumps(shim_spec(spec, folder, machine)).encode())
+    shim = start_directly(folder)
+    os.close(shim.pidfd)
+    if shim.child is not None:
+        shim.child.wait()
+    return read_exit(folder)

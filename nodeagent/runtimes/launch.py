@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder
-    from nodeagent.namespaces import MountEntry
+    from nodeagent.namespaces import Account, MountEntry
     from nodeagent.runtimes.interface import ReplicaSpec
 
 APP = "/app"
@@ -176,6 +176,7 @@ def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dic
         "env": whole_environment(spec, layout, hosts_environment()),
         "cwd": cwd,
         "namespace": namespace,
+        "account": account_of(spec),
         "memory_bytes": spec.memory_bytes,
         "cpus": spec.cpus,
         "process_count": spec.process_count,
@@ -194,6 +195,13 @@ def limits_of(spec: ReplicaSpec, machine: Machine) -> dict[str, Any]:
         "lost_after_s": spec.lost_after_s,
         "disk_bytes": spec.disk_bytes,
     }
+
+
+def account_of(spec: ReplicaSpec) -> Account | None:
+    """Whom the program of `spec` runs as; None: the agent's own user."""
+    if spec.uid is None or spec.gid is None:
+        return None
+    return {"uid": spec.uid, "gid": spec.gid, "groups": list(spec.groups)}
 
 
 def root_plan(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> list[MountEntry]:

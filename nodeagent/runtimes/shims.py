@@ -187,6 +187,8 @@ class ShimDriver(ABC):
         """Make all that the shim needs; `spec.json` last, since it says that the rest is there."""
         folder.create()
         folder.touch_contact()
+        if spec.uid is not None and spec.gid is not None:
+            folder.give(spec.uid, spec.gid)
         # Of secrets only that there are any: they go from hand to hand, and on no disk.
         content = {**self._content(spec, folder), "has_secrets": bool(spec.secrets)}
         write_atomically(folder.spec, json.dumps(content).encode())

@@ -69,18 +69,22 @@ class Beneath(Protocol):
         ...
 
 
-def beneath(root: Path) -> Beneath:
-    """The safest implementation that this system has."""
+def beneath(root: Path, owner: int | None = None) -> Beneath:
+    """The safest implementation that this system has.
+
+    With an `owner` no file of another uid is opened to read; that takes folder descriptors.
+    """
     if os.open in os.supports_dir_fd and hasattr(os, "O_NOFOLLOW"):
-        return ByDescriptor(root)
-    return ByPath(root)
+        return ByDescriptor(root, owner)
+    return ByPath(root, owner)
 
 
 class ByDescriptor:
     """Folder descriptors and O_NOFOLLOW; keeps the way to the last folder open."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, owner: int | None = None) -> None:
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY)
+        self._owner = owner
         self._names: list[str] = []
         self._open: list[int] = []
 
@@ -109,7 +113,11 @@ class ByDescriptor:
     def open_file(self, parts: Parts) -> int:
         """See Beneath; O_NONBLOCK so that a pipe put there cannot hold us."""
         flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-        return _regular(os.open(parts[-1], flags, dir_fd=self._folder(parts[:-1])), parts)
+        opened = _regular(os.open(parts[-1], flags, dir_fd=self._folder(parts[:-1])), parts)
+        if self._owner not in {None, os.fstat(opened).st_uid}:
+            os.close(opened)
+            raise OSError(f"{'/'.join(parts)} belongs to another user")
+        return opened
 
     def make_folder(self, parts: Parts) -> None:
         """See Beneath."""
@@ -156,7 +164,9 @@ class ByDescriptor:
 class ByPath:
     """Plain paths, each component looked at first."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, owner: int | None = None) -> None:
+        if owner is not None:
+            raise OSError("this system does not tell whose a file is")
         self._root = Path(root)
         if not self._root.is_dir():
             raise NotADirectoryError(str(root))

@@ -166,13 +166,16 @@ def pack(
     )
 
 
-def pack_files(root: Path, paths: Collection[str], *, max_bytes: int) -> Packed:
+def pack_files(
+    root: Path, paths: Collection[str], *, max_bytes: int, owner: int | None = None
+) -> Packed:
     """Describe the files `paths` of `root` and look at nothing else, however much is there.
 
     Follows no link, and no files are a tree too. Raises as `pack` does else; Unreadable also for
-    what is missing or no regular file.
+    what is missing or no regular file, or belongs to another uid than `owner`: whoever reads with
+    more rights than the folder's owner has must not be led to others' files by hard links.
     """
-    with _open_root(root) as folder:
+    with _open_root(root, owner) as folder:
         found = [_found(folder, path) for path in sorted(set(paths))]
         _check_size(found, max_bytes)
         manifest, places = _described(folder, found)
@@ -380,10 +383,10 @@ class _Beginning:
         return piece
 
 
-def _open_root(root: Path) -> Beneath:
+def _open_root(root: Path, owner: int | None = None) -> Beneath:
     """Open the folder to pack, or say why it cannot be."""
     try:
-        return beneath(root)
+        return beneath(root, owner)
     except FileNotFoundError as error:
         raise errors.PackRefused(".", f"there is no folder {root}") from error
     except NotADirectoryError as error:

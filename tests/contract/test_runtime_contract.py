@@ -8,11 +8,13 @@ import hashlib
 import json
 import os
 import pickle
+import random
 import shutil
 import signal
 import subprocess
 import sys
-from contextlib import asynccontextmanager, suppress
+import tempfile
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
 
+from nodeagent.accounts import barrier
 from nodeagent.engine.client import Engine
 from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
@@ -57,6 +60,8 @@ SESSION = "s" + base64.b32encode(os.urandom(10)).decode().lower()
 MARK = base64.b32encode(os.urandom(5)).decode().lower()
 """Of this run's containers alone."""
 PATIENCE_S = 30.0
+ACCOUNT, STRANGER, TRIAL = random.sample(range(1_500_000_000, 1_800_000_000), 3)
+"""Ids of this run alone: processes are found and killed by them, too."""
 
 T = TypeVar("T")
 
@@ -122,12 +127,15 @@ class Bench:
     new_driver: Callable[[], RuntimeDriver]
     touch: Callable[[ReplicaId], None]
     lose_shim: Callable[[ReplicaId], None]
+    account: int | None = None
+    """Whom programs run as; None: who runs the tests."""
 
     def spec(self, program: Program | None = None, **more: Any) -> ReplicaSpec:
         more.setdefault("replica_id", ReplicaId(session_id=SESSION, attempt=1, rank=0))
         if program is not None:
             more["argv"] = program.argv
-        return ReplicaSpec(isolation=self.isolation, **more)
+        more.setdefault("uid", self.account)
+        return ReplicaSpec(isolation=self.isolation, gid=more["uid"], **more)
 
     def sh(self, text: str, **more: Any) -> ReplicaSpec:
         return self.spec(argv=("sh", "-c", text), **more)
@@ -150,17 +158,45 @@ async def soon(work: Awaitable[T]) -> T:
         return await work
 
 
+@contextmanager
+def place_for_all() -> Iterator[Path]:
+    """A folder that every user can pass, which pytest's own are not."""
+    with tempfile.TemporaryDirectory(prefix="nsml-", ignore_cleanup_errors=True) as name:
+        place = Path(name)
+        place.chmod(0o711)
+        yield place
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    with place_for_all() as place:
+        yield place
+
+
 @pytest.fixture(scope="session")
-def facts(tmp_path_factory: pytest.TempPathFactory) -> IsolationFacts:
-    return probe_isolation(tmp_path_factory.mktemp("isolation"))
+def facts() -> IsolationFacts:
+    trial_id = TRIAL if os.geteuid() == 0 else None
+    with place_for_all() as place:
+        return probe_isolation(place / "agent" / "trial", trial_id=trial_id)
 
 
 def process_bench(
-    tmp_path: Path, facts: IsolationFacts, isolation: Isolation, *, zygote: bool
+    tmp_path: Path,
+    facts: IsolationFacts,
+    isolation: Isolation,
+    *,
+    account: int | None = None,
+    zygote: bool,
 ) -> Bench:
-    if isolation not in facts.levels:
+    if account is not None and os.geteuid():
+        pytest.skip("users get ids of their own where the agent is root, and the tests are not")
+    if isolation not in (facts.levels if account is None else facts.with_accounts):
         pytest.skip(f"{isolation.value} does not work here: {facts.reason}")
     folders = ReplicaFolders(tmp_path / "agent" / "replicas")
+    folders.create()
+    if isolation is Isolation.USER:
+        for folder in (folders.path, folders.path.parent):
+            folder.chmod(0o711)
 
     def driver() -> RuntimeDriver:
         return process_driver(folders, facts, zygote=zygote)
@@ -168,7 +204,7 @@ def process_bench(
     def touch(replica_id: ReplicaId) -> None:
         folders.of(replica_id).touch_contact()
 
-    return Bench(folders, isolation, driver, touch, partial(lose_shim, folders))
+    return Bench(folders, isolation, driver, touch, partial(lose_shim, folders), account)
 
 
 def process_driver(
@@ -252,7 +288,28 @@ def nothing_left(tmp_path: Path) -> Iterator[None]:
                 os.kill(int(entry.name), signal.SIGKILL)
 
 
-@pytest.fixture(params=["namespace", "shared pids", "none", "direct", "docker", "fake"])
+PROCESS_BENCHES = ["namespace", "own uid", "user", "shared pids", "none"]
+
+
+@asynccontextmanager
+async def bench_named(name: str, tmp_path: Path, facts: IsolationFacts) -> AsyncIterator[Bench]:
+    """`namespace` runs programs as who runs the tests, `own uid` in a root of their own, too."""
+    if name == "docker":
+        made = docker_bench(tmp_path, facts)
+    else:
+        levels = {"none": Isolation.NONE, "direct": Isolation.NONE, "user": Isolation.USER}
+        level = levels.get(name, Isolation.NAMESPACE)
+        if name == "shared pids":  # as where the kernel refuses a /proc of one's own
+            facts = replace(facts, machine=this_machine(with_pid=False))
+        account = ACCOUNT if name in ("own uid", "user") else None
+        made = process_bench(tmp_path, facts, level, account=account, zygote=name != "direct")
+    yield made
+    await end_all(made)
+    if name == "docker":
+        await nothing_left_in_engine()
+
+
+@pytest.fixture(params=[*PROCESS_BENCHES, "direct", "docker", "fake"])
 async def bench(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
@@ -260,50 +317,34 @@ async def bench(
         async with fake_bench(tmp_path) as fake:
             yield fake
         return
-    if request.param == "docker":
-        contained = docker_bench(tmp_path, facts)
-        yield contained
-        await end_all(contained)
-        await nothing_left_in_engine()
-        return
-    named = request.param in ("namespace", "shared pids")
-    isolation = Isolation.NAMESPACE if named else Isolation.NONE
-    if request.param == "shared pids":  # as where the kernel refuses a /proc of one's own
-        facts = replace(facts, machine=this_machine(with_pid=False))
-    real = process_bench(tmp_path, facts, isolation, zygote=request.param != "direct")
-    yield real
-    await end_all(real)
+    async with bench_named(request.param, tmp_path, facts) as made:
+        yield made
 
 
-@pytest.fixture(params=["namespace", "shared pids", "none", "docker"])
+@pytest.fixture(params=[*PROCESS_BENCHES, "docker"])
 async def real(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
-    if request.param == "docker":
-        contained = docker_bench(tmp_path, facts)
-        yield contained
-        await end_all(contained)
-        await nothing_left_in_engine()
-        return
-    isolation = Isolation.NONE if request.param == "none" else Isolation.NAMESPACE
-    if request.param == "shared pids":
-        facts = replace(facts, machine=this_machine(with_pid=False))
-    made = process_bench(tmp_path, facts, isolation, zygote=True)
-    yield made
-    await end_all(made)
+    async with bench_named(request.param, tmp_path, facts) as made:
+        yield made
 
 
-@pytest.fixture(params=["namespace", "docker"])
+@pytest.fixture(params=["namespace", "own uid", "docker"])
 async def rooted(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
     """Where programs have a root of their own."""
-    if request.param == "docker":
-        made = docker_bench(tmp_path, facts)
-    else:
-        made = process_bench(tmp_path, facts, Isolation.NAMESPACE, zygote=True)
-    yield made
-    await end_all(made)
+    async with bench_named(request.param, tmp_path, facts) as made:
+        yield made
+
+
+@pytest.fixture(params=["own uid", "user"])
+async def parted(
+    request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
+) -> AsyncIterator[Bench]:
+    """Where an agent with root runs each user under a uid of its own."""
+    async with bench_named(request.param, tmp_path, facts) as made:
+        yield made
 
 
 @pytest.fixture
@@ -581,8 +622,8 @@ async def test_refusals_leave_nothing_behind(bench: Bench, tmp_path: Path) -> No
         assert await driver.list() == []
 
 
-@pytest.mark.parametrize("level", [Isolation.CONTAINER, Isolation.USER])
-async def test_a_level_that_is_not_there_is_refused(real: Bench, level: Isolation) -> None:
+async def test_a_level_that_is_not_there_is_refused(real: Bench) -> None:
+    level = Isolation.CONTAINER
     if level is real.isolation:
         level = Isolation.NONE
     async with real.new_driver() as driver:
@@ -1199,7 +1240,12 @@ async def test_the_interpreter_and_the_sdk_are_there(real: Bench, tmp_path: Path
     sdk = tmp_path / "sdk"
     sdk.mkdir()
     (sdk / "probe_sdk.py").write_text("WHERE = 'the sdk'")
-    python = PythonEnvironment(folder=Path(sys.base_prefix), base_prefix=Path(sys.base_prefix))
+    prefix = Path(sys.base_prefix)
+    if real.isolation is Isolation.USER and barrier(prefix):
+        prefix = Path("/usr")  # the tests' own is out of the reach of other users
+        if not (prefix / "bin" / "python3").exists():
+            pytest.skip("no interpreter that other users can run")
+    python = PythonEnvironment(folder=prefix, base_prefix=prefix)
     spec = real.spec(
         argv=(
             "python3",
@@ -1210,7 +1256,8 @@ async def test_the_interpreter_and_the_sdk_are_there(real: Bench, tmp_path: Path
         python=python,
     )
     code, text = await run(real, spec)
-    prefix = "/usr" if real.isolation is Isolation.CONTAINER else sys.base_prefix
+    if real.isolation is Isolation.CONTAINER:
+        prefix = Path("/usr")
     assert (code, text) == (0, f"the sdk {prefix}\n")
 
 
@@ -1230,7 +1277,7 @@ async def test_datasets_are_read_only(rooted: Bench, tmp_path: Path) -> None:
 
 
 async def test_the_host_is_out_of_reach(rooted: Bench, tmp_path: Path) -> None:
-    (tmp_path / "agent").mkdir()
+    (tmp_path / "agent").mkdir(exist_ok=True)
     secret = tmp_path / "agent" / "token"
     secret.write_text("canary-of-the-agent")
     home = Path.home()
