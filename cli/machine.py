@@ -56,4 +56,6 @@ def node_words(choices: Choices, agent: Mapping[str, Any]) -> str:
     if agent.get("simulated"):
         gpus += " (simulated)"
     note = f" ({agent['device_note']})" if agent.get("device_note") and not models else ""
+    if agent.get("only_owner"):
+        note += f"; runs only sessions of {choices.admin}: {agent['only_owner']}"
     return f"{choices.node}, isolation {agent.get('isolation')}, {gpus}{note}"

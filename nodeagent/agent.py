@@ -138,6 +138,7 @@ class Agent:
             pod=self._settings.pod,
             host=machine.host,
             owner=self._settings.owner,
+            only_owner=machine.only_owner,
             device_note=machine.device_note,
             highest_term=self._replicas.highest[0],
             highest_revision=self._replicas.highest[1],
@@ -305,6 +306,7 @@ class Agent:
             "devices": [device.model for device in devices],
             "simulated": any(device.simulated for device in devices),
             "device_note": self._machine.device_note,
+            "only_owner": self._machine.only_owner,
         }
         try:
             write_atomically(self._settings.data / "ready.json", json.dumps(content).encode())

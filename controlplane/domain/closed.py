@@ -1,8 +1,10 @@
-"""Why a node takes no sessions though it may well be there, in words for people."""
+"""Why a node takes no sessions, or few, though it may well be there, in words for people."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
+
+from controlplane.domain.values import Isolation
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Drain, Fence, Hold, Node
@@ -41,3 +43,14 @@ def hold_words(hold: Hold) -> str:
 def _words(what: str, who: str, reason: str) -> str:
     by = f"{what} by {who}" if who else what
     return f"{by}: {reason}" if reason else by
+
+
+def owner_words(node: Node) -> str:
+    """Whose sessions alone a node runs, and why; "" for a node that keeps users apart."""
+    why = node.only_owner
+    if node.isolation is Isolation.NONE:
+        why = "it runs sessions without isolation"
+    if not why:
+        return ""
+    whose = f"only sessions of {node.owner}" if node.owner else "nobody's sessions"
+    return f"runs {whose}: {why}"

@@ -355,6 +355,8 @@ class Node:
     host: str = ""
     owner: str = ""
     device_note: str = ""
+    only_owner: str = ""
+    """Why its agent cannot keep users apart; "" when it can, or runs sessions without isolation."""
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None

@@ -24,7 +24,7 @@ from controlplane.domain.values import Session, SessionSpec
 from controlplane.operations import records
 from controlplane.operations.content import SEND_IT
 from controlplane.operations.validation import Submission, validated
-from controlplane.scheduler import can_ever_fit, request_of, runs_nowhere, schedule
+from controlplane.scheduler import can_ever_fit, keep_to_owners, request_of, runs_nowhere, schedule
 from controlplane.scheduler.explain import describe
 from controlplane.store.interface import (
     MAX_OPERATIONS,
@@ -176,6 +176,13 @@ class Submitter:
     def _check_fit(self, wish: Submission, spec: SessionSpec) -> None:
         nodes = [stored.value for stored in self._state.nodes.values()]
         request = request_of(wish.owner.name, spec)
+        if owners := keep_to_owners(nodes, request):
+            raise CannotEverFit(
+                f"this can never be placed: no node runs sessions of {wish.owner.name}",
+                why=owners,
+                attempt="its administrator starts that agent as root, or on a machine with Docker\n"
+                "nsml node ls",
+            )
         if nodes and runs_nowhere(nodes, request):
             raise CannotEverFit(
                 f"this can never be placed: image {spec.image} needs a node that runs containers",

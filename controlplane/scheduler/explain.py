@@ -9,7 +9,7 @@ from controlplane.domain.closed import closed_words
 from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler.fit import refusal
-from controlplane.scheduler.rooms import can_ever_fit, most_together, runs_nowhere
+from controlplane.scheduler.rooms import can_ever_fit, keep_to_owners, most_together, runs_nowhere
 
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import ClusterSnapshot
@@ -40,7 +40,9 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
     nodes = [entry.node for entry in snapshot.nodes.values()]
     if not can_ever_fit(nodes, request):
         short = "no node is large enough"
-        if runs_nowhere(nodes, request):
+        if owners := keep_to_owners(nodes, request):
+            short = owners
+        elif runs_nowhere(nodes, request):
             short = "no node runs containers"
         elif request.replica_count > 1 and request.gpu_thousandths:
             short = "no nodes of one GPU model are large enough"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from controlplane.domain.closed import owner_words
 from controlplane.domain.values import WHOLE_DEVICE, Isolation, Node, Resources, SessionSpec
 
 DEFAULT_CPU_THOUSANDTHS = 2_000
@@ -74,10 +75,14 @@ def resources_on(node: Node, request: Request) -> Resources:
     )
 
 
+OWNERS_ONLY = "takes its owner's sessions only"
+"""The refusal of a node that does not keep users apart."""
+
+
 def refusal(node: Node, request: Request) -> str:
     """Why sessions of this kind are never placed there, whatever is free; "" when they are."""
-    if node.isolation is Isolation.NONE and node.owner != request.owner:
-        return "takes its owner's sessions only"
+    if node.owner != request.owner and owner_words(node):
+        return OWNERS_ONLY
     if request.in_container and node.isolation is not Isolation.CONTAINER:
         return "runs no containers"
     return ""

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from controlplane.domain.closed import owner_words
 from controlplane.domain.plan import ReplicaPlacement
 from controlplane.domain.snapshot import NodeCapacity, capacity_of
 from controlplane.domain.values import (
@@ -17,7 +18,13 @@ from controlplane.domain.values import (
     Node,
     Resources,
 )
-from controlplane.scheduler.fit import MOST_ON_ONE_NODE, Request, refusal, resources_on
+from controlplane.scheduler.fit import (
+    MOST_ON_ONE_NODE,
+    OWNERS_ONLY,
+    Request,
+    refusal,
+    resources_on,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -183,6 +190,15 @@ def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
 def runs_nowhere(nodes: Iterable[Node], request: Request) -> bool:
     """Whether it names an image and no node runs containers."""
     return request.in_container and all(node.isolation is not Isolation.CONTAINER for node in nodes)
+
+
+def keep_to_owners(nodes: Iterable[Node], request: Request) -> str:
+    """Why no node takes sessions of this user, in words; "" when one does."""
+    nodes = sorted(nodes, key=lambda node: node.name)
+    if not nodes or any(refusal(node, request) != OWNERS_ONLY for node in nodes):
+        return ""
+    others = f" (and {len(nodes) - 1} nodes more like it)" if len(nodes) > 1 else ""
+    return f"node {nodes[0].name} {owner_words(nodes[0])}{others}"
 
 
 def _with_all_devices(node: Node) -> Node:

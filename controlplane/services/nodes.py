@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
-from controlplane.domain.closed import closed_words
+from controlplane.domain.closed import closed_words, owner_words
 from controlplane.domain.errors import NotFound
 from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
@@ -204,6 +204,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             memory_used_bytes=sample.memory_used_bytes if sample else 0,
             host=node.host,
             device_note=node.device_note,
+            owner_note=owner_words(node),
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),
             hold=hold_message(node.hold),

@@ -51,9 +51,9 @@ def is_simulated(node: Node) -> bool:
 
 
 def note(node: Node) -> str:
-    """What its agent says of its devices, and which of them are withheld and why."""
+    """Whose sessions alone it runs, what its agent says of its devices, and which are withheld."""
     withheld = [use.device for use in node.devices if use.device.withheld]
-    parts = [node.device_note] if node.device_note else []
+    parts = [said for said in (node.owner_note, node.device_note) if said]
     if withheld:
         reasons: dict[str, list[str]] = {}
         for device in withheld:
@@ -257,6 +257,7 @@ def record(node: Node) -> dict[str, Any]:
         "cpu_percent": round(node.cpu_percent, 3) if _is_measured(node) else None,
         "memory_used_bytes": node.memory_used_bytes if _is_measured(node) else None,
         "device_note": node.device_note or None,
+        "owner_note": node.owner_note or None,
         "simulated": is_simulated(node),
         "devices": [device_record(NodeDevice(node=node, use=use)) for use in node.devices],
     }

@@ -59,6 +59,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         host=message.host,
         owner=message.owner,
         device_note=message.device_note[:MOST_NOTE_CHARS],
+        only_owner=message.only_owner[:MOST_NOTE_CHARS],
         registered_at=now,
         limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )

@@ -124,6 +124,19 @@ def test_a_node_without_isolation_takes_its_owners_sessions_only() -> None:
     assert "owner" in plan.deferrals[0].explanation.shortages[0].what
 
 
+def test_a_node_that_cannot_keep_users_apart_says_whose_sessions_it_runs() -> None:
+    why = "its agent has neither root nor a container engine"
+    shared = node("a", 1, owner="kim", only_owner=why)
+    own, other = session(owner="kim"), session(owner="lee")
+    plan = schedule(cluster(shared, other, own), NOW)
+    assert places(plan) == {own.id: ["a"]}
+    [deferral] = plan.deferrals
+    assert not deferral.explanation.can_ever_fit
+    assert f"node a runs only sessions of kim: {why}" in deferral.explanation.reason
+    # one that keeps users apart is all that it takes
+    assert places(schedule(cluster(shared, node("b", 1), other), NOW)) == {other.id: ["b"]}
+
+
 def test_a_session_with_an_image_goes_where_containers_run() -> None:
     torch = session(spec={"image": "torch:2"})
     nodes = (node("plain", 1), node("engine", 8, isolation=Isolation.CONTAINER))

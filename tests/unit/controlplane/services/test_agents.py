@@ -230,13 +230,22 @@ async def test_a_gang_over_two_nodes(rig: Rig) -> None:
     assert (ended.end.cause, ended.end.exit_code) == (sessions_pb2.CAUSE_PROGRAM_FAILED, 7)
 
 
-async def test_a_node_without_isolation_keeps_to_its_owner(rig: Rig) -> None:
+@pytest.mark.parametrize(
+    ("facts", "why"),
+    [
+        ({"isolation": resources_pb2.ISOLATION_NONE}, "it runs sessions without isolation"),
+        ({"only_owner": "its agent has no root"}, "its agent has no root"),
+    ],
+)
+async def test_a_node_that_does_not_part_users_keeps_to_its_owner(
+    rig: Rig, facts: dict[str, Any], why: str
+) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
-    facts = {"isolation": resources_pb2.ISOLATION_NONE, "owner": "kim"}
-    agent = await (await rig.agent(**facts)).connect()
+    agent = await (await rig.agent("n1", owner="kim", **facts)).connect()
     with pytest.raises(grpc.aio.AioRpcError) as caught:
         await lee.submit()
     assert refusal(caught.value)[1] == "CANNOT_EVER_FIT"
+    assert (await nodes(rig, kim))["n1"].owner_note == f"runs only sessions of kim: {why}"
     own = await kim.submit()
     [assignment] = await agent.assignments(1)
     assert assignment.session_name == own.name
