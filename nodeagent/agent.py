@@ -47,6 +47,7 @@ from nsml.v1 import resources_pb2 as resources
 SPOOL_VERSION = 1
 _ALREADY_RUNS = 3
 _CONTACT_EVERY_S = 1.0
+_RELIEVE_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
 
 _ISOLATION = {
@@ -114,6 +115,8 @@ class Agent:
             async with self._tunnels, self._replicas, TaskGroup() as group:
                 group.create_task(self._ingest.run())
                 group.create_task(self._measure())
+                if self._parts.relieve is not None:
+                    group.create_task(self._relieve(self._parts.relieve))
                 if self._parts.renew is not None:
                     renewing = keep_renewed(self._parts.renew, self._link, self._parts.clock)
                     group.create_task(renewing)
@@ -289,6 +292,15 @@ class Agent:
             sample.sequence, sample.boot_id = sequence, self._machine.boot_id
             sample.at.FromMicroseconds(round(self._parts.clock.time() * 1e6))
             self._ingest.offer(sample)
+
+    async def _relieve(self, relieve: Callable[[], None]) -> NoReturn:
+        while True:
+            try:
+                await self._parts.run_long(relieve)
+            except Exception:
+                # What runs here needs its agent more than its disk needs room.
+                log.exception("disk.not_relieved")
+            await self._parts.clock.sleep(_RELIEVE_EVERY_S)
 
     def _make_folders(self) -> None:
         self._settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)

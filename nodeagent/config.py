@@ -12,6 +12,7 @@ from typing import Literal
 import msgspec
 
 from nsml import settings
+from nsml.images import RULE, is_reference
 from nsml.settings import SettingsError
 
 __all__ = ["Settings", "SettingsError", "read_settings"]
@@ -72,6 +73,36 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_bytes: int = 0
     """Memory that sessions may use in sum; 0: all of the machine."""
 
+    default_image: str = "nsml-base:latest"
+    """In containers: the image of sessions that name none; `deploy/image` makes this one."""
+
+    image_aliases: dict[str, str] = {}
+    """In containers: names of images that are retired, and those that take their place."""
+
+    image_pull: Literal["missing", "always"] = "missing"
+    """When an image is asked of its registry: where it is not here, or each time."""
+
+    registry_config: Path | None = None
+    """A docker `config.json` with the credentials for registries; read for each pull."""
+
+    build_network: str = ""
+    """The engine's network that builds of images use; empty: `bridge`, or `host` without one."""
+
+    build_memory_bytes: int = 8 << 30
+    """Memory that one build of an image may use."""
+
+    build_cpus: float = 4
+    """Cores that one build of an image may use."""
+
+    build_time_limit_s: float = 3600
+    """The longest that one build of an image may take."""
+
+    keep_free_share: float = 0.05
+    """Environments and images that nobody uses go while less of their disk is free than this share,"""
+
+    keep_free_bytes: int = 20_000_000_000
+    """and less than this; 0 keeps them all."""
+
     sample_interval_s: float = 1.0
     """Time between two readings of the node."""
 
@@ -92,6 +123,17 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ),
             ("cpus", self.cpus >= 0, "not negative"),
             ("memory_bytes", self.memory_bytes >= 0, "not negative"),
+            ("default_image", _is_image(self.default_image), RULE),
+            (
+                "image_aliases",
+                all(map(is_reference, (*self.image_aliases, *self.image_aliases.values()))),
+                f"names of images: {RULE}",
+            ),
+            ("build_memory_bytes", self.build_memory_bytes >= 64 << 20, "at least 64 MiB"),
+            ("build_cpus", self.build_cpus >= 0.01, "at least 0.01"),
+            ("build_time_limit_s", self.build_time_limit_s > 0, "more than 0"),
+            ("keep_free_share", 0 <= self.keep_free_share < 1, "at least 0 and less than 1"),
+            ("keep_free_bytes", self.keep_free_bytes >= 0, "not negative"),
             ("sample_interval_s", self.sample_interval_s > 0, "more than 0"),
             ("longest_backoff_s", self.longest_backoff_s > 0, "more than 0"),
             (
@@ -103,6 +145,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for field, is_sound, rule in problems:
             if not is_sound:
                 raise ValueError(f"{field}: {rule}")
+
+
+def _is_image(name: str) -> bool:
+    return not name or is_reference(name)
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_use
@@ -35,6 +35,9 @@ from nsml.clock import Offload
 from nsml.content.errors import ContentError
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
+
+if TYPE_CHECKING:
+    from nodeagent.images import Images
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
@@ -57,6 +60,7 @@ class Draft:
     mounts: list[Mount] = field(default_factory=list)
     groups: list[int] = field(default_factory=list)
     python: PythonEnvironment | None = None
+    image: str | None = None
 
 
 class Hook(Protocol):
@@ -161,6 +165,43 @@ class PythonHook:
             ),
             cancel=cancelled.set,
         )
+
+
+class ImageHook:
+    """The image that the session or its code asks for, where programs run in containers."""
+
+    def __init__(self, images: Images, run: Offload) -> None:
+        self._images = images
+        self._run = run
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """All: a container is made of an image."""
+        del spec
+        return True
+
+    async def prepare(self, draft: Draft) -> None:
+        """Have the image here, with what the code requires upon it."""
+        read = partial(read_requirements, draft.folder.app, may_build=True)
+        try:
+            wanted = await self._run(read)
+            reference, note = self._images.resolve(draft.assignment.spec.image, wanted.image)
+            for one in (*wanted.notes, *([note] if note else [])):
+                await self._run(partial(draft.log.note, f"note: {one}"))
+            cancelled = threading.Event()
+            draft.image = await uninterrupted(
+                self._run,
+                lambda: self._images.provide(
+                    reference,
+                    wanted,
+                    draft.log.write,
+                    cancelled,
+                    use=lambda key: note_use(draft.folder, f"image {key}"),
+                ),
+                cancel=cancelled.set,
+            )
+        except (EnvironmentFailed, OSError) as error:
+            text = f"the environment could not be made: {error}"
+            raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
 
 
 def _not_honoured(wanted: Requirements) -> list[str]:

@@ -8,24 +8,32 @@ from __future__ import annotations
 
 import configparser
 import os
+import re
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 _OPTIONS = frozenset(
     {
         *("index-url", "extra-index-url", "find-links", "no-index", "trusted-host"),
         *("cert", "client-cert", "proxy", "timeout", "retries", "prefer-binary", "pre"),
-        *("only-binary", "no-binary", "keyring-provider"),
+        *("only-binary", "no-binary"),
     }
 )
 """What says where packages come from; not where pip puts them, which is the platform's business."""
 _OTHER_NAMES = {"default-timeout": "timeout", "pypi-url": "index-url"}
 _SECTIONS = ("global", "install")
+_KEYRING = re.compile(r"/[A-Za-z0-9_./+-]+\.(?:gpg|asc|pgp)")
+_FETCH_SETTING = re.compile(
+    r"Acquire::(?:https?|ftp)::(?:Proxy|Proxy::[a-z0-9.-]+|Timeout|Pipeline-Depth)"
+    r'\s+"[^"]*"\s*;',
+    re.IGNORECASE,
+)
 
 
 def pip_options(environ: Mapping[str, str]) -> dict[str, str]:
@@ -88,11 +96,92 @@ def _pip_files(environ: Mapping[str, str]) -> list[Path]:
     home = Path(environ.get("HOME") or "/")
     shared = (environ.get("XDG_CONFIG_DIRS") or "/etc/xdg").split(":")
     own = Path(environ.get("XDG_CONFIG_HOME") or home / ".config")
+    users = [home / ".pip" / "pip.conf", own / "pip" / "pip.conf"]
     return [
-        *(Path(folder, "pip", "pip.conf") for folder in reversed(shared)),
+        *(Path(folder, "pip", "pip.conf") for folder in shared),
         Path("/etc/pip.conf"),
-        home / ".pip" / "pip.conf",
-        own / "pip" / "pip.conf",
+        *([] if named and Path(named).exists() else users),
         Path(sys.prefix, "pip.conf"),
         *([Path(named)] if named else []),
     ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AptConfiguration:
+    """What apt is told here: `release` is "ID CODENAME" of this machine's distribution.
+
+    `sources` are (list | sources, text) of the distribution's own mirrors, `keyrings` the files that
+    they name, `settings` lines of apt.conf about how things are fetched.
+    """
+
+    release: str = ""
+    sources: Sequence[tuple[str, str]] = ()
+    keyrings: Sequence[str] = ()
+    settings: str = ""
+
+
+def apt_configuration(root: Path = Path("/")) -> AptConfiguration:
+    """Of the machine whose root is `root`; nothing on one without apt."""
+    facts = _os_release(root)
+    identity, codename = facts.get("ID", ""), facts.get("VERSION_CODENAME", "")
+    folder = root / "etc" / "apt"
+    if not codename or not folder.is_dir():
+        return AptConfiguration()
+    sources = []
+    for path in [folder / "sources.list", *_files(folder / "sources.list.d")]:
+        text = _own_sources(path, codename)
+        if text:
+            sources.append(("sources" if path.suffix == ".sources" else "list", text))
+    named = {found for _, text in sources for found in _KEYRING.findall(text)}
+    return AptConfiguration(
+        release=f"{identity} {codename}",
+        sources=sources,
+        keyrings=sorted(named),
+        settings=_fetch_settings(folder),
+    )
+
+
+def _own_sources(path: Path, codename: str) -> str:
+    """The parts of a list that are of the distribution's own release."""
+    text = _text(path)
+
+    def is_own(suite: str) -> bool:
+        return suite.rstrip("/") == codename or suite.startswith((f"{codename}-", f"{codename}/"))
+
+    if path.suffix == ".sources":
+        own = []
+        for stanza in re.split(r"\n[ \t]*\n", text):
+            suites = re.search(r"(?im)^suites:(.*)$", stanza)
+            if suites is not None and all(map(is_own, suites[1].split())):
+                own.append(stanza.strip("\n"))
+        return "\n\n".join(own) + "\n" if own else ""
+    lines = []
+    for line in text.splitlines():
+        words = re.sub(r"\[[^]]*\]", "", line).split()
+        if len(words) > 2 and words[0] == "deb" and is_own(words[2]):
+            lines.append(line)
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _fetch_settings(folder: Path) -> str:
+    """Proxies and the like: one-line `Acquire::...` settings; blocks are not taken."""
+    files = [*_files(folder / "apt.conf.d"), folder / "apt.conf"]
+    lines = [line.strip() for path in files for line in _text(path).splitlines()]
+    return "".join(f"{line}\n" for line in lines if _FETCH_SETTING.fullmatch(line))
+
+
+def _os_release(root: Path) -> dict[str, str]:
+    text = _text(root / "etc" / "os-release")
+    pairs = (line.split("=", 1) for line in text.splitlines() if "=" in line)
+    return {name: value.strip().strip("\"'") for name, value in pairs}
+
+
+def _files(folder: Path) -> list[Path]:
+    return sorted(folder.iterdir()) if folder.is_dir() else []
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError):
+        return ""

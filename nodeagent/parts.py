@@ -76,7 +76,8 @@ class Parts:
     node's certificate; None where a token says who it is. `token` reads that, again when it is
     refused. `run_long` is for work that programs or drivers can make last for minutes: it must not
     hold up what `run` does. `accounts` are whom users are on this machine; without, all programs run
-    as the agent's own user. Without `has_sockets` user code cannot make requests (the simulation).
+    as the agent's own user. `relieve` makes room on the node's disks, where they are short of it.
+    Without `has_sockets` user code cannot make requests (the simulation).
     """
 
     clock: Clock
@@ -95,4 +96,5 @@ class Parts:
     sdk_folder: Path | None = None
     accounts: Accounts | None = None
     has_sockets: bool = True
+    relieve: Callable[[], None] | None = None
     touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()

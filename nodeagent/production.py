@@ -21,6 +21,7 @@ import structlog
 
 from nodeagent.accounts import Accounts, AccountsError, IdRange, range_on_this_machine
 from nodeagent.addresses import reachable_host
+from nodeagent.assignments import used_things
 from nodeagent.config import Settings, SettingsError
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolders
@@ -28,6 +29,7 @@ from nodeagent.hooks import PythonHook
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter
 from nodeagent.parts import Machine, Parts
+from nodeagent.pressure import KeepFree, Store, relieve
 from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import Device, DeviceProbe, Devices
 from nodeagent.probes.simulated import SimulatedProbe
@@ -84,8 +86,9 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         _open_as_many_files_as_allowed()
         host = HostProbe(settings.data)
         devices = await _devices(probe)
+        folders = ReplicaFolders(settings.data / "replicas")
         runtime = ProcessDriver(
-            ReplicaFolders(settings.data / "replicas"),
+            folders,
             machine=isolation.machine,
             levels=isolation.levels,
             launcher=Launcher(in_thread),
@@ -93,6 +96,9 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
             run=in_thread,
             run_long=in_own_thread,
         )
+        environments = Environments(settings.data / "environments")
+        stores = [Store(kind="environment", cache=environments, place=environments.folder)]
+        keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
         async with runtime:
             yield Parts(
                 clock=clock,
@@ -107,7 +113,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 token=token,
                 renew=_renewal(settings, clock),
                 run_long=in_own_thread,
-                hooks=[PythonHook(Environments(settings.data / "environments"), in_own_thread)],
+                hooks=[PythonHook(environments, in_own_thread)],
+                relieve=partial(relieve, stores, keep, partial(used_things, folders)),
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
                 accounts=accounts,
             )

@@ -168,7 +168,7 @@ def _requirement_lines(code: Path, name: str, depth: int, *, may_build: bool) ->
     if depth == 0:
         raise EnvironmentFailed(f"{name}: files include one another too deeply")
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise EnvironmentFailed(f"{name}: is outside of the code's folder")
+        raise EnvironmentFailed(f"-r {name}: leads out of the folder of the code")
     text = _text(code / name)
     if text is None:
         raise EnvironmentFailed(f"{name}: there is no such file")

@@ -262,6 +262,7 @@ class Runner:
             uid=uid,
             gid=uid,
             groups=draft.groups,
+            image=draft.image,
         )
 
     async def _linger(self) -> ExitRecord | None:

@@ -38,6 +38,11 @@ def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
         (BASE + "simulate_gpus = 65\n", "simulate_gpus"),
         (BASE + 'isolation = "jail"\n', "isolation"),
         (BASE + 'certificate_file = "c"\n', "key_file"),
+        (BASE + 'default_image = "x;reboot"\n', "default_image"),
+        (BASE + 'image_aliases = {a = "$(id)"}\n', "image_aliases"),
+        (BASE + 'image_pull = "never"\n', "image_pull"),
+        (BASE + "keep_free_share = 1.5\n", "keep_free_share"),
+        (BASE + "build_memory_bytes = 1\n", "build_memory_bytes"),
         (BASE + "sample_interval_s = 0\n", "sample_interval_s"),
     ],
 )

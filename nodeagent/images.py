@@ -1,0 +1,329 @@
+"""Images of sessions on a node that runs containers: which one, pulled, and what is built upon it.
+
+```
+<agent data>/images/<key>.json    an image that this agent pulled or made; its mtime is the last use
+<agent data>/images/<key>.build/  what the build at hand reads, its configuration of pip and apt too
+```
+
+The base is what the session names, else its code (`#nsml:`), else the site's default; names that are
+retired lead elsewhere. Requirements and system packages make a derived image `nsml-env:<key>` of it,
+once on the node. Packages may run code while they are built: in a container without privileges, with
+nothing of the machine but the configuration of pip and apt that it needs to fetch anything at all.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
+
+import structlog
+
+from nodeagent.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.engine.client import EngineError, EngineRefused
+from nodeagent.engine.images import (
+    BuildContainer,
+    StoredImage,
+    builds_named,
+    commit_build,
+    find_image,
+    pull_image,
+    remove_build,
+    remove_image,
+    run_build,
+)
+from nodeagent.folders import write_atomically
+from nodeagent.hostconfig import apt_configuration
+from nodeagent.recipe import PLACE, recipe_key, write_recipe
+from nsml.images import is_reference, parts_of, whole_reference
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from nodeagent.builds import Say
+    from nodeagent.engine.client import Engine
+    from nodeagent.requirements import Requirements
+
+DERIVED = "nsml-env"
+"""The repository of derived images; no session may name it."""
+_RETIRED = "nsml/default_ml"
+"""What NSML called its default image."""
+_TELL_EVERY_S = 2.0
+
+log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImageSettings:
+    """A site's rules. Times are seconds; `credentials` is a docker `config.json`.
+
+    `aliases` lead from names that are retired, with their tag, to others. `always_pulls`: also what is
+    here already. `network`: that of builds; empty: the engine's bridge, or the machine's own.
+    """
+
+    default: str = ""
+    aliases: Mapping[str, str] = field(default_factory=dict)
+    always_pulls: bool = False
+    credentials: Path | None = None
+    network: str = ""
+    memory_bytes: int = 8 << 30
+    cpus: float = 4.0
+    time_limit_s: float = 3600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asker:
+    """Who waits for an image; see Images.provide."""
+
+    say: Say
+    cancelled: threading.Event
+    use: Callable[[str], object]
+
+    def look(self) -> None:
+        """Raise EnvironmentCancelled when it is not wanted any more."""
+        if self.cancelled.is_set():
+            raise EnvironmentCancelled
+
+
+class Images:
+    """The images of one agent; `mark` is its own on the engine. Blocking; safe from many threads."""
+
+    def __init__(self, folder: Path, engine: Engine, settings: ImageSettings, *, mark: str) -> None:
+        self.folder = folder
+        self._engine = engine
+        self._settings = settings
+        self._mark = mark
+        self._builds = Builds(folder)
+
+    def tidy(self) -> None:
+        """Remove what builds of an agent that was killed left: containers and folders."""
+        for name in builds_named(self._engine, self._container("")):
+            key = name.removeprefix(self._container(""))
+            with self._builds.unused(key) as is_free:
+                if is_free:
+                    remove_build(self._engine, name)
+                    shutil.rmtree(self.folder / f"{key}.build", ignore_errors=True)
+
+    def resolve(self, asked: str, wanted: str | None) -> tuple[str, str]:
+        """The base image's reference, and a sentence about it where it is not what was named.
+
+        `asked` is the session's own, `wanted` that of its code. Raises EnvironmentFailed.
+        """
+        named = asked or wanted or self._settings.default
+        if not named:
+            raise EnvironmentFailed(
+                "no image is named, and this node has no default image: name one"
+                " (nsml run --image NAME), or the administrator sets default_image"
+            )
+        if not is_reference(named) or parts_of(named)[0] == DERIVED:
+            raise EnvironmentFailed(f"{named[:80]!r} is not an image that a session may name")
+        whole = whole_reference(named)
+        instead = {whole_reference(old): new for old, new in self._settings.aliases.items()}.get(
+            whole
+        )
+        if instead is None and parts_of(whole)[0] == _RETIRED and self._settings.default:
+            instead = self._settings.default
+        if instead is None:
+            return whole, ""
+        return whole_reference(instead), f"image {named} is retired: {instead} takes its place"
+
+    def provide(
+        self,
+        reference: str,
+        requirements: Requirements,
+        say: Say,
+        cancelled: threading.Event,
+        *,
+        use: Callable[[str], object],
+    ) -> str:
+        """The id of the image with `requirements` upon `reference`: found, pulled, built.
+
+        `say` gets what is to be seen in the session's log; `use` the key of each image before anybody
+        could remove it. Raises EnvironmentFailed, EnvironmentCancelled soon after `cancelled` is set.
+        """
+        try:
+            asker = _Asker(say=say, cancelled=cancelled, use=use)
+            base = self._base(reference, asker)
+            if not requirements.lines and not requirements.packages:
+                return base.id
+            return self._derived(base, requirements, asker)
+        except EngineError as error:
+            raise EnvironmentFailed(f"the container engine of this node: {error}") from error
+
+    def stored(self) -> dict[str, float]:
+        """When each that is ours to remove was last used: Unix seconds by key."""
+        found = {}
+        for record in self.folder.glob("*.json"):
+            with suppress(FileNotFoundError):
+                found[record.stem] = record.stat().st_mtime
+        return found
+
+    def touch(self, key: str) -> None:
+        """It is used now."""
+        with suppress(FileNotFoundError):
+            os.utime(self._record(key))
+
+    def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
+        """Remove one that nobody uses or builds; whether it is gone. Raises EngineError."""
+        with self._builds.unused(key) as is_free:
+            if not is_free or is_used():
+                return False
+            with suppress(FileNotFoundError):
+                reference = json.loads(self._record(key).read_bytes())["reference"]
+                if not remove_image(self._engine, reference):
+                    return False
+            self._record(key).unlink(missing_ok=True)
+            self._builds.forget(key)
+        return True
+
+    def _base(self, reference: str, asker: _Asker) -> StoredImage:
+        """The image that `reference` names, pulled where it is missing or always is."""
+        key = hashlib.sha256(f"{self._mark} {reference}".encode()).hexdigest()[:32]
+        found: list[StoredImage] = []
+        is_due = self._settings.always_pulls
+
+        def is_there() -> bool:
+            image = None if is_due else find_image(self._engine, reference)
+            found[:] = [] if image is None else [image]
+            return image is not None
+
+        def pull(tell: Say) -> None:
+            nonlocal is_due
+            self._pull(reference, tell, asker)
+            is_due = False
+            if not is_there():
+                raise EnvironmentFailed(f"image {reference} was pulled and is not there")
+            self._remember(key, reference)
+
+        self._builds.provide(
+            key,
+            is_there=is_there,
+            build=pull,
+            say=asker.say,
+            use=lambda: asker.use(key),
+            cancelled=asker.cancelled,
+        )
+        self.touch(key)
+        return found[0]
+
+    def _pull(self, reference: str, say: Say, asker: _Asker) -> None:
+        say(f"Pulling image {reference}\n".encode())
+        told_at, told = time.monotonic(), ""
+        try:
+            for progress in pull_image(
+                self._engine,
+                reference,
+                credentials=self._settings.credentials,
+                look=asker.look,
+            ):
+                text = progress.text()
+                if time.monotonic() > told_at + _TELL_EVERY_S and text != told:
+                    told_at, told = time.monotonic(), text
+                    say(f"Pulling image {reference}: {text}\n".encode())
+        except EngineRefused as error:
+            raise EnvironmentFailed(
+                f"image {reference} cannot be pulled: {error}; is the name right, and may this node"
+                " read that registry (registry_config in the agent's settings)?"
+            ) from None
+
+    def _derived(self, base: StoredImage, requirements: Requirements, asker: _Asker) -> str:
+        key = recipe_key(
+            mark=self._mark, base_id=base.id, requirements=requirements, environ=os.environ
+        )
+        tag = f"{DERIVED}:{key}"
+        found: list[StoredImage] = []
+
+        def is_there() -> bool:
+            image = find_image(self._engine, tag)
+            found[:] = [] if image is None else [image]
+            return image is not None
+
+        def build(tell: Say) -> None:
+            self._remember(key, tag)  # before it is there: what a killed agent made is known
+            self._build(key, base, requirements, replace(asker, say=tell))
+            if not is_there():
+                raise EnvironmentFailed("the image was built and is not there")
+
+        self._builds.provide(
+            key,
+            is_there=is_there,
+            build=build,
+            say=asker.say,
+            use=lambda: asker.use(key),
+            cancelled=asker.cancelled,
+        )
+        self.touch(key)
+        return found[0].id
+
+    def _build(
+        self,
+        key: str,
+        base: StoredImage,
+        requirements: Requirements,
+        asker: _Asker,
+    ) -> None:
+        settings = self._settings
+        folder = self.folder / f"{key}.build"
+        ends_at = time.monotonic() + settings.time_limit_s
+
+        def look() -> None:
+            asker.look()
+            if time.monotonic() > ends_at:
+                raise EnvironmentFailed(f"the build took longer than {settings.time_limit_s:g} s")
+
+        words = LastWords(asker.say)
+        try:
+            container = BuildContainer(
+                name=self._container(key),
+                argv=("/bin/sh", f"{PLACE}/build.sh"),
+                mounts=write_recipe(folder, requirements, os.environ, apt_configuration()),
+                network=settings.network or self._network(),
+                memory_bytes=settings.memory_bytes,
+                cpus=min(settings.cpus, os.cpu_count() or 1),
+            )
+            code, is_out_of_memory = run_build(
+                self._engine,
+                container,
+                base,
+                say=words,
+                look=look,
+                keep=lambda made: commit_build(self._engine, made, base, f"{DERIVED}:{key}"),
+            )
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+        if is_out_of_memory:
+            raise EnvironmentFailed(
+                f"the build needs more than {settings.memory_bytes} bytes of memory"
+            )
+        if code:
+            reason = words.reason(f"the build ended with {code}")
+            raise EnvironmentFailed(reason + _hint(reason))
+
+    def _network(self) -> str:
+        """Of this machine's own the ports on loopback are reached: only where there is no bridge."""
+        return "bridge" if "bridge" in self._engine.facts().networks else "host"
+
+    def _container(self, key: str) -> str:
+        return f"nsml-build-{self._mark}-{key}"
+
+    def _record(self, key: str) -> Path:
+        return self.folder / f"{key}.json"
+
+    def _remember(self, key: str, reference: str) -> None:
+        content = json.dumps({"reference": reference}).encode()
+        write_atomically(self._record(key), content, is_durable=True)
+
+
+def _hint(reason: str) -> str:
+    """What to try, where a package needed a compiler that the image does not have."""
+    signs = ("gcc", "g++", "cc'", "compiler", "Python.h", "CMake")
+    if any(sign in reason for sign in signs):
+        return " (a compiler: name build-essential and python3-dev in nsml_package.txt)"
+    return ""

@@ -1,0 +1,92 @@
+"""Room on the node's disks: of what can be had again, the least recently used goes first.
+
+What a replica needs is noted in its folder before it is looked for (`assignments.note_use`), so that
+nothing goes that one needs, however long ago it was first asked for.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+    from pathlib import Path
+
+log = structlog.get_logger()
+
+
+class Cache(Protocol):
+    """Things that can be had again, by key; blocking."""
+
+    def stored(self) -> Mapping[str, float]:
+        """When each was last used, Unix seconds."""
+        ...
+
+    def touch(self, key: str) -> None:
+        """It is used now; nothing for one that is not there."""
+        ...
+
+    def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
+        """Remove it, unless it is used or being made; whether it is gone."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Store:
+    """A cache, what its things are called in a replica's uses, and where they lie."""
+
+    kind: str
+    cache: Cache
+    place: Path
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeepFree:
+    """What is to be free of a filesystem: the smaller of a share of it (0 to 1) and of bytes."""
+
+    share: float
+    bytes: int
+
+    def is_short(self, *, size: int, free: int) -> bool:
+        """Whether less than that is free; `size` and `free` are bytes."""
+        return free < min(self.share * size, self.bytes)
+
+
+def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozenset[str]]) -> None:
+    """Remove what nobody uses from stores whose filesystem is short of room, oldest use first.
+
+    `uses` tells what replicas need, as "KIND KEY"; what they need counts as used now. Blocking. Raises
+    OSError when the uses cannot be known.
+    """
+    used = uses()
+    for store in stores:
+        last_used = store.cache.stored()
+        for key in last_used:
+            if f"{store.kind} {key}" in used:
+                store.cache.touch(key)
+        unused = [key for key in last_used if f"{store.kind} {key}" not in used]
+        for key in sorted(unused, key=lambda one: last_used[one]):
+            if not _is_short(store.place, keep):
+                break
+            _remove(store, key, uses)
+
+
+def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:
+    """One that cannot be removed must not keep the others."""
+    try:
+        if store.cache.remove(key, lambda: f"{store.kind} {key}" in uses()):
+            log.info("disk.relieved", kind=store.kind, key=key)
+    except Exception as error:  # noqa: BLE001 - an engine's and a disk's errors alike
+        log.warning("disk.not_relieved", kind=store.kind, key=key, error=str(error))
+
+
+def _is_short(place: Path, keep: KeepFree) -> bool:
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return False  # of a store that is not there, or not here, nothing is known
+    return keep.is_short(size=found.f_blocks * found.f_frsize, free=found.f_bavail * found.f_frsize)

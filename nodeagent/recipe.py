@@ -1,0 +1,236 @@
+"""How a derived image is made: the files that a build reads, and the key of what it makes.
+
+A build runs one fixed script as root in a container of the base image; what users wrote goes in as
+files, line by line as `requirements.py` let it through, never into a command line. The machine's
+configuration of pip and apt is mounted for the run and is no part of the image.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shlex
+import shutil
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeagent.builds import EnvironmentFailed
+from nodeagent.engine.images import Mounted
+from nodeagent.hostconfig import local_sources, pip_options, without_secrets
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nodeagent.hostconfig import AptConfiguration
+    from nodeagent.requirements import Requirements
+
+PLACE = "/run/nsml-build"
+"""Where a build finds its files."""
+
+_PROXIES = ("http_proxy", "https_proxy", "no_proxy", "ftp_proxy", "all_proxy")
+_SYSTEM = (
+    "/bin",
+    "/boot",
+    "/dev",
+    "/etc",
+    "/lib",
+    "/proc",
+    "/root",
+    "/run",
+    "/sbin",
+    "/sys",
+    "/usr",
+)
+"""Where a mount would hide what the image itself has."""
+_ALWAYS = {
+    "no-input": "true",
+    "no-color": "true",
+    "progress-bar": "off",
+    "disable-pip-version-check": "true",
+    "no-cache-dir": "true",
+    "root-user-action": "ignore",
+    "break-system-packages": "true",
+}
+"""What an older pip does not know it passes by in a file, and refuses on a command line."""
+
+SCRIPT = r"""#!/bin/sh
+# Runs as root in a container of the base image, once: what it changes is the new image.
+set -eu
+umask 022
+cd /
+here=/run/nsml-build
+fail() { echo "nsml: $1" >&2; exit 1; }
+. "$here/environment"
+tmp=$(mktemp -d)
+trap 'rm -rf "$tmp"' EXIT
+chmod 755 "$tmp"
+export TMPDIR="$tmp" HOME="$tmp"
+
+if [ -s "$here/packages.txt" ]; then
+    command -v apt-get >/dev/null 2>&1 ||
+        fail "the image has no apt-get: nsml_package.txt needs an image of Debian or Ubuntu"
+    export DEBIAN_FRONTEND=noninteractive APT_CONFIG="$here/apt.conf"
+    set -- -q -o Dpkg::Use-Pty=0 -o Acquire::Retries=3
+    if [ -s "$here/release" ] && [ -r /etc/os-release ] &&
+        [ "$(. /etc/os-release; echo "${ID-} ${VERSION_CODENAME-}")" = "$(cat "$here/release")" ]; then
+        # the machine's mirrors, and what the image itself has beside its distribution
+        mkdir "$tmp/parts"
+        for file in /etc/apt/sources.list.d/*; do
+            case "$file" in
+                */debian.sources | */ubuntu.sources) ;;
+                *.list | *.sources) cp "$file" "$tmp/parts/" ;;
+            esac
+        done
+        cp "$here"/mirrors/* "$tmp/parts/"
+        set -- "$@" -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$tmp/parts"
+    fi
+    echo "Installing $(wc -l <"$here/packages.txt") system packages"
+    apt-get "$@" update
+    xargs -a "$here/packages.txt" apt-get "$@" install -y --no-install-recommends --
+    apt-get clean
+    rm -rf /var/lib/apt/lists/*
+fi
+
+if [ -s "$here/requirements.txt" ]; then
+    python=
+    for name in python python3; do
+        if command -v "$name" >/dev/null 2>&1 &&
+            "$name" -c 'import sys; sys.exit(sys.version_info < (3,))'; then
+            python=$name
+            break
+        fi
+    done
+    [ -n "$python" ] || fail "the image has no Python 3, which requirements need: name one that has it"
+    export PIP_CONFIG_FILE="$here/pip.conf"
+    if ! "$python" -m pip --version >/dev/null 2>&1 &&
+        ! "$python" -m ensurepip --default-pip >/dev/null 2>&1; then
+        export PYTHONPATH="$here/pip-site" PYTHONDONTWRITEBYTECODE=1
+        "$python" -m pip --version >/dev/null 2>&1 ||
+            fail "the image's $("$python" --version) has no pip, and the platform's does not run on it"
+    fi
+    echo "Installing $(wc -l <"$here/requirements.txt") requirements"
+    "$python" -m pip install -r "$here/requirements.txt"
+fi
+"""
+
+
+def recipe_key(
+    *, mark: str, base_id: str, requirements: Requirements, environ: Mapping[str, str]
+) -> str:
+    """Names what would be built: the base, the lines in their order, and where they come from.
+
+    `mark` is the agent's: of agents on one engine each removes only what is its own.
+    """
+    content = [
+        *(SCRIPT, mark, base_id),
+        *(list(requirements.packages), list(requirements.lines)),
+        without_secrets(pip_options(environ)) if requirements.lines else {},
+    ]
+    return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
+
+
+def write_recipe(
+    folder: Path, requirements: Requirements, environ: Mapping[str, str], apt: AptConfiguration
+) -> list[Mounted]:
+    """Write the files of a build below `folder`; what the build is to mount.
+
+    Raises EnvironmentFailed when the machine's configuration cannot be given to a container.
+    """
+    if folder.exists():
+        shutil.rmtree(folder)
+    # Open below, since apt fetches as a user of its own; nobody else passes the agent's folders.
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+    for part in ("mirrors", "pip-site", "pip-site/pip"):
+        (folder / part).mkdir()
+        (folder / part).chmod(0o755)
+    options = pip_options(environ)
+    for name in ("cert", "client-cert"):
+        if name in options:
+            options[name] = _given(folder, Path(options[name]), f"{name}.pem")
+    _write(folder / "build.sh", SCRIPT)
+    _write(folder / "environment", _exports(environ), mode=0o600)
+    _write(folder / "packages.txt", _lines(requirements.packages))
+    _write(folder / "requirements.txt", _lines(requirements.lines))
+    _write(folder / "pip.conf", _section({**options, **_ALWAYS}), mode=0o600)
+    _write(folder / "release", apt.release if apt.sources else "")
+    _write(folder / "apt.conf", apt.settings, mode=0o600)
+    for number, (suffix, text) in enumerate(apt.sources):
+        _write(folder / "mirrors" / f"nsml-host-{number}.{suffix}", _with_keys(folder, text, apt))
+    mounts = [Mounted(source=str(folder), target=PLACE)]
+    if requirements.lines:
+        mounts.append(Mounted(source=str(_pip_folder()), target=f"{PLACE}/pip-site/pip"))
+        mounts += [Mounted(source=str(path), target=str(path)) for path in _shareable(options)]
+    return mounts
+
+
+def _with_keys(folder: Path, sources: str, apt: AptConfiguration) -> str:
+    """`sources` with the keyrings that they name as files of the build."""
+    for path in apt.keyrings:
+        if path in sources:
+            given = _given(folder, Path(path), f"key-{Path(path).name}")
+            sources = sources.replace(path, given)
+    return sources
+
+
+def _shareable(options: Mapping[str, str]) -> list[Path]:
+    """Folders of this machine that pip looks into: a build reads them at the same path.
+
+    An index is a folder `simple` whose pages lead to files beside it.
+    """
+    places: list[Path] = []
+    for place in local_sources(options):
+        wide = place.parent if place.name == "simple" else place
+        places += [one for one in (wide, place) if not _hides(one)][:1]
+    unique = list(dict.fromkeys(places))
+    return [one for one in unique if not any(other in one.parents for other in unique)]
+
+
+def _hides(place: Path) -> bool:
+    text = str(place)
+    return text == "/" or any(text == part or text.startswith(f"{part}/") for part in _SYSTEM)
+
+
+def _given(folder: Path, source: Path, name: str) -> str:
+    """Copy a file of the machine's configuration; its path in the build."""
+    try:
+        content = source.read_bytes()
+    except OSError as error:
+        raise EnvironmentFailed(
+            f"this machine's pip or apt is configured with {source}, which cannot be read:"
+            f" {error.strerror}"
+        ) from None
+    (folder / name).write_bytes(content)
+    (folder / name).chmod(0o644)
+    return f"{PLACE}/{name}"
+
+
+def _pip_folder() -> Path:
+    found = find_spec("pip")
+    if found is None or found.origin is None:
+        raise EnvironmentFailed("the agent's own environment has no pip")
+    return Path(found.origin).parent
+
+
+def _exports(environ: Mapping[str, str]) -> str:
+    names = [name for low in _PROXIES for name in (low, low.upper()) if environ.get(name)]
+    return "".join(f"export {name}={shlex.quote(environ[name])}\n" for name in names)
+
+
+def _section(options: Mapping[str, str]) -> str:
+    # further lines of a value are indented
+    lines = [f"{name} = {value}".replace("\n", "\n    ") for name, value in options.items()]
+    return "[global]\n" + "".join(f"{line}\n" for line in lines)
+
+
+def _lines(lines: Sequence[str]) -> str:
+    return "".join(f"{line}\n" for line in lines)
+
+
+def _write(path: Path, text: str, mode: int = 0o644) -> None:
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    with open(descriptor, "w", encoding="utf-8") as file:  # noqa: PTH123 - a descriptor, not a path
+        os.fchmod(descriptor, mode)
+        file.write(text)

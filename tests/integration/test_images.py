@@ -1,0 +1,376 @@
+"""Images on a real engine: found, built once, by whom, from what, and what a build can reach."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import shutil
+import socket
+import tarfile
+import threading
+import time
+import uuid
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nodeagent.builds import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.engine.client import Engine
+from nodeagent.engine.images import builds_named, find_image, remove_image
+from nodeagent.images import Images, ImageSettings
+from nodeagent.pressure import KeepFree, Store, relieve
+from nodeagent.requirements import Requirements
+from tests.engines import required_engine, required_image
+from tests.unit.nodeagent.test_environments import make_wheel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+def until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+@dataclass
+class Node:
+    """One agent's images on the engine of the tests, with a mirror of packages."""
+
+    images: Images
+    engine: Engine
+    base: str
+    mirror: Path
+    mark: str
+    folder: Path
+    pool: ThreadPoolExecutor
+    used: list[str] = field(default_factory=list)
+
+    def ask(
+        self,
+        *lines: str,
+        packages: tuple[str, ...] = (),
+        said: bytearray | None = None,
+        cancelled: threading.Event | None = None,
+        image: str = "",
+        images: Images | None = None,
+    ) -> Future[str]:
+        heard = bytearray() if said is None else said
+        return self.pool.submit(
+            (images or self.images).provide,
+            image or self.base,
+            Requirements(lines=lines, packages=packages),
+            heard.extend,
+            cancelled or threading.Event(),
+            use=self.used.append,
+        )
+
+    def runs(self, image: str, code: str) -> str:
+        """What a program in `image` prints."""
+        made = self.engine.sdk.api.create_container(
+            image,
+            entrypoint=["python3", "-c", code],
+            host_config=self.engine.sdk.api.create_host_config(network_mode="none"),
+        )["Id"]
+        try:
+            self.engine.sdk.api.start(made)
+            self.engine.sdk.api.wait(made)
+            output: bytes = self.engine.sdk.api.logs(made)
+            return output.decode()
+        finally:
+            self.engine.sdk.api.remove_container(made, force=True)
+
+    def sdist(self, name: str, setup: str) -> None:
+        """A package that has only source, whose `setup.py` does what it likes."""
+        files = {
+            "setup.py": f"from setuptools import setup\n{setup}\nsetup(name={name!r}, version='1.0')\n",
+            "PKG-INFO": f"Metadata-Version: 1.0\nName: {name}\nVersion: 1.0\n",
+        }
+        with tarfile.open(self.mirror / f"{name}-1.0.tar.gz", "w:gz") as archive:
+            for path, text in files.items():
+                entry = tarfile.TarInfo(f"{name}-1.0/{path}")
+                entry.size = len(text.encode())
+                archive.addfile(entry, io.BytesIO(text.encode()))
+
+
+@pytest.fixture
+def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
+    engine, _ = required_engine()
+    base = required_image()
+    mark = uuid.uuid4().hex[:12]
+    mirror = Path("/opt") / f"nsml-test-{mark}" if os.access("/opt", os.W_OK) else tmp_path / "m"
+    mirror.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(mirror))
+    monkeypatch.delenv("PIP_INDEX_URL", raising=False)
+    monkeypatch.delenv("PIP_EXTRA_INDEX_URL", raising=False)
+    for wheel in Path(__import__("ensurepip").__file__).parent.glob("_bundled/setuptools*.whl"):
+        shutil.copy(wheel, mirror)
+    folder = tmp_path / "images"
+    images = Images(folder, engine, ImageSettings(default=base), mark=mark)
+    with ThreadPoolExecutor(16) as pool:
+        yield Node(images, engine, base, mirror, mark, folder, pool)
+    for name in builds_named(engine, f"nsml-build-{mark}"):
+        engine.sdk.api.remove_container(name, force=True)
+    for record in folder.glob("*.json"):
+        reference = json.loads(record.read_text())["reference"]
+        if reference.startswith("nsml-env:"):
+            remove_image(engine, reference)
+    shutil.rmtree(mirror)
+
+
+def test_sessions_at_once_build_once_and_the_next_finds_it(node: Node) -> None:
+    make_wheel(node.mirror, "greeting", "TEXT = 'hello'")
+    heard = [bytearray() for _ in range(6)]
+    made = {one.result(120) for one in [node.ask("greeting==1.0", said=said) for said in heard]}
+    assert len(made) == 1
+    told = {bytes(said) for said in heard if said}
+    assert len(told) == 1
+    assert told.pop().count(b"Successfully installed greeting-1.0") == 1
+    image = made.pop()
+    assert node.runs(image, "import greeting; print(greeting.TEXT)") == "hello\n"
+    again = bytearray()
+    assert node.ask("greeting==1.0", said=again).result(30) == image
+    assert again == b""
+    other = Images(node.folder, node.engine, ImageSettings(), mark=node.mark)
+    assert node.ask("greeting==1.0", images=other).result(30) == image
+    assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
+    assert list(node.folder.glob("*.build")) == []
+
+
+def test_the_image_is_configured_like_its_base_and_keeps_nothing_of_the_build(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(node.mirror, "greeting", "")
+    password = uuid.uuid4().hex
+    monkeypatch.setenv("PIP_FIND_LINKS", f"https://kim:{password}@127.0.0.1:1/ {node.mirror}")
+    image = node.ask("greeting").result(120)
+    base, derived = (node.engine.sdk.api.inspect_image(one) for one in (node.base, image))
+    for name in ("Env", "Cmd", "Entrypoint", "WorkingDir"):
+        assert (derived["Config"].get(name) or None) == (base["Config"].get(name) or None)
+    assert password not in json.dumps([derived, node.engine.sdk.api.history(image)])
+    search = (
+        "import subprocess as s; print(s.run(['grep', '-rlsa', '--exclude-dir=proc',"
+        f" '--exclude-dir=sys', {password!r}, '/'], capture_output=True, text=True).stdout)"
+    )
+    assert node.runs(image, search).strip() == ""
+    assert node.runs(image, "import os; print(os.listdir('/run/nsml-build'))") == "[]\n"
+
+
+def test_nothing_is_asked_for(node: Node) -> None:
+    found = find_image(node.engine, node.base)
+    assert found is not None
+    said = bytearray()
+    assert node.ask(said=said).result(30) == found.id
+    assert said == b""
+
+
+def test_what_does_not_exist_fails_for_all_who_wait(node: Node) -> None:
+    asked = [node.ask("no-such-thing==1") for _ in range(4)]
+    for one in asked:
+        with pytest.raises(EnvironmentFailed, match="No matching distribution found for no-such"):
+            one.result(120)
+    make_wheel(node.mirror, "no_such_thing", "")
+    with pytest.raises(EnvironmentFailed, match="No matching distribution"):
+        node.ask("no-such-thing==1.1").result(120)
+
+
+def test_what_needs_a_compiler_says_so(node: Node) -> None:
+    node.sdist(
+        "native",
+        "from setuptools import Extension\n"
+        "import sys; sys.stderr.write(\"error: command 'gcc' failed: No such file\\n\"); sys.exit(1)",
+    )
+    with pytest.raises(EnvironmentFailed, match="build-essential"):
+        node.ask("native").result(120)
+
+
+def test_source_is_built_where_there_are_containers(node: Node) -> None:
+    node.sdist("justsource", "import os; os.write(2, b'its code runs\\n')")
+    make_wheel(node.mirror, "wheel", "")
+    said = bytearray()
+    image = node.ask("justsource", said=said).result(120)
+    code = "import importlib.metadata as m; print(m.version('justsource'))"
+    assert node.runs(image, code) == "1.0\n"
+
+
+def test_a_builder_that_is_cancelled_hands_the_build_on(node: Node) -> None:
+    gate = node.mirror / "gate"
+    node.sdist(
+        "slow", f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)"
+    )
+    cancelled = threading.Event()
+    first = bytearray()
+    builder = node.ask("slow", cancelled=cancelled, said=first)
+    until(lambda: b"slow-1.0.tar.gz" in first)
+    second = bytearray()
+    waiter = node.ask("slow", said=second)
+    until(lambda: b"slow-1.0.tar.gz" in second)
+    left = threading.Event()
+    leaver = node.ask("slow", cancelled=left)
+    left.set()
+    with pytest.raises(EnvironmentCancelled):
+        leaver.result(30)
+    cancelled.set()
+    with pytest.raises(EnvironmentCancelled):
+        builder.result(60)
+    gate.touch()
+    image = waiter.result(120)
+    assert "slow" in node.runs(
+        image, "import importlib.metadata as m; print(m.distribution('slow').name)"
+    )
+    assert second.count(b"Successfully installed") == 1
+
+
+def test_a_build_has_an_end(node: Node) -> None:
+    node.sdist("endless", "import time; time.sleep(600)")
+    short = Images(node.folder, node.engine, ImageSettings(time_limit_s=3), mark=node.mark)
+    with pytest.raises(EnvironmentFailed, match="longer than 3 s"):
+        node.ask("endless", images=short).result(120)
+    assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
+
+
+def test_what_a_killed_agent_left_is_removed(node: Node) -> None:
+    name = f"nsml-build-{node.mark}-{'0' * 32}"
+    node.engine.sdk.api.create_container(node.base, command=["sleep", "600"], name=name)
+    node.engine.sdk.api.start(name)
+    (node.folder / f"{'0' * 32}.build").mkdir(parents=True)
+    with pytest.raises(AssertionError):
+        assert not builds_named(node.engine, f"nsml-build-{node.mark}")
+    node.images.tidy()
+    assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
+    assert list(node.folder.glob("*.build")) == []
+
+
+def test_what_a_rogue_build_reaches(node: Node, tmp_path: Path) -> None:
+    """Root in the container, and nothing of the machine: it says what it could do."""
+    secret = tmp_path / "agent-secret"
+    secret.write_text("the token of the node")
+    node.sdist(
+        "rogue",
+        "import os, json, ctypes\n"
+        "def tries(what):\n"
+        "    try: return repr(what())[:200]\n"
+        "    except BaseException as error: return type(error).__name__\n"
+        "libc = ctypes.CDLL(None, use_errno=True)\n"
+        f"found = {{'secret': tries(lambda: open({str(secret)!r}).read()),\n"
+        "  'docker': tries(lambda: os.stat('/var/run/docker.sock')),\n"
+        "  'mirror': tries(lambda: open(os.path.join("
+        f"{str(node.mirror)!r}, 'x'), 'w')),\n"
+        "  'recipe': tries(lambda: open('/run/nsml-build/build.sh', 'a')),\n"
+        "  'mount': libc.mount(b'none', b'/mnt', b'tmpfs', 0, None),\n"
+        "  'mknod': tries(lambda: os.mknod('/disk', 0o60600, os.makedev(8, 0))),\n"
+        "  'kernel': tries(lambda: open('/proc/sys/kernel/core_pattern', 'w')),\n"
+        "  'pids': sum(name.isdigit() for name in os.listdir('/proc')) < 60,\n"
+        "  'agent': 'NSML_CANARY' in os.environ,\n"
+        "  'caps': open('/proc/self/status').read().split('CapEff:')[1].split()[0]}\n"
+        "print('ROGUE ' + json.dumps(found)); raise SystemExit('error: ' + json.dumps(found))\n",
+    )
+    os.environ["NSML_CANARY"] = "1"
+    said = bytearray()
+    try:
+        with pytest.raises(EnvironmentFailed):
+            node.ask("rogue", said=said).result(120)
+    finally:
+        del os.environ["NSML_CANARY"]
+    line = next(one for one in said.decode().splitlines() if "error: {" in one)
+    found = json.loads(line[line.index("{") : line.rindex("}") + 1])
+    assert found["secret"] == found["docker"] == "FileNotFoundError"
+    assert found["mirror"] == found["recipe"] == found["kernel"] == "OSError"
+    assert (found["mount"], found["mknod"]) == (-1, "PermissionError")
+    assert (found["pids"], found["agent"]) == (True, False)
+    assert int(found["caps"], 16) & ~(1 << 0 | 1 << 1 | 1 << 3 | 1 << 4 | 1 << 6 | 1 << 7) == 0
+
+
+def test_the_least_recently_used_go_and_what_is_needed_or_not_ours_stays(node: Node) -> None:
+    made = {}
+    for name in ("one", "two"):
+        make_wheel(node.mirror, name, "")
+        node.used.clear()
+        made[name] = (node.ask(name).result(120), node.used[-1])
+    store = Store(kind="image", cache=node.images, place=node.folder)
+    everything = KeepFree(share=0.9999, bytes=1 << 62)
+    needed = frozenset({f"image {made['two'][1]}"})
+    relieve([store], everything, lambda: needed)
+    assert find_image(node.engine, made["one"][0]) is None
+    assert find_image(node.engine, made["two"][0]) is not None
+    assert find_image(node.engine, node.base) is not None
+    relieve([store], everything, frozenset)
+    assert find_image(node.engine, made["two"][0]) is None
+    assert find_image(node.engine, node.base) is not None
+    assert node.ask("one").result(120)
+
+
+class _Registry(BaseHTTPRequestHandler):
+    """Says no, and notes who asked."""
+
+    asked: list[str] = []  # noqa: RUF012 - one server a test
+
+    def do_GET(self) -> None:
+        self.asked.append(self.headers.get("Authorization", ""))
+        self.send_response(401)
+        self.send_header("WWW-Authenticate", 'Basic realm="lab"')
+        self.end_headers()
+
+    def log_message(self, *_given: object) -> None:
+        """Nothing."""
+
+
+def test_a_private_registry_gets_its_credentials_and_the_log_does_not(
+    node: Node, tmp_path: Path
+) -> None:
+    registry = ThreadingHTTPServer(("127.0.0.1", 0), _Registry)
+    threading.Thread(target=registry.serve_forever, daemon=True).start()
+    host = f"127.0.0.1:{registry.server_port}"
+    config = tmp_path / "config.json"
+    config.write_text(json.dumps({"auths": {host: {"auth": "a2ltOmh1c2gtaHVzaA=="}}}))
+    images = Images(node.folder, node.engine, ImageSettings(credentials=config), mark=node.mark)
+    said = bytearray()
+    try:
+        with pytest.raises(
+            EnvironmentFailed, match=f"image {host}/lab/x:1 cannot be pulled"
+        ) as why:
+            node.ask(image=f"{host}/lab/x:1", images=images, said=said).result(120)
+    finally:
+        registry.shutdown()
+    assert "Basic a2ltOmh1c2gtaHVzaA==" in _Registry.asked
+    assert said.startswith(b"Pulling image 127.0.0.1")
+    assert not any(word in f"{said!r} {why.value}" for word in ("hush", "a2ltOmh1"))
+
+
+def test_an_engine_that_is_gone_fails_the_environment(node: Node, tmp_path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as nobody:
+        nobody.bind(str(tmp_path / "engine"))
+    images = Images(node.folder, Engine(tmp_path / "engine"), ImageSettings(), mark=node.mark)
+    with pytest.raises(EnvironmentFailed, match="the container engine of this node: no engine"):
+        node.ask(images=images).result(30)
+
+
+def test_names(node: Node) -> None:
+    images = Images(
+        node.folder,
+        node.engine,
+        ImageSettings(default="lab/default:3", aliases={"nsml/ml:cuda9": "lab/ml:12"}),
+        mark=node.mark,
+    )
+    assert images.resolve("a", "b") == ("a:latest", "")
+    assert images.resolve("", "b:1") == ("b:1", "")
+    assert images.resolve("", None) == ("lab/default:3", "")
+    retired = "image nsml/ml:cuda9 is retired: lab/ml:12 takes its place"
+    assert images.resolve("", "nsml/ml:cuda9") == ("lab/ml:12", retired)
+    assert images.resolve("nsml/ml:cuda9", "b")[0] == "lab/ml:12"
+    assert images.resolve("", "nsml/default_ml:latest")[0] == "lab/default:3"
+    assert images.resolve("", "nsml/default_ml")[0] == "lab/default:3"
+    for name in ("nsml-env:x", "nsml-env", "x;reboot", "sha256:" + "0" * 64 + " "):
+        with pytest.raises(EnvironmentFailed):
+            images.resolve(name, None)
+    nothing = Images(node.folder, node.engine, ImageSettings(), mark=node.mark)
+    with pytest.raises(EnvironmentFailed, match="default_image"):
+        nothing.resolve("", None)
