@@ -122,7 +122,7 @@ class Images:
                 "no image is named, and this node has no default image: name one"
                 " (nsml run --image NAME), or the administrator sets default_image"
             )
-        if not is_reference(named) or parts_of(named)[0] == DERIVED:
+        if not is_reference(named) or parts_of(named)[0].rpartition("/")[2] == DERIVED:
             raise EnvironmentFailed(f"{named[:80]!r} is not an image that a session may name")
         whole = whole_reference(named)
         instead = {whole_reference(old): new for old, new in self._settings.aliases.items()}.get(

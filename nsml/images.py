@@ -29,7 +29,8 @@ _LONGEST_NAME = 255
 def is_reference(text: str) -> bool:
     """Whether `text` names an image."""
     found = _REFERENCE.fullmatch(text) if len(text) <= LONGEST else None
-    return found is not None and len(found["name"]) <= _LONGEST_NAME
+    # to an engine sha256:... is an id, of whosever image it is
+    return found is not None and len(found["name"]) <= _LONGEST_NAME and found["name"] != "sha256"
 
 
 def whole_reference(reference: str) -> str:

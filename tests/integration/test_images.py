@@ -368,7 +368,8 @@ def test_names(node: Node) -> None:
     assert images.resolve("nsml/ml:cuda9", "b")[0] == "lab/ml:12"
     assert images.resolve("", "nsml/default_ml:latest")[0] == "lab/default:3"
     assert images.resolve("", "nsml/default_ml")[0] == "lab/default:3"
-    for name in ("nsml-env:x", "nsml-env", "x;reboot", "sha256:" + "0" * 64 + " "):
+    ours = ("nsml-env:x", "nsml-env", "library/nsml-env:x", "docker.io/library/nsml-env:x")
+    for name in (*ours, "x;reboot", "sha256:" + "0" * 64):
         with pytest.raises(EnvironmentFailed):
             images.resolve(name, None)
     nothing = Images(node.folder, node.engine, ImageSettings(), mark=node.mark)

@@ -30,7 +30,7 @@ def test_references(reference: str, parts: tuple[str, str, str]) -> None:
         *("", " ", "a b", "a;reboot", "$(id)", "`id`", "a\n", "a\nFROM b", "-v", "--privileged"),
         *("A", "a/B", "a//b", "/a", "a/", "a:", "a@", "a:b:c", "a@sha256:12", "a|b", "a&b", "a>b"),
         *("../a", "a/../b", "http://a/b", "a:" + "t" * 129, "a" * 256, "a\0", "ä", "a:ä", "a'b"),
-        *("host:port/a", ".a", "a..b", "a___b", f"a@{DIGEST}\n"),
+        *("host:port/a", ".a", "a..b", "a___b", f"a@{DIGEST}\n", DIGEST),
     ],
 )
 def test_what_is_none(text: str) -> None:
