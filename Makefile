@@ -24,8 +24,8 @@ demo: setup      ## Start a one-machine platform, train on real data, show the r
 test: setup      ## Pass the tests
 	@$(BIN)/python -m pytest
 
-soak: setup      ## Long runs under faults (NSML_SOAK_SECONDS=90 each)
-	@NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-90} $(BIN)/python -m pytest -m slow tests/e2e
+soak: setup      ## Long runs under faults: one of NSML_STEADY_SECONDS=300, others of NSML_SOAK_SECONDS=30
+	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(BIN)/python -m pytest -m slow tests/e2e
 
 check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/ruff format --check .

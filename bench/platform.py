@@ -10,7 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -32,9 +32,16 @@ class Platform:
     Args:
         simulate_gpus: devices to simulate; 0 for the machine's own.
         options: further options of `nsml up`.
+        environment: further variables for all that it runs.
     """
 
-    def __init__(self, *, simulate_gpus: int = 2, options: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        *,
+        simulate_gpus: int = 2,
+        options: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="nsml-"))
         gpus = ["--simulate-gpus", str(simulate_gpus)] if simulate_gpus else []
         # Not the default, which whatever else runs on this machine may want at the same moment.
@@ -46,6 +53,7 @@ class Platform:
             "NSML_CONFIG_DIR": str(self.folder / "config"),
             "PATH": f"{PROGRAMS}:{os.environ['PATH']}",
             "NO_COLOR": "1",
+            **(environment or {}),
         }
 
     def __enter__(self) -> Self:

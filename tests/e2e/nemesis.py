@@ -181,6 +181,23 @@ class Faults:
         )
         draw()
 
+    def at_random_moments(self, periods: dict[str, float], lasts_s: float) -> None:
+        """SIGKILL of each of the named once in every period of so many seconds, at a random moment.
+
+        "agents" stands for one of the agents at a time.
+        """
+        began = time.monotonic()
+        moments = [
+            (number * every_s + self._rng.uniform(0, every_s), name)
+            for name, every_s in periods.items()
+            for number in range(int(lasts_s // every_s))
+        ]
+        for at_s, name in sorted(moments):
+            time.sleep(max(began + at_s - time.monotonic(), 0.0))
+            victim = self._rng.choice(["agent", "second"]) if name == "agents" else name
+            self.hit(victim, signal.SIGKILL)
+            self.heal()
+
     def pids(self) -> dict[str, int]:
         """The processes that can be hit; those that are down are not there."""
         found = {}
@@ -287,10 +304,12 @@ class Stream:
         wanted.name = done.stdout.strip()
         self.acknowledged.append(wanted)
         if kind == "endless":
-            seconds = self._rng.uniform(0, 6)
-            stopper = threading.Thread(target=self._stop, args=(wanted, seconds), daemon=True)
-            self._threads.append(stopper)
-            stopper.start()
+            self._stop_later(wanted, self._rng.uniform(0, 6))
+
+    def _stop_later(self, wanted: Wanted, seconds: float) -> None:
+        stopper = threading.Thread(target=self._stop, args=(wanted, seconds), daemon=True)
+        self._threads.append(stopper)
+        stopper.start()
 
     def _stop(self, wanted: Wanted, after_s: float) -> None:
         self._over.wait(after_s)
@@ -301,6 +320,63 @@ class Stream:
                 return
             time.sleep(0.3)
         self.refused.append(f"stop {wanted.name}: {done.stderr}")
+
+
+class Crowd(Stream):
+    """So many sessions at a time, each with half a device, that report and print at a steady pace.
+
+    When one ends another takes its place. Some end badly, some are stopped, and some are gangs.
+    """
+
+    REPORTS_PER_S = 5
+
+    def __init__(self, platform: Platform, rng: random.Random, *, size: int) -> None:
+        self._size = size
+        self._live: set[str] = set()
+        super().__init__(platform, rng, gangs=True)
+
+    def _submit_all(self) -> None:
+        while not self._over.is_set():
+            if len(self._live) < self._size:
+                self._one_more()
+            else:
+                # One that cannot be asked now is asked again in a moment.
+                with suppress(AssertionError, subprocess.TimeoutExpired):
+                    self._live &= {
+                        name
+                        for name, item in listed(self._platform).items()
+                        if item["state"] not in ENDED
+                    }
+                self._over.wait(0.5)
+
+    def _one_more(self) -> None:
+        kind = self._rng.choices(["report", "fails", "endless", "gang"], [6, 2, 1, 1])[0]
+        seconds = self._rng.uniform(15, 75)
+        steps, pause = round(seconds * self.REPORTS_PER_S), 1 / self.REPORTS_PER_S
+        options = ["-g", "0.5", "-c", "1", "--memory", "200M", "--grace", "2s"]
+        wanted = Wanted("", kind, "SUCCEEDED", 0)
+        match kind:
+            case "report":
+                options += ["-a", f"{steps} {pause} 0"]
+            case "fails":
+                options += ["-a", f"{steps} {pause} 3"]
+                wanted = Wanted("", kind, "FAILED", 3)
+            case "endless":
+                options += ["-a", f"-1 {pause} 0"]
+                wanted = Wanted("", kind, "STOPPED", None)
+            case "gang":
+                options += ["--nodes", "2", "-a", f"{steps} {pause} 0"]
+                wanted.replicas = 2
+        done = self._platform.nsml("run", "-o", "name", *options, cwd=self._code, check=False)
+        if done.returncode != 0:
+            self.refused.append(done.stderr)
+            self._over.wait(0.2)
+            return
+        wanted.name = done.stdout.strip()
+        self.acknowledged.append(wanted)
+        self._live.add(wanted.name)
+        if kind == "endless":
+            self._stop_later(wanted, seconds)
 
 
 def listed(platform: Platform) -> dict[str, dict[str, Any]]:

@@ -7,29 +7,40 @@ import os
 import random
 import re
 import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
 from bench.platform import Platform
-from tests.e2e.nemesis import SOAKING, Faults, Stream, Witnesses, check
+from tests.e2e.nemesis import SOAKING, Crowd, Faults, Stream, Witnesses, check
 from tests.e2e.programs import wait_for
 
 SHORT_S = 12.0
 SOAK_S = float(os.environ.get("NSML_SOAK_SECONDS", "120"))
+STEADY_S = float(os.environ.get("NSML_STEADY_SECONDS", "300"))
 
 
-def torment(options: list[str], seconds: float) -> None:
+def seeded() -> random.Random:
     seed = int(os.environ.get("NSML_SEED", random.randrange(1 << 32)))
     print("NSML_SEED", seed)
-    rng = random.Random(seed)
-    with Platform(simulate_gpus=2, options=["--listen", "127.0.0.1:0", *options]) as platform:
+    return random.Random(seed)
+
+
+@contextmanager
+def two_agents(
+    options: list[str], gpus: int, environment: dict[str, str]
+) -> Iterator[tuple[Platform, Callable[[], None], Witnesses]]:
+    """A platform with a second node, what starts that one's agent, and the witnesses of both."""
+    listening = ["--listen", "127.0.0.1:0", *options]
+    with Platform(simulate_gpus=gpus, options=listening, environment=environment) as platform:
         made = platform.nsml("admin", "join-token")
         told = re.search(r"nsml join (\S+) --token", made.stderr)
         assert told, made.stderr
         second = platform.folder / "second"
 
         def join() -> None:
-            arguments = ("--token", "-", "--name", "second", "--simulate-gpus", "1")
+            arguments = ("--token", "-", "--name", "second", "--simulate-gpus", str(gpus))
             platform.nsml(
                 *("join", told[1], *arguments, "--data", str(second)),
                 stdin=made.stdout,
@@ -39,24 +50,34 @@ def torment(options: list[str], seconds: float) -> None:
         join()
         witnesses = Witnesses(platform, [platform.folder / "data", second])
         try:
-            faults = Faults(platform, rng, join)
-            stream = Stream(platform, random.Random(seed), gangs=True)
-            wait_for(witnesses.all, what="the first program has begun")
-            ends_at = time.monotonic() + seconds
-            while time.monotonic() < ends_at:
-                time.sleep(rng.uniform(0.1, 1.5))
-                faults.one()
-            stream.close()
-            faults.heal()
-            print(dict(faults.fired), len(stream.acknowledged), "acknowledged", stream.refused)
-            wrong = check(platform, witnesses, stream)
-            assert not wrong, "\n".join(wrong)
-            assert sum(faults.fired.values()) >= 2
-            assert len(stream.acknowledged) >= 2
-            assert any(line.word == "end" for lines in witnesses.all().values() for line in lines)
+            yield platform, join, witnesses
         finally:
             witnesses.close()
             platform.nsml("down", "-y", "--data", str(second), check=False, timeout_s=120)
+
+
+def torment(options: list[str], seconds: float) -> None:
+    rng = seeded()
+    with two_agents(options, 2, {}) as (platform, join, witnesses):
+        faults = Faults(platform, rng, join)
+        stream = Stream(platform, random.Random(rng.random()), gangs=True)
+        wait_for(witnesses.all, what="the first program has begun")
+        ends_at = time.monotonic() + seconds
+        while time.monotonic() < ends_at:
+            time.sleep(rng.uniform(0.1, 1.5))
+            faults.one()
+        judge(platform, witnesses, stream, faults)
+
+
+def judge(platform: Platform, witnesses: Witnesses, stream: Stream, faults: Faults) -> None:
+    stream.close()
+    faults.heal()
+    print(dict(faults.fired), len(stream.acknowledged), "acknowledged", stream.refused)
+    wrong = check(platform, witnesses, stream)
+    assert not wrong, "\n".join(wrong)
+    assert sum(faults.fired.values()) >= 2
+    assert len(stream.acknowledged) >= 2
+    assert any(line.word == "end" for lines in witnesses.all().values() for line in lines)
 
 
 def test_a_moment_of_faults():
@@ -69,3 +90,27 @@ def test_a_moment_of_faults():
 )
 def test_a_long_run_of_faults(options):
     torment(options, SOAK_S)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "size"), [pytest.param(STEADY_S, 40, marks=SOAKING, id="five minutes")]
+)
+def test_forty_sessions_report_while_agents_and_control_plane_are_killed(seconds, size):
+    """Every report whose call returned, every byte, and no device for two: by the programs' own word."""
+    rng = seeded()
+    # Half a device for each of them, and room for all; what is shared is the machine's two cores.
+    room = {"NSML_AGENT_CPUS": "64", "NSML_AGENT_MEMORY_BYTES": str(64 << 30)}
+    with two_agents([], size // 4, room) as (platform, join, witnesses):
+        faults = Faults(platform, rng, join)
+        crowd = Crowd(platform, random.Random(rng.random()), size=size)
+        wait_for(lambda: len(witnesses.all()) >= size // 2, timeout_s=120, what="half have begun")
+        began, before = time.monotonic(), reports(witnesses)
+        faults.at_random_moments({"agents": 10.0, "controlplane": 25.0}, seconds)
+        lasted_s = time.monotonic() - began
+        rate = (reports(witnesses) - before) / lasted_s
+        print(f"{rate:.0f} reports a second over {lasted_s:.0f} s")
+        judge(platform, witnesses, crowd, faults)
+
+
+def reports(witnesses: Witnesses) -> int:
+    return sum(line.word == "report" for lines in witnesses.all().values() for line in lines)
