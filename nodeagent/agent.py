@@ -145,6 +145,7 @@ class Agent:
             device_note=machine.device_note,
             highest_term=self._replicas.highest[0],
             highest_revision=self._replicas.highest[1],
+            gang_network=machine.gangs.mode,
             replicas=self._replicas.reports(),
             cluster_id=self._cluster_id,
         )
@@ -210,6 +211,7 @@ class Agent:
             outbox=self._outbox,
             isolation=self._machine.isolation,
             accounts=parts.accounts,
+            gangs=self._machine.gangs,
             sdk_folder=parts.sdk_folder,
             grants=self._grants,
             uploads=self._uploads,

@@ -5,12 +5,14 @@ Each field of `Settings` can be overridden by `NSML_AGENT_<FIELD>`; nothing is r
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Literal
 
 import msgspec
 
+from nodeagent.gangs import is_mode
 from nsml import settings
 from nsml.images import RULE, is_reference
 from nsml.settings import SettingsError
@@ -47,6 +49,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     host: str = ""
     """Name or address under which other nodes reach this one; empty: the address from which it reaches
     the control plane, or which leads out of the machine."""
+
+    gang_network: str = ""
+    """What replicas of gangs get where sessions run in containers: `host`, the machine's own network;
+    `overlay:NAME`, a network of the engine; `none`: no gangs here. Empty: none for containers. Without
+    them it is always the machine's. The same on all nodes of a pod."""
+
+    gang_devices: tuple[str, ...] = ()
+    """Nodes or folders of /dev that gangs get, for example /dev/infiniband."""
+
+    gang_memlock: bool = False
+    """Whether gangs in containers may lock as much memory as they like, as RDMA needs."""
+
+    gang_environment: tuple[str, ...] = ()
+    """NAME=VALUE for every gang, for example NCCL_SOCKET_IFNAME=eth1; a session's own stand."""
 
     pod: str = ""
     """Nodes with the same pod share a fast network."""
@@ -134,6 +150,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("build_time_limit_s", self.build_time_limit_s > 0, "more than 0"),
             ("keep_free_share", 0 <= self.keep_free_share < 1, "at least 0 and less than 1"),
             ("keep_free_bytes", self.keep_free_bytes >= 0, "not negative"),
+            (
+                "gang_network",
+                not self.gang_network or is_mode(self.gang_network),
+                "host, none or overlay:NAME",
+            ),
+            (
+                "gang_devices",
+                all(re.fullmatch(r"/dev/[\w/-]+", path) for path in self.gang_devices),
+                "paths below /dev",
+            ),
+            (
+                "gang_environment",
+                all(re.fullmatch(r"[A-Za-z_]\w*=.*", one) for one in self.gang_environment),
+                "NAME=VALUE",
+            ),
             ("sample_interval_s", self.sample_interval_s > 0, "more than 0"),
             ("longest_backoff_s", self.longest_backoff_s > 0, "more than 0"),
             (

@@ -7,13 +7,62 @@ attempt to attempt, and lies below those that the system gives away.
 
 from __future__ import annotations
 
+import re
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 
 from nodeagent.folders import ReplicaId
 
 _FIRST_PORT = 20_000
 _PORTS = 10_000
+
+
+HOST = "host"
+NONE = "none"
+_OVERLAY = "overlay:"
+_NETWORK = re.compile(r"overlay:[A-Za-z0-9][A-Za-z0-9_.-]{0,127}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GangNetwork:
+    """How the replicas of gangs on this node reach others, as its administrator allows.
+
+    `mode` is `host`, `overlay:NAME` (a network of the container engine) or `none`. `devices` are
+    nodes or folders of /dev for fast networks. `unlimited_memlock`: containers may register as much
+    memory with such devices as they like. `environment` is for every gang; a session's own stands.
+    """
+
+    mode: str = HOST
+    devices: tuple[str, ...] = ()
+    unlimited_memlock: bool = False
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def engine_network(self) -> str:
+        """Its name for a container engine."""
+        return self.mode.removeprefix(_OVERLAY)
+
+    @property
+    def is_overlay(self) -> bool:
+        """Whether containers get a network of their own there, with names."""
+        return self.mode.startswith(_OVERLAY)
+
+    def hosts(self, replica: ReplicaId, of_nodes: Sequence[str]) -> list[str]:
+        """Where the replicas are reached, by rank: at their nodes, or by names within an overlay."""
+        if not self.is_overlay:
+            return list(of_nodes)
+        return [overlay_name(replica, rank) for rank in range(len(of_nodes))]
+
+
+def overlay_name(replica: ReplicaId, rank: int) -> str:
+    """The name of a rank of the replica's attempt within an overlay network."""
+    return f"{replica.session_id}-{replica.attempt}-{rank}"
+
+
+def is_mode(text: str) -> bool:
+    """Whether `text` is a mode of a GangNetwork."""
+    return text in {HOST, NONE} or _NETWORK.fullmatch(text) is not None
 
 
 def gang_variables(replica: ReplicaId, hosts: Sequence[str], world: int) -> dict[str, str]:

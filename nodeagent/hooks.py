@@ -24,7 +24,7 @@ from nodeagent.builds import EnvironmentFailed
 from nodeagent.datasets import Trees
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gangs import gang_variables, own_port
+from nodeagent.gangs import GangNetwork, gang_variables, own_port
 from nodeagent.outbox import replica_of
 from nodeagent.preparation import PreparationLog
 from nodeagent.requirements import Requirements, read_requirements
@@ -263,13 +263,16 @@ def argv_of(spec: sessions.SessionSpec) -> list[str]:
 
 
 def environment_of(
-    assignment: pb.Assignment, replica: ReplicaId, grants: Sequence[DeviceGrant]
+    assignment: pb.Assignment,
+    replica: ReplicaId,
+    grants: Sequence[DeviceGrant],
+    gangs: GangNetwork,
 ) -> dict[str, str]:
     """The variables that tell a program who it is; the runtime adds folders and devices."""
-    hosts = list(assignment.hosts) or ["127.0.0.1"]
+    hosts = gangs.hosts(replica, assignment.hosts) or ["127.0.0.1"]
     world = max(len(hosts), assignment.spec.replica_count, 1)
     names = [dataset_name(dataset) for dataset in assignment.spec.datasets]
-    env = dict(assignment.spec.environment)
+    env = {**(gangs.environment if world > 1 else {}), **assignment.spec.environment}
     env.update(
         {
             "NSML_SESSION_NAME": assignment.session_name,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
 from nodeagent.accounts import Accounts
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.gangs import GangNetwork
 from nodeagent.hooks import Hook
 from nodeagent.link import ChannelFactory
 from nodeagent.reconcile import Memory
@@ -65,6 +66,7 @@ class Machine:
     capacity: resources.Resources
     only_owner: str = ""
     """Why it takes the sessions of its owner alone; empty: of every user."""
+    gangs: GangNetwork = field(default_factory=GangNetwork)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,6 +25,7 @@ from nodeagent.assignments import used_things
 from nodeagent.config import Settings, SettingsError
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolders
+from nodeagent.gangs import HOST, NONE, GangNetwork
 from nodeagent.hooks import PythonHook
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter
@@ -283,6 +284,7 @@ def _machine(
         host=settings.host or reachable_host(settings.server, facts.host),
         isolation=isolation.level,
         only_owner=_only_owner(isolation),
+        gangs=_gangs(settings, isolation.level),
         devices=[_message(device) for device in found.devices],
         grants={device.uuid: _grant(device) for device in found.devices},
         device_note=found.reason,
@@ -291,6 +293,18 @@ def _machine(
             cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),
             memory_bytes=settings.memory_bytes or facts.memory_bytes,
         ),
+    )
+
+
+def _gangs(settings: Settings, isolation: Isolation) -> GangNetwork:
+    mode = HOST
+    if isolation is Isolation.CONTAINER:
+        mode = settings.gang_network or NONE
+    return GangNetwork(
+        mode=mode,
+        devices=settings.gang_devices,
+        unlimited_memlock=settings.gang_memlock,
+        environment=dict(one.split("=", 1) for one in settings.gang_environment),
     )
 
 

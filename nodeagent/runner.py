@@ -17,6 +17,7 @@ from nodeagent.assignments import note_unstarted, read_unstarted
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.gangs import NONE, GangNetwork
 from nodeagent.given import GivenSecrets
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
 from nodeagent.outbox import Outbox
@@ -78,6 +79,7 @@ class Place:
     outbox: Outbox
     isolation: Isolation
     accounts: Accounts | None
+    gangs: GangNetwork
     sdk_folder: Path | None
     grants: Callable[[Sequence[str]], list[DeviceGrant]]
     uploads: Callable[[ReplicaId, ReplicaFolder], Uploads]
@@ -247,8 +249,8 @@ class Runner:
         return ReplicaSpec(
             replica_id=self.replica_id,
             argv=argv_of(spec),
-            env=environment_of(self.assignment, self.replica_id, grants),
             secrets=self.secrets.values,
+            env=environment_of(self.assignment, self.replica_id, grants, self.place.gangs),
             mounts=draft.mounts,
             devices=grants,
             time_limit_s=_seconds(spec.time_limit) if spec.HasField("time_limit") else None,
@@ -263,7 +265,15 @@ class Runner:
             gid=uid,
             groups=draft.groups,
             image=draft.image,
+            gang=self._gang(),
         )
+
+    def _gang(self) -> GangNetwork | None:
+        if self.assignment.spec.replica_count <= 1:
+            return None
+        if self.place.gangs.mode == NONE:
+            raise StartRefused("this node gives gangs no network: see gang_network of its agent")
+        return self.place.gangs
 
     async def _linger(self) -> ExitRecord | None:
         """The end of a program that ends at once; None for one that runs."""

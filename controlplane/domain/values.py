@@ -12,6 +12,10 @@ from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+HOST_NETWORK = "host"
+NO_NETWORK = "none"
+"""How replicas of gangs reach one another on a node; anything else names a network of its own."""
+
 WHOLE_DEVICE = 1000
 """Thousandths in one device."""
 
@@ -357,6 +361,7 @@ class Node:
     device_note: str = ""
     only_owner: str = ""
     """Why its agent cannot keep users apart; "" when it can, or runs sessions without isolation."""
+    gang_network: str = HOST_NETWORK
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import (
+    HOST_NETWORK,
     AllocatedReplica,
     Allocation,
     Cause,
@@ -456,6 +457,7 @@ def encode_node(node: Node) -> bytes:
         owner=node.owner,
         device_note=node.device_note,
         only_owner=node.only_owner,
+        gang_network=node.gang_network,
         registered_at=node.registered_at,
         limits=_kept(node.limits),
         drain=_drain(node.drain),
@@ -484,6 +486,7 @@ def decode_node(value: bytes) -> Node:
         owner=record.owner,
         device_note=record.device_note,
         only_owner=record.only_owner,
+        gang_network=record.gang_network or HOST_NETWORK,
         registered_at=record.registered_at,
         limits=_to_kept(record.limits),
         drain=_to_drain(record),

@@ -24,7 +24,14 @@ from controlplane.domain.values import Session, SessionSpec
 from controlplane.operations import records
 from controlplane.operations.content import SEND_IT
 from controlplane.operations.validation import Submission, validated
-from controlplane.scheduler import can_ever_fit, keep_to_owners, request_of, runs_nowhere, schedule
+from controlplane.scheduler import (
+    can_ever_fit,
+    keep_to_owners,
+    meets_nowhere,
+    request_of,
+    runs_nowhere,
+    schedule,
+)
 from controlplane.scheduler.explain import describe
 from controlplane.store.interface import (
     MAX_OPERATIONS,
@@ -188,6 +195,12 @@ class Submitter:
                 f"this can never be placed: image {spec.image} needs a node that runs containers",
                 why="no node runs containers",
                 attempt="without --image: programs run in the nodes' own environments\nnsml node ls",
+            )
+        if nodes and meets_nowhere(nodes, request):
+            raise CannotEverFit(
+                "this can never be placed: no node gives gangs a network",
+                why="their agents run containers and have no gang_network",
+                attempt="--nodes 1\nnsml node ls; its administrators may allow one for a pod",
             )
         if nodes and not can_ever_fit(nodes, request):
             raise CannotEverFit(

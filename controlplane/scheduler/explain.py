@@ -9,10 +9,17 @@ from controlplane.domain.closed import closed_words
 from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler.fit import refusal
-from controlplane.scheduler.rooms import can_ever_fit, keep_to_owners, most_together, runs_nowhere
+from controlplane.scheduler.rooms import (
+    can_ever_fit,
+    keep_to_owners,
+    meets_nowhere,
+    most_together,
+    runs_nowhere,
+)
 
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import ClusterSnapshot
+    from controlplane.domain.values import Node
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.rooms import Room, Rooms
 
@@ -39,18 +46,25 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
     shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
     nodes = [entry.node for entry in snapshot.nodes.values()]
     if not can_ever_fit(nodes, request):
-        short = "no node is large enough"
-        if owners := keep_to_owners(nodes, request):
-            short = owners
-        elif runs_nowhere(nodes, request):
-            short = "no node runs containers"
-        elif request.replica_count > 1 and request.gpu_thousandths:
-            short = "no nodes of one GPU model are large enough"
+        short = _never(nodes, request)
         reason = f"needs {describe(request)}; {short}"
         return Explanation(reason=reason, shortages=shortages, can_ever_fit=False)
     reason = _reason(open_rooms, request, counts) + _withheld(open_rooms, request)
     reason = "; ".join([reason, *_named(closed)])
     return Explanation(reason=reason, shortages=shortages)
+
+
+def _never(nodes: list[Node], request: Request) -> str:
+    """Why it would not fit if nothing else ran."""
+    if owners := keep_to_owners(nodes, request):
+        return owners
+    if runs_nowhere(nodes, request):
+        return "no node runs containers"
+    if meets_nowhere(nodes, request):
+        return "no node gives gangs a network"
+    if request.replica_count > 1 and request.gpu_thousandths:
+        return "no nodes of one GPU model are large enough"
+    return "no node is large enough"
 
 
 def describe(request: Request) -> str:

@@ -5,7 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from controlplane.domain.closed import owner_words
-from controlplane.domain.values import WHOLE_DEVICE, Isolation, Node, Resources, SessionSpec
+from controlplane.domain.values import (
+    NO_NETWORK,
+    WHOLE_DEVICE,
+    Isolation,
+    Node,
+    Resources,
+    SessionSpec,
+)
 
 DEFAULT_CPU_THOUSANDTHS = 2_000
 """Most that a session gets that does not say how many cores it wants."""
@@ -85,6 +92,8 @@ def refusal(node: Node, request: Request) -> str:
         return OWNERS_ONLY
     if request.in_container and node.isolation is not Isolation.CONTAINER:
         return "runs no containers"
+    if request.replica_count > 1 and node.gang_network == NO_NETWORK:
+        return "gives gangs no network"
     return ""
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from controlplane.domain.plan import ReplicaPlacement
     from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.rooms import Room, Rooms
+    from controlplane.scheduler.rooms import Alike, Room, Rooms
 
 Hold = tuple["Room", int]
 
@@ -24,7 +24,7 @@ def place_gang(rooms: Rooms, request: Request) -> tuple[ReplicaPlacement, ...]:
 
 def _choose(holds: list[Hold], request: Request) -> list[Hold]:
     """Nodes and replicas on each: the first kind of group that is large enough decides."""
-    for groups in (_by_pod(holds, request), _by_model(holds, request)):
+    for groups in (_by_pod(holds, request), _by_kind(holds, request)):
         fitting = [group for group in groups if _total(group) >= request.replica_count]
         if fitting:
             # The smallest pod that does, so that wide ones stay whole.
@@ -37,18 +37,18 @@ def _total(group: list[Hold]) -> int:
 
 
 def _by_pod(holds: list[Hold], request: Request) -> list[list[Hold]]:
-    groups: dict[tuple[str, str], list[Hold]] = defaultdict(list)
+    groups: dict[tuple[str, Alike], list[Hold]] = defaultdict(list)
     for room, count in holds:
         # A node without a pod is near to nothing but itself.
         pod = room.node.pod or f"\0{room.node.name}"
-        groups[pod, room.model_for(request)].append((room, count))
+        groups[pod, room.alike_for(request)].append((room, count))
     return list(groups.values())
 
 
-def _by_model(holds: list[Hold], request: Request) -> list[list[Hold]]:
-    groups: dict[str, list[Hold]] = defaultdict(list)
+def _by_kind(holds: list[Hold], request: Request) -> list[list[Hold]]:
+    groups: dict[Alike, list[Hold]] = defaultdict(list)
     for room, count in holds:
-        groups[room.model_for(request)].append((room, count))
+        groups[room.alike_for(request)].append((room, count))
     return list(groups.values())
 
 

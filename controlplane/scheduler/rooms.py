@@ -11,6 +11,7 @@ from controlplane.domain.closed import owner_words
 from controlplane.domain.plan import ReplicaPlacement
 from controlplane.domain.snapshot import NodeCapacity, capacity_of
 from controlplane.domain.values import (
+    NO_NETWORK,
     WHOLE_DEVICE,
     Allocation,
     DeviceShare,
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Tightness = tuple[int, int, int, int, str]
+Alike = tuple[str, str]
+"""GPU model and network."""
 
 
 class Room:
@@ -87,9 +90,9 @@ class Room:
             bounds.append(in_shared + len(self.whole) * (WHOLE_DEVICE // gpu))
         return max(min(bounds), 0)
 
-    def model_for(self, request: Request) -> str:
-        """The GPU model that its replicas would get: a gang combines only equal ones."""
-        return self.model if request.gpu_thousandths else ""
+    def alike_for(self, request: Request) -> Alike:
+        """What its replicas would get of which a gang combines only equal ones."""
+        return (self.model if request.gpu_thousandths else "", self.node.gang_network)
 
     def take(self, request: Request, rank: int) -> ReplicaPlacement:
         """Place one replica that fits."""
@@ -177,12 +180,12 @@ def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
 
     Devices that are withheld count: they may be offered again.
     """
-    held = Counter[str]()
+    held = Counter[Alike]()
     for node in nodes:
         room = Room(capacity_of(_with_all_devices(node), Allocation(node=node.name)))
-        model = room.model_for(request)
-        held[model] += room.holds(request)
-        if held[model] >= request.replica_count:
+        kind = room.alike_for(request)
+        held[kind] += room.holds(request)
+        if held[kind] >= request.replica_count:
             return True
     return False
 
@@ -201,6 +204,11 @@ def keep_to_owners(nodes: Iterable[Node], request: Request) -> str:
     return f"node {nodes[0].name} {owner_words(nodes[0])}{others}"
 
 
+def meets_nowhere(nodes: Iterable[Node], request: Request) -> bool:
+    """Whether it is a gang and no node gives its replicas a network."""
+    return request.replica_count > 1 and all(node.gang_network == NO_NETWORK for node in nodes)
+
+
 def _with_all_devices(node: Node) -> Node:
     if not any(device.withheld for device in node.devices):
         return node
@@ -209,7 +217,7 @@ def _with_all_devices(node: Node) -> Node:
 
 def most_together(rooms: Iterable[Room], request: Request) -> int:
     """Replicas that one gang could have now."""
-    held = Counter[str]()
+    held = Counter[Alike]()
     for room in rooms:
-        held[room.model_for(request)] += room.holds(request)
+        held[room.alike_for(request)] += room.holds(request)
     return max(held.values(), default=0)

@@ -208,6 +208,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),
             hold=hold_message(node.hold),
+            gang_network=node.gang_network,
             limits=kept_message(node.limits),
         )
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from nodeagent.contained import FIRST_PROGRAM
 from nodeagent.engine.containers import AGENT_LABEL, REPLICA_LABEL
+from nodeagent.gangs import overlay_name
 from nodeagent.runtimes.launch import APP, RUN, SDK, layout_of, whole_environment
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ NODE_LABEL = "nsml.node"
 OUTPUT = "/.nsml/output"
 _MOST_PROCESSES = 8192
 """Of a session that asks for no limit: enough for any training, too few to harm the machine."""
+_MEMLOCK = ({"Name": "memlock", "Soft": -1, "Hard": -1},)
 _OOM_SCORE = 500
 """User code is what the machine should sacrifice when memory runs out."""
 
@@ -84,6 +86,7 @@ def container_config(
         "AttachStderr": False,
         "OpenStdin": False,
         "Tty": False,
+        **_networking(spec),
         "HostConfig": {
             "Init": True,
             "AutoRemove": False,
@@ -95,13 +98,13 @@ def container_config(
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
             "ReadonlyRootfs": True,
-            "NetworkMode": place.network,
+            "NetworkMode": spec.gang.engine_network if spec.gang else place.network,
             "IpcMode": "private",
             "PidMode": "",
             "UTSMode": "",
             "CgroupnsMode": "private",
             "PublishAllPorts": False,
-            "Devices": [],
+            "Devices": [_device(path) for path in spec.gang.devices] if spec.gang else [],
             "DeviceRequests": _device_requests(spec),
             "Mounts": _mounts(spec, folder),
             "ShmSize": spec.shm_bytes,
@@ -114,9 +117,23 @@ def container_config(
             "Ulimits": [
                 {"Name": "nofile", "Soft": place.open_files[0], "Hard": place.open_files[1]},
                 {"Name": "core", "Soft": 0, "Hard": 0},
+                *_MEMLOCK[: 1 if spec.gang and spec.gang.unlimited_memlock else 0],
             ],
         },
     }
+
+
+def _networking(spec: ReplicaSpec) -> dict[str, Any]:
+    """The name by which others of the gang find it, where they do not meet at their nodes."""
+    if spec.gang is None or not spec.gang.is_overlay:
+        return {}
+    name = overlay_name(spec.replica_id, spec.replica_id.rank)
+    endpoint = {spec.gang.engine_network: {"Aliases": [name]}}
+    return {"NetworkingConfig": {"EndpointsConfig": endpoint}}
+
+
+def _device(path: str) -> dict[str, str]:
+    return {"PathOnHost": path, "PathInContainer": path, "CgroupPermissions": "rw"}
 
 
 def _device_requests(spec: ReplicaSpec) -> list[dict[str, Any]]:

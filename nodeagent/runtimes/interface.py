@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nodeagent.folders import ReplicaFolder, ReplicaId
+    from nodeagent.gangs import GangNetwork
 
 
 class Isolation(enum.StrEnum):
@@ -102,6 +103,7 @@ class ReplicaSpec:
     disk_bytes: int | None = None
     sdk_folder: Path | None = None
     python: PythonEnvironment | None = None
+    gang: GangNetwork | None = None
     image: str | None = None
     uid: int | None = None
     gid: int | None = None

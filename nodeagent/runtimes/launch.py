@@ -257,6 +257,8 @@ def _device_entries(spec: ReplicaSpec) -> list[MountEntry]:
         own = [f"nvidia{device.minor}" for device in granted if device.minor is not None]
         names = [*_NVIDIA_NODES, *own]
         entries += [_device(name) for name in names if Path("/dev", name).exists()]
+    for place in spec.gang.devices if spec.gang else ():
+        entries += [_device(str(path.relative_to("/dev"))) for path in _device_files(Path(place))]
     link = partial(_entry, "symlink")
     return [
         *entries,
@@ -268,6 +270,13 @@ def _device_entries(spec: ReplicaSpec) -> list[MountEntry]:
         link("/proc/self/fd/1", "/dev/stdout"),
         link("/proc/self/fd/2", "/dev/stderr"),
     ]
+
+
+def _device_files(place: Path) -> list[Path]:
+    """A node of /dev, or those in a folder of it; none where the machine lacks it."""
+    if place.is_dir():
+        return sorted(path for path in place.rglob("*") if not path.is_dir())
+    return [place] if place.exists() else []
 
 
 def _entry(

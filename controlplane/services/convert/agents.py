@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.domain.values import Cause, Device, Exit, Node, Resources
+from controlplane.domain.values import HOST_NETWORK, Cause, Device, Exit, Node, Resources
 from controlplane.history.values import Channel, Chunk, DeviceSample, NodeSample, StreamKey
 from controlplane.operations.registration import ChangedDevices, Registration
 from controlplane.operations.reports import Report
@@ -43,7 +43,8 @@ _PHASES_BACK: Final = {agents_pb2.ReplicaPhase.Value(_PHASES[one]): one for one 
 def to_registration(message: agents_pb2.Register, now: float) -> Registration:
     """What an agent says first."""
     devices = to_devices(message.devices)
-    _check_facts([message.boot_id, message.agent_version, message.pod, message.host, message.owner])
+    texts = [message.boot_id, message.agent_version, message.pod, message.host, message.owner]
+    _check_facts([*texts, message.gang_network])
     node = Node(
         name=message.node,
         boot_id=message.boot_id,
@@ -60,6 +61,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         owner=message.owner,
         device_note=message.device_note[:MOST_NOTE_CHARS],
         only_owner=message.only_owner[:MOST_NOTE_CHARS],
+        gang_network=message.gang_network or HOST_NETWORK,
         registered_at=now,
         limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from nodeagent.contained import FIRST_PROGRAM
 from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.gangs import GangNetwork
 from nodeagent.runtimes.container import ContainerPlace, container_config, container_name
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, Mount, ReplicaSpec
 
@@ -151,3 +154,34 @@ def test_no_device_is_given_that_is_not_granted() -> None:
 
 def test_two_agents_on_one_engine_do_not_share_a_name() -> None:
     assert container_name(REPLICA, "one") != container_name(REPLICA, "two")
+
+
+def made(spec: ReplicaSpec) -> dict[str, Any]:
+    return container_config(spec, FOLDER, PLACE, image="i", image_environment={})
+
+
+def test_a_gang_gets_the_network_that_the_administrator_allows_and_nothing_else() -> None:
+    allowed = GangNetwork(mode="host", devices=("/dev/infiniband",), unlimited_memlock=True)
+    alone, gang = made(SPEC), made(replace(SPEC, gang=allowed))
+    infiniband = {
+        "PathOnHost": "/dev/infiniband",
+        "PathInContainer": "/dev/infiniband",
+        "CgroupPermissions": "rw",
+    }
+    before, after = alone.pop("HostConfig"), gang.pop("HostConfig")
+    assert gang == alone
+    assert after.pop("Ulimits") == [
+        *before.pop("Ulimits"),
+        {"Name": "memlock", "Soft": -1, "Hard": -1},
+    ]
+    assert after == {**before, "NetworkMode": "host", "Devices": [infiniband]}
+
+
+def test_a_gang_in_an_overlay_is_found_by_the_names_that_its_members_are_told() -> None:
+    overlay = GangNetwork(mode="overlay:train-7")
+    found = made(replace(SPEC, gang=overlay))
+    assert found["HostConfig"]["NetworkMode"] == "train-7"
+    endpoints = found["NetworkingConfig"]["EndpointsConfig"]
+    told = overlay.hosts(REPLICA, ["10.0.0.1", "10.0.0.2"])
+    assert endpoints == {"train-7": {"Aliases": [told[REPLICA.rank]]}}
+    assert GangNetwork().hosts(REPLICA, ["10.0.0.1"]) == ["10.0.0.1"]

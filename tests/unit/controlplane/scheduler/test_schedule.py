@@ -197,6 +197,24 @@ def test_without_a_gpu_it_is_one_gpus_share_or_a_quarter() -> None:
     assert plan.placements[0].replicas[0].resources.cpu_thousandths == 1000
 
 
+def test_a_gang_goes_where_its_replicas_have_a_network_in_common() -> None:
+    gang, alone = session(replicas=2), session()
+    shut = node("shut", 8, gang_network="none")
+    there = [node("a", 1, gang_network="overlay:x"), node("b", 1), node("c", 1)]
+    placed = places(schedule(cluster(shut, *there, gang), NOW))
+    assert sorted(placed[gang.id]) == ["b", "c"]
+    assert places(schedule(cluster(shut, alone), NOW)) == {alone.id: ["shut"]}
+    waiting = schedule(cluster(shut, *there[:2], gang), NOW)
+    assert places(waiting) == {}
+    assert "can never" not in reason(waiting, gang)
+
+
+def test_a_gang_where_no_node_gives_it_a_network() -> None:
+    gang = session(replicas=2)
+    plan = schedule(cluster(node("a", 8, gang_network="none"), gang), NOW)
+    assert reason(plan, gang) == "needs 2 x 1 GPU; no node gives gangs a network"
+
+
 def test_what_never_fits_is_said_so() -> None:
     wanted = session(9000)
     plan = schedule(cluster(node(), wanted), NOW)
