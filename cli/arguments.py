@@ -163,6 +163,7 @@ class _Image(click.ParamType[str]):
 
 SESSION = _Completed("session")
 DATASET = _Completed("dataset")
+NODE = _Completed("node")
 SIZE = _Size()
 GPUS = _Thousandths("gpus", shares_one=True)
 CPUS = _Thousandths("cpus", shares_one=False, least=1)

@@ -45,7 +45,7 @@ def completion(app: App, context: click.Context, *, shell: str) -> None:
 
 
 def names(app: App, kind: str, incomplete: str) -> list[CompletionItem]:
-    """Names of sessions or datasets that begin like this; none where nobody answers."""
+    """Names of sessions, datasets or nodes that begin like this; none where nobody answers."""
     try:
         known = _known(app)
     except (ClientError, contexts.ContextError, CommandError, OSError):
@@ -80,4 +80,5 @@ async def _fetch(client: Client) -> dict[str, list[str]]:
     chosen = SessionFilter(include_ended=True)
     sessions = [s.name async for s in client.sessions.every(chosen, limit=_SESSIONS)]
     datasets = [dataset.name for dataset in await client.datasets.every()]
-    return {"session": ["@last", *sessions], "dataset": datasets}
+    nodes = [node.name for node in await client.nodes.every()]
+    return {"session": ["@last", *sessions], "dataset": datasets, "node": nodes}

@@ -1,21 +1,23 @@
-"""gpustat, status, node: the machines."""
+"""gpustat, status, node: the machines, and what administrators do with them."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from cli.app import App
-from cli.arguments import SESSION
+from cli.arguments import NODE, SESSION
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, near, not_there_yet, pass_app
+from cli.group import DURATION, Group, command, near, not_there_yet, pass_app
 from cli.output import write_list, write_one
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from nsml.v1.nodes_pb2 import Node
+
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
 
 @command(
@@ -108,7 +110,7 @@ def _explain(app: App, reference: str) -> None:
 
 @click.group("node", cls=Group)
 def node() -> None:
-    """Nodes: the machines that run sessions."""
+    """Nodes: the machines that run sessions. Administrators drain, resume, fence and remove them."""
 
 
 @command("ls", reads=True, examples=["nsml node ls", "nsml node ls -o wide"])
@@ -129,4 +131,126 @@ def ls(app: App) -> None:
     )
 
 
-node.add_command(ls)
+def _node_argument() -> Callable[[F], F]:
+    return click.argument("name", type=NODE, metavar="NODE")
+
+
+REASON = click.option("--reason", default="", metavar="TEXT", help="Shown wherever it matters.")
+
+
+@command("show", reads=True, examples=["nsml node show gpu-7", "nsml node show gpu-7 -j"])
+@_node_argument()
+@pass_app
+def show(app: App, *, name: str) -> None:
+    """Show one node: what it is, and what runs there."""
+    from nsml.view import nodes as view
+    from nsml.view.text import visible
+
+    answer = app.call(lambda client: client.nodes.get(name))
+    lines = view.shown_lines(answer, app.clock.time())
+    write_one(app, view.shown_record(answer), [visible(line) for line in lines])
+
+
+@command(
+    "drain",
+    examples=[
+        "nsml node drain gpu-7",
+        "nsml node drain gpu-7 --move-after 2h --reason 'new disks'",
+        "nsml node drain gpu-7 --move-after 0s",
+    ],
+)
+@_node_argument()
+@click.option(
+    "--move-after",
+    type=DURATION,
+    metavar="TIME",
+    help="Then stop what still runs there, and run it elsewhere; default: never.",
+)
+@REASON
+@pass_app
+def drain(app: App, *, name: str, move_after: float | None, reason: str) -> None:
+    """Let a node take no new sessions; administrators.
+
+    What runs there ends by itself, or is moved: SIGTERM, its grace in which it can save, and the next
+    attempt elsewhere, whatever its --retry. A gang is moved as a whole. Undo: nsml node resume.
+    """
+    node = app.call(lambda client: client.nodes.drain(name, move_after_s=move_after, reason=reason))
+    _told(app, node)
+
+
+@command("resume", examples=["nsml node resume gpu-7", "nsml node resume gpu-7 -y"])
+@_node_argument()
+@pass_app
+def resume(app: App, *, name: str) -> None:
+    """Let a node take sessions again: drained, or held; administrators.
+
+    A node is held when the control plane's store was restored from a copy that is older than what the
+    node was ordered. What it runs and the platform does not know is stopped then.
+    """
+    hold = app.call(lambda client: client.nodes.get(name)).node.hold
+    if hold.replicas and not hold.lifted_by:
+        app.say(f"node {name}: {hold.why}; resumed, it stops {', '.join(hold.replicas)}")
+        if not app.agrees("resume?", flag="-y"):
+            raise CommandError("nothing is changed", code=ExitCode.USAGE)
+    _told(app, app.call(lambda client: client.nodes.resume(name)))
+
+
+@command(
+    "fence",
+    examples=[
+        "nsml node fence gpu-7 --reason 'power supply burnt'",
+        "nsml node fence gpu-7 --force -y",
+    ],
+)
+@_node_argument()
+@REASON
+@click.option("--force", is_flag=True, help="Although its agent is still heard.")
+@pass_app
+def fence(app: App, *, name: str, reason: str, force: bool) -> None:
+    """Say that what ran on a silent node is gone; administrators.
+
+    Its sessions end (node lost) and run elsewhere if they have a --retry left. Should its agent come back
+    in the same boot, it ends whatever it still runs before the node takes anything.
+    """
+    from nsml.v1 import nodes_pb2 as pb
+    from nsml.view.text import visible
+
+    found = app.call(lambda client: client.nodes.get(name))
+    hidden = [f"{found.hidden_sessions} of others"] if found.hidden_sessions else []
+    names = ", ".join([*found.sessions, *hidden])
+    is_heard = found.node.state in {pb.NODE_STATE_READY, pb.NODE_STATE_DRAINING}
+    if names and (force or not is_heard):
+        app.say(visible(f"node {name} ({_state(found.node)}): this ends {names}"))
+        if not app.agrees("fence?", flag="-y"):
+            raise CommandError("nothing is changed", code=ExitCode.USAGE)
+    answer = app.call(lambda client: client.nodes.fence(name, reason=reason, force=force))
+    _told(app, answer.node)
+    for session in answer.sessions:
+        app.write(f"  ended {visible(session)}")
+
+
+@command("rm", examples=["nsml node rm gpu-7", "nsml node rm gpu-7 -q"])
+@_node_argument()
+@pass_app
+def rm(app: App, *, name: str) -> None:
+    """Forget a node that is away and empty; administrators."""
+    app.call(lambda client: client.nodes.remove(name))
+    app.say(f"removed node {name}")
+
+
+def _state(node: Node) -> str:
+    from nsml.view.nodes import state_word
+
+    return state_word(node)
+
+
+def _told(app: App, node: Node) -> None:
+    from nsml.view.nodes import why_closed
+    from nsml.view.text import visible
+
+    why = why_closed(node, app.clock.time())
+    app.write(visible(f"{node.name}  {_state(node)}{f'  {why}' if why else ''}"))
+
+
+for _command in (ls, show, drain, resume, fence, rm):
+    node.add_command(_command)

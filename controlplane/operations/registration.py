@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import Denied, NotFound, StateConflict
 from controlplane.domain.names import check_node
@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
+
+
+ITSELF: Final = "the platform"
+"""Who lifts a hold that needs nobody: what is stopped there was placed there, and given up since."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,6 +93,9 @@ class Registrar:
         hold = await self._hold(said, term)
         await self._settle(said, is_held=hold is not None and hold.stands)
         owed = {_key(one) for one in said.replicas if not (one.phase.is_gone or self._wants(one))}
+        if owed and hold is None:
+            # Known as gone, and it runs all the same: its devices are not free yet.
+            hold = Hold(found_at=self._clock.time(), replicas=frozenset(owed), lifted_by=ITSELF)
         starts_anew = hold is not None and not hold.stands and hold.is_of_orders
         await self._committer.decide(
             partial(_put, node=replace(said.node, hold=hold), is_open=not (owed or starts_anew))

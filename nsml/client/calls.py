@@ -273,6 +273,49 @@ class Nodes:
         pages = _pages(self._rpc, "NodeService/ListNodes", request, pb.ListNodesResponse)
         return [node async for page in pages for node in page.nodes]
 
+    async def get(self, name: str) -> nodes.GetNodeResponse:
+        """One node, with the sessions that it has."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        request = pb.GetNodeRequest(name=name)
+        return await self._rpc.unary("NodeService/GetNode", request, pb.GetNodeResponse)
+
+    async def drain(
+        self, name: str, *, move_after_s: float | None = None, reason: str = ""
+    ) -> nodes.Node:
+        """Administrators: nothing new; what runs is moved after a time, or never (None)."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        request = pb.DrainNodeRequest(name=name, reason=reason)
+        if move_after_s is not None:
+            request.move_after.FromMilliseconds(round(move_after_s * 1000))
+        answer = await self._rpc.unary("NodeService/DrainNode", request, pb.DrainNodeResponse)
+        return answer.node
+
+    async def resume(self, name: str) -> nodes.Node:
+        """Administrators: take sessions again; StateConflict for a fenced node."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        request = pb.ResumeNodeRequest(name=name)
+        answer = await self._rpc.unary("NodeService/ResumeNode", request, pb.ResumeNodeResponse)
+        return answer.node
+
+    async def fence(
+        self, name: str, *, reason: str = "", force: bool = False
+    ) -> nodes.FenceNodeResponse:
+        """Administrators: what ran there is gone; StateConflict for a node that is heard."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        request = pb.FenceNodeRequest(name=name, reason=reason, force=force)
+        return await self._rpc.unary("NodeService/FenceNode", request, pb.FenceNodeResponse)
+
+    async def remove(self, name: str) -> None:
+        """Administrators: forget a node that is away and holds nothing."""
+        from nsml.v1 import nodes_pb2 as pb
+
+        request = pb.RemoveNodeRequest(name=name)
+        await self._rpc.unary("NodeService/RemoveNode", request, pb.RemoveNodeResponse)
+
     async def cluster(self) -> nodes.GetClusterResponse:
         """The platform in one answer."""
         from nsml.v1 import nodes_pb2 as pb

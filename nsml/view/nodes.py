@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -9,12 +10,12 @@ from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.view.enums import enum_word
 from nsml.view.sessions import SIMULATED, seconds_of
 from nsml.view.tables import Column
-from nsml.view.units import ago, memory_text, moment, thousandths
+from nsml.view.units import ago, duration_text, memory_text, moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from nsml.v1.nodes_pb2 import DeviceUse, GetClusterResponse, Node
+    from nsml.v1.nodes_pb2 import DeviceUse, GetClusterResponse, GetNodeResponse, Node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,8 +37,30 @@ def is_free(item: NodeDevice) -> bool:
 
 
 def state_word(node: Node) -> str:
-    """`ready`, `draining` or `silent`."""
+    """`ready`, `draining`, `silent`, `fenced` or `held`."""
     return enum_word(nodes_pb2.NodeState, node.state, "NODE_STATE_")
+
+
+def why_closed(node: Node, now: float) -> str:
+    """Who or what keeps sessions away from the node; "" where nothing does."""
+    if node.HasField("fence"):
+        return f"fenced by {node.fence.asked_by}{_because(node.fence.reason)}"
+    if node.HasField("hold"):
+        return node.hold.why
+    if not node.HasField("drain"):
+        return ""
+    return f"drained by {node.drain.asked_by}{_because(node.drain.reason)}{_moves(node, now)}"
+
+
+def _because(reason: str) -> str:
+    return f": {reason}" if reason else ""
+
+
+def _moves(node: Node, now: float) -> str:
+    if not node.drain.HasField("move_at"):
+        return ""
+    left = seconds_of(node.drain.move_at) - now
+    return f" (moves what runs in {duration_text(left)})" if left > 0 else " (moves what runs)"
 
 
 def isolation_word(node: Node) -> str:
@@ -89,6 +112,10 @@ def _memory(node: Node, _now: float) -> str:
     return f"{used}/{memory_text(node.capacity.memory_bytes)}"
 
 
+def _whole_note(node: Node, now: float) -> str:
+    return "; ".join(filter(None, [why_closed(node, now), note(node)]))
+
+
 COLUMNS: tuple[Column[Node], ...] = (
     Column(key="name", title="Name", cell=lambda n, _: n.name, is_name=True),
     Column(key="state", title="State", cell=lambda n, _: state_word(n)),
@@ -111,7 +138,7 @@ COLUMNS: tuple[Column[Node], ...] = (
     Column(
         key="isolation", title="Isolation", cell=lambda n, _: isolation_word(n), is_optional=True
     ),
-    Column(key="note", title="Note", cell=lambda n, _: note(n), shrinks_to=12),
+    Column(key="note", title="Note", cell=_whole_note, shrinks_to=12),
     Column(key="pod", title="Pod", cell=lambda n, _: n.pod or "-", is_wide=True),
     Column(key="host", title="Host", cell=lambda n, _: n.host, is_wide=True),
     Column(key="version", title="Version", cell=lambda n, _: n.agent_version, is_wide=True),
@@ -258,9 +285,79 @@ def record(node: Node) -> dict[str, Any]:
         "memory_used_bytes": node.memory_used_bytes if _is_measured(node) else None,
         "device_note": node.device_note or None,
         "owner_note": node.owner_note or None,
+        "drain": _drain_record(node) if node.HasField("drain") else None,
+        "fence": _fence_record(node) if node.HasField("fence") else None,
+        "hold": _hold_record(node) if node.HasField("hold") else None,
         "simulated": is_simulated(node),
         "devices": [device_record(NodeDevice(node=node, use=use)) for use in node.devices],
     }
+
+
+def _drain_record(node: Node) -> dict[str, Any]:
+    drain = node.drain
+    return {
+        "asked_by": drain.asked_by,
+        "reason": drain.reason or None,
+        "asked_at": moment(seconds_of(drain.asked_at)),
+        "move_at": moment(seconds_of(drain.move_at)) if drain.HasField("move_at") else None,
+    }
+
+
+def _fence_record(node: Node) -> dict[str, Any]:
+    fence = node.fence
+    return {
+        "asked_by": fence.asked_by,
+        "reason": fence.reason or None,
+        "asked_at": moment(seconds_of(fence.asked_at)),
+    }
+
+
+def _hold_record(node: Node) -> dict[str, Any]:
+    hold = node.hold
+    return {
+        "found_at": moment(seconds_of(hold.found_at)),
+        "why": hold.why,
+        "replicas": list(hold.replicas),
+        "lifted_by": hold.lifted_by or None,
+    }
+
+
+def shown_record(answer: GetNodeResponse) -> dict[str, Any]:
+    """Everything of a node and the names of its sessions."""
+    return {
+        **record(answer.node),
+        "sessions": list(answer.sessions),
+        "hidden_sessions": answer.hidden_sessions,
+    }
+
+
+def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
+    """A node in a few lines (`nsml node show`)."""
+    node = answer.node
+    hidden = [f"{answer.hidden_sessions} of others"] if answer.hidden_sessions else []
+    contact = (
+        ago(now - seconds_of(node.last_contact_at)) if node.HasField("last_contact_at") else "-"
+    )
+    models = Counter(use.device.model for use in node.devices)
+    cpus = _share(node.allocated.cpu_thousandths, node.capacity.cpu_thousandths)
+    rows = [
+        ("state", state_word(node)),
+        ("why", why_closed(node, now)),
+        ("host", node.host),
+        ("pod", node.pod),
+        ("isolation", isolation_word(node)),
+        ("agent", node.agent_version),
+        ("contact", contact),
+        (
+            "gpus",
+            " · ".join([_gpus(node, now), *(f"{n} x {model}" for model, n in models.items())]),
+        ),
+        ("cpus", f"{cpus} used"),
+        ("memory", _memory(node, now)),
+        ("note", note(node)),
+        ("sessions", ", ".join([*answer.sessions, *hidden]) or "none"),
+    ]
+    return [node.name, *(f"  {title:<10}{text}" for title, text in rows if text)]
 
 
 def _resources(resources: resources_pb2.Resources) -> dict[str, Any]:
@@ -286,6 +383,7 @@ def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
         "sessions_queued": cluster.sessions_queued,
         "simulated": cluster.simulated,
         "cluster_id": cluster.cluster_id,
+        "closed_nodes": list(cluster.closed_nodes),
     }
 
 
@@ -305,4 +403,5 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
         f"gpus      {gpus} used{simulated}",
         f"cpus      {cpus} used",
         f"sessions  {cluster.sessions_running} running · {cluster.sessions_queued} queued",
+        *(f"note      {words}" for words in cluster.closed_nodes),
     ]

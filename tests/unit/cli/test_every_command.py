@@ -54,6 +54,7 @@ ARGUMENTS = {
     "gpustat": [],
     "status": [],
     "node ls": [],
+    "node show": ["gpu-1"],
     "context ls": [],
     "admin user add": ["lee"],
     "admin user ls": [],

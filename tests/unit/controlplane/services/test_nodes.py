@@ -291,7 +291,7 @@ async def test_by_force_a_node_that_is_heard_ends_all_that_it_runs(rig: Rig, ali
 async def test_a_node_is_removed_when_it_is_away_and_holds_nothing(rig: Rig, alive: Any) -> None:
     kim, root = await rig.user("kim"), await root_of(rig)
     agent = alive(await (await rig.agent()).connect())
-    session, _ = await running(kim, agent)
+    session, replica = await running(kim, agent)
     remove = pb.RemoveNodeRequest(name="a")
     assert (await refused(root.nodes.RemoveNode(remove)))[1] == "STATE_CONFLICT"
     await agent.close()
@@ -301,8 +301,13 @@ async def test_a_node_is_removed_when_it_is_away_and_holds_nothing(rig: Rig, ali
     await root.nodes.RemoveNode(remove)
     listed = await kim.nodes.ListNodes(nodes_pb2.ListNodesRequest())
     assert not listed.nodes
-    again = alive(await (await rig.agent()).connect())
-    await kim.submit()
+    still = report_of(replica, "RUNNING")
+    again = alive(await (await rig.agent(replicas=(still,))).connect())
+    waiting = await kim.submit()
+    await again.assignments(0)
+    await is_in(kim, "HELD")
+    assert await kim.state(waiting.id) == "QUEUED", "the device of what still runs is not free"
+    await again.report(replica, "EXITED", cause="STOP_REQUESTED", code=143)
     await again.assignments(1)
 
 
@@ -375,13 +380,10 @@ async def test_an_earlier_attempt_is_simply_stopped(rig: Rig, alive: Any) -> Non
     await kim.reaches(session.id, "QUEUED")
     await agent.close()
     again = alive(await (await rig.agent(replicas=(report_of(replica, "RUNNING"),))).connect())
-    assert (await shown(kim)).state == pb.NODE_STATE_READY
-
-    async def told() -> bool:
-        return again.orders is not None
-
-    await until(told, "it has orders")
-    assert all(one.replica.attempt != 1 for one in again.orders.assignments)
+    await again.assignments(0)
+    assert (await shown(kim)).hold.lifted_by == "the platform"
+    await again.report(replica, "EXITED", cause="STOP_REQUESTED", code=143)
+    await is_in(kim, "READY")
 
 
 @pytest.mark.parametrize("lost", ["term", "revision"])

@@ -67,6 +67,8 @@ class State:
         self.datasets: list[datasets_pb2.Dataset] = []
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
         self.nodes: list[nodes_pb2.Node] = []
+        self.on_nodes: list[str] = []
+        self.hidden_on_nodes = 0
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.tokens = {TOKEN: "kim"}
         self.revision = 0
@@ -455,6 +457,47 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
 
     def ListNodes(self, request, context):
         return nodes_pb2.ListNodesResponse(nodes=self.state.nodes)
+
+    def _find(self, name, context):
+        for node in self.state.nodes:
+            if node.name == name:
+                return node
+        return refuse(context, grpc.StatusCode.NOT_FOUND, f"there is no node {name}", "NOT_FOUND")
+
+    def GetNode(self, request, context):
+        node = self._find(request.name, context)
+        return nodes_pb2.GetNodeResponse(
+            node=node, sessions=self.state.on_nodes, hidden_sessions=self.state.hidden_on_nodes
+        )
+
+    def DrainNode(self, request, context):
+        node = self._find(request.name, context)
+        node.state = nodes_pb2.NODE_STATE_DRAINING
+        node.drain.asked_by, node.drain.reason = "kim", request.reason
+        if request.HasField("move_after"):
+            seconds = int(EPOCH + 86_400) + request.move_after.seconds
+            node.drain.move_at.FromSeconds(seconds)
+        return nodes_pb2.DrainNodeResponse(node=node)
+
+    def ResumeNode(self, request, context):
+        node = self._find(request.name, context)
+        node.state = nodes_pb2.NODE_STATE_READY
+        node.ClearField("drain")
+        node.ClearField("hold")
+        return nodes_pb2.ResumeNodeResponse(node=node)
+
+    def FenceNode(self, request, context):
+        node = self._find(request.name, context)
+        if node.state != nodes_pb2.NODE_STATE_SILENT and not request.force:
+            words = f"node {request.name} is not silent"
+            return refuse(context, grpc.StatusCode.FAILED_PRECONDITION, words, "STATE_CONFLICT")
+        node.state = nodes_pb2.NODE_STATE_FENCED
+        node.fence.asked_by, node.fence.reason = "kim", request.reason
+        return nodes_pb2.FenceNodeResponse(node=node, sessions=self.state.on_nodes)
+
+    def RemoveNode(self, request, context):
+        self.state.nodes.remove(self._find(request.name, context))
+        return nodes_pb2.RemoveNodeResponse()
 
     def GetCluster(self, request, context):
         return nodes_pb2.GetClusterResponse(

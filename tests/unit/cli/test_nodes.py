@@ -1,0 +1,69 @@
+"""node show, drain, resume, fence, rm: what administrators see and are asked."""
+
+import json
+
+from cli.exits import ExitCode
+from nsml.v1 import nodes_pb2
+from tests.unit.nsml.client.contract_server import EPOCH
+
+
+def test_a_node_is_shown_with_what_runs_there(nsml, state, everything):
+    state.on_nodes, state.hidden_on_nodes = ["kim/mnist/1"], 2
+    shown = nsml("node", "show", "gpu-1").stdout
+    assert "gpu-1\n  state     ready\n" in shown
+    assert "  sessions  kim/mnist/1, 2 of others\n" in shown
+    assert "why" not in shown
+    record = json.loads(nsml("node", "show", "gpu-1", "-j").stdout)
+    assert (record["state"], record["drain"], record["hidden_sessions"]) == ("READY", None, 2)
+    missing = nsml("node", "show", "gpu-9", check=False)
+    assert missing.code == ExitCode.NOT_FOUND
+    assert "there is no node gpu-9" in missing.stderr
+
+
+def test_a_drain_says_who_why_and_when(nsml, everything):
+    said = nsml("node", "drain", "gpu-1", "--move-after", "2h", "--reason", "new\x1b[31m disks")
+    assert said.stdout == (
+        "gpu-1  draining  drained by kim: new␛[31m disks (moves what runs in 2h)\n"
+    )
+    listed = nsml("node", "ls").stdout
+    assert "draining" in listed
+    assert "drained by kim" in listed
+    assert nsml("node", "resume", "gpu-1").stdout == "gpu-1  ready\n"
+
+
+def test_a_fence_names_what_it_ends_and_asks(nsml, state, everything):
+    state.nodes[0].state = nodes_pb2.NODE_STATE_SILENT
+    state.on_nodes, state.hidden_on_nodes = ["kim/mnist/1"], 1
+    refused = nsml("node", "fence", "gpu-1", check=False)
+    assert refused.code == ExitCode.USAGE
+    assert "node gpu-1 (silent): this ends kim/mnist/1, 1 of others" in refused.stderr
+    no = nsml("node", "fence", "gpu-1", stdin="n\n", terminal=True, check=False)
+    assert "nothing is changed" in no.stderr
+    assert state.nodes[0].state == nodes_pb2.NODE_STATE_SILENT
+    yes = nsml("node", "fence", "gpu-1", "--reason", "burnt", "-y")
+    assert yes.stdout == "gpu-1  fenced  fenced by kim: burnt\n  ended kim/mnist/1\n"
+
+
+def test_what_is_heard_is_fenced_by_force_only(nsml, everything):
+    refused = nsml("node", "fence", "gpu-1", "-y", check=False)
+    assert refused.code != 0
+    assert "not silent" in refused.stderr
+    assert "fenced" in nsml("node", "fence", "gpu-1", "-y", "--force").stdout
+
+
+def test_a_hold_names_what_is_stopped_and_asks(nsml, state, everything):
+    held = state.nodes[0]
+    held.state = nodes_pb2.NODE_STATE_HELD
+    held.hold.why = "it runs a replica that this platform never placed there"
+    held.hold.found_at.FromSeconds(EPOCH)
+    held.hold.replicas.append("saaaaaaaaaaaaaaaa.1.0")
+    assert held.hold.why in nsml("node", "ls").stdout
+    refused = nsml("node", "resume", "gpu-1", check=False)
+    assert "it stops saaaaaaaaaaaaaaaa.1.0" in refused.stderr
+    assert held.HasField("hold")
+    assert nsml("node", "resume", "gpu-1", "-y").stdout == "gpu-1  ready\n"
+
+
+def test_a_node_is_forgotten(nsml, state, everything):
+    assert nsml("node", "rm", "gpu-1").stderr == "removed node gpu-1\n"
+    assert not state.nodes
