@@ -139,7 +139,8 @@ class Replicas:
             for replica_id, assignment in listed.items()
             if replica_id not in self._runners
         }
-        secrets = {replica_id: taken_from(assignment) for replica_id, assignment in begun.items()}
+        # Of all of them: what is kept on disk of those that begin or are to stop has none.
+        secrets = {replica_id: taken_from(assignment) for replica_id, assignment in listed.items()}
         try:
             await self._place.run(lambda: self._persist(position, begun | self._told(listed)))
         except OSError:

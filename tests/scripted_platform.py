@@ -68,6 +68,7 @@ class ScriptedPlatform(
         self.cluster_id = cluster_id
         self.heartbeat_s = heartbeat_s
         self.term = 1
+        self.starts_anew = False
         self.revision = 0
         self.assignments: dict[tuple[str, int, int], pb.Assignment] = {}
         self.registrations: list[pb.Register] = []
@@ -164,7 +165,9 @@ class ScriptedPlatform(
         if first.WhichOneof("kind") != "register":
             raise DisorderError("the first message is not Register")
         queue: asyncio.Queue[pb.ControlResponse | None] = asyncio.Queue()
-        answer = pb.Registered(cluster_id=self.cluster_id, term=self.term)
+        answer = pb.Registered(
+            cluster_id=self.cluster_id, starts_anew=self.starts_anew, term=self.term
+        )
         answer.heartbeat_interval.FromMilliseconds(round(self.heartbeat_s * 1000))
         self._down.add(queue)
         hearing = asyncio.create_task(self._hear(requests, queue))

@@ -498,6 +498,54 @@ def test_orders_of_several_messages_are_obeyed_as_one(tmp_path: Path) -> None:
     on_virtual_time(tmp_path, test, {"forever": FOREVER})
 
 
+def test_the_next_agent_knows_why_it_was_to_be_stopped(tmp_path: Path) -> None:
+    """And what it is told so with keeps no secret."""
+
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            order = with_secret("stubborn", value=SECRET)
+            await platform.order(order)
+            await platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            order.stop.cause, order.stop.reason = sessions.CAUSE_PREEMPTED, "node n1 is drained"
+            await platform.order(order)
+            await platform.until(lambda: len(platform.accepted) == 2)
+        assert not files_with(tmp_path, SECRET)
+        platform.assignments.clear()  # it must know by itself
+        await world.clock.sleep(60)
+        async with world.agent():
+            report = await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_PREEMPTED
+        assert report.exit.message == "node n1 is drained"
+
+    on_virtual_time(tmp_path, test, {"stubborn": Script(forever=True, stops_in_s=None)})
+
+
+def test_an_agent_that_starts_anew_obeys_lower_terms(tmp_path: Path) -> None:
+    """An administrator resumed its node after the store was restored from a copy."""
+
+    async def test(world: World) -> None:
+        platform = world.platform
+        platform.term = 4
+        async with world.agent():
+            await platform.order(revision=7)
+            await platform.until(lambda: (4, 7) in platform.accepted)
+        platform.term, platform.starts_anew = 3, True
+        platform.assignments.clear()
+        async with world.agent():
+            await platform.order(assignment(S, "true"), revision=2)
+            await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        platform.starts_anew = False
+        async with world.agent():
+            await platform.until(lambda: len(platform.registrations) == 3)
+        first, again, last = platform.registrations
+        assert (again.highest_term, again.highest_revision) == (4, 7)
+        assert (last.highest_term, last.highest_revision) == (3, 2)
+        assert (first.highest_term, first.highest_revision) == (0, 0)
+
+    on_virtual_time(tmp_path, test)
+
+
 def test_an_agent_that_comes_back_refuses_what_is_older_than_it_obeyed(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         platform = world.platform
