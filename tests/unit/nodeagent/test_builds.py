@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import subprocess
 import sys
 import threading
@@ -141,6 +142,50 @@ def test_when_the_builder_leaves_another_builds(site: Site) -> None:
     site.goes_on.set()
     waiter.result(30)
     assert bytes(said) == b"mine\nbegun\n\xff\x00 half done\n"
+
+
+def test_who_still_waits_hears_the_next_builder_too(site: Site) -> None:
+    cancelled = threading.Event()
+    first = bytearray()
+
+    def leave(say: Say) -> None:
+        say(b"mine\n")
+        assert cancelled.wait(30)
+        raise EnvironmentCancelled
+
+    builder = site.pool.submit(
+        Builds(site.folder).provide, KEY, is_there=lambda: False, build=leave, say=first.extend
+    )
+    until(lambda: first == b"mine\n")
+    heard = [bytearray(), bytearray()]
+    waiters = [site.ask(said) for said in heard]
+    until(lambda: all(said == b"mine\n" for said in heard))
+    cancelled.set()
+    with pytest.raises(EnvironmentCancelled):
+        builder.result(30)
+    until(lambda: all(said == b"mine\nbegun\n" for said in heard))
+    site.goes_on.set()
+    for waiter in waiters:
+        waiter.result(30)
+    assert site.built == 1
+    assert {bytes(said) for said in heard} == {b"mine\nbegun\n\xff\x00 half done\n"}
+
+
+def test_a_lock_that_was_removed_is_nobodys(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+    builds = Builds(site.folder)
+    site.folder.mkdir()
+    real = fcntl.flock
+
+    def removed_before(descriptor: int, how: int) -> None:
+        builds.forget(KEY)
+        real(descriptor, how)
+
+    monkeypatch.setattr(fcntl, "flock", removed_before)
+    with builds.unused(KEY) as is_free:
+        assert not is_free
+    monkeypatch.setattr(fcntl, "flock", real)
+    with builds.unused(KEY) as is_free:
+        assert is_free
 
 
 def test_another_process_that_is_killed_hands_the_build_on(site: Site) -> None:
