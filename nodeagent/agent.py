@@ -25,6 +25,7 @@ from nodeagent.checkpoints import Uploads
 from nodeagent.config import Settings, SettingsError, read_settings
 from nodeagent.control import Control, WrongPlatform
 from nodeagent.datasets import Trees
+from nodeagent.devices import DeviceWatch
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
 from nodeagent.hooks import CodeHook, DataHook, Hook, PortHook
 from nodeagent.ingest import Collection, Ingest
@@ -105,6 +106,16 @@ class Agent:
             longest_backoff_s=pauses,
         )
         self._replicas = Replicas(self._place(), self._folders, parts.journal)
+        self._devices = DeviceWatch(
+            parts.probe,
+            replicas=parts.runtime.list,
+            shares=self._replicas.shares,
+            before_reading=parts.load,
+            changed=self._outbox.wake.set,
+            clock=parts.clock,
+            run_long=parts.run_long,
+            interval_s=settings.sample_interval_s,
+        )
 
     async def run(self) -> NoReturn:
         """Work until cancelled; replicas run on when it ends."""
@@ -114,12 +125,14 @@ class Agent:
         try:
             async with self._tunnels, self._replicas, TaskGroup() as group:
                 group.create_task(self._ingest.run())
+                group.create_task(self._devices.run())
                 group.create_task(self._measure())
                 if self._parts.relieve is not None:
                     group.create_task(self._relieve(self._parts.relieve))
                 if self._parts.renew is not None:
                     renewing = keep_renewed(self._parts.renew, self._link, self._parts.clock)
                     group.create_task(renewing)
+                await self._devices.known()
                 await self._control.run()
         finally:
             ready.unlink(missing_ok=True)
@@ -129,26 +142,32 @@ class Agent:
 
     def describe(self) -> pb.Register:
         """See control.Node."""
-        machine = self._machine
+        machine, offer = self._machine, self._devices.message()
+        capacity = resources.Resources(gpu_thousandths=1000 * len(offer.devices))
+        capacity.MergeFrom(machine.capacity)
         return pb.Register(
             node=self._settings.node,
             boot_id=machine.boot_id,
             agent_version=VERSION,
             spool_version=SPOOL_VERSION,
             isolation=_ISOLATION[machine.isolation],
-            devices=machine.devices,
-            capacity=machine.capacity,
+            devices=offer.devices,
+            capacity=capacity,
             pod=self._settings.pod,
             host=machine.host,
             owner=self._settings.owner,
             only_owner=machine.only_owner,
-            device_note=machine.device_note,
+            device_note=offer.device_note,
             highest_term=self._replicas.highest[0],
             highest_revision=self._replicas.highest[1],
             gang_network=machine.gangs.mode,
             replicas=self._replicas.reports(),
             cluster_id=self._cluster_id,
         )
+
+    def devices(self) -> pb.DevicesChanged:
+        """See control.Node."""
+        return self._devices.message()
 
     async def registered(self, answer: pb.Registered) -> None:
         """See control.Node."""
@@ -228,10 +247,7 @@ class Agent:
         return self._replicas.gangs_before(replica_id)
 
     def _grants(self, uuids: Sequence[str]) -> list[DeviceGrant]:
-        missing = [uuid for uuid in uuids if uuid not in self._machine.grants]
-        if missing:
-            raise ValueError(f"node {self._settings.node} has no device {', '.join(missing)}")
-        return [self._machine.grants[uuid] for uuid in uuids]
+        return self._devices.grants(uuids)
 
     def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
         return Uploads(
@@ -283,13 +299,13 @@ class Agent:
             await self._parts.clock.sleep(self._settings.sample_interval_s)
             if not self._link.up.is_set():
                 continue
-            shares = self._replicas.shares()
             try:
-                sample = await self._parts.run_long(partial(self._parts.meter.sample, shares))
+                sample = await self._parts.run_long(self._parts.meter.sample)
             except Exception:
                 # Readings may be missing; what runs here needs its agent.
                 log.exception("node.unmeasured")
                 continue
+            sample.devices.extend(self._devices.samples())
             sequence += 1
             sample.sequence, sample.boot_id = sequence, self._machine.boot_id
             sample.at.FromMicroseconds(round(self._parts.clock.time() * 1e6))
@@ -311,15 +327,15 @@ class Agent:
             part.create()
 
     def _write_ready(self) -> None:
-        devices = self._machine.devices
+        offer = self._devices.message()
         content = {
             "node": self._settings.node,
             "pid": os.getpid(),
             "server": self._link.address,
             "isolation": self._machine.isolation.value,
-            "devices": [device.model for device in devices],
-            "simulated": any(device.simulated for device in devices),
-            "device_note": self._machine.device_note,
+            "devices": [device.model for device in offer.devices],
+            "simulated": any(device.simulated for device in offer.devices),
+            "device_note": offer.device_note,
             "only_owner": self._machine.only_owner,
         }
         try:

@@ -40,6 +40,10 @@ class Node(Protocol):
         """The first message of a stream."""
         ...
 
+    def devices(self) -> pb.DevicesChanged:
+        """What it offers now."""
+        ...
+
     async def registered(self, answer: pb.Registered) -> None:
         """The control plane took the node; raises WrongPlatform when it must not be obeyed."""
         ...
@@ -68,6 +72,9 @@ class _Stream:
     call: Any
     heartbeat_s: float
     accepted: pb.OrdersAccepted | None = None
+    offered: pb.DevicesChanged | None = None
+    """What was said last of the devices. Said once on every stream, beside the registration: the end
+    of an older stream may be heard after that."""
     coming: pb.Orders = field(default_factory=pb.Orders, repr=False)
     """Orders of several messages, as far as they have come. They hold secrets."""
 
@@ -218,6 +225,10 @@ class Control:
         if stream.accepted is not None:
             messages.append(pb.ControlRequest(orders_accepted=stream.accepted))
             stream.accepted = None
+        devices = self._node.devices()
+        if devices != stream.offered:
+            messages.append(pb.ControlRequest(devices_changed=devices))
+            stream.offered = devices
         return messages
 
     async def _wait(self, stream: _Stream) -> None:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from nodeagent.probes.host import HostProbe
-from nodeagent.probes.interface import DeviceProbe, DeviceSample
 from nodeagent.probes.simulated import SimulatedLoad
 from nsml.clock import Clock
 from nsml.v1 import agents_pb2 as pb
-from nsml.v1 import resources_pb2 as resources
 
 
 class HeldDevices:
@@ -35,29 +33,15 @@ class HeldDevices:
 
 
 class NodeMeter:
-    """Reads devices and host; blocking, and it may hang as long as the driver does."""
+    """Reads the host; blocking."""
 
-    def __init__(self, probe: DeviceProbe, host: HostProbe, held: HeldDevices) -> None:
-        self._probe = probe
+    def __init__(self, host: HostProbe) -> None:
         self._host = host
-        self._held = held
 
-    def sample(self, shares: Mapping[str, float]) -> pb.NodeSample:
-        """One reading; `shares` is what sessions hold of each device."""
-        self._held.update(shares)
+    def sample(self) -> pb.NodeSample:
+        """One reading."""
         host = self._host.sample()
         return pb.NodeSample(
-            devices=[_message(reading) for reading in self._probe.sample()],
             cpu_percent=host.cpu_percent,
             memory_used_bytes=host.memory_used_bytes,
         )
-
-
-def _message(reading: DeviceSample) -> resources.DeviceSample:
-    return resources.DeviceSample(
-        uuid=reading.uuid,
-        utilization_percent=reading.utilization_percent or 0.0,
-        memory_used_bytes=reading.memory_used_bytes or 0,
-        power_watts=reading.power_watts or 0.0,
-        temperature_celsius=reading.temperature_celsius or 0.0,
-    )

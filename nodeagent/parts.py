@@ -13,9 +13,10 @@ from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gangs import GangNetwork
 from nodeagent.hooks import Hook
 from nodeagent.link import ChannelFactory
+from nodeagent.probes.interface import DeviceProbe
 from nodeagent.reconcile import Memory
 from nodeagent.renewal import Renew
-from nodeagent.runtimes.interface import DeviceGrant, Isolation, RuntimeDriver
+from nodeagent.runtimes.interface import Isolation, RuntimeDriver
 from nodeagent.streams import Cursor, StreamId
 from nsml.clock import Clock, Offload
 from nsml.v1 import agents_pb2 as pb
@@ -45,24 +46,18 @@ class Remembering(Memory, Protocol):
 class Meter(Protocol):
     """Reads the node; blocking."""
 
-    def sample(self, shares: Mapping[str, float]) -> pb.NodeSample:
-        """One reading; sequence, boot and time are filled in by the caller.
-
-        `shares` is what sessions hold of each device, 0 to 1 by uuid.
-        """
+    def sample(self) -> pb.NodeSample:
+        """One reading of all but the devices; sequence, boot and time are filled in by the caller."""
         ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What the agent's machine is; found out once, at its start."""
+    """What the agent's machine is, but for its devices; found out once, at its start."""
 
     boot_id: str
     host: str
     isolation: Isolation
-    devices: Sequence[resources.Device]
-    grants: Mapping[str, DeviceGrant]
-    device_note: str
     capacity: resources.Resources
     only_owner: str = ""
     """Why it takes the sessions of its owner alone; empty: of every user."""
@@ -73,7 +68,8 @@ class Machine:
 class Parts:
     """What an agent is made of.
 
-    `touch` notes a contact with the control plane for one replica. `hooks` come after those for
+    `probe` reads the devices; `load` is told before each reading what sessions hold of them, 0 to 1
+    by uuid. `meter` reads the rest of the node. `touch` notes a contact with the control plane for one replica. `hooks` come after those for
     data and code. `dial_factory` makes a connection of its own for each tunnel. `renew` renews the
     node's certificate; None where a token says who it is. `token` reads that, again when it is
     refused. `run_long` is for work that programs or drivers can make last for minutes: it must not
@@ -90,6 +86,7 @@ class Parts:
     runtime: RuntimeDriver
     journal: Remembering
     machine: Machine
+    probe: DeviceProbe
     meter: Meter
     dial_factory: ChannelFactory | None = None
     token: Callable[[], str] | None = None
@@ -99,4 +96,5 @@ class Parts:
     accounts: Accounts | None = None
     has_sockets: bool = True
     relieve: Callable[[], None] | None = None
+    load: Callable[[Mapping[str, float]], object] = lambda _: None
     touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import os
 import random
@@ -32,10 +31,10 @@ from nodeagent.meter import HeldDevices, NodeMeter
 from nodeagent.parts import Machine, Parts
 from nodeagent.pressure import KeepFree, Store, relieve
 from nodeagent.probes.host import HostFacts, HostProbe
-from nodeagent.probes.interface import Device, DeviceProbe, Devices
+from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.renewal import Renew
-from nodeagent.runtimes.interface import DeviceGrant, Isolation
+from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.process import ProcessDriver
@@ -47,7 +46,6 @@ from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.lossy import LossyText
 from nsml.v1 import resources_pb2 as resources
 
-_DRIVER_ANSWERS_WITHIN_S = 20.0
 _OPTIONS = (
     # A control plane that stopped without a word, or a cut cable, is noticed by pings.
     ("grpc.keepalive_time_ms", 10_000),
@@ -86,7 +84,6 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         # only now: programs are given the limit that was found
         _open_as_many_files_as_allowed()
         host = HostProbe(settings.data)
-        devices = await _devices(probe)
         folders = ReplicaFolders(settings.data / "replicas")
         runtime = ProcessDriver(
             folders,
@@ -109,8 +106,10 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 dial_factory=ChannelMaker(settings, options=_OWN_CONNECTION),
                 runtime=runtime,
                 journal=journal,
-                machine=_machine(settings, host.facts(), isolation, devices),
-                meter=NodeMeter(probe, host, held),
+                machine=_machine(settings, host.facts(), isolation),
+                probe=probe,
+                load=held.update,
+                meter=NodeMeter(host),
                 token=token,
                 renew=_renewal(settings, clock),
                 run_long=in_own_thread,
@@ -267,29 +266,14 @@ def _probe(settings: Settings, clock: Clock, held: HeldDevices) -> DeviceProbe:
     return NvmlProbe()
 
 
-async def _devices(probe: DeviceProbe) -> Devices:
-    """A driver that hangs must not keep the node away."""
-    try:
-        async with asyncio.timeout(_DRIVER_ANSWERS_WITHIN_S):
-            return await in_own_thread(probe.devices)
-    except TimeoutError:
-        return Devices(reason="the driver does not answer")
-
-
-def _machine(
-    settings: Settings, facts: HostFacts, isolation: IsolationFacts, found: Devices
-) -> Machine:
+def _machine(settings: Settings, facts: HostFacts, isolation: IsolationFacts) -> Machine:
     return Machine(
         boot_id=facts.boot_id,
         host=settings.host or reachable_host(settings.server, facts.host),
         isolation=isolation.level,
         only_owner=_only_owner(isolation),
         gangs=_gangs(settings, isolation.level),
-        devices=[_message(device) for device in found.devices],
-        grants={device.uuid: _grant(device) for device in found.devices},
-        device_note=found.reason,
         capacity=resources.Resources(
-            gpu_thousandths=1000 * len(found.devices),
             cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),
             memory_bytes=settings.memory_bytes or facts.memory_bytes,
         ),
@@ -306,20 +290,6 @@ def _gangs(settings: Settings, isolation: Isolation) -> GangNetwork:
         unlimited_memlock=settings.gang_memlock,
         environment=dict(one.split("=", 1) for one in settings.gang_environment),
     )
-
-
-def _message(device: Device) -> resources.Device:
-    return resources.Device(
-        uuid=device.uuid,
-        index=device.index,
-        model=device.model,
-        memory_bytes=device.memory_bytes,
-        simulated=device.simulated,
-    )
-
-
-def _grant(device: Device) -> DeviceGrant:
-    return DeviceGrant(uuid=device.uuid, minor=device.minor, simulated=device.simulated)
 
 
 def _sdk(folder: Path) -> Path:

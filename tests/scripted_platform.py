@@ -74,6 +74,7 @@ class ScriptedPlatform(
         self.registrations: list[pb.Register] = []
         self.accepted: list[tuple[int, int]] = []
         self.reports: list[pb.ReplicaReport] = []
+        self.devices: list[pb.DevicesChanged] = []
         self.heartbeats = 0
         self.samples: list[pb.NodeSample] = []
         self.streams: dict[StreamName, Kept] = {}
@@ -197,6 +198,8 @@ class ScriptedPlatform(
                 case "orders_accepted":
                     accepted = request.orders_accepted
                     await self._note(self.accepted.append, (accepted.term, accepted.revision))
+                case "devices_changed":
+                    await self._note(self.devices.append, request.devices_changed)
                 case "heartbeat":
                     self.heartbeats += 1
                     await self._note(lambda _: None, None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from nodeagent.probes.interface import Device, Devices, DeviceSample
@@ -13,20 +15,37 @@ if TYPE_CHECKING:
 class FakeProbe:
     """`DeviceProbe` that tells what its attributes hold; tests change them at any time.
 
-    `silent` holds the uuids of devices that have stopped answering.
+    `silent` holds the uuids of devices that have stopped answering. While `answers` is cleared the
+    driver hangs; `readings` counts the calls that it answered.
     """
 
     def __init__(self, devices: Sequence[Device] = (), reason: str = "") -> None:
         self.found = Devices(devices=tuple(devices), reason=reason)
         self.samples: dict[str, DeviceSample] = {}
         self.silent: set[str] = set()
+        self.answers = threading.Event()
+        self.answers.set()
+        self.readings = 0
+
+    def put(self, *devices: Device, reason: str = "") -> None:
+        """From now on these are the devices."""
+        self.found = Devices(devices=devices, reason=reason)
 
     def devices(self) -> Devices:
         """See `DeviceProbe.devices`."""
-        return self.found
+        self.answers.wait()
+        self.readings += 1
+        return Devices(
+            devices=tuple(
+                replace(one, trouble="no answer") if one.uuid in self.silent else one
+                for one in self.found.devices
+            ),
+            reason=self.found.reason,
+        )
 
     def sample(self) -> Sequence[DeviceSample]:
         """See `DeviceProbe.sample`."""
+        self.answers.wait()
         return tuple(
             self.samples.get(device.uuid, _at_rest(device))
             for device in self.found.devices

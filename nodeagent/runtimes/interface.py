@@ -50,11 +50,17 @@ class Mount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeviceGrant:
-    """One device that the replica may use. `minor` numbers its node `/dev/nvidia<minor>`."""
+    """One device that the replica may use.
+
+    `minor` numbers its node `/dev/nvidia<minor>`, `nodes` are what else of /dev it needs (of a MIG
+    instance: its capabilities).
+    """
 
     uuid: str
     minor: int | None = None
     simulated: bool = False
+    nodes: Sequence[str] = ()
+    memory_bytes: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

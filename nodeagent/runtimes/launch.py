@@ -255,7 +255,8 @@ def _device_entries(spec: ReplicaSpec) -> list[MountEntry]:
     granted = [device for device in spec.devices if not device.simulated]
     if granted:
         own = [f"nvidia{device.minor}" for device in granted if device.minor is not None]
-        names = [*_NVIDIA_NODES, *own]
+        parts = [node.removeprefix("/dev/") for device in granted for node in device.nodes]
+        names = list(dict.fromkeys([*_NVIDIA_NODES, *own, *parts]))
         entries += [_device(name) for name in names if Path("/dev", name).exists()]
     for place in spec.gang.devices if spec.gang else ():
         entries += [_device(str(path.relative_to("/dev"))) for path in _device_files(Path(place))]

@@ -146,9 +146,15 @@ COLUMNS: tuple[Column[Node], ...] = (
 
 
 def _load(item: NodeDevice, _now: float) -> str:
-    if not item.use.HasField("sample"):
-        return "-"
-    return f"{item.use.sample.utilization_percent:.0f}%"
+    percent = _utilization(item.use)
+    return "-" if percent is None else f"{percent:.0f}%"
+
+
+def _utilization(use: DeviceUse) -> float | None:
+    """0 to 100; None where nobody measured it: drivers do not tell it of MIG instances."""
+    percent = use.sample.utilization_percent
+    is_told = use.HasField("sample") and (percent > 0 or not use.device.parent_uuid)
+    return round(percent, 3) if is_told else None
 
 
 def _device_memory(item: NodeDevice, _now: float) -> str:
@@ -250,7 +256,7 @@ def device_record(item: NodeDevice) -> dict[str, Any]:
         "simulated": use.device.simulated,
         "memory_bytes": use.device.memory_bytes,
         "memory_used_bytes": sample.memory_used_bytes if sample else None,
-        "utilization_percent": round(sample.utilization_percent, 3) if sample else None,
+        "utilization_percent": _utilization(use),
         "power_watts": round(sample.power_watts, 3) if sample else None,
         "temperature_celsius": round(sample.temperature_celsius, 3) if sample else None,
         "clock_mhz": sample.clock_mhz if sample else None,

@@ -12,6 +12,7 @@ from nodeagent.probes.host import HostProbe
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.probes.simulated import SimulatedLoad, SimulatedProbe
 from nsml.clock import SystemClock
+from tests.nvml.library import loaded
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,15 +30,21 @@ class StillClock(SystemClock):
         return self.now
 
 
-@pytest.fixture(params=["nvml", "simulated", "fake"])
-def probe(request: pytest.FixtureRequest) -> DeviceProbe:
+@pytest.fixture(params=["nvml", "mig", "simulated", "fake"])
+def probe(
+    request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> DeviceProbe:
+    """The real driver has its turn in tests/gpu."""
     made: DeviceProbe
     match request.param:
         case "nvml":
-            made = NvmlProbe()
-            reason = made.devices().reason
-            if not made.devices().devices:
-                pytest.skip(reason)
+            driver = loaded(tmp_path, monkeypatch)
+            driver.say("gpu uuid=GPU-0 used=10", "gpu uuid=GPU-1 ecc=1")
+            made = NvmlProbe(driver.proc)
+        case "mig":
+            driver = loaded(tmp_path, monkeypatch)
+            driver.say("gpu uuid=GPU-0 mig=1", "mig gpu=0 uuid=MIG-0", "gpu uuid=GPU-1")
+            made = NvmlProbe(driver.proc)
         case "simulated":
             clock = SystemClock()
             load = SimulatedLoad(share=0.5, since=clock.monotonic())

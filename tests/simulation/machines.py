@@ -17,7 +17,7 @@ from nodeagent.meter import HeldDevices
 from nodeagent.parts import Machine, Parts
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.runtimes.fake import FakeDriver, FakeMachine, Script
-from nodeagent.runtimes.interface import DeviceGrant, Isolation, ReplicaSpec
+from nodeagent.runtimes.interface import Isolation, ReplicaSpec
 from nodeagent.runtimes.records import read_exit
 from nsml._frames import HEADER, MAGIC
 from nsml.clock import Clock
@@ -48,23 +48,10 @@ class World:
 
 
 class Meter:
-    """Readings of simulated devices."""
+    """Readings of a machine that does nothing."""
 
-    def __init__(self, probe: SimulatedProbe, held: HeldDevices) -> None:
-        self._probe = probe
-        self._held = held
-
-    def sample(self, shares: Mapping[str, float]) -> agents_pb2.NodeSample:
-        self._held.update(shares)
-        readings = self._probe.sample()
-        return agents_pb2.NodeSample(
-            devices=[
-                resources_pb2.DeviceSample(
-                    uuid=one.uuid, utilization_percent=one.utilization_percent or 0.0
-                )
-                for one in readings
-            ]
-        )
+    def sample(self) -> agents_pb2.NodeSample:
+        return agents_pb2.NodeSample()
 
 
 class WatchedMachine(FakeMachine):
@@ -188,8 +175,10 @@ class SimulatedNode:
             channel_factory=lambda address: world.network.channel(self.name, address),
             runtime=FakeDriver(ReplicaFolders(self.data / "replicas"), machine, world.clock),
             journal=journal,
-            machine=self._facts(probe),
-            meter=Meter(probe, held),
+            machine=self._facts(),
+            probe=probe,
+            load=held.update,
+            meter=Meter(),
             token=lambda: self.token,
             has_sockets=False,
             touch=lambda _, replica: machine.contacted(replica),
@@ -200,21 +189,10 @@ class SimulatedNode:
             alive[0] = False
             journal.close()
 
-    def _facts(self, probe: SimulatedProbe) -> Machine:
-        devices = probe.devices().devices
+    def _facts(self) -> Machine:
         return Machine(
             boot_id=f"{self.name}-boot-{self.boots}",
             host=f"{self.name}.lab",
             isolation=Isolation.NAMESPACE,
-            devices=[
-                resources_pb2.Device(
-                    uuid=one.uuid, index=one.index, model=one.model, simulated=True
-                )
-                for one in devices
-            ],
-            grants={one.uuid: DeviceGrant(uuid=one.uuid, simulated=True) for one in devices},
-            device_note="",
-            capacity=resources_pb2.Resources(
-                gpu_thousandths=1000 * len(devices), cpu_thousandths=16_000, memory_bytes=64 << 30
-            ),
+            capacity=resources_pb2.Resources(cpu_thousandths=16_000, memory_bytes=64 << 30),
         )

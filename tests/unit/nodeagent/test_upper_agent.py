@@ -8,7 +8,7 @@ import os
 import random
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -23,8 +23,10 @@ from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.hooks import Draft, Hook, PreparationFailed, PythonHook
 from nodeagent.journal import Journal
 from nodeagent.parts import Machine, Parts
+from nodeagent.probes.fake import FakeProbe
+from nodeagent.probes.interface import Device
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
-from nodeagent.runtimes.interface import DeviceGrant, Isolation, ReplicaSpec
+from nodeagent.runtimes.interface import Isolation, ReplicaSpec
 from nodeagent.spool import ReplicaSpool
 from nodeagent.streams import Item
 from nsml.clock import inline
@@ -41,13 +43,17 @@ S = session_id(1)
 OTHER = session_id(2)
 
 
+DEVICE = Device(
+    index=0, uuid="SIM-0", model="Simulated", memory_bytes=1 << 30, minor=None, simulated=True
+)
+SECOND = replace(DEVICE, index=1, uuid="SIM-1")
+
+
 class NullMeter:
     def __init__(self) -> None:
         self.fails = False
-        self.shares: Any = {}
 
-    def sample(self, shares: Any) -> pb.NodeSample:
-        self.shares = shares
+    def sample(self) -> pb.NodeSample:
         if self.fails:
             raise OSError("too many open files")
         return pb.NodeSample(cpu_percent=1.0)
@@ -66,6 +72,8 @@ class World:
     given: list[dict[str, str]] = field(default_factory=list)
     """Secrets, as they were when each was started."""
     meter: NullMeter = field(default_factory=NullMeter)
+    probe: FakeProbe = field(default_factory=lambda: FakeProbe([DEVICE]))
+    shares: dict[str, float] = field(default_factory=dict)
     hooks: list[Hook] = field(default_factory=list)
     token: str = "secret"
 
@@ -88,6 +96,8 @@ class World:
                 runtime=driver,
                 journal=journal,
                 machine=MACHINE,
+                probe=self.probe,
+                load=self.shares.update,
                 meter=self.meter,
                 token=lambda: self.token,
                 has_sockets=False,
@@ -111,10 +121,7 @@ MACHINE = Machine(
     boot_id="boot-1",
     host="n1.lab",
     isolation=Isolation.NAMESPACE,
-    devices=[resources.Device(uuid="SIM-0", model="Simulated", simulated=True)],
-    grants={"SIM-0": DeviceGrant(uuid="SIM-0", simulated=True)},
-    device_note="",
-    capacity=resources.Resources(gpu_thousandths=1000, cpu_thousandths=4000),
+    capacity=resources.Resources(cpu_thousandths=4000),
 )
 
 
@@ -762,9 +769,41 @@ def test_what_is_taken_up_holds_the_devices_it_was_given(tmp_path: Path) -> None
         world.network.cut("n1", "cp")
         async with world.agent():
             world.network.heal("n1", "cp")
-            world.meter.shares = {}
-            await world.platform.until(lambda: world.meter.shares != {})
-            assert world.meter.shares == {"SIM-0": 0.5}
+            world.shares.clear()
+            await world.platform.until(lambda: world.shares != {})
+            assert world.shares == {"SIM-0": 0.5}
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
+def test_devices_that_change_are_told_of_while_sessions_go_on(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        order = assignment(S, "train")
+        order.device_uuids.append("SIM-0")
+        order.resources.gpu_thousandths = 1000
+        async with world.agent():
+            await platform.until(lambda: platform.devices)
+            registered = platform.registrations[0]
+            assert registered.devices == platform.devices[0].devices
+            assert registered.capacity.gpu_thousandths == 1000
+            await platform.order(order)
+            await platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            world.probe.put(replace(DEVICE, trouble="it failed"), SECOND)
+            await platform.until(lambda: len(platform.devices) == 2)
+            told = {device.uuid: device.withheld for device in platform.devices[1].devices}
+            assert told == {"SIM-0": "it failed", "SIM-1": ""}
+            await world.clock.sleep(60)
+            assert len(platform.devices) == 2
+            platform.break_streams()
+            await platform.until(lambda: len(platform.registrations) == 2)
+            assert platform.registrations[1].devices[0].withheld == "it failed"
+            assert platform.registrations[1].capacity.gpu_thousandths == 2000
+            assert [one.phase for one in platform.registrations[1].replicas] == [
+                pb.REPLICA_PHASE_RUNNING
+            ]
+            world.probe.put(DEVICE, SECOND)
+            await platform.until(lambda: not platform.devices[-1].devices[0].withheld)
 
     on_virtual_time(tmp_path, test, {"train": FOREVER})
 

@@ -1,0 +1,1 @@
+"""A library that answers as NVML does, for machines without a GPU."""
