@@ -150,6 +150,27 @@ class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
             self.fail(f"{where}: {error}", param, ctx)
 
 
+class _SecretUse(click.ParamType[tuple[str, str]]):
+    """NAME=VARIABLE, or NAME alone for the variable of that name."""
+
+    name = "name"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> tuple[str, str]:
+        if isinstance(value, tuple):
+            return value
+        name, _, variable = str(value).partition("=")
+        variable = variable or name
+        for word in (name, variable):
+            if not variables.is_name(word):
+                # Not shown: it may be the value, from who took this for --env.
+                self.fail("it takes NAME or NAME=VARIABLE, never a value", param, ctx)
+        if variables.is_reserved(variable):
+            self.fail(f"{variable} is set by the platform: --secret {name}=OTHER", param, ctx)
+        return name, variable
+
+
 class _Image(click.ParamType[str]):
     name = "image"
 
@@ -171,6 +192,7 @@ TIME_LIMIT = _TimeLimit()
 VARIABLE = _Variable()
 IMAGE = _Image()
 VARIABLES_FILE = _VariablesFile()
+SECRET_USE = _SecretUse()
 
 
 def visibility_options(command: F) -> F:

@@ -31,6 +31,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     },
     "Data": {
         "dataset": ("cli.datasets:dataset", "Datasets: push, list, describe."),
+        "secret": ("cli.secret:secret", "Secrets of your programs: set, list, remove."),
     },
     "Machines": {
         "gpustat": ("cli.nodes:gpustat", "Show every GPU and what is on it."),

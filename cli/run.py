@@ -20,6 +20,7 @@ from cli.arguments import (
     DATASET,
     GPUS,
     IMAGE,
+    SECRET_USE,
     SIZE,
     TIME_LIMIT,
     VARIABLE,
@@ -76,6 +77,7 @@ class Wish:
     replica_count: int
     environment: dict[str, str] = field(repr=False)
     environment_files: tuple[str, ...]
+    secrets: tuple[tuple[str, str], ...]
     image: str
     time_limit_s: float | None
     grace_s: float | None
@@ -104,7 +106,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
         "nsml run -d mnist -e train.py -f -- --lr 0.02",
         "nsml run -g 0.5 --time-limit 2h --retry 3",
         "nsml run -g 8 --nodes 2 --no-queue",
-        "nsml run --env-file .env --env LR=0.02",
+        "nsml run --env-file .env --env LR=0.02 --secret WANDB_API_KEY",
         "nsml run --argv -- ./train.sh --fast",
     ],
 )
@@ -157,6 +159,14 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     type=VARIABLES_FILE,
     metavar="FILE",
     help="Variables from K=V lines; --env wins; repeatable.",
+)
+@click.option(
+    "--secret",
+    "secrets",
+    multiple=True,
+    type=SECRET_USE,
+    metavar="NAME[=VARIABLE]",
+    help="A secret (nsml secret set) as a variable; repeatable.",
 )
 @click.option(
     "--image",
@@ -277,6 +287,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         replica_count=given["nodes"],
         environment=_environment(given),
         environment_files=tuple(name for name, _ in given["environment_files"]),
+        secrets=tuple(dict.fromkeys(given["secrets"])),
         image=given["image"],
         time_limit_s=given["time_limit"],
         grace_s=given["grace"],
@@ -501,6 +512,9 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
         ),
         replica_count=wish.replica_count,
         environment=wish.environment,
+        secrets=[
+            sessions_pb2.SecretUse(name=name, variable=variable) for name, variable in wish.secrets
+        ],
         image=wish.image,
         retry_count=wish.retry_count,
         no_queue=wish.no_queue,

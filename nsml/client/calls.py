@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from nsml.v1 import datasets_pb2 as datasets
     from nsml.v1 import nodes_pb2 as nodes
     from nsml.v1 import resources_pb2 as resources
+    from nsml.v1 import secrets_pb2 as secrets
     from nsml.v1 import sessions_pb2 as sessions
 
     Listed = TypeVar(
@@ -57,6 +58,7 @@ class Client:
         self.checkpoints = Checkpoints(self.rpc)
         self.nodes = Nodes(self.rpc)
         self.accounts = Accounts(self.rpc)
+        self.secrets = Secrets(self.rpc)
 
 
 class Sessions:
@@ -409,6 +411,36 @@ class Accounts:
         from nsml.v1 import accounts_pb2 as pb
 
         return await self._rpc.unary("AccountService/JoinNode", request, pb.JoinNodeResponse)
+
+
+class Secrets:
+    """SecretService."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def put(self, name: str, value: bytes) -> secrets.Secret:
+        """Make a secret of one's own, or give it another value."""
+        from nsml.v1 import secrets_pb2 as pb
+
+        request = pb.SetSecretRequest(name=name, value=value)
+        answer = await self._rpc.unary("SecretService/SetSecret", request, pb.SetSecretResponse)
+        return answer.secret
+
+    async def every(self, user: str = "") -> list[secrets.Secret]:
+        """One's own secrets by name; administrators: a user's."""
+        from nsml.v1 import secrets_pb2 as pb
+
+        request = pb.ListSecretsRequest(user=user)
+        answer = await self._rpc.unary("SecretService/ListSecrets", request, pb.ListSecretsResponse)
+        return list(answer.secrets)
+
+    async def remove(self, name: str, user: str = "") -> None:
+        """Remove a secret of one's own; administrators: a user's."""
+        from nsml.v1 import secrets_pb2 as pb
+
+        request = pb.RemoveSecretRequest(name=name, user=user)
+        await self._rpc.unary("SecretService/RemoveSecret", request, pb.RemoveSecretResponse)
 
 
 async def _pages(

@@ -269,6 +269,7 @@ def record(session: Session) -> dict[str, Any]:
         "memory_bytes": each.memory_bytes or None,
         "replica_count": max(spec.replica_count, 1),
         "environment": dict(sorted(spec.environment.items())),
+        "secrets": [{"name": use.name, "variable": use.variable} for use in spec.secrets],
         "image": spec.image or None,
         "time_limit_s": _seconds(spec, "time_limit"),
         "retry_count": spec.retry_count,
@@ -337,6 +338,11 @@ def repeat_words(session: Session) -> list[str]:
     for key, value in sorted(spec.environment.items()):
         # What is hidden from whoever looks comes from where they run it.
         words += ["--env", key if value == HIDDEN else f"{key}={value}"]
+    for use in spec.secrets:
+        words += [
+            "--secret",
+            use.name if use.variable == use.name else f"{use.name}={use.variable}",
+        ]
     if spec.image:
         words += ["--image", spec.image]
     if session.memo:

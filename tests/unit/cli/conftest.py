@@ -135,6 +135,7 @@ def everything(state, tmp_path):
     for blob in packed.manifest.blobs():
         state.blobs[blob] = packed.source.read(blob)
     state.simulated = True
+    state.secrets["TOKEN"] = b"x"
     spec = pb.SessionSpec(
         entry="main.py",
         args=["--lr", "0.1"],

@@ -15,7 +15,7 @@ from cli.group import Command, Refused
 from cli.root import root
 from cli.topics import ENVIRONMENT
 
-GROUPS = ["", "config", "context", "dataset", "model", "node", "admin", "admin user"]
+GROUPS = ["", "config", "context", "dataset", "model", "node", "admin", "admin user", "secret"]
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -51,6 +51,8 @@ ARGUMENTS = {
     "dataset push": ["digits", "."],
     "dataset ls": [],
     "dataset info": ["mnist"],
+    "secret set": ["TOKEN", "--from-env", "TERM"],
+    "secret ls": [],
     "gpustat": [],
     "status": [],
     "node ls": [],

@@ -263,11 +263,35 @@ async def test_what_a_removal_left_belongs_to_nobody(rig: Rig, monkeypatch) -> N
     again = await rig.user("kim")
     assert await names(again) == []
     assert (await refused(remove(again)))[0] == "NOT_FOUND"
+
+    async def all_there(*_: object) -> None:
+        return
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.plane.secrets, "check", all_there)
+        early = await again.submit(secrets=USE)
     await put(again, value=b"new")
-    await again.submit(secrets=USE)
     agent = await (await rig.agent()).connect()
     [assignment] = await agent.assignments(1)
     assert assignment.secrets[0].value == "new"
+    assert assignment.replica.session_id == early.id
+
+
+async def test_what_an_earlier_user_left_opens_for_no_later_one(rig: Rig, monkeypatch) -> None:
+    kim = await rig.user("kim")
+    await put(kim)
+
+    async def nothing(*_: object) -> int:
+        return 0
+
+    monkeypatch.setattr(rig.plane.accounts, "_remove_secrets", nothing)
+    monkeypatch.setattr(rig.plane.secrets, "check", nothing)
+    await rig.plane.accounts.delete_user("kim")
+    await (await rig.user("kim")).submit(secrets=USE)
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    assert assignment.secrets[0].problem == "secret TOKEN of kim was removed"
+    assert MARK not in str(assignment)
 
 
 async def test_moved_within_the_store_it_does_not_open(rig: Rig) -> None:

@@ -33,6 +33,8 @@ from nsml.v1 import (
     nodes_pb2,
     nodes_pb2_grpc,
     resources_pb2,
+    secrets_pb2,
+    secrets_pb2_grpc,
     sessions_pb2_grpc,
 )
 from nsml.v1 import sessions_pb2 as pb
@@ -71,6 +73,7 @@ class State:
         self.hidden_on_nodes = 0
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.tokens = {TOKEN: "kim"}
+        self.secrets = {}
         self.revision = 0
         self.simulated = False
         self.join_address = self.login_address = ""
@@ -515,6 +518,31 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
         )
 
 
+class Secrets(secrets_pb2_grpc.SecretServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def SetSecret(self, request, context):
+        self.state.secrets[request.name] = request.value
+        return secrets_pb2.SetSecretResponse(secret=self.told(request.name))
+
+    def told(self, name):
+        told = secrets_pb2.Secret(name=name, size_bytes=len(self.state.secrets[name]))
+        told.created_at.seconds = told.updated_at.seconds = EPOCH
+        return told
+
+    def ListSecrets(self, request, context):
+        if request.user:
+            return secrets_pb2.ListSecretsResponse()
+        names = sorted(self.state.secrets)
+        return secrets_pb2.ListSecretsResponse(secrets=[self.told(name) for name in names])
+
+    def RemoveSecret(self, request, context):
+        if self.state.secrets.pop(request.name, None) is None:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "there is no such secret", "NOT_FOUND")
+        return secrets_pb2.RemoveSecretResponse()
+
+
 class Accounts(accounts_pb2_grpc.AccountServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -649,6 +677,7 @@ class ContractServer:
         )
         nodes_pb2_grpc.add_NodeServiceServicer_to_server(Nodes(self.state), self.server)
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(Accounts(self.state), self.server)
+        secrets_pb2_grpc.add_SecretServiceServicer_to_server(Secrets(self.state), self.server)
         deadline = time.monotonic() + 10
         while True:  # the port of a server that was just cut may be held for a moment
             try:

@@ -1,0 +1,167 @@
+"""secret: values that programs get as variables and nobody can read back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App
+from cli.exits import CommandError, ExitCode
+from cli.group import Group, command, pass_app
+from cli.output import write_list, write_one
+from nsml.view.tables import Column
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.v1.secrets_pb2 import Secret
+
+_MOST_READ = (32 << 10) + 3
+"""Bytes of stdin: a little more than the platform takes, so that it can say so."""
+
+
+@click.group("secret", cls=Group)
+def secret() -> None:
+    """Secrets: tokens and keys that your programs get as environment variables.
+
+    They belong to you, lie encrypted, and are never shown again, not to you either.
+    `nsml run --secret NAME` gives one to a program.
+    """
+
+
+def _size(found: Secret, _now: float) -> str:
+    from nsml.view.units import size_text
+
+    return size_text(found.size_bytes)
+
+
+def _ago(field: str) -> Any:
+    def cell(found: Secret, now: float) -> str:
+        from nsml.view.sessions import seconds_of
+        from nsml.view.units import ago
+
+        return ago(now - seconds_of(getattr(found, field)))
+
+    return cell
+
+
+_COLUMNS: tuple[Column[Secret], ...] = (
+    Column(key="name", title="Name", cell=lambda s, _: s.name),
+    Column(key="size", title="Size", cell=_size),
+    Column(key="updated", title="Set", cell=_ago("updated_at")),
+    Column(key="created", title="Created", cell=_ago("created_at")),
+)
+
+
+def _record(found: Secret) -> dict[str, Any]:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
+    return {
+        "name": found.name,
+        "size_bytes": found.size_bytes,
+        "created_at": moment(seconds_of(found.created_at)),
+        "updated_at": moment(seconds_of(found.updated_at)),
+    }
+
+
+@command(
+    "set",
+    reads=True,
+    examples=[
+        "nsml secret set WANDB_API_KEY",
+        "nsml secret set HF_TOKEN < token.txt",
+        "nsml secret set AWS_SECRET_ACCESS_KEY --from-env AWS_SECRET_ACCESS_KEY",
+    ],
+)
+@click.argument("name")
+@click.argument("refused", nargs=-1, metavar="")
+@click.option("--from-env", "variable", metavar="VARIABLE", help="The value of a variable here.")
+@pass_app
+def put(app: App, *, name: str, refused: tuple[str, ...], variable: str | None) -> None:
+    """Make a secret, or give it another value: from stdin, or typed unseen.
+
+    One line break at its end is dropped. Sessions that start from now on get the new value.
+    """
+    if refused:
+        raise CommandError(
+            "a value in the command line is seen by all on this machine, and kept by your shell",
+            code=ExitCode.USAGE,
+            advice=f"nsml secret set {name} < FILE\nnsml secret set {name}    and type it unseen",
+        )
+    value = _value(app, name, variable)
+    made = app.call(lambda client: client.secrets.put(name, value))
+    write_one(app, _record(made), [f"secret {made.name} set ({_size(made, 0)})"])
+    if app.is_for_people:
+        app.say(f"  use: nsml run --secret {made.name}")
+
+
+def _value(app: App, name: str, variable: str | None) -> bytes:
+    """The value, not empty, from where it may come without being seen."""
+    value = _read(app, name) if variable is None else _of_variable(app, variable)
+    if not value:
+        raise CommandError("the value is empty: nothing is set", code=ExitCode.USAGE)
+    return value
+
+
+def _of_variable(app: App, variable: str) -> bytes:
+    if variable not in app.environ:
+        raise CommandError(f"{variable} is not set here", code=ExitCode.USAGE)
+    return app.environ[variable].encode(errors="surrogateescape")
+
+
+def _read(app: App, name: str) -> bytes:
+    if app.can_ask:
+        typed: str = click.prompt(
+            f"Value of {name}", hide_input=True, err=True, default="", show_default=False
+        )
+        return typed.encode(errors="surrogateescape")
+    stdin: Any = app.stdin
+    if stdin.isatty():
+        raise CommandError(
+            "nobody is there to ask for the value",
+            code=ExitCode.USAGE,
+            advice=f"nsml secret set {name} < FILE",
+        )
+    return _one_line_break_less(stdin.buffer.read(_MOST_READ))
+
+
+def _one_line_break_less(value: bytes) -> bytes:
+    return value.removesuffix(b"\n").removesuffix(b"\r") if value.endswith(b"\n") else value
+
+
+@command(
+    "ls",
+    reads=True,
+    examples=["nsml secret ls", "nsml secret ls -o name", "nsml secret ls --user kim"],
+)
+@click.option("--user", default="", metavar="USER", help="Administrators: of this user.")
+@pass_app
+def ls(app: App, *, user: str) -> None:
+    """List your secrets: names, sizes and times, never values."""
+    found = app.call(lambda client: client.secrets.every(user))
+    write_list(
+        app, found, columns=_COLUMNS, record=_record, none="no secrets: nsml secret set NAME"
+    )
+
+
+@command(
+    "rm",
+    examples=["nsml secret rm HF_TOKEN", "nsml secret rm HF_TOKEN --user kim"],
+)
+@click.argument("name")
+@click.option("--user", default="", metavar="USER", help="Administrators: of this user.")
+@pass_app
+def rm(app: App, *, name: str, user: str) -> None:
+    """Remove a secret. What runs keeps what it was given; what still waits for it will fail."""
+
+    async def act(client: Client) -> None:
+        await client.secrets.remove(name, user)
+
+    app.call(act)
+    app.say(f"secret {name} removed")
+
+
+secret.add_command(put)
+secret.add_command(ls)
+secret.add_command(rm)
