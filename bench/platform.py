@@ -33,6 +33,7 @@ class Platform:
         simulate_gpus: devices to simulate; 0 for the machine's own.
         options: further options of `nsml up`.
         environment: further variables for all that it runs.
+        by: a program that runs `nsml up`, such as `nsenter` with its options.
     """
 
     def __init__(
@@ -41,11 +42,13 @@ class Platform:
         simulate_gpus: int = 2,
         options: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
+        by: Sequence[str] = (),
     ) -> None:
         self.folder = Path(tempfile.mkdtemp(prefix="nsml-"))
         gpus = ["--simulate-gpus", str(simulate_gpus)] if simulate_gpus else []
         # Not the default, which whatever else runs on this machine may want at the same moment.
         port = [] if "--port" in options else ["--port", str(free_port())]
+        self._by = by
         self._up = ["up", *gpus, *port, *options]
         self.environment = {
             **os.environ,
@@ -74,7 +77,7 @@ class Platform:
 
     def up(self) -> None:
         """Start what does not run."""
-        self.nsml(*self._up, timeout_s=120)
+        self.nsml(*self._up, timeout_s=120, by=self._by)
 
     def close(self) -> None:
         """Stop everything and remove the folder."""

@@ -1,0 +1,63 @@
+"""Two hosts of one machine: network namespaces with a cable between them, and nothing in common.
+
+What one shared bridge or loopback hides, two hosts show: names that do not resolve, addresses that
+are somebody else's, ports that are taken only here. Needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+
+import pytest
+
+
+@dataclass(frozen=True)
+class Host:
+    """A network namespace: `address` is where the other one reaches it."""
+
+    namespace: str
+    address: str
+
+    @property
+    def enter(self) -> tuple[str, ...]:
+        """What runs a program there, with the files and control groups of the machine."""
+        return ("nsenter", f"--net=/var/run/netns/{self.namespace}")
+
+
+@contextmanager
+def two_hosts() -> Iterator[tuple[Host, Host]]:
+    """Both, gone at the end; skips the test where they cannot be made."""
+    if os.geteuid() != 0:
+        pytest.skip("network namespaces need root")
+    if not (shutil.which("ip") and shutil.which("nsenter")):
+        pytest.skip("there is no ip or no nsenter (Debian: iproute2, util-linux)")
+    mark = secrets.token_hex(3)
+    names = [f"nsml-{mark}-{side}" for side in "ab"]
+    net = f"10.{secrets.randbelow(100) + 100}.{secrets.randbelow(250)}"
+    hosts = [Host(name, f"{net}.{number}") for number, name in enumerate(names, start=1)]
+    with ExitStack() as stack:
+        for host in hosts:
+            made = subprocess.run(
+                ["ip", "netns", "add", host.namespace], capture_output=True, text=True, check=False
+            )
+            if made.returncode != 0:
+                pytest.skip(f"no network namespace can be made here: {made.stderr.strip()}")
+            stack.callback(_ip, "netns", "del", host.namespace)
+        ends = [f"nsml{mark}{side}" for side in "ab"]
+        _ip("link", "add", ends[0], "type", "veth", "peer", "name", ends[1])
+        for host, end in zip(hosts, ends, strict=True):
+            _ip("link", "set", end, "netns", host.namespace)
+            _ip("-n", host.namespace, "address", "add", f"{host.address}/24", "dev", end)
+            for link in (end, "lo"):
+                _ip("-n", host.namespace, "link", "set", link, "up")
+        yield hosts[0], hosts[1]
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], capture_output=True, check=True)

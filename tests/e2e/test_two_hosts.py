@@ -1,0 +1,96 @@
+"""`examples/distributed` on two hosts that share no network but a cable, joined over TLS."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from bench.platform import ROOT, Platform
+from tests.e2e.hosts import Host, two_hosts
+from tests.e2e.nemesis import ENDED
+from tests.e2e.programs import wait_for
+
+DISTRIBUTED = ROOT / "examples/distributed"
+
+
+@pytest.fixture(scope="module")
+def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """numpy for agents that reach no package index."""
+    folder = tmp_path_factory.mktemp("wheels")
+    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
+    subprocess.run([*command, "-r", str(DISTRIBUTED / "requirements.txt")], check=True)
+    return folder
+
+
+@pytest.fixture
+def hosts() -> Iterator[tuple[Host, Host]]:
+    with two_hosts() as made:
+        yield made
+
+
+def join(platform: Platform, host: Host, server: str, **environment: str) -> None:
+    """A second node, on the other host."""
+    made = platform.nsml("admin", "join-token")
+    platform.nsml(
+        *("join", server, "--token", "-", "--name", "second", "--simulate-gpus", "1"),
+        *("--data", str(platform.folder / "second")),
+        stdin=made.stdout,
+        timeout_s=120,
+        by=host.enter,
+        environment=environment,
+    )
+
+
+def trained(platform: Platform, *options: str) -> dict:
+    """The example's session, once it has ended."""
+    platform.nsml("dataset", "push", "digits", str(ROOT / "examples/digits/data"))
+    command = ("run", "-o", "name", "-d", "digits", "-g", "1", "--nodes", "2", *options)
+    name = platform.nsml(*command, "-a", "--epochs 3", cwd=DISTRIBUTED).stdout.strip()
+
+    def ended() -> dict | None:
+        item = platform.json("ps", "-a")["items"][0]
+        return item if item["state"] in ENDED else None
+
+    item = wait_for(ended, timeout_s=300, what=f"{name} ended")
+    logs = [platform.nsml("logs", name, "--rank", rank, check=False).stdout for rank in "01"]
+    assert item["state"] == "SUCCEEDED", (item.get("end"), logs)
+    assert len({replica["node"] for replica in item["replicas"]}) == 2
+    digests = [re.findall(r"all 2 replicas hold the same weights, (\w+)", text) for text in logs]
+    assert digests[0] == digests[1]
+    assert len(digests[0]) == 1
+    return item
+
+
+def server_of(platform: Platform) -> str:
+    told = platform.nsml("admin", "join-token").stderr
+    found = re.search(r"nsml join (\S+) --token TOKEN", told)
+    assert found, told
+    return found[1]
+
+
+def test_processes_of_two_hosts_meet(hosts, wheels):
+    one, other = hosts
+    # the first agent reaches its control plane on the loopback: where others reach it must be said
+    offline = {
+        "PIP_NO_INDEX": "1",
+        "PIP_FIND_LINKS": str(wheels),
+        "NSML_AGENT_HOST": one.address,
+        "NSML_AGENT_ISOLATION": "namespace",
+    }
+    listening = ["--listen", f"{one.address}:0"]
+    with Platform(
+        simulate_gpus=1, options=listening, environment=offline, by=one.enter
+    ) as platform:
+        try:
+            join(platform, other, server_of(platform), NSML_AGENT_HOST="")
+            told = {node["host"] for node in platform.json("node", "ls")["items"]}
+            assert told == {one.address, other.address}
+            trained(platform)
+        finally:
+            second = str(platform.folder / "second")
+            platform.nsml("down", "-y", "--data", second, check=False, timeout_s=120)
