@@ -86,20 +86,27 @@ class _Asker:
     cancelled: threading.Event
     use: Callable[[str], object]
 
-    def look(self) -> None:
-        """Raise EnvironmentCancelled when it is not wanted any more."""
-        if self.cancelled.is_set():
-            raise EnvironmentCancelled
-
 
 class Images:
-    """The images of one agent; `mark` is its own on the engine. Blocking; safe from many threads."""
+    """The images of one agent; `mark` is its own on the engine. Blocking; safe from many threads.
 
-    def __init__(self, folder: Path, engine: Engine, settings: ImageSettings, *, mark: str) -> None:
+    `is_full` says that their disk has no room left, which ends builds and pulls: they can fill it.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        engine: Engine,
+        settings: ImageSettings,
+        *,
+        mark: str,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
         self.folder = folder
         self._engine = engine
         self._settings = settings
         self._mark = mark
+        self._is_full = is_full
         self._builds = Builds(folder)
 
     def tidy(self) -> None:
@@ -221,7 +228,7 @@ class Images:
                 self._engine,
                 reference,
                 credentials=self._settings.credentials,
-                look=asker.look,
+                look=lambda: self._look(asker),
             ):
                 text = progress.text()
                 if time.monotonic() > told_at + _TELL_EVERY_S and text != told:
@@ -274,7 +281,7 @@ class Images:
         ends_at = time.monotonic() + settings.time_limit_s
 
         def look() -> None:
-            asker.look()
+            self._look(asker)
             if time.monotonic() > ends_at:
                 raise EnvironmentFailed(f"the build took longer than {settings.time_limit_s:g} s")
 
@@ -305,6 +312,13 @@ class Images:
         if code:
             reason = words.reason(f"the build ended with {code}")
             raise EnvironmentFailed(reason + _hint(reason))
+
+    def _look(self, asker: _Asker) -> None:
+        """Raise when what is being made is not wanted any more, or has no room."""
+        if asker.cancelled.is_set():
+            raise EnvironmentCancelled
+        if self._is_full():
+            raise EnvironmentFailed("the node's disk ran full while the image was being made")
 
     def _network(self) -> str:
         """Of this machine's own the ports on loopback are reached: only where there is no bridge."""

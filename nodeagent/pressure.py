@@ -56,6 +56,10 @@ class KeepFree:
         return free < min(self.share * size, self.bytes)
 
 
+_LAST = KeepFree(share=0.02, bytes=1 << 30)
+"""What no build and no pull may take."""
+
+
 def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozenset[str]]) -> None:
     """Remove what nobody uses from stores whose filesystem is short of room, oldest use first.
 
@@ -73,6 +77,11 @@ def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozense
             if not _is_short(store.place, keep):
                 break
             _remove(store, key, uses)
+
+
+def is_full(place: Path) -> bool:
+    """Whether what fills the disk of `place` is to be ended, since others need some of it too."""
+    return _is_short(place, _LAST)
 
 
 def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:

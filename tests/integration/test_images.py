@@ -237,6 +237,21 @@ def test_a_build_has_an_end(node: Node) -> None:
     assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
 
 
+def test_a_build_ends_when_the_disk_is_full(node: Node) -> None:
+    node.sdist("filler", "import time; time.sleep(600)")
+    said = bytearray()
+    full = Images(
+        node.folder,
+        node.engine,
+        ImageSettings(),
+        mark=node.mark,
+        is_full=lambda: b"filler-1.0" in said,
+    )
+    with pytest.raises(EnvironmentFailed, match="disk ran full"):
+        node.ask("filler", images=full, said=said).result(120)
+    assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
+
+
 def test_what_a_killed_agent_left_is_removed(node: Node) -> None:
     name = f"nsml-build-{node.mark}-{'0' * 32}"
     node.engine.sdk.api.create_container(node.base, command=["sleep", "600"], name=name)
