@@ -231,6 +231,7 @@ class Agent:
             isolation=self._machine.isolation,
             accounts=parts.accounts,
             gangs=self._machine.gangs,
+            mps_folder=self._settings.mps_folder,
             sdk_folder=parts.sdk_folder,
             grants=self._grants,
             uploads=self._uploads,

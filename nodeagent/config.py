@@ -67,6 +67,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     pod: str = ""
     """Nodes with the same pod share a fast network."""
 
+    mps_folder: Path | None = None
+    """Pipe folder of a running MPS control daemon (its CUDA_MPS_PIPE_DIRECTORY): sessions with a part
+    of a GPU become its clients, which keeps them to it. None: they are told their part only."""
+
     owner: str = ""
     """The user whose sessions this node takes where it cannot keep users apart: without isolation, and
     where its agent has neither root nor a container engine."""

@@ -6,7 +6,8 @@ import asyncio
 import os
 from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -33,6 +34,7 @@ from nodeagent.runtimes.interface import (
     RuntimeDriver,
     StartRefused,
 )
+from nodeagent.runtimes.shares import is_kept_by_mps, mps_mount
 from nsml.clock import Clock, Offload
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -71,7 +73,7 @@ class Place:
     `grants` looks devices up by uuid, ValueError for one that is not here; `collect` passes on what
     a replica writes, and tells its last argument when the program pauses or goes on; `listen` opens
     its request socket; `reachable` lets tunnels lead to its program; `run_long` is for work that the
-    program can make last.
+    program can make last; `mps_folder` holds the pipes of the machine's MPS, if it is used.
     """
 
     runtime: RuntimeDriver
@@ -80,6 +82,7 @@ class Place:
     isolation: Isolation
     accounts: Accounts | None
     gangs: GangNetwork
+    mps_folder: Path | None
     sdk_folder: Path | None
     grants: Callable[[Sequence[str]], list[DeviceGrant]]
     uploads: Callable[[ReplicaId, ReplicaFolder], Uploads]
@@ -207,7 +210,12 @@ class Runner:
             )
         try:
             uid = await self._uid()
-            await self.place.runtime.start(self._spec(draft, uid))
+            spec = self._spec(draft, uid)
+            folder = self.place.mps_folder
+            if folder is not None and is_kept_by_mps(spec):
+                pipes = await self.place.run(partial(mps_mount, folder))
+                spec = replace(spec, mps_pipes=pipes)
+            await self.place.runtime.start(spec)
         except (AccountsError, StartRefused, OSError, ValueError) as error:
             return await self._fail(draft, sessions.CAUSE_START_FAILED, str(error))
         return None
@@ -253,6 +261,7 @@ class Runner:
             env=environment_of(self.assignment, self.replica_id, grants, self.place.gangs),
             mounts=draft.mounts,
             devices=grants,
+            device_share=given.gpu_thousandths / 1000 / max(len(grants), 1) or 1.0,
             time_limit_s=_seconds(spec.time_limit) if spec.HasField("time_limit") else None,
             grace_s=_seconds(spec.grace),
             lost_after_s=_seconds(spec.lost_after) if spec.HasField("lost_after") else None,

@@ -22,6 +22,9 @@ JOINED: Final = frozenset({"PATH", "PYTHONPATH"})
 
 _RESERVED: Final = frozenset(
     {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT",
+        "CUDA_MPS_PIPE_DIRECTORY",
         "CUDA_VISIBLE_DEVICES",
         "HOME",
         "LOCAL_RANK",

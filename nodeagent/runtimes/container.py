@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from nodeagent.contained import FIRST_PROGRAM
 from nodeagent.engine.containers import AGENT_LABEL, REPLICA_LABEL
 from nodeagent.gangs import overlay_name
-from nodeagent.runtimes.launch import APP, RUN, SDK, layout_of, whole_environment
+from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -153,7 +153,7 @@ def _mounts(spec: ReplicaSpec, folder: ReplicaFolder) -> list[dict[str, Any]]:
     ]
     if spec.sdk_folder:
         mounts.append(_bind(str(spec.sdk_folder), SDK))
-    return mounts + [_bind(str(mount.source), mount.target) for mount in spec.mounts]
+    return mounts + [_bind(str(mount.source), mount.target) for mount in all_mounts(spec)]
 
 
 def _bind(source: str, target: str, *, write: bool = False) -> dict[str, Any]:

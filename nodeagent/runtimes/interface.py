@@ -89,6 +89,9 @@ class ReplicaSpec:
 
     `uid` and `gid`, set together, are whom the program runs as on the machine, and whom its folders
     and log are given to; None: the agent's own user. `groups` are further groups, for what it may read.
+
+    `device_share` is how much of each of its devices is the replica's; MPS at `mps_pipes`, a further
+    mount, keeps it to that. None: it is told only.
     """
 
     replica_id: ReplicaId
@@ -114,6 +117,8 @@ class ReplicaSpec:
     uid: int | None = None
     gid: int | None = None
     groups: Sequence[int] = ()
+    device_share: float = 1.0
+    mps_pipes: Mount | None = None
 
 
 class ExitWhy(enum.StrEnum):

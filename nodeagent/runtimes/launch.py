@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.runtimes.interface import Isolation
+from nodeagent.runtimes.shares import mps_variables, share_variables
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder
     from nodeagent.namespaces import Account, MountEntry
-    from nodeagent.runtimes.interface import ReplicaSpec
+    from nodeagent.runtimes.interface import Mount, ReplicaSpec
 
 APP = "/app"
 RUN = "/nsml"
@@ -61,6 +62,7 @@ _ETC = [
 _DEVICE_NODES = ("null", "zero", "full", "random", "urandom", "tty")
 _NVIDIA_NODES = ("nvidiactl", "nvidia-uvm", "nvidia-uvm-tools", "nvidia-modeset")
 _PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_WITH_OWN_ROOT = frozenset({Isolation.NAMESPACE, Isolation.CONTAINER})
 _PASSED_ON = ("LANG", "LC_ALL", "TZ")
 
 
@@ -78,7 +80,7 @@ class Layout:
 def layout_of(spec: ReplicaSpec, folder: ReplicaFolder) -> Layout:
     """The paths as the replica of `spec` sees them."""
     data = [mount for mount in spec.mounts if mount.target.startswith(DATA)]
-    if spec.isolation in {Isolation.NAMESPACE, Isolation.CONTAINER}:
+    if spec.isolation in _WITH_OWN_ROOT:
         return Layout(
             app=APP,
             run=RUN,
@@ -133,8 +135,13 @@ def whole_environment(
             # A container runtime gives out what this names: no device of an image's own choice, and
             # none that is only simulated.
             "NVIDIA_VISIBLE_DEVICES": ",".join(real) or "void",
+            **share_variables(spec),
         }
     )
+    if spec.mps_pipes:
+        has_root = spec.isolation in _WITH_OWN_ROOT
+        pipes = spec.mps_pipes.target if has_root else str(spec.mps_pipes.source)
+        env.update(mps_variables(spec, pipes))
     return env
 
 
@@ -219,8 +226,13 @@ def root_plan(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> lis
     ]
     if spec.sdk_folder:
         plan.append(_bind(str(spec.sdk_folder), SDK))
-    plan += [_bind(str(mount.source), mount.target) for mount in spec.mounts]
+    plan += [_bind(str(mount.source), mount.target) for mount in all_mounts(spec)]
     return plan
+
+
+def all_mounts(spec: ReplicaSpec) -> list[Mount]:
+    """What a root of its own shows of the host beside the system and the replica's folder."""
+    return [*spec.mounts, *([spec.mps_pipes] if spec.mps_pipes else [])]
 
 
 def _system_entries() -> list[MountEntry]:

@@ -72,6 +72,7 @@ def test_the_whole_configuration() -> None:
             "LOGNAME=nsml",
             "NSML_ATTEMPT=2",
             "NSML_DATASET_PATH=/data/digits",
+            "NSML_GPU_SHARE=1",
             "NSML_ISOLATION=container",
             "NSML_RANK=1",
             f"NSML_REPLICA={REPLICA}",

@@ -76,11 +76,18 @@ class World:
     shares: dict[str, float] = field(default_factory=dict)
     hooks: list[Hook] = field(default_factory=list)
     token: str = "secret"
+    mps_folder: Path | None = None
 
     @asynccontextmanager
     async def agent(self, server: str = "cp") -> AsyncIterator[Agent]:
         """An agent that works while the context lasts, and is then gone without a word."""
-        settings = Settings(node="n1", server=server, data=self.data, sample_interval_s=5.0)
+        settings = Settings(
+            node="n1",
+            server=server,
+            data=self.data,
+            sample_interval_s=5.0,
+            mps_folder=self.mps_folder,
+        )
         folders = ReplicaFolders(self.data / "replicas")
         driver = FakeDriver(folders, self.machine, self.clock)
         self.data.mkdir(exist_ok=True)
@@ -774,6 +781,61 @@ def test_what_is_taken_up_holds_the_devices_it_was_given(tmp_path: Path) -> None
             assert world.shares == {"SIM-0": 0.5}
 
     on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
+def half_a_gpu(world: World) -> pb.Assignment:
+    gpu = replace(DEVICE, uuid="GPU-0", simulated=False, memory_bytes=8 << 30, minor=0)
+    world.probe.put(gpu)
+    order = assignment(S, "true")
+    order.device_uuids.append("GPU-0")
+    order.resources.gpu_thousandths = 500
+    return order
+
+
+def test_a_part_of_a_gpu_is_kept_by_mps_where_it_runs(tmp_path: Path) -> None:
+    pipes = tmp_path / "pipes"
+    pipes.mkdir()
+    (pipes / "control").touch()
+    (pipes / "nvidia-cuda-mps-control.pid").write_text(f"{os.getpid()}\n")
+
+    async def test(world: World) -> None:
+        world.mps_folder = pipes
+        order = half_a_gpu(world)
+        async with world.agent():
+            await world.platform.order(order)
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        (spec,) = world.started
+        assert spec.device_share == 0.5
+        assert spec.mps_pipes is not None
+        assert spec.mps_pipes.source == pipes
+
+    on_virtual_time(tmp_path / "data", test)
+
+
+def test_a_part_of_a_gpu_is_refused_where_mps_should_run(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        world.mps_folder = tmp_path / "nothing"
+        order = half_a_gpu(world)
+        async with world.agent():
+            await world.platform.order(order)
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == sessions.CAUSE_START_FAILED
+        assert "does not run at" in report.exit.message
+        assert not world.started
+
+    on_virtual_time(tmp_path / "data", test)
+
+
+def test_a_part_of_a_gpu_is_told_only_without_mps(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        order = half_a_gpu(world)
+        async with world.agent():
+            await world.platform.order(order)
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert world.started[0].device_share == 0.5
+        assert world.started[0].mps_pipes is None
+
+    on_virtual_time(tmp_path / "data", test)
 
 
 def test_devices_that_change_are_told_of_while_sessions_go_on(tmp_path: Path) -> None:

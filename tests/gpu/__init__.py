@@ -1,0 +1,1 @@
+"""What only a machine with an NVIDIA GPU shows; skipped with the reason elsewhere."""
