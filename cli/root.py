@@ -37,6 +37,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "gpustat": ("cli.nodes:gpustat", "Show every GPU and what is on it."),
         "status": ("cli.nodes:status", "Show the platform in a few lines."),
         "node": ("cli.nodes:node", "Nodes: list, drain, resume, fence."),
+        "doctor": ("cli.doctor:doctor", "Examine this machine, and say what to do."),
         "up": ("cli.up:up", "Start a platform on this machine."),
         "down": ("cli.down:down", "Stop the platform on this machine."),
         "join": ("cli.join:join", "Make this machine a node of a platform."),

@@ -329,6 +329,7 @@ class ControlPlane:
             contacts=self.contacts,
             keeper=self.keeper,
             facts=facts,
+            clock=self._on.clock,
         )
 
     def _accounts(self) -> AccountServicer:

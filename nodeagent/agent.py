@@ -347,7 +347,11 @@ class Agent:
 
 
 def main() -> NoReturn:
-    """Run `nsml-agent --config FILE` until SIGTERM or SIGINT."""
+    """Run `nsml-agent --config FILE` until SIGTERM or SIGINT, or `nsml-agent doctor` once."""
+    if sys.argv[1:2] == ["doctor"]:
+        from nodeagent.examination import main as examine  # noqa: PLC0415 - it looks at everything
+
+        sys.exit(examine(sys.argv[2:]))
     parser = argparse.ArgumentParser(prog="nsml-agent", description="The node agent of nsml.")
     parser.add_argument("--config", type=Path, required=True, help="settings, a TOML file")
     arguments = parser.parse_args()

@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.state import LiveState
     from controlplane.store.election import Leader
+    from nsml.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +75,14 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         contacts: Contacts,
         keeper: NodeKeeper,
         facts: ClusterFacts,
+        clock: Clock,
     ) -> None:
         self._state = state
         self._history = history
         self._contacts = contacts
         self._keeper = keeper
         self._facts = facts
+        self._clock = clock
 
     @answering
     async def ListNodes(  # noqa: N802 - named by the contract
@@ -183,6 +186,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             sessions_queued=sum(1 for one in sessions if one.state is SessionState.QUEUED),
             simulated=any(device.simulated for node in nodes for device in node.devices),
             cluster_id=self._facts.cluster_id,
+            now=timestamp(self._clock.time()),
             closed_nodes=list(filter(None, map(closed_words, by_name)))[:MOST_CLOSED],
         )
 

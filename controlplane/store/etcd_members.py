@@ -6,7 +6,6 @@ Everything that a server or gRPC can answer is sorted here, by `_verdict`.
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
@@ -27,13 +26,14 @@ from controlplane.store.interface import (
     StoreReplaced,
     StoreUnavailable,
 )
+from nsml.etcd_versions import why_unsound
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from google.protobuf.message import Message
 
-    from nsml.clock import Clock
+from nsml.clock import Clock
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
@@ -44,9 +44,6 @@ END: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
 """What reading a stream gives after its last message."""
 
 RECEIVE_MAX_BYTES: Final = 64 << 20
-UNSOUND_VERSIONS: Final = ((3, 5, 0), (3, 5, 4))
-"""First and last of the servers that can lose acknowledged writes (etcd issues 13766, 14370)."""
-OLDEST_VERSION: Final = (3, 4, 0)
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # or all channels of the process share one connection
@@ -201,17 +198,9 @@ class Member:
 
 def refuse_unsound(version: str) -> None:
     """Raise StoreRefused for a server whose version is known to lose writes, or is too old."""
-    found = re.match(r"(\d+)\.(\d+)\.(\d+)", version)
-    if found is None:
-        raise StoreRefused(f"the etcd server calls its version {version!r}: not one that is known")
-    number = tuple(map(int, found.groups()))
-    if UNSOUND_VERSIONS[0] <= number <= UNSOUND_VERSIONS[1]:
-        raise StoreRefused(
-            f"etcd {version} can lose acknowledged writes when it is killed (etcd issues 13766 "
-            "and 14370): use 3.4.21 or later of 3.4, or 3.5.5 or later"
-        )
-    if number < OLDEST_VERSION:
-        raise StoreRefused(f"etcd {version} is too old: use 3.4.21 or later")
+    why = why_unsound(version)
+    if why:
+        raise StoreRefused(why)
 
 
 class Cluster:

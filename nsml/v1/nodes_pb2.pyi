@@ -208,7 +208,7 @@ class GetClusterRequest(_message.Message):
     def __init__(self) -> None: ...
 
 class GetClusterResponse(_message.Message):
-    __slots__ = ("version", "leader", "term", "coordination", "capacity", "allocated", "nodes_ready", "nodes_total", "sessions_running", "sessions_queued", "simulated", "cluster_id", "closed_nodes")
+    __slots__ = ("version", "leader", "term", "coordination", "capacity", "allocated", "nodes_ready", "nodes_total", "sessions_running", "sessions_queued", "simulated", "cluster_id", "closed_nodes", "now")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -222,6 +222,7 @@ class GetClusterResponse(_message.Message):
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     CLOSED_NODES_FIELD_NUMBER: _ClassVar[int]
+    NOW_FIELD_NUMBER: _ClassVar[int]
     version: str
     leader: str
     term: int
@@ -235,4 +236,5 @@ class GetClusterResponse(_message.Message):
     simulated: bool
     cluster_id: str
     closed_nodes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, version: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., coordination: _Optional[str] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., nodes_ready: _Optional[int] = ..., nodes_total: _Optional[int] = ..., sessions_running: _Optional[int] = ..., sessions_queued: _Optional[int] = ..., simulated: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., closed_nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+    now: _timestamp_pb2.Timestamp
+    def __init__(self, version: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., coordination: _Optional[str] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., nodes_ready: _Optional[int] = ..., nodes_total: _Optional[int] = ..., sessions_running: _Optional[int] = ..., sessions_queued: _Optional[int] = ..., simulated: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., closed_nodes: _Optional[_Iterable[str]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...

@@ -15,7 +15,18 @@ from cli.group import Command, Refused
 from cli.root import root
 from cli.topics import ENVIRONMENT
 
-GROUPS = ["", "config", "context", "dataset", "model", "node", "admin", "admin user", "secret"]
+GROUPS = [
+    "",
+    "config",
+    "context",
+    "dataset",
+    "model",
+    "node",
+    "doctor",
+    "admin",
+    "admin user",
+    "secret",
+]
 
 
 @pytest.mark.parametrize("name", GROUPS)
@@ -56,6 +67,7 @@ ARGUMENTS = {
     "gpustat": [],
     "status": [],
     "node ls": [],
+    "doctor node": ["--data", "."],
     "node show": ["gpu-1"],
     "context ls": [],
     "admin user add": ["lee"],
@@ -64,7 +76,7 @@ ARGUMENTS = {
     "admin join-token": [],
     "version": ["--server"],
 }
-LOCAL = {"context ls"}
+LOCAL = {"context ls", "doctor node"}
 
 
 def test_every_variable_is_told():

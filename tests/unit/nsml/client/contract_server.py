@@ -16,6 +16,7 @@ from typing import Self
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
@@ -71,6 +72,7 @@ class State:
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
         self.hidden_on_nodes = 0
+        self.now = 0
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
@@ -515,6 +517,7 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
             sessions_running=1,
             simulated=self.state.simulated,
             cluster_id="c1",
+            now=Timestamp(seconds=self.state.now) if self.state.now else None,
         )
 
 

@@ -1,0 +1,225 @@
+"""Looks a machine over for `doctor.py`. Nothing here needs root, a control plane, or a data folder."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import resource
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from nodeagent.doctor import EngineSymptoms, Symptoms
+from nodeagent.engine.client import Engine, EngineError
+from nodeagent.probes.nvml import NvmlProbe
+from nodeagent.runtimes.isolation import probe_isolation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_NVIDIA = "0x10de"
+_TIME_ERROR = 5
+_UNSYNCHRONISED = 0x40
+_REACH_S = 5.0
+_ENGINE_S = 10.0
+_WANTED = frozenset({"memory", "pids", "cpu"})
+_SHM = "/dev/shm"  # noqa: S108 - nothing is written there
+_CGROUPS = Path("/sys/fs/cgroup")
+
+
+def look(
+    data: Path, server: str, engine: Path, *, ahead_s: float | None, error_s: float
+) -> Symptoms:
+    """Everything; takes some seconds, since programs are run to see what the kernel permits.
+
+    Args:
+        data: the agent's data folder, which need not exist.
+        server: HOST:PORT of the control plane that the node obeys; empty: it has not joined.
+        engine: the socket of the container engine.
+        ahead_s: how far this clock is ahead of the control plane's; None: nobody said.
+        error_s: how wrong that may be.
+    """
+    found: dict[str, Any] = {"data": str(data), "server": server}
+    for part in (_driver, _isolation, _cgroups):
+        found |= part()
+    found |= _disk(data)
+    return Symptoms(
+        **found,
+        engine=_engine(engine),
+        clock_ahead_s=ahead_s,
+        clock_error_s=error_s,
+        is_clock_synchronised=_is_synchronised(),
+        server_refusal=_reach(server) if server else "",
+        ports=_tried(_ports),
+        is_root=os.geteuid() == 0,
+        etcd=_tried(_etcd),
+        python=sys.version_info[:3],
+        files=_files(),
+        shm_bytes=_tried(lambda: shutil.disk_usage(_SHM).total),
+    )
+
+
+def _driver() -> dict[str, Any]:
+    devices = NvmlProbe().devices()
+    vendors = Path("/sys/bus/pci/devices").glob("*/vendor")
+    kinds = (file for file in vendors if _tried(file.read_text, "").strip() == _NVIDIA)
+    # 0x03....: display controllers, which are the ones that compute
+    has_hardware = any(
+        _tried((file.parent / "class").read_text, "").startswith("0x03") for file in kinds
+    )
+    refusal = "" if devices.devices else devices.reason or "the driver knows no devices"
+    return {
+        "devices": len(devices.devices),
+        "driver_refusal": refusal,
+        "has_nvidia_hardware": has_hardware,
+    }
+
+
+def _engine(at: Path) -> EngineSymptoms | None:
+    if not at.exists():
+        return None
+    engine = Engine(at, timeout_s=_ENGINE_S)
+    try:
+        facts = engine.facts()
+    except EngineError as error:
+        return EngineSymptoms(refusal=str(error))
+    finally:
+        engine.close()
+    return EngineSymptoms(
+        version=facts.version, has_nvidia=facts.has_nvidia, keeps_containers=facts.keeps_containers
+    )
+
+
+def _isolation() -> dict[str, Any]:
+    with tempfile.TemporaryDirectory(prefix="nsml-doctor-") as scratch:
+        try:
+            facts = probe_isolation(Path(scratch) / "trial")
+        except OSError as error:
+            return {"isolation_reason": str(error)}
+    return {"isolation": facts.level.value, "isolation_reason": facts.reason}
+
+
+def _cgroups() -> dict[str, Any]:
+    unified = _CGROUPS / "cgroup.controllers"
+    if unified.exists():
+        controllers = set(_tried(unified.read_text, "").split())
+        own = _tried(Path("/proc/self/cgroup").read_text, "").rpartition("::")[2].strip()
+        places = [_CGROUPS / own.lstrip("/")]
+        version = 2
+    else:
+        controllers = {name for name in _WANTED if (_CGROUPS / name).is_dir()}
+        places = [_CGROUPS / name for name in sorted(controllers)]
+        version = 1
+    if not controllers:
+        return {}
+    return {
+        "cgroups": version,
+        "controllers": frozenset(controllers & _WANTED),
+        "can_make_cgroups": all(map(_can_make, places)),
+    }
+
+
+def _can_make(place: Path) -> bool:
+    trial = place / f"nsml-doctor-{os.getpid()}"
+    try:
+        trial.mkdir()
+    except OSError:
+        return False
+    with contextlib.suppress(OSError):
+        trial.rmdir()
+    return True
+
+
+def _is_synchronised() -> bool | None:
+    """The kernel's word on its clock; None where it does not say."""
+
+    class _Timex(ctypes.Structure):
+        _fields_ = (
+            ("modes", ctypes.c_uint),
+            ("offset", ctypes.c_long),
+            ("freq", ctypes.c_long),
+            ("maxerror", ctypes.c_long),
+            ("esterror", ctypes.c_long),
+            ("status", ctypes.c_int),
+            ("rest", ctypes.c_char * 256),
+        )
+
+    answer = _Timex()
+    state = ctypes.CDLL(None, use_errno=True).adjtimex(ctypes.byref(answer))
+    if state < 0:
+        return None
+    return state != _TIME_ERROR and not answer.status & _UNSYNCHRONISED
+
+
+def _reach(server: str) -> str:
+    """Why a connection to HOST:PORT cannot be made; empty when it can."""
+    host, _, port = server.removeprefix("unix:").rpartition(":")
+    try:
+        if server.startswith("unix:"):
+            with socket.socket(socket.AF_UNIX) as way:
+                way.settimeout(_REACH_S)
+                way.connect(server.removeprefix("unix:"))
+        else:
+            with socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S):
+                pass
+    except (OSError, ValueError) as error:
+        return getattr(error, "strerror", None) or str(error)
+    return ""
+
+
+def _ports() -> int:
+    text = Path("/proc/sys/net/ipv4/ip_local_port_range").read_text(encoding="ascii")
+    first, last = map(int, text.split())
+    return last - first + 1
+
+
+def _disk(data: Path) -> dict[str, Any]:
+    there = next(place for place in (data, *data.parents) if place.exists())
+    if not os.access(there, os.W_OK):
+        return {"data_refusal": f"{there} cannot be written"}
+    counts = os.statvfs(there)
+    mounts = [
+        mount for mount in psutil.disk_partitions(all=True) if _holds(mount.mountpoint, there)
+    ]
+    nearest = max(mounts, key=lambda mount: len(mount.mountpoint), default=None)
+    return {
+        "free_bytes": counts.f_bavail * counts.f_frsize,
+        "free_inodes": counts.f_favail if counts.f_files else None,
+        "filesystem": nearest.fstype if nearest else "",
+    }
+
+
+def _holds(mountpoint: str, place: Path) -> bool:
+    return place.resolve().is_relative_to(mountpoint)
+
+
+def _etcd() -> str | None:
+    binary = shutil.which("etcd")
+    if binary is None:
+        return None
+    said = subprocess.run(
+        [binary, "--version"], capture_output=True, text=True, timeout=10, check=False
+    )
+    version = re.search(r"etcd Version: (\S+)", said.stdout)
+    return version.group(1) if version else "unknown"
+
+
+def _files() -> int | None:
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    return None if limit == resource.RLIM_INFINITY else limit
+
+
+def _tried(question: Callable[[], Any], otherwise: Any = None) -> Any:
+    """An answer of the machine, which may have none."""
+    try:
+        return question()
+    except (OSError, ValueError, subprocess.SubprocessError):
+        return otherwise

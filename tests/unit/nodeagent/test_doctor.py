@@ -1,0 +1,127 @@
+"""What a machine lacks: every judgement on facts, and the facts of this machine."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from nodeagent.doctor import CHECKS, EngineSymptoms, Finding, Grade, Symptoms, examine
+from nodeagent.symptoms import look
+
+SOUND = Symptoms(
+    devices=8,
+    has_nvidia_hardware=True,
+    engine=EngineSymptoms(version="27.1", has_nvidia=True, keeps_containers=True),
+    clock_ahead_s=0.01,
+    is_clock_synchronised=True,
+    server="gpu.lab:18554",
+    ports=28_232,
+    data="/var/lib/nsml/agent",
+    filesystem="ext4",
+    free_bytes=1 << 40,
+    free_inodes=10_000_000,
+    isolation="namespace",
+    is_root=True,
+    cgroups=2,
+    controllers=frozenset({"cpu", "memory", "pids"}),
+    can_make_cgroups=True,
+    etcd="3.5.9",
+    python=(3, 11, 2),
+    files=65_536,
+    shm_bytes=64 << 30,
+)
+
+
+def worst(symptoms: Symptoms, check: str) -> Finding:
+    order = list(Grade)
+    found = [one for one in examine(symptoms) if one.check == check]
+    return max(found, key=lambda one: order.index(one.grade))
+
+
+def test_a_sound_machine_has_nothing_to_do() -> None:
+    findings = examine(SOUND)
+    assert [one for one in findings if one.grade is not Grade.OK or one.advice] == []
+    assert len(findings) >= len(CHECKS)
+
+
+@pytest.mark.parametrize(
+    ("facts", "check", "grade", "says"),
+    [
+        ({"python": (3, 10, 9)}, "python", "bad", "Python 3.11"),
+        ({"driver_refusal": "no NVIDIA driver"}, "driver", "bad", "nvidia-smi"),
+        (
+            {"driver_refusal": "no NVIDIA driver", "has_nvidia_hardware": False},
+            "driver",
+            "warn",
+            "none is needed",
+        ),
+        ({"engine": None}, "engine", "warn", "install docker"),
+        ({"engine": EngineSymptoms(refusal="not allowed")}, "engine", "warn", "group docker"),
+        (
+            {"engine": EngineSymptoms(version="27", keeps_containers=True)},
+            "toolkit",
+            "bad",
+            "nvidia-container-toolkit",
+        ),
+        (
+            {"engine": EngineSymptoms(version="27", has_nvidia=True)},
+            "engine",
+            "warn",
+            "live-restore",
+        ),
+        ({"isolation": "none", "engine": None}, "namespaces", "bad", "max_user_namespaces"),
+        ({"isolation": "user"}, "namespaces", "warn", "max_user_namespaces"),
+        ({"isolation": "none"}, "namespaces", "warn", "max_user_namespaces"),
+        ({"cgroups": None}, "cgroups", "warn", "less strictly"),
+        ({"controllers": frozenset({"cpu"})}, "cgroups", "warn", "delegate"),
+        ({"can_make_cgroups": False}, "cgroups", "warn", "Delegate=yes"),
+        ({"clock_ahead_s": -5.0}, "clock", "warn", "timesyncd"),
+        ({"clock_ahead_s": 400.0}, "clock", "bad", "timesyncd"),
+        ({"is_clock_synchronised": False}, "clock", "warn", "timesyncd"),
+        ({"clock_ahead_s": None, "is_clock_synchronised": None}, "clock", "warn", "nsml login"),
+        ({"server_refusal": "Connection refused"}, "ports", "bad", "firewall"),
+        ({"ports": 10}, "ports", "warn", "ip_local_port_range"),
+        ({"data_refusal": "cannot be written"}, "disk", "bad", "--data"),
+        ({"free_bytes": 1 << 20}, "disk", "bad", "room"),
+        ({"free_bytes": 5 << 30}, "disk", "warn", "room"),
+        ({"free_inodes": 100}, "inodes", "bad", "filesystem"),
+        ({"free_inodes": 50_000}, "inodes", "warn", "filesystem"),
+        ({"filesystem": "nfs4"}, "filesystem", "bad", "disk of this machine"),
+        ({"filesystem": "tmpfs"}, "filesystem", "warn", "choose a disk"),
+        ({"files": 512}, "files", "bad", "LimitNOFILE"),
+        ({"files": 2048}, "files", "warn", "LimitNOFILE"),
+        ({"shm_bytes": None}, "shm", "bad", "/dev/shm"),
+        ({"shm_bytes": 64 << 20}, "shm", "warn", "remount"),
+        ({"etcd": "3.5.2"}, "etcd", "warn", "embedded"),
+        ({"etcd": "unknown"}, "etcd", "warn", "embedded"),
+    ],
+)
+def test_each_lack_is_graded_and_comes_with_what_to_do(
+    facts: dict[str, Any], check: str, grade: str, says: str
+) -> None:
+    found = worst(replace(SOUND, **facts), check)
+    assert (found.grade.value, says in found.advice) == (grade, True), found
+
+
+def test_a_clock_is_wrong_only_as_far_as_that_is_sure() -> None:
+    slow_answer = replace(SOUND, clock_ahead_s=3.0, clock_error_s=2.5)
+    assert worst(slow_answer, "clock").grade is Grade.OK
+
+
+def test_a_machine_without_etcd_is_not_told_of_it() -> None:
+    assert not [one for one in examine(replace(SOUND, etcd=None)) if one.check == "etcd"]
+
+
+def test_this_machine_is_looked_over(tmp_path: Path) -> None:
+    """Without a data folder, an engine or a control plane; nothing is left behind."""
+    nowhere = tmp_path / "not" / "there"
+    facts = look(nowhere, "127.0.0.1:1", tmp_path / "none.sock", ahead_s=None, error_s=0)
+    assert facts.isolation in {"namespace", "user", "none"}
+    assert (facts.engine, facts.data_refusal) == (None, "")
+    assert facts.server_refusal
+    assert facts.free_bytes > 0
+    assert facts.filesystem
+    assert facts.python >= (3, 11, 0)
+    assert examine(facts)
+    assert list(tmp_path.iterdir()) == []
