@@ -46,6 +46,9 @@ from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.lossy import LossyText
 from nsml.v1 import resources_pb2 as resources
 
+_ON_THE_WAY = ("", "replicas", "datasets", "environments", "sdk")
+"""Folders of the agent that lead to what programs may read, where they see the machine's files."""
+_NOBODYS_WAY = ("bundles", "staging", "trial")
 _OPTIONS = (
     # A control plane that stopped without a word, or a cut cable, is noticed by pings.
     ("grpc.keepalive_time_ms", 10_000),
@@ -231,10 +234,10 @@ def _isolation(settings: Settings) -> IsolationFacts:
 def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
     """Whom users are on this machine; also opens the way to what they may read, or closes it."""
     is_user = isolation.level is Isolation.USER
-    for name in ("", "replicas", "datasets", "environments", "sdk"):
+    for name in (*_ON_THE_WAY, *_NOBODYS_WAY):
         folder = settings.data / name
         folder.mkdir(mode=0o700, exist_ok=True)
-        folder.chmod(0o711 if is_user else 0o700)
+        folder.chmod(0o711 if is_user and name in _ON_THE_WAY else 0o700)
     if isolation.level not in isolation.with_accounts:
         return None
     try:

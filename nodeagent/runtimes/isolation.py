@@ -103,7 +103,7 @@ def _tried_as_user(
     for place, way in ((data, data.parent), (python, python)):
         wall = way and barrier(way)
         if wall:
-            return f"{wall} on the way to {place} lets no other user pass"
+            return f"{wall} on the way to {place} lets no other user pass (chmod o+x {wall})"
     with _passable(data, scratch):
         return _tried(scratch, machine, Isolation.USER, account, python)
 

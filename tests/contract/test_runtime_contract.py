@@ -1378,3 +1378,145 @@ async def test_usual_places_work(rooted: Bench) -> None:
     code, text = await run(rooted, spec)
     assert code == 0, text
     assert text.endswith("fine\n")
+
+
+NEIGHBOUR = ReplicaId(session_id=SESSION, attempt=3, rank=0)
+
+
+@asynccontextmanager
+async def neighbour_running(bench: Bench) -> AsyncIterator[ReplicaSpec]:
+    """A session of another user, with something of each kind in its folders."""
+    spec = bench.sh(
+        "umask 0; cd $NSML_RUN_DIR; echo canary-of-the-neighbour | tee spool/1.records"
+        " checkpoints/c tunnel/t ../tmp/t >/dev/null; mkdir -m 777 open; echo canary-too > open/f;"
+        " echo canary-log; echo ready; exec sleep 1000",
+        replica_id=NEIGHBOUR,
+        uid=STRANGER,
+    )
+    async with bench.new_driver() as driver:
+        await driver.start(spec)
+        await bench.ready(spec)
+        try:
+            yield spec
+        finally:
+            await driver.kill(NEIGHBOUR, reason="done")
+            record = await soon(driver.wait(NEIGHBOUR))
+    assert record.message == "done", "it ran until it was told to stop"
+
+
+def planted_in(place: Path) -> list[Path]:
+    found = list(place.rglob("*"))
+    files = [path for path in found if path.is_file() and path.read_bytes() == b"planted\n"]
+    return files + [path for path in found if path.name == "planted"]
+
+
+async def test_another_users_session_and_the_agents_files_are_out_of_reach(
+    parted: Bench, tmp_path: Path
+) -> None:
+    token = tmp_path / "agent" / "token"
+    parted.folders.create()
+    token.write_text("canary-of-the-agent")
+    token.chmod(0o600)
+    theirs, own = parted.folders.of(NEIGHBOUR), parted.folders.of(parted.spec(SUCCEEDS).replica_id)
+    async with neighbour_running(parted):
+        pid = json.loads(theirs.shim.read_bytes())["child"]
+        spec = parted.sh(
+            f"""
+            for folder in {theirs.path} {own.path} {parted.folders.path} {tmp_path / "agent"}; do
+                ls $folder && echo listed; touch $folder/planted
+                for name in spec.json shim.json output exit.json stop.json contact assignment; do
+                    cat $folder/$name; echo planted > $folder/$name; rm -f $folder/$name
+                done
+            done
+            cat {token}; echo planted > {token}; mv {token} {token}.gone
+            cd {theirs.path}/run; cat spool/1.records checkpoints/c tunnel/t ../tmp/t open/f
+            for name in spool/2.records checkpoints/d tunnel/u socket open/g ../app/a ../tmp/u; do
+                echo planted > {theirs.path}/run/$name
+            done
+            ln {theirs.path}/run/open/f $NSML_RUN_DIR/linked; cat $NSML_RUN_DIR/linked
+            kill -9 {pid}; kill -TERM {pid}; kill -STOP {pid}
+            cat /proc/{pid}/environ /proc/{pid}/mem /proc/{pid}/fd/1; ls /proc/{pid}/root/ /proc/{pid}/cwd/
+            echo tried
+            """
+        )
+        code, text = await run(parted, spec)
+        assert code == 0, text
+        assert "tried" in text
+        assert "canary" not in text
+        assert "listed" not in text
+        assert '"argv"' not in text
+        assert not planted_in(tmp_path)
+        assert token.read_text() == "canary-of-the-agent"
+
+
+async def test_a_program_runs_as_its_user_and_becomes_nobody_else(parted: Bench) -> None:
+    setuid = Path(shutil.which("su") or "/bin/su")
+    spec = parted.sh(
+        "id -u; id -g; cat /proc/self/status; cp $(command -v id) ./mine; chmod u+s,g+s ./mine; ./mine -u;"
+        f" ls -l {setuid}; {setuid} -c 'echo became root' </dev/null"
+        "; chown 0 ./mine; setpriv --reuid 0 id -u; echo end"
+    )
+    _, text = await run(parted, spec)
+    first, second, *rest = text.splitlines()
+    assert (first, second) == (str(ACCOUNT), str(ACCOUNT))
+    fields = dict(line.split(":\t", 1) for line in rest if ":\t" in line)
+    assert fields["Uid"].split() == fields["Gid"].split() == [str(ACCOUNT)] * 4
+    assert fields["Groups"].split() == []
+    for name in ("CapInh", "CapPrm", "CapEff", "CapBnd", "CapAmb"):
+        assert int(fields[name], 16) == 0, name
+    assert fields["NoNewPrivs"] == "1"
+    assert "became root" not in text
+    assert "0" not in rest
+
+
+async def test_what_a_group_may_read_is_read_by_its_members_alone(
+    parted: Bench, tmp_path: Path
+) -> None:
+    data = tmp_path / "digits"
+    data.mkdir()
+    (data / "file").write_text("content")
+    os.chown(data, -1, STRANGER)
+    data.chmod(0o550)
+    mount = Mount(source=data, target="/data/digits")
+    look = 'cat "$NSML_DATASET_PATH/file"; echo more > "$NSML_DATASET_PATH/new"; true'
+    member = parted.sh(look, mounts=(mount,), groups=(STRANGER,))
+    assert (await run(parted, member))[1].startswith("content")
+    other = parted.sh(look, mounts=(mount,), replica_id=NEIGHBOUR)
+    assert "content" not in (await run(parted, other))[1]
+    assert [path.name for path in data.iterdir()] == ["file"]
+
+
+async def test_a_root_with_folders_of_another_user_is_led_nowhere(
+    parted: Bench, tmp_path: Path
+) -> None:
+    """The agent is root where a program may plant what leads elsewhere, also by hard links."""
+    secret = tmp_path / "secret"
+    secret.write_text("canary-of-root")
+    spec = parted.sh(
+        f"""
+        cd $NSML_RUN_DIR
+        ln -s {tmp_path} tunnel/out; rm -rf checkpoints && ln -s {tmp_path} checkpoints
+        rm -rf spool && ln -s {tmp_path} spool; mkfifo pipe; mkfifo ../tmp/pipe
+        ln -s {secret} ../app/link; mkdir -p ../app/deep/er && chmod 0 ../app/deep
+        """
+    )
+    folder = parted.folders.of(spec.replica_id)
+    async with parted.new_driver() as driver:
+        await driver.start(spec)
+        await soon(driver.wait(spec.replica_id))
+        # as where the kernel lets everybody link to files of others (fs.protected_hardlinks = 0)
+        os.link(secret, folder.app / "hard")
+        os.link(secret, folder.run / "hard")
+        await driver.remove(spec.replica_id)
+        again = parted.sh("cat hard link; true")
+        folder.create()
+        os.link(secret, folder.app / "hard")
+        (folder.app / "link").symlink_to(secret)
+        await driver.start(again)
+        await soon(driver.wait(again.replica_id))
+        if parted.isolation is Isolation.USER:
+            secret.chmod(0o600)
+        assert secret.stat().st_uid == 0
+        await driver.remove(spec.replica_id)
+    assert secret.read_text() == "canary-of-root"
+    assert not folder.path.exists()

@@ -463,3 +463,14 @@ async def test_following_ends_with_the_replica(folder: ReplicaFolder) -> None:
         follower.end()
     assert list(records_in(got)) == [1, 2, 3]
     assert text_in(got) == b"last words"
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to others")
+def test_records_of_another_user_are_not_read(folder: ReplicaFolder, tmp_path: Path) -> None:
+    """A hard link is no right to read what it names, whatever the kernel lets a program link to."""
+    put(folder, whole(1), writer=1)
+    folder.give(1_912_345_678, 1_912_345_678)
+    theirs = tmp_path / "theirs"
+    theirs.write_bytes(whole(2))
+    os.link(theirs, folder.spool / "2.records")
+    assert {item.stream for item in spool_of(folder).read(final=True)} == {metric(1)}

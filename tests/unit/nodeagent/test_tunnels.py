@@ -330,6 +330,14 @@ async def test_other_names_are_refused(bench: Bench, name: str) -> None:
             await connect(bench.folder.run, name, SystemClock())
 
 
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to others")
+async def test_a_socket_of_another_user_is_not_reached(bench: Bench) -> None:
+    async with program(bench.path(), echo):
+        bench.folder.tunnel.chmod(0o777)
+        os.chown(bench.folder.tunnel, 1_912_345_678, -1)
+        assert "no socket of its own" in await bench.refused()
+
+
 async def test_links_files_and_folders_lead_nowhere(bench: Bench, tmp_path: Path) -> None:
     """A program must not make the agent connect to what it cannot reach itself."""
     outside = str(tmp_path / "outside")

@@ -461,3 +461,38 @@ async def test_a_program_has_no_more_than_some_connections(bench: Bench) -> None
 async def test_a_load_without_a_target_is_refused_by_name(bench: Bench) -> None:
     with pytest.raises(RequestRefused, match="target"):
         await bench.loads.load(REPLICA, bench.folder.run, {"checkpoint": "best"})
+
+
+needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root gives folders to others")
+THEM = 1_912_345_678
+
+
+@needs_root
+async def test_a_hard_link_sends_nobody_elses_file(bench: Bench) -> None:
+    """As where the kernel lets everybody link to files of others (fs.protected_hardlinks = 0)."""
+    await bench.send(bench.save("own", 1, weights="w"))
+    leaking = bench.save("best", 2, weights="w")
+    bench.folder.give(THEM, THEM)
+    os.link(bench.secret / "key", bench.folder.checkpoints / leaking.folder / "stolen")
+    await bench.send(saved("best", leaking.folder, "weights", "stolen"))
+    assert [commit.name for commit in bench.platform.commits] == ["own"]
+    assert b"secret" not in bench.platform.blobs.values()
+    await bench.send(saved("best", leaking.folder, "weights"))
+    assert bench.committed("best") == {"weights": b"w"}
+
+
+@needs_root
+async def test_what_is_fetched_and_the_socket_belong_to_the_programs_user(
+    bench: Bench, tmp_path: Path
+) -> None:
+    bench.folder.give(THEM, THEM)
+    keep_checkpoint(bench, tmp_path)
+    async with asyncio.timeout(30), connected(bench) as (reader, writer):
+        facts = (bench.folder.run / "socket").stat()
+        assert (facts.st_uid, facts.st_mode & 0o777) == (THEM, 0o600)
+        writer.write(load())
+        assert json.loads(await reader.readline())["ok"]
+    fetched = bench.folder.run / "loads"
+    for path in (fetched, *fetched.rglob("*")):
+        assert path.stat().st_uid == path.stat().st_gid == THEM, path
+    assert (bench.secret / "key").stat().st_uid == 0
