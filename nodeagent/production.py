@@ -254,7 +254,7 @@ def _only_owner(isolation: IsolationFacts) -> str:
     """Why this node takes its owner's sessions alone; empty when it keeps users apart."""
     if isolation.level is Isolation.NONE:
         return "it runs sessions without isolation"
-    if isolation.level in isolation.with_accounts:
+    if isolation.level is Isolation.CONTAINER or isolation.level in isolation.with_accounts:
         return ""
     if os.geteuid():
         return "its agent has neither root nor a container engine"

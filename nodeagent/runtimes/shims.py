@@ -9,8 +9,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import math
 import os
 import signal
+import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -196,9 +198,24 @@ class ShimDriver(ABC):
     async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
         """Return once nothing is left of a replica whose shim is gone."""
         pause_s = _SHORTEST_PAUSE_S
-        while await self._run(lambda: _kill_strays(str(replica_id), folder.output)):
+        strays = await self._run(lambda: self._strays(replica_id, folder))
+        while await self._run(strays.kill):
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+    def _strays(self, replica_id: ReplicaId, folder: ReplicaFolder) -> _Strays:
+        now = _ticks_now()  # first: who begins meanwhile is counted below, or is younger
+        uid = _account(folder)
+        others = (self._folders.of(other) for other in self._folders.ids() if other != replica_id)
+        is_alone = uid is not None and not any(
+            _account(other) == uid and not other.exit.exists() for other in others
+        )
+        return _Strays(
+            mark=f"NSML_REPLICA={replica_id}".encode(),
+            output=os.path.realpath(folder.output),
+            uid=uid,
+            began_before=now if is_alone else None,
+        )
 
     async def _facts(self, replica_id: ReplicaId) -> ReplicaFacts:
         folder = self._folders.of(replica_id)
@@ -309,20 +326,70 @@ def is_alive(claim: ShimClaim, boot_id: str) -> bool:
     return fields[0] not in (b"Z", b"X") and int(fields[19]) == claim.start_ticks
 
 
-def _kill_strays(replica: str, output: Path) -> bool:
-    """Kill what is left of a replica whose shim is gone; True when there was something.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Strays:
+    """What may be left of a replica whose shim is gone: programs that detached themselves.
 
-    Finds what the kernel did not kill with the shim, programs that detached themselves: by the mark
-    in their environment, or because they speak to `output`.
+    They have the mark in their environment, or speak to `output`, and run as `uid` where that is not
+    the agent's own: who else takes the mark on must not keep the replica from its end. Where the user
+    has no other replica here, all that began before this one is alone is theirs, by `uid` alone.
     """
-    mark, place = f"NSML_REPLICA={replica}".encode(), os.path.realpath(output)
-    found = False
-    for entry in os.scandir("/proc"):
-        if entry.name.isdigit() and (_has_mark(entry.path, mark) or _speaks_to(entry.path, place)):
-            with contextlib.suppress(OSError):
-                os.kill(int(entry.name), signal.SIGKILL)
-                found = True
-    return found
+
+    mark: bytes
+    output: str
+    uid: int | None
+    began_before: int | None
+
+    def kill(self) -> bool:
+        """Kill them; True when there was something."""
+        found = False
+        for entry in os.scandir("/proc"):
+            if entry.name.isdigit() and self._is_one(entry.path):
+                with contextlib.suppress(OSError):
+                    os.kill(int(entry.name), signal.SIGKILL)
+                    found = True
+        return found
+
+    def _is_one(self, process: str) -> bool:
+        if self.uid is None:
+            return self._is_marked(process)
+        if _real_uid(process) != self.uid:
+            return False
+        is_old = self.began_before is not None and _began(process) < self.began_before
+        return is_old or self._is_marked(process)
+
+    def _is_marked(self, process: str) -> bool:
+        return _has_mark(process, self.mark) or _speaks_to(process, self.output)
+
+
+def _account(folder: ReplicaFolder) -> int | None:
+    """Whom a replica runs as; None: the agent's own user. Its `run/` cannot be replaced by anybody."""
+    try:
+        uid = os.lstat(folder.run).st_uid
+    except OSError:
+        return None
+    return uid if uid != os.geteuid() else None
+
+
+def _ticks_now() -> int:
+    """Now in clock ticks since the boot, as /proc counts the starts of processes."""
+    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
+
+
+def _real_uid(process: str) -> int | None:
+    with contextlib.suppress(OSError, ValueError):
+        status = Path(process, "status").read_bytes()
+        return int(status.partition(b"\nUid:")[2].split()[0])
+    return None
+
+
+def _began(process: str) -> float:
+    """When a process began, in ticks; endless for one that is gone, or dead and not reaped."""
+    with contextlib.suppress(OSError, ValueError, IndexError):
+        fields = Path(process, "stat").read_bytes().rpartition(b")")[2].split()
+        if fields[0] not in (b"Z", b"X"):
+            return int(fields[19])
+    return math.inf
 
 
 def _has_mark(process: str, mark: bytes) -> bool:

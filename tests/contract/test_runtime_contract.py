@@ -1520,3 +1520,64 @@ async def test_a_root_with_folders_of_another_user_is_led_nowhere(
         await driver.remove(spec.replica_id)
     assert secret.read_text() == "canary-of-root"
     assert not folder.path.exists()
+
+
+HIDES = "env -i setsid sh -c 'exec sleep 1001' </dev/null >/dev/null 2>&1 & sleep 0.2; echo ready; exec sleep 1000"
+"""Leaves a process behind that has neither its mark nor its output."""
+
+
+def sleepers(uid: int) -> set[int]:
+    """Processes of `uid` that are neither dead nor gone."""
+    found = set()
+    for entry in os.scandir("/proc"):
+        if entry.name.isdigit():
+            with suppress(OSError):
+                status = Path(entry.path, "status").read_text()
+                if f"Uid:\t{uid}\t" in status and "State:\tZ" not in status:
+                    found.add(int(entry.name))
+    return found
+
+
+async def test_what_hides_from_a_lost_shim_is_found_by_its_user(parted: Bench) -> None:
+    spec = parted.sh(HIDES)
+    async with parted.new_driver() as driver:
+        await driver.start(spec)
+        await parted.ready(spec)
+        assert len(sleepers(ACCOUNT)) >= 2
+        parted.lose_shim(spec.replica_id)
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.SHIM_LOST
+    assert not sleepers(ACCOUNT)
+
+
+async def test_another_session_of_the_same_user_outlives_a_lost_shim(parted: Bench) -> None:
+    spec, other = parted.sh(HIDES), parted.sh("echo ready; exec sleep 1000", replica_id=NEIGHBOUR)
+    async with parted.new_driver() as driver:
+        for one in (spec, other):
+            await driver.start(one)
+            await parted.ready(one)
+        parted.lose_shim(spec.replica_id)
+        await soon(driver.wait(spec.replica_id))
+        await driver.kill(NEIGHBOUR, reason="done")
+        record = await soon(driver.wait(NEIGHBOUR))
+    assert (record.why, record.message) == (ExitWhy.STOPPED, "done")
+    for left in sleepers(ACCOUNT):
+        os.kill(left, signal.SIGKILL)
+
+
+async def test_who_takes_on_the_mark_of_another_keeps_nobody_from_an_end(parted: Bench) -> None:
+    spec = parted.spec(RUNS_ON)
+    feigned = parted.sh(
+        f"echo ready; NSML_REPLICA={spec.replica_id} exec sleep 1000",
+        replica_id=NEIGHBOUR,
+        uid=STRANGER,
+    )
+    async with parted.new_driver() as driver:
+        for one in (spec, feigned):
+            await driver.start(one)
+            await parted.ready(one)
+        parted.lose_shim(spec.replica_id)
+        await soon(driver.wait(spec.replica_id))
+        assert sleepers(STRANGER), "nobody's end is another's"
+        await driver.kill(NEIGHBOUR, reason="done")
+        assert (await soon(driver.wait(NEIGHBOUR))).message == "done"
