@@ -200,7 +200,8 @@ class Submitter:
             raise CannotEverFit(
                 "this can never be placed: no node gives gangs a network",
                 why="their agents run containers and have no gang_network",
-                attempt="--nodes 1\nnsml node ls; its administrators may allow one for a pod",
+                attempt="--nodes 1\n"
+                "gang_network = \"host\" in the settings of a pod's agents, by their administrator",
             )
         if nodes and not can_ever_fit(nodes, request):
             raise CannotEverFit(

@@ -21,6 +21,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -328,7 +329,7 @@ class Crowd(Stream):
     When one ends another takes its place. Some end badly, some are stopped, and some are gangs.
     """
 
-    REPORTS_PER_S = 5
+    REPORTS_PER_S = 7
 
     def __init__(self, platform: Platform, rng: random.Random, *, size: int) -> None:
         self._size = size
@@ -351,7 +352,7 @@ class Crowd(Stream):
 
     def _one_more(self) -> None:
         kind = self._rng.choices(["report", "fails", "endless", "gang"], [6, 2, 1, 1])[0]
-        seconds = self._rng.uniform(15, 75)
+        seconds = self._rng.uniform(45, 75)
         steps, pause = round(seconds * self.REPORTS_PER_S), 1 / self.REPORTS_PER_S
         options = ["-g", "0.5", "-c", "1", "--memory", "200M", "--grace", "2s"]
         wanted = Wanted("", kind, "SUCCEEDED", 0)
@@ -530,8 +531,14 @@ def check(platform: Platform, witnesses: Witnesses, stream: Stream) -> list[str]
     wrong = list(check_ends(stream, sessions))
     shares = {item["id"]: int(1000 * (item["gpus"] % 1 or 1)) for item in sessions.values()}
     wrong += check_devices(witnesses, shares)
-    for name, item in sessions.items():
-        wrong += check_streams(platform, witnesses, name, item["id"])
+    with ThreadPoolExecutor(4) as pool:
+        checked = [
+            pool.submit(
+                lambda one: list(check_streams(platform, witnesses, *one)), (name, item["id"])
+            )
+            for name, item in sessions.items()
+        ]
+        wrong += [text for one in checked for text in one.result()]
     wrong += check_nothing_left(platform, witnesses)
     wrong += [f"etcd holds {key}" for key in keys_left(platform, sessions)]
     return wrong

@@ -289,6 +289,20 @@ async def test_an_image_needs_a_node_that_runs_containers() -> None:
         assert (await submitter.submit(wish("r2", image="torch:2"))).spec.image == "torch:2"
 
 
+async def test_a_gang_where_no_node_gives_it_a_network_is_refused() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        await at.made.write(node("a", gang_network="none"))
+        await at.made.settled(submitter.state)
+        assert (await submitter.submit(wish("r1"))).spec.replica_count == 1
+        with pytest.raises(CannotEverFit) as refused:
+            await submitter.submit(wish("r2", replica_count=2))
+        assert "no node gives gangs a network" in str(refused.value)
+        await at.made.write(node("b", gang_network="overlay:x"))
+        await at.made.settled(submitter.state)
+        assert (await submitter.submit(wish("r3", replica_count=2))).spec.replica_count == 2
+
+
 async def test_where_no_node_has_a_gpu_one_learns_to_do_without() -> None:
     async with desk() as at:
         submitter = await at.submitter()
