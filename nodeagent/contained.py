@@ -33,7 +33,13 @@ _SIGNALS = frozenset(range(1, 65))
 SAID = ".said"
 """Where, in run/, the first program in the container says that it begins, or why it cannot."""
 BEGUN = "begun"
+SECRETS = ".secrets"
+"""A named pipe in run/, through which the first program gets secret variables: no file, no engine
+and no image ever holds them."""
 FIRST_PROGRAM = (
+    "if [ -p /nsml/.secrets ]; then . /nsml/.secrets;"
+    ' if [ "$nsml_given" != all ]; then echo "the secrets did not come with it" >/nsml/.said; exit 127; fi;'
+    " unset nsml_given; fi;"
     'if command -v "$1" >/dev/null 2>&1; then echo begun >/nsml/.said; exec "$@" >>/.nsml/output 2>&1; fi;'
     "echo \"cannot start '$1': the image has no such program\" >/nsml/.said; exit 127"
 )
@@ -70,14 +76,19 @@ class Contained:
         """Make the container and start it. Raises OSError."""
         self._keep()
         self._is_asked_for = True
-        # The engine keeps what it is given as long as the container is there, readable by root alone.
-        secret = [f"{name}={value}" for name, value in self._spec["secrets"].items()]
-        self._container.create({**self._config, "Env": [*self._config["Env"], *secret]})
+        pipe = self._make_pipe() if self._spec["secrets"] else None
+        self._container.create(self._config)
         try:
             self._container.start()
         except Refused as error:
             raise OSError(_start_refusal(str(error), self._image)) from error
         self._hold()
+        if pipe is not None:
+            try:
+                self._give_secrets(pipe)
+            except OSError:
+                self.kill()
+                raise
         self._await_beginning()
 
     def is_running(self) -> bool:
@@ -177,6 +188,39 @@ class Contained:
                 raise OSError("the engine's processes are not to be seen from here")
         self.pid, self._pidfd = pid, pidfd
         self._tell_keeper()
+
+    def _make_pipe(self) -> str:
+        """The pipe, for whoever the program runs as. Raises OSError."""
+        run = os.path.join(self._folder, "run")
+        path = os.path.join(run, SECRETS)
+        os.mkfifo(path, 0o600)
+        owner = os.stat(run)
+        os.chown(path, owner.st_uid, owner.st_gid)
+        return path
+
+    def _give_secrets(self, pipe: str) -> None:
+        """Write what the first program reads, while it is there. Raises OSError."""
+        left = memoryview(_as_shell_words(self._spec["secrets"]))
+        until = time.monotonic() + _BEGINS_WITHIN_S
+        descriptor = -1
+        try:
+            while left and not _has_ended(self._pidfd):
+                if time.monotonic() >= until:
+                    raise OSError(f"image {self._image} does not read the secrets of the session")
+                # Refused until it reads at all, and again while it has not read what is in the pipe.
+                with contextlib.suppress(OSError):
+                    if descriptor < 0:
+                        flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+                        descriptor = os.open(pipe, flags)
+                    left = left[os.write(descriptor, left) :]
+                    continue
+                time.sleep(0.002)
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+            # The program runs by now, and the folder is its own: whatever it has made of the place.
+            with contextlib.suppress(OSError):
+                os.unlink(pipe)
 
     def _await_beginning(self) -> None:
         """Return when signals reach the program: an order that came earlier would be lost."""
@@ -284,6 +328,15 @@ def _reaped(pid: int) -> bool:
         return os.waitpid(pid, os.WNOHANG)[0] != 0
     except ChildProcessError:
         return True
+
+
+def _as_shell_words(variables: dict[str, str]) -> bytes:
+    """Commands for a POSIX shell that set and export each; the last one says that this is all."""
+    lines = []
+    for name, value in variables.items():
+        quoted = value.replace("'", "'\\''")
+        lines.append(f"export {name}='{quoted}'\n")
+    return "".join([*lines, "nsml_given=all\n"]).encode()
 
 
 def _has_ended(pidfd: int) -> bool:

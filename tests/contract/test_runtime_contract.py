@@ -674,7 +674,8 @@ SECRET = "s3cret-" + base64.b32encode(os.urandom(10)).decode()
 
 @pytest.mark.parametrize("length", [1, 32 << 10, 512 << 10])
 async def test_a_secret_is_in_the_environment_and_nowhere_else(real: Bench, length: int) -> None:
-    values = {f"SECRET_{n}": SECRET + '\n"\N{SNOWMAN}' + "x" * (length // 8) for n in range(8)}
+    hard = "\n\"'\\$HOME `id` \\n \N{SNOWMAN}"
+    values = {f"SECRET_{n}": SECRET + hard + "x" * (length // 8) for n in range(8)}
     look = "import hashlib, json, os, sys; print('ready', flush=True); "
     look += "found = {k: v for k, v in os.environ.items() if k.startswith('SECRET_')}; "
     look += "print(hashlib.sha256(json.dumps(found, sort_keys=True).encode()).hexdigest(), "
@@ -904,6 +905,36 @@ async def test_a_killed_keeper_is_replaced(docker: Bench) -> None:
         assert fact.state is ReplicaState.RUNNING
     docker.lose_shim(spec.replica_id)
     await until(lambda: marked(spec.replica_id) == [])
+
+
+async def test_an_engine_knows_no_secret(docker: Bench) -> None:
+    spec = replace(docker.sh("echo $S; echo ready; exec sleep 1000"), secrets={"S": SECRET})
+    engine, _ = required_engine()
+    async with docker.new_driver() as driver:
+        await driver.start(spec)
+        await docker.ready(spec)
+        assert docker.output(spec).decode().split() == [SECRET, "ready"]
+        (found,) = containers_of(engine, MARK)
+        known = engine.sdk.api.inspect_container(found.name)
+        assert str(spec.replica_id) in str(known), "or nothing is looked at"
+        assert SECRET not in str(known)
+        pipe = docker.folders.of(spec.replica_id).run / ".secrets"
+        await until(lambda: not pipe.exists())
+        await driver.kill(spec.replica_id, reason="done")
+        await soon(driver.wait(spec.replica_id))
+
+
+async def test_an_image_that_does_not_read_its_secrets_is_told(
+    docker: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = replace(docker.sh("echo started"), secrets={"S": SECRET})
+    monkeypatch.setattr("nodeagent.runtimes.container.FIRST_PROGRAM", "sleep 1000")
+    async with docker.new_driver() as driver:
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert record.why is ExitWhy.START_FAILED
+    assert "does not read the secrets" in record.message
+    assert docker.output(spec) == b""
 
 
 async def test_containers_without_a_folder_are_removed(docker: Bench) -> None:
