@@ -45,7 +45,9 @@ _NOT_FOUND = re.compile(
     r"that satisfies the requirement ([A-Za-z0-9._-]+).*\(from versions: none\)"
 )
 _NOTHING_RUNS = """
-import runpy, sys
+import ctypes, runpy, sys
+
+ctypes.CDLL(None).prctl(1, 9)  # PR_SET_PDEATHSIG, SIGKILL
 
 def refuse(event, arguments):
     if event == "subprocess.Popen":
@@ -55,7 +57,9 @@ sys.addaudithook(refuse)
 del sys.argv[0]
 runpy.run_path(sys.argv[0], run_name="__main__")
 """
-"""Runs pip so that it cannot build: a wheel may require a source archive, which pip would run."""
+"""Runs pip so that it cannot build: a wheel may require a source archive, which pip would run.
+
+And so that it dies with its agent, whose successor begins anew in the same folder."""
 
 
 class Environments:
