@@ -95,8 +95,8 @@ def ls(app: App) -> None:
 @click.argument("name")
 @pass_app
 def rm(app: App, *, name: str) -> None:
-    """Remove a user and all their tokens. Their sessions stay."""
-    if not app.agrees(f"remove the user {name} and all their tokens?", flag="-y"):
+    """Remove a user with all their tokens and secrets. Their sessions stay."""
+    if not app.agrees(f"remove the user {name} with all their tokens and secrets?", flag="-y"):
         raise CommandError("nothing is removed", code=ExitCode.USAGE)
     app.call(lambda client: client.accounts.delete_user(name))
     app.say(f"user {name} removed")

@@ -108,7 +108,7 @@ class AccountServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def DeleteUser(self, request, context):
-        """Administrators: remove a user and all their tokens. Their sessions stay.
+        """Administrators: remove a user, all their tokens and all their secrets. Their sessions stay.
         FAILED_PRECONDITION: the last administrator.
         Errors: NOT_FOUND, PERMISSION_DENIED. Their tokens end within a second.
         """
