@@ -73,6 +73,9 @@ class Wish:
     gpu_thousandths: int
     cpu_thousandths: int
     memory_bytes: int
+    shm_bytes: int
+    disk_bytes: int
+    process_count: int
     memo: str
     replica_count: int
     environment: dict[str, str] = field(repr=False)
@@ -131,6 +134,21 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 )
 @click.option("-c", "--cpus", type=CPUS, metavar="N", help="Cores; default: the GPUs' share.")
 @click.option("--memory", type=SIZE, metavar="SIZE", help="Such as 24G; default: the GPUs' share.")
+@click.option(
+    "--shm-size",
+    type=SIZE,
+    metavar="SIZE",
+    help="Shared memory (in /dev/shm), part of the memory; default: 1G.",
+)
+@click.option(
+    "--disk", type=SIZE, metavar="SIZE", help="What it may write; default: the node's setting."
+)
+@click.option(
+    "--processes",
+    type=WholeRange(1),
+    metavar="N",
+    help="Processes and threads; default: the node's setting, 4096 or more.",
+)
 @click.option("-e", "--entry", metavar="FILE", help=f"The program; default {DEFAULT_ENTRY}.")
 @click.option("-a", "--args", "arguments", default="", metavar="ARGS", help="Its arguments.")
 @click.option("-m", "--memo", default="", metavar="TEXT", help="A note for yourself.")
@@ -205,7 +223,6 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     callback=_show_ignores,
     help="Show what is never sent.",
 )
-@not_there_yet("--shm-size")
 @not_there_yet("--gpu-model")
 @not_there_yet("--gpu-driver-version")
 @not_there_yet("--priority")
@@ -283,6 +300,9 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         gpu_thousandths=given["gpus"],
         cpu_thousandths=given["cpus"] or 0,
         memory_bytes=given["memory"] or 0,
+        shm_bytes=given["shm_size"] or 0,
+        disk_bytes=given["disk"] or 0,
+        process_count=given["processes"] or 0,
         memo=given["memo"],
         replica_count=given["nodes"],
         environment=_environment(given),
@@ -519,6 +539,10 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
         retry_count=wish.retry_count,
         no_queue=wish.no_queue,
     )
+    if wish.shm_bytes or wish.disk_bytes or wish.process_count:
+        spec.limits.shm_bytes = wish.shm_bytes
+        spec.limits.disk_bytes = wish.disk_bytes
+        spec.limits.process_count = wish.process_count
     for reference in wish.datasets:
         name, version = split_dataset(reference)
         spec.datasets.add(name=name, version=version)

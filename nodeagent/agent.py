@@ -36,7 +36,7 @@ from nodeagent.parts import Parts
 from nodeagent.reconcile import Replicas
 from nodeagent.renewal import keep_renewed
 from nodeagent.requests import Loads, RequestServer
-from nodeagent.runner import Place
+from nodeagent.runner import Defaults, Place
 from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.streams import Cursor, StreamId
 from nodeagent.tunnels import Tunnels
@@ -50,6 +50,8 @@ _ALREADY_RUNS = 3
 _CONTACT_EVERY_S = 1.0
 _RELIEVE_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
+_PROCESSES, _PROCESSES_PER_CORE = 4096, 128
+"""Libraries start a thread for each core in each process."""
 
 _ISOLATION = {
     Isolation.NONE: resources.ISOLATION_NONE,
@@ -163,6 +165,7 @@ class Agent:
             gang_network=machine.gangs.mode,
             replicas=self._replicas.reports(),
             cluster_id=self._cluster_id,
+            limits=machine.limits,
         )
 
     def devices(self) -> pb.DevicesChanged:
@@ -242,6 +245,15 @@ class Agent:
             clock=parts.clock,
             run=parts.run,
             run_long=parts.run_long,
+            defaults=self._defaults(),
+        )
+
+    def _defaults(self) -> Defaults:
+        settings, cores = self._settings, self._machine.capacity.cpu_thousandths // 1000
+        return Defaults(
+            shm_bytes=settings.shm_bytes,
+            disk_bytes=settings.disk_bytes,
+            process_count=settings.processes or max(_PROCESSES, _PROCESSES_PER_CORE * cores),
         )
 
     def _gangs_before(self, replica_id: ReplicaId) -> list[ReplicaId]:

@@ -123,6 +123,22 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     keep_free_bytes: int = 20_000_000_000
     """and less than this; 0 keeps them all."""
 
+    shm_bytes: int = 1 << 30
+    """Size of /dev/shm in a session that asks for none."""
+
+    disk_bytes: int = 0
+    """What a session that asks for none may have on disk at one time; 0: no limit of its own."""
+
+    disk_floor_bytes: int | None = None
+    """Room that sessions leave free on the disk of `data`: below it, what fills the disk is ended.
+    Absent: 2 % of the disk, at most 2 GiB; 0: none."""
+
+    processes: int = 0
+    """Processes and threads of a session that asks for none; 0: 4096, more on over 32 cores."""
+
+    control_groups: bool = True
+    """Keep limits by control groups where that works; false: shims watch, about once a second."""
+
     sample_interval_s: float = 1.0
     """Time between two readings of the node."""
 
@@ -169,6 +185,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 all(re.fullmatch(r"[A-Za-z_]\w*=.*", one) for one in self.gang_environment),
                 "NAME=VALUE",
             ),
+            ("shm_bytes", self.shm_bytes > 0, "more than 0"),
+            ("disk_bytes", self.disk_bytes >= 0, "not negative"),
+            ("disk_floor_bytes", (self.disk_floor_bytes or 0) >= 0, "not negative"),
+            ("processes", self.processes >= 0, "not negative"),
             ("sample_interval_s", self.sample_interval_s > 0, "more than 0"),
             ("longest_backoff_s", self.longest_backoff_s > 0, "more than 0"),
             (

@@ -18,13 +18,18 @@ import socket
 import time
 
 from nodeagent import namespaces
+from nodeagent.cgroups import group_of_process
 from nodeagent.engine.wire import Container, Refused, Unanswered
+from nodeagent.watch import OUT_OF_MEMORY, memory_excess, memory_message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn
 
+    from nodeagent.cgroups import Group
     from nodeagent.shim import Outcome
+    from nodeagent.watch import Excess
 
 START_FAILED_CODE = 127
 _SIGNALLED = 128
@@ -59,6 +64,8 @@ class Contained:
         self.pid = 0
         self.cpu_s = [0.0, 0.0]
         self.max_rss_bytes = 0
+        self.memory_peak_bytes = 0
+        self._group: Group | None = None
         self._folder = folder
         self._spec = spec
         self._config = plan["config"]
@@ -135,8 +142,9 @@ class Contained:
             return START_FAILED_CODE, None, ("START_FAILED", reason)
         verdict = None
         if state.get("OOMKilled") and code != 0:
-            limit = self._config["HostConfig"].get("Memory") or 0
-            verdict = ("OUT_OF_MEMORY", f"it used all of its {limit} bytes of memory")
+            limit = self._memory_limit() or 0
+            self.memory_peak_bytes = max(self.memory_peak_bytes, limit)
+            verdict = (OUT_OF_MEMORY, memory_message(self.memory_peak_bytes, limit))
         number = code - _SIGNALLED
         if number in _SIGNALS:
             return None, number, verdict
@@ -147,6 +155,28 @@ class Contained:
         if self._is_asked_for:
             with contextlib.suppress(OSError):
                 self._container.remove()
+
+    def processes(self) -> Sequence[int]:
+        """Those in its control group, where that can be seen."""
+        return [] if self._group is None else self._group.members()
+
+    def exceeded(self) -> Excess | None:
+        """Whether the kernel killed something of it for memory: the rest is then ended with it."""
+        group = self._group
+        if group is None or self._pidfd < 0:
+            return None
+        self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_used())
+        excess = memory_excess(group, self._memory_limit(), self.memory_peak_bytes)
+        if excess is not None:
+            self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_peak())
+        return excess
+
+    def remark(self) -> str:
+        """Nothing: how often its group refused something is gone with it."""
+        return ""
+
+    def _memory_limit(self) -> int | None:
+        return self._config["HostConfig"].get("Memory") or None
 
     def _learn(self) -> bool:
         """Ask the engine how it ended; False: ask again."""
@@ -187,6 +217,9 @@ class Contained:
             if not is_over and pid == _pid_of(self._container.inspect()):
                 raise OSError("the engine's processes are not to be seen from here")
         self.pid, self._pidfd = pid, pidfd
+        # of a first process that has just ended the number may be another's by now
+        group = group_of_process(pid) if pid else None
+        self._group = None if _has_ended(pidfd) else group
         self._tell_keeper()
 
     def _make_pipe(self) -> str:

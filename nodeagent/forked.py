@@ -14,35 +14,50 @@ import signal
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
 from nodeagent import namespaces
+from nodeagent.cgroups import PIDS, Group, join
+from nodeagent.watch import memory_excess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
     from typing import NoReturn
 
     from nodeagent.shim import Outcome
+    from nodeagent.watch import Excess
 
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ORDERS = (signal.SIGTERM, signal.SIGINT)
 START_FAILED_CODE = 127
+_MOST_HALTS = 50
 _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 """A program must not inherit which signals this interpreter, or the agent's shell, ignores."""
 
 
 class Forked:
-    """`shim.Program` as a child of this process with all its descendants."""
+    """`shim.Program` as a child of this process with all its descendants.
+
+    With a control group of its own, what is in that belongs to it too, whatever it detached itself from.
+    """
 
     def __init__(self, folder: str, spec: dict) -> None:  # type: ignore[type-arg]
         self.pid = 0
         self.cpu_s = [0.0, 0.0]
         self.max_rss_bytes = 0
+        self.memory_peak_bytes = 0
         self._folder = folder
         self._spec = spec
         self._has_first_process = bool(spec["namespace"])
         self._status: int | None = None
         self._report = -1
+        wanted = spec.get("group")
+        self._group = None if wanted is None else Group(wanted["base"], wanted["name"])
+        self._is_bounded = self._group is not None and PIDS in self._group.controllers
+        self._is_gone = False
+        self._refused_forks = 0
 
     def start(self) -> None:
         """Fork the program. Raises OSError."""
+        doors = self._make_group()
         output = os.open(
             os.path.join(self._folder, "output"),
             os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC,
@@ -56,10 +71,10 @@ class Forked:
                     with_pid=isolation["pid"], account=self._spec.get("account")
                 )
             spec = {**self._spec, "env": {**self._spec["env"], **self._spec["secrets"]}}
-            self.pid = _fork_program(self._folder, spec, output, report)
+            self.pid = _fork_program(self._folder, spec, output, report, doors)
         finally:
-            os.close(output)
-            os.close(report)
+            for descriptor in (output, report, *doors):
+                os.close(descriptor)
 
     def is_running(self) -> bool:
         """Whether the program was started and has not ended."""
@@ -74,13 +89,64 @@ class Forked:
         """SIGKILL to everything; what was forked meanwhile may be left."""
         if self.pid and self._status is None:
             self._signal(signal.SIGKILL)
-        for pid in _descendants(os.getpid()):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
+        if not self._is_bounded:
+            _halt_descendants()
+        if self._group is not None:
+            self._group.kill()
+        _signal_all(_descendants(os.getpid()), signal.SIGKILL)
 
     def is_gone(self) -> bool:
-        """Whether no process of it is left."""
-        return self._reap()
+        """Whether no process of it is left; with the last one its group goes."""
+        if not self._is_gone:
+            self._is_gone = self._reap() and not (self._group and self._group.members())
+            if self._is_gone and self._group is not None:
+                self._measure(self._group)
+                self._refused_forks = self._group.refused_forks()
+                self._group.remove()
+        return self._is_gone
+
+    def processes(self) -> list[int]:
+        """Those that are there now."""
+        if self._group is not None:
+            return self._group.members()
+        return children_of(os.getpid())
+
+    def exceeded(self) -> Excess | None:
+        """Whether the kernel killed something of it for memory."""
+        group = self._group
+        if group is None or self._is_gone:
+            return None
+        self._measure(group)
+        excess = memory_excess(group, self._spec["group"]["memory_bytes"], self.memory_peak_bytes)
+        if excess is not None:
+            self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_peak())
+        return excess
+
+    def remark(self) -> str:
+        """What its user should know of a bad end that it was not stopped for."""
+        if not self._refused_forks:
+            return ""
+        limit = self._spec["group"]["process_count"]
+        return (
+            f"it asked for more than its {limit} processes, {self._refused_forks} times in vain;"
+            f" try --processes {2 * limit}"
+        )
+
+    def _make_group(self) -> list[int]:
+        """Make the group; the doors through which the child joins it. Raises OSError."""
+        if self._group is None:
+            return []
+        wanted = self._spec["group"]
+        count = wanted["process_count"]
+        if count is not None and self._has_first_process:
+            count += 1
+        self._group.make(
+            memory_bytes=wanted["memory_bytes"], cpus=wanted["cpus"], process_count=count
+        )
+        return self._group.open_doors()
+
+    def _measure(self, group: Group) -> None:
+        self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_used())
 
     def outcome(self) -> Outcome:
         """How it ended; what the child reported outweighs its own end."""
@@ -133,7 +199,13 @@ class Forked:
                 os.killpg(self.pid, number)
 
 
-def _fork_program(folder: str, spec: dict, output: int, report: int) -> int:  # type: ignore[type-arg]
+def _fork_program(
+    folder: str,
+    spec: dict,  # type: ignore[type-arg]
+    output: int,
+    report: int,
+    doors: Sequence[int],
+) -> int:
     """Fork the child that becomes the program or, in namespaces, its pid 1; give its pid."""
     shim = os.getpid()
     child = os.fork()
@@ -145,10 +217,13 @@ def _fork_program(folder: str, spec: dict, output: int, report: int) -> int:  # 
         return child
     try:
         _end_with(shim)
+        join(doors)
         _prepare_streams(output)
         # the agent's own limit is higher than select() can count
         _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
         resource.setrlimit(resource.RLIMIT_NOFILE, (spec["open_files"], most))
+        if spec["namespace"]:
+            _limit_processes(spec)
         if not spec["namespace"]:
             if spec.get("account"):
                 namespaces.drop_privileges(spec.get("account"))
@@ -169,6 +244,56 @@ def _end_with(parent: int) -> None:
     # a parent outside our pid namespace reads as 0
     if os.getppid() not in (parent, 0):
         os._exit(START_FAILED_CODE)
+
+
+def _halt_descendants() -> None:
+    """Stop all of them before any is killed: the place of a killed one would be forked into again."""
+    with _first_in_line():
+        halted: set[int] = set()
+        for _ in range(_MOST_HALTS):
+            found = set(_descendants(os.getpid()))
+            if found <= halted:
+                return
+            _signal_all(found - halted, signal.SIGSTOP)
+            halted = found
+
+
+@contextlib.contextmanager
+def _first_in_line() -> Iterator[None]:
+    """Meanwhile be given a processor before programs, where that is allowed (root).
+
+    Among thousands that fork without end this process would hardly have its turn.
+    """
+    usual = os.sched_param(0)
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_RR, os.sched_param(1))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.sched_setscheduler(0, os.SCHED_OTHER, usual)
+
+
+def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
+
+
+def _limit_processes(spec: dict) -> None:  # type: ignore[type-arg]
+    """Where no group counts its processes, let the kernel count them by user and namespace.
+
+    It does since Linux 5.14, and not for root. Counted with them are the first process and, where it
+    is of the same user, the shim.
+    """
+    count = spec["watch"]["process_count"] if "watch" in spec else None
+    version = tuple(int(part) for part in os.uname().release.split(".")[:2] if part.isdigit())
+    is_root = os.geteuid() == 0 and not spec.get("account")
+    if count is not None and not is_root and version >= (5, 14):
+        _, most = resource.getrlimit(resource.RLIMIT_NPROC)
+        others = 1 if spec.get("account") else 2
+        allowed = count + others if most < 0 else min(count + others, most)
+        resource.setrlimit(resource.RLIMIT_NPROC, (allowed, allowed))
 
 
 def _prepare_streams(output: int) -> None:
@@ -289,4 +414,32 @@ def _descendants(ancestor: int) -> list[int]:
         below = children.get(todo.pop(), [])
         found += below
         todo += below
+    return found
+
+
+def children_of(ancestor: int) -> list[int]:
+    """Every process below `ancestor` by the kernel's own lists, which cost no look at all others.
+
+    Something that forks meanwhile can be missed; for what must be complete there is `_descendants`.
+    """
+    found: list[int] = []
+    todo = [ancestor]
+    while todo:
+        pid = todo.pop()
+        try:
+            threads = os.listdir(f"/proc/{pid}/task")
+        except OSError:
+            continue
+        for thread in threads:
+            try:
+                with open(f"/proc/{pid}/task/{thread}/children", "rb") as file:
+                    below = [int(word) for word in file.read().split()]
+            except FileNotFoundError:
+                if pid == ancestor:
+                    return _descendants(ancestor)  # a kernel without these lists
+                continue
+            except OSError:
+                continue
+            found += below
+            todo += below
     return found

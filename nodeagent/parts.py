@@ -62,6 +62,7 @@ class Machine:
     only_owner: str = ""
     """Why it takes the sessions of its owner alone; empty: of every user."""
     gangs: GangNetwork = field(default_factory=GangNetwork)
+    limits: resources.KeptLimits = field(default_factory=resources.KeptLimits)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

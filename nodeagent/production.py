@@ -21,6 +21,7 @@ import structlog
 from nodeagent.accounts import Accounts, AccountsError, IdRange, range_on_this_machine
 from nodeagent.addresses import reachable_host
 from nodeagent.assignments import used_things
+from nodeagent.cgroups import CPU, MEMORY, PIDS
 from nodeagent.config import Settings, SettingsError
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolders
@@ -37,6 +38,7 @@ from nodeagent.renewal import Renew
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
 from nodeagent.runtimes.launcher import Launcher
+from nodeagent.runtimes.limits import Keeping, LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
 from nsml._install import sdk_digest, write_sdk
 from nsml.client.contexts import is_local
@@ -49,6 +51,11 @@ from nsml.v1 import resources_pb2 as resources
 _ON_THE_WAY = ("", "replicas", "datasets", "environments", "sdk")
 """Folders of the agent that lead to what programs may read, where they see the machine's files."""
 _NOBODYS_WAY = ("bundles", "staging", "trial")
+_KEEPING = {
+    Keeping.NONE: resources.KEEPING_NONE,
+    Keeping.WATCHED: resources.KEEPING_WATCHED,
+    Keeping.GROUP: resources.KEEPING_GROUP,
+}
 _OPTIONS = (
     # A control plane that stopped without a word, or a cut cable, is noticed by pings.
     ("grpc.keepalive_time_ms", 10_000),
@@ -84,13 +91,14 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         probe = _probe(settings, clock, held)
         isolation = await in_thread(lambda: _isolation(settings))
         accounts = await in_thread(lambda: _accounts(settings, isolation))
+        limits = await in_thread(lambda: _limits(settings))
         # only now: programs are given the limit that was found
         _open_as_many_files_as_allowed()
         host = HostProbe(settings.data)
         folders = ReplicaFolders(settings.data / "replicas")
         runtime = ProcessDriver(
             folders,
-            machine=isolation.machine,
+            machine=replace(isolation.machine, limits=limits),
             levels=isolation.levels,
             launcher=Launcher(in_thread),
             clock=clock,
@@ -109,7 +117,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 dial_factory=ChannelMaker(settings, options=_OWN_CONNECTION),
                 runtime=runtime,
                 journal=journal,
-                machine=_machine(settings, host.facts(), isolation),
+                machine=_machine(settings, host.facts(), isolation, limits),
                 probe=probe,
                 load=held.update,
                 meter=NodeMeter(host),
@@ -269,7 +277,30 @@ def _probe(settings: Settings, clock: Clock, held: HeldDevices) -> DeviceProbe:
     return NvmlProbe()
 
 
-def _machine(settings: Settings, facts: HostFacts, isolation: IsolationFacts) -> Machine:
+def _limits(settings: Settings) -> LimitFacts:
+    return probe_limits(
+        settings.data,
+        disk_floor_bytes=settings.disk_floor_bytes,
+        with_groups=settings.control_groups,
+    )
+
+
+def _kept(isolation: Isolation, limits: LimitFacts) -> resources.KeptLimits:
+    """What the node says of its limits; an engine keeps those of containers by groups of its own."""
+    if isolation is Isolation.CONTAINER:
+        memory = cpus = processes = resources.KEEPING_GROUP
+        note = ""
+    else:
+        memory, cpus, processes = (_KEEPING[limits.keeping(one)] for one in (MEMORY, CPU, PIDS))
+        note = limits.reason
+    return resources.KeptLimits(
+        memory=memory, cpus=cpus, processes=processes, disk=resources.KEEPING_WATCHED, note=note
+    )
+
+
+def _machine(
+    settings: Settings, facts: HostFacts, isolation: IsolationFacts, limits: LimitFacts
+) -> Machine:
     return Machine(
         boot_id=facts.boot_id,
         host=settings.host or reachable_host(settings.server, facts.host),
@@ -280,6 +311,7 @@ def _machine(settings: Settings, facts: HostFacts, isolation: IsolationFacts) ->
             cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),
             memory_bytes=settings.memory_bytes or facts.memory_bytes,
         ),
+        limits=_kept(isolation.level, limits),
     )
 
 

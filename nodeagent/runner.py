@@ -60,6 +60,15 @@ class Collection(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defaults:
+    """What a replica may use that asked for nothing; 0: as much as there is. Sizes in bytes."""
+
+    shm_bytes: int = 1 << 30
+    disk_bytes: int = 0
+    process_count: int = 0
+
+
 Collect = Callable[
     [ReplicaId, ReplicaFolder, Uploads, Callable[[bool], None]],
     AbstractAsyncContextManager[Collection],
@@ -93,6 +102,7 @@ class Place:
     clock: Clock
     run: Offload
     run_long: Offload
+    defaults: Defaults = Defaults()
 
 
 @dataclass(slots=True)
@@ -253,7 +263,8 @@ class Runner:
     def _spec(self, draft: Draft, uid: int | None) -> ReplicaSpec:
         spec = self.assignment.spec
         grants = self.place.grants(self.assignment.device_uuids)
-        given = self.assignment.resources
+        given, limits = self.assignment.resources, spec.limits
+        defaults = self.place.defaults
         return ReplicaSpec(
             replica_id=self.replica_id,
             argv=argv_of(spec),
@@ -268,6 +279,9 @@ class Runner:
             isolation=self.place.isolation,
             memory_bytes=given.memory_bytes or None,
             cpus=given.cpu_thousandths / 1000 or None,
+            shm_bytes=limits.shm_bytes or defaults.shm_bytes,
+            disk_bytes=limits.disk_bytes or defaults.disk_bytes or None,
+            process_count=limits.process_count or defaults.process_count or None,
             sdk_folder=self.place.sdk_folder,
             python=draft.python,
             uid=uid,

@@ -12,11 +12,14 @@ Standard library only, single-threaded, started by `shim_command` or forked by t
 - The time limit is kept on the monotonic clock. `lost_after_s` is the silence of `contact`, measured
   as time since its mtime last changed (a stepped wall clock changes nothing; time asleep counts), and
   everything is gone by then: stopping begins `grace_s` earlier.
+- Limits are kept by the kernel, which tells of it (`Program.exceeded`), or by looking (`watch.py`):
+  what is over its limit is killed at once.
 - When the shim is killed, so is the program (PR_SET_PDEATHSIG).
 - Secret variables come as JSON on standard input, where `has_secrets` says that there are any. They go
   into the program's environment and stay nowhere else.
 
-`why` of the exit record: EXITED, STOPPED, TIME_LIMIT, LOST_AFTER, START_FAILED, SHIM_LOST.
+`why` of the exit record: EXITED, STOPPED, TIME_LIMIT, LOST_AFTER, OUT_OF_MEMORY, LIMIT_EXCEEDED,
+START_FAILED, SHIM_LOST.
 """
 
 from __future__ import annotations
@@ -31,10 +34,14 @@ import time
 from nodeagent import namespaces, reserve
 from nodeagent.contained import Contained
 from nodeagent.forked import ORDERS, WATCHED, Forked
+from nodeagent.watch import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from typing import NoReturn, Protocol
+
+    from nodeagent.watch import Excess
 
     Outcome = tuple[int | None, int | None, tuple[str, str] | None]
     """Exit code, signal and, where these do not say it, `why` it ended with a message."""
@@ -44,12 +51,14 @@ if TYPE_CHECKING:
 
         Its end, and every change that the shim should look at, comes as SIGCHLD. `pid` is its first
         process on this machine, 0 before there is one. `cpu_s` is user and system time in seconds;
-        both measures are of what is gone.
+        it and `max_rss_bytes` are of what is gone. `memory_peak_bytes`: the most that was in use at
+        one time; 0 where it is not known.
         """
 
         pid: int
         cpu_s: list[float]
         max_rss_bytes: int
+        memory_peak_bytes: int
 
         def start(self) -> None:
             """Start it, once. Raises OSError."""
@@ -79,9 +88,25 @@ if TYPE_CHECKING:
             """Leave nothing behind; its end is written down."""
             ...
 
+        def processes(self) -> Sequence[int]:
+            """Its processes on this machine, as far as they can be seen."""
+            ...
+
+        def exceeded(self) -> Excess | None:
+            """Which limit something of it was ended for by who keeps its limits, until it is gone."""
+            ...
+
+        def remark(self) -> str:
+            """What its user should know of a bad end beside how it ended; mostly empty."""
+            ...
+
 
 _CONTACT_LOOKS = 20
 """How often `contact` is looked at within `lost_after_s`."""
+
+
+_LOOK_S = 1.0
+"""How often the program is asked whether it was ended for a limit."""
 
 
 def main() -> NoReturn:
@@ -128,6 +153,11 @@ class Shim:
         self._kill_at: float | None = None
         limit = spec["time_limit_s"]
         self._limit_at = None if limit is None else time.monotonic() + limit
+        self._watch = None
+        if "watch" in spec:
+            processes, has_own_shm = self._program.processes, bool(spec.get("namespace"))
+            self._watch = Watch(folder, spec["watch"], processes, has_own_shm=has_own_shm)
+        self._look_at = time.monotonic()
         self._contact_mtime = self._contact_stamp()
         self._contact_changed = _boot_time()
 
@@ -151,17 +181,13 @@ class Shim:
     def supervise(self) -> None:
         """Return when the program has ended, stopped by an order or a limit or by itself."""
         while self._program.is_running():
-            timeout = self._until_next_deadline()
-            received: signal.struct_siginfo | None
-            if timeout is None:
-                received = signal.sigwaitinfo(WATCHED)
-            else:
-                received = signal.sigtimedwait(WATCHED, timeout)
+            received = signal.sigtimedwait(WATCHED, self._until_next_deadline())
             # first of all: an order that comes behind the program's own end is not its cause
             if self._program.is_running():
                 if received is not None and received.si_signo in ORDERS:
                     self._begin_stop("STOPPED", *self._stop_order())
                 self._keep_limits()
+        self._end_if_exceeded(self._program.exceeded())
 
     def end_everything(self) -> None:
         """Kill what the program left behind; return when no process of the replica is alive."""
@@ -195,6 +221,8 @@ class Shim:
         code, number, verdict = self._program.outcome()
         if verdict is not None and self.why == "EXITED":
             self.why, self.message = verdict
+        if self.why == "EXITED" and code != 0:
+            self.message = self._program.remark()
         try:
             output_bytes = os.stat(os.path.join(self.folder, "output")).st_size
         except OSError:
@@ -212,8 +240,14 @@ class Shim:
             "user_s": self._program.cpu_s[0],
             "system_s": self._program.cpu_s[1],
             "max_rss_bytes": self._program.max_rss_bytes,
+            "memory_peak_bytes": self._memory_peak_bytes(),
             "output_bytes": output_bytes,
         }
+
+    def _memory_peak_bytes(self) -> int:
+        """The most that was seen. What ended between two looks used what its largest process did."""
+        watched = self._watch.memory_peak_bytes if self._watch is not None else 0
+        return max(watched, self._program.memory_peak_bytes, self._program.max_rss_bytes)
 
     def _stop_order(self) -> tuple[str, float]:
         """What `stop.json` says; a signal without it (a machine that shuts down) is an order too."""
@@ -233,8 +267,17 @@ class Shim:
                 self._program.terminate()
         self._kill_at = min(self._kill_at, kill_at)
 
+    def _end_if_exceeded(self, excess: Excess | None) -> None:
+        if excess is not None:
+            self._begin_stop(*excess, 0.0)
+
     def _keep_limits(self) -> None:
         now = time.monotonic()
+        if now >= self._look_at:
+            self._end_if_exceeded(self._program.exceeded())
+            self._look_at = now + _LOOK_S
+        if self._watch is not None and now >= self._watch.next_at:
+            self._end_if_exceeded(self._watch.look())
         if self._limit_at is not None and now >= self._limit_at:
             limit = self.spec["time_limit_s"]
             self._limit_at = None
@@ -266,13 +309,16 @@ class Shim:
         except OSError:
             return 0
 
-    def _until_next_deadline(self) -> float | None:
+    def _until_next_deadline(self) -> float:
         now = time.monotonic()
-        waits = [at - now for at in (self._limit_at, self._kill_at) if at is not None]
+        ats = [self._look_at, self._limit_at, self._kill_at]
+        if self._watch is not None:
+            ats.append(self._watch.next_at)
+        waits = [at - now for at in ats if at is not None]
         lost_in = self._lost_in()
         if lost_in is not None:
             waits.append(min(lost_in, self.spec["lost_after_s"] / _CONTACT_LOOKS))
-        return max(min(waits), 0.0) if waits else None
+        return max(min(waits), 0.0)
 
 
 def _take_secrets() -> dict[str, str]:

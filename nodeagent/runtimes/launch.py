@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.runtimes.interface import Isolation
+from nodeagent.runtimes.limits import LimitFacts, disk_watch, shim_limits
 from nodeagent.runtimes.shares import mps_variables, share_variables
 
 if TYPE_CHECKING:
@@ -157,6 +158,7 @@ class Machine:
     with_pid: bool
     open_files: int
     system: Sequence[MountEntry]
+    limits: LimitFacts = field(default_factory=LimitFacts)
 
 
 def this_machine(*, with_pid: bool) -> Machine:
@@ -184,10 +186,8 @@ def shim_spec(spec: ReplicaSpec, folder: ReplicaFolder, machine: Machine) -> dic
         "cwd": cwd,
         "namespace": namespace,
         "account": account_of(spec),
-        "memory_bytes": spec.memory_bytes,
-        "cpus": spec.cpus,
-        "process_count": spec.process_count,
         "open_files": machine.open_files,
+        **shim_limits(spec, machine.limits),
     }
 
 
@@ -200,7 +200,7 @@ def limits_of(spec: ReplicaSpec, machine: Machine) -> dict[str, Any]:
         "time_limit_s": spec.time_limit_s,
         "grace_s": spec.grace_s,
         "lost_after_s": spec.lost_after_s,
-        "disk_bytes": spec.disk_bytes,
+        "watch": disk_watch(spec, machine.limits),
     }
 
 

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import os
+from typing import TYPE_CHECKING, Any, Self
 
+import structlog
+
+from nodeagent.cgroups import Group, names_in, remove_base
+from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import Isolation, StartRefused
 from nodeagent.runtimes.launch import shim_spec
 from nodeagent.runtimes.shims import ShimDriver, refuse_unsound
@@ -16,6 +21,13 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
     from nsml.clock import Clock, Offload
+
+
+_SHM = "/dev/shm"  # noqa: S108 - the machine's, whose size is asked for
+_PLAIN_SHM_BYTES = 1 << 30
+"""What everybody gets who asks for none: no session that sees the machine's is refused for that."""
+
+log = structlog.get_logger()
 
 
 class ProcessDriver(ShimDriver):
@@ -46,10 +58,49 @@ class ProcessDriver(ShimDriver):
         self._machine = machine
         self._levels = levels
 
+    async def __aenter__(self) -> Self:
+        """Open it, and remove what earlier agents left of replicas that have ended."""
+        await super().__aenter__()
+        await self._run(self._sweep)
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        """Let go; with no replica left no control group is left either."""
+        await super().__aexit__(*exception)
+        if self._machine.limits.groups is not None:
+            remove_base(self._machine.limits.groups)
+
     async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
         if spec.isolation not in self._levels:
             raise StartRefused(f"isolation {spec.isolation.value!r} is not available on this node")
+        sees_machines = spec.isolation in {Isolation.NONE, Isolation.USER}
+        if sees_machines and spec.shm_bytes > max(_PLAIN_SHM_BYTES, _shm_size()):
+            raise StartRefused(
+                f"{spec.shm_bytes} bytes of shared memory: without isolation there is the machine's"
+                f" /dev/shm, of {_shm_size()} bytes"
+            )
         refuse_unsound(spec)
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
         return shim_spec(spec, folder, self._machine)
+
+    def _sweep(self) -> None:
+        groups = self._machine.limits.groups
+        if groups is None:
+            return
+        for name in names_in(groups):
+            replica_id = ReplicaId.parse(name)
+            folder = None if replica_id is None else self._folders.of(replica_id)
+            if folder is None or folder.exit.exists() or not folder.path.exists():
+                group = Group(groups, name)
+                group.kill()
+                if not group.remove():
+                    log.warning("group.not_removed", group=name)
+
+
+def _shm_size() -> int:
+    try:
+        space = os.statvfs(_SHM)
+    except OSError:
+        return 0
+    return space.f_blocks * space.f_frsize

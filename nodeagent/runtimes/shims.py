@@ -32,11 +32,13 @@ from nodeagent.runtimes.interface import (
     StartRefused,
 )
 from nodeagent.runtimes.launcher import StartedShim
+from nodeagent.runtimes.limits import group_of
 from nodeagent.runtimes.records import read_claim, read_exit, write_exit, write_stop
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from nodeagent.cgroups import Group
     from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launcher import Launcher
@@ -202,6 +204,8 @@ class ShimDriver(ABC):
         while await self._run(strays.kill):
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if strays.group is not None:
+            await self._run(strays.group.remove)
 
     def _strays(self, replica_id: ReplicaId, folder: ReplicaFolder) -> _Strays:
         now = _ticks_now()  # first: who begins meanwhile is counted below, or is younger
@@ -215,6 +219,7 @@ class ShimDriver(ABC):
             output=os.path.realpath(folder.output),
             uid=uid,
             began_before=now if is_alone else None,
+            group=_group(folder),
         )
 
     async def _facts(self, replica_id: ReplicaId) -> ReplicaFacts:
@@ -330,7 +335,7 @@ def is_alive(claim: ShimClaim, boot_id: str) -> bool:
 class _Strays:
     """What may be left of a replica whose shim is gone: programs that detached themselves.
 
-    They have the mark in their environment, or speak to `output`, and run as `uid` where that is not
+    They are in its control group, where it has one, or have the mark in their environment, or speak to `output`, and run as `uid` where that is not
     the agent's own: who else takes the mark on must not keep the replica from its end. Where the user
     has no other replica here, all that began before this one is alone is theirs, by `uid` alone.
     """
@@ -339,10 +344,13 @@ class _Strays:
     output: str
     uid: int | None
     began_before: int | None
+    group: Group | None
 
     def kill(self) -> bool:
         """Kill them; True when there was something."""
-        found = False
+        found = self.group is not None and bool(self.group.members())
+        if self.group is not None and found:
+            self.group.kill()
         for entry in os.scandir("/proc"):
             if entry.name.isdigit() and self._is_one(entry.path):
                 with contextlib.suppress(OSError):
@@ -390,6 +398,14 @@ def _began(process: str) -> float:
         if fields[0] not in (b"Z", b"X"):
             return int(fields[19])
     return math.inf
+
+
+def _group(folder: ReplicaFolder) -> Group | None:
+    """The control group of a replica, as its shim was told to make it."""
+    try:
+        return group_of(json.loads(folder.spec.read_bytes()))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _has_mark(process: str, mark: bytes) -> bool:

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
     from nsml.v1.nodes_pb2 import DeviceUse, GetClusterResponse, GetNodeResponse, Node
 
 
+_LIMITS = ("memory", "cpus", "processes", "disk")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeDevice:
     """One device with the node that holds it."""
@@ -66,6 +69,18 @@ def _moves(node: Node, now: float) -> str:
 def isolation_word(node: Node) -> str:
     """How the node separates sessions."""
     return enum_word(resources_pb2.Isolation, node.isolation, "ISOLATION_")
+
+
+def limits_word(node: Node) -> str:
+    """How the node keeps memory, cpus and processes: `group`, or what is watched or not kept."""
+    ways = {name: _way(getattr(node.limits, name)) for name in ("memory", "cpus", "processes")}
+    if len(set(ways.values())) == 1:
+        return ways["memory"]
+    return ", ".join(f"{name} {way}" for name, way in ways.items())
+
+
+def _way(keeping: int) -> str:
+    return "-" if not keeping else enum_word(resources_pb2.Keeping, keeping, "KEEPING_")
 
 
 def is_simulated(node: Node) -> bool:
@@ -138,6 +153,7 @@ COLUMNS: tuple[Column[Node], ...] = (
     Column(
         key="isolation", title="Isolation", cell=lambda n, _: isolation_word(n), is_optional=True
     ),
+    Column(key="limits", title="Limits", cell=lambda n, _: limits_word(n), is_wide=True),
     Column(key="note", title="Note", cell=_whole_note, shrinks_to=12),
     Column(key="pod", title="Pod", cell=lambda n, _: n.pod or "-", is_wide=True),
     Column(key="host", title="Host", cell=lambda n, _: n.host, is_wide=True),
@@ -294,6 +310,10 @@ def record(node: Node) -> dict[str, Any]:
         "drain": _drain_record(node) if node.HasField("drain") else None,
         "fence": _fence_record(node) if node.HasField("fence") else None,
         "hold": _hold_record(node) if node.HasField("hold") else None,
+        "limits": {
+            **{name: _way(getattr(node.limits, name)) for name in _LIMITS},
+            "note": node.limits.note or None,
+        },
         "simulated": is_simulated(node),
         "devices": [device_record(NodeDevice(node=node, use=use)) for use in node.devices],
     }

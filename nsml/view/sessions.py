@@ -273,6 +273,11 @@ def record(session: Session) -> dict[str, Any]:
         "image": spec.image or None,
         "time_limit_s": _seconds(spec, "time_limit"),
         "retry_count": spec.retry_count,
+        "limits": {
+            "shm_bytes": spec.limits.shm_bytes or None,
+            "disk_bytes": spec.limits.disk_bytes or None,
+            "processes": spec.limits.process_count or None,
+        },
         "attempt": session.attempt,
         "replicas": [
             {
@@ -335,6 +340,13 @@ def repeat_words(session: Session) -> list[str]:
     words += ["-g", thousandths(spec.resources.gpu_thousandths)]
     if spec.replica_count > 1:
         words += ["--nodes", str(spec.replica_count)]
+    limits = spec.limits
+    for flag, limit in (
+        ("--shm-size", limits.shm_bytes),
+        ("--disk", limits.disk_bytes),
+        ("--processes", limits.process_count),
+    ):
+        words += [flag, str(limit)] if limit else []
     for key, value in sorted(spec.environment.items()):
         # What is hidden from whoever looks comes from where they run it.
         words += ["--env", key if value == HIDDEN else f"{key}={value}"]

@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -45,6 +45,7 @@ from nodeagent.runtimes.interface import (
 from nodeagent.runtimes.isolation import probe_isolation
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher, StartedShim, start_directly
+from nodeagent.runtimes.limits import LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
 from nsml.clock import SystemClock, in_thread
@@ -129,6 +130,7 @@ class Bench:
     lose_shim: Callable[[ReplicaId], None]
     account: int | None = None
     """Whom programs run as; None: who runs the tests."""
+    limits: LimitFacts = field(default_factory=LimitFacts)
 
     def spec(self, program: Program | None = None, **more: Any) -> ReplicaSpec:
         more.setdefault("replica_id", ReplicaId(session_id=SESSION, attempt=1, rank=0))
@@ -187,7 +189,10 @@ def process_bench(
     *,
     account: int | None = None,
     zygote: bool,
+    groups: bool = True,
+    floor: int = 0,
 ) -> Bench:
+    """`groups`: limits are kept by control groups where those work, else by looking."""
     if account is not None and os.geteuid():
         pytest.skip("users get ids of their own where the agent is root, and the tests are not")
     if isolation not in (facts.levels if account is None else facts.with_accounts):
@@ -197,22 +202,27 @@ def process_bench(
     if isolation is Isolation.USER:
         for folder in (folders.path, folders.path.parent):
             folder.chmod(0o711)
+    limits = probe_limits(tmp_path, disk_floor_bytes=floor, with_groups=groups)
 
     def driver() -> RuntimeDriver:
-        return process_driver(folders, facts, zygote=zygote)
+        return process_driver(folders, facts, limits, zygote=zygote)
 
     def touch(replica_id: ReplicaId) -> None:
         folders.of(replica_id).touch_contact()
 
-    return Bench(folders, isolation, driver, touch, partial(lose_shim, folders), account)
+    return Bench(folders, isolation, driver, touch, partial(lose_shim, folders), account, limits)
 
 
 def process_driver(
-    folders: ReplicaFolders, facts: IsolationFacts, *, zygote: bool
+    folders: ReplicaFolders,
+    facts: IsolationFacts,
+    limits: LimitFacts | None = None,
+    *,
+    zygote: bool,
 ) -> RuntimeDriver:
     return ProcessDriver(
         folders,
-        machine=facts.machine,
+        machine=replace(facts.machine, limits=limits or LimitFacts()),
         levels=facts.levels,
         launcher=Launcher(in_thread, with_zygote=zygote),
         clock=SystemClock(),
@@ -292,8 +302,13 @@ PROCESS_BENCHES = ["namespace", "own uid", "user", "shared pids", "none"]
 
 
 @asynccontextmanager
-async def bench_named(name: str, tmp_path: Path, facts: IsolationFacts) -> AsyncIterator[Bench]:
-    """`namespace` runs programs as who runs the tests, `own uid` in a root of their own, too."""
+async def bench_named(
+    name: str, tmp_path: Path, facts: IsolationFacts, *, groups: bool | None = None
+) -> AsyncIterator[Bench]:
+    """`namespace` runs programs as who runs the tests, `own uid` in a root of their own, too.
+
+    `groups`: whether control groups keep limits; None: where they work, in some of them.
+    """
     if name == "docker":
         made = docker_bench(tmp_path, facts)
     else:
@@ -302,7 +317,11 @@ async def bench_named(name: str, tmp_path: Path, facts: IsolationFacts) -> Async
         if name == "shared pids":  # as where the kernel refuses a /proc of one's own
             facts = replace(facts, machine=this_machine(with_pid=False))
         account = ACCOUNT if name in ("own uid", "user") else None
-        made = process_bench(tmp_path, facts, level, account=account, zygote=name != "direct")
+        if groups is None:
+            groups = name not in ("shared pids", "direct")
+        made = process_bench(
+            tmp_path, facts, level, account=account, zygote=name != "direct", groups=groups
+        )
     yield made
     await end_all(made)
     if name == "docker":

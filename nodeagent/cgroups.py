@@ -1,0 +1,457 @@
+"""Control groups of the kernel: one for each replica, below one for the agent's data folder.
+
+Standard library only: the agent finds out with `find_base` what works here, shims make the groups. Both
+versions are served, each with the controllers that it has here:
+
+```
+version 1    /sys/fs/cgroup/CONTROLLER/<the agent's own>/nsml-DIGEST/REPLICA    one hierarchy each
+version 2    /sys/fs/cgroup/<delegated>/nsml-DIGEST/REPLICA                     one for all
+```
+
+Version 2 lets no group have both processes and controllers for those below it. An agent that is alone in
+a group that was given to it (systemd: `Delegate=yes`) therefore moves into a group `agent` inside; one
+that is root uses the top of the hierarchy, where that rule does not hold.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import signal
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+    from typing import TypedDict
+
+    class Base(TypedDict):
+        """Where the groups of replicas are made: a folder for each controller that works."""
+
+        version: int
+        folders: dict[str, str]
+
+
+MEMORY, PIDS, CPU = "memory", "pids", "cpu"
+CONTROLLERS = (MEMORY, PIDS, CPU)
+
+_LEAF = "agent"
+_TRIAL = "trial"
+_LONGEST_REMOVAL_S = 2.0
+_PERIOD_US = 100_000
+_LONGEST_PERIOD_US = 1_000_000
+_LEAST_QUOTA_US = 1_000
+"""The kernel takes no less."""
+_NEAR_BYTES = 1 << 20
+_FOR_ALL = 1 << 62
+"""Of files that say "no limit" with a huge number."""
+
+
+class Group:
+    """The group of one replica. What is said of it is 0, none or empty where it is not there.
+
+    Its members are processes of this machine. Numbers of version 1 and 2 are the same things.
+    """
+
+    def __init__(self, base: Base, name: str) -> None:
+        self._version = base["version"]
+        self._of = {
+            controller: os.path.join(folder, name) for controller, folder in base["folders"].items()
+        }
+        self._folders = list(dict.fromkeys(self._of.values()))
+
+    @property
+    def controllers(self) -> frozenset[str]:
+        """What it can limit."""
+        return frozenset(self._of)
+
+    def make(
+        self, *, memory_bytes: int | None, cpus: float | None, process_count: int | None
+    ) -> None:
+        """Make it with these limits, None for none; those that it has no controller for are not its own.
+
+        Raises OSError whose text says which limit could not be set.
+        """
+        for folder in self._folders:
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(folder, 0o755)
+        if memory_bytes is not None and MEMORY in self._of:
+            self._limit_memory(memory_bytes)
+        if process_count is not None and PIDS in self._of:
+            self._set(PIDS, "pids.max", str(process_count))
+        if cpus is not None and CPU in self._of:
+            self._limit_cpus(cpus)
+
+    def open_doors(self) -> list[int]:
+        """Descriptors through which a process joins, with `join`. Raises OSError.
+
+        They are opened with the rights of now: who joins through them may have none.
+        """
+        return [
+            os.open(os.path.join(folder, "cgroup.procs"), os.O_WRONLY | os.O_CLOEXEC)
+            for folder in self._folders
+        ]
+
+    def members(self) -> list[int]:
+        """The processes in it."""
+        found: set[int] = set()
+        for folder in self._folders:
+            found.update(int(word) for word in _words(folder, "cgroup.procs"))
+        return sorted(found - {0})
+
+    def kill(self) -> None:
+        """SIGKILL to every process in it; what was forked meanwhile may be left."""
+        for folder in self._folders:
+            # with room for none there is no race against one that forks all the time
+            _try_write(folder, "pids.max", "0")
+            _try_write(folder, "cgroup.kill", "1")
+        for pid in self.members():
+            with contextlib.suppress(OSError):
+                os.kill(pid, signal.SIGKILL)
+
+    def remove(self) -> bool:
+        """Remove it, once it is empty; False when it was not, or may not be."""
+        deadline = time.monotonic() + _LONGEST_REMOVAL_S
+        for folder in self._folders:
+            while not _is_removed(folder):
+                # the kernel lets go of the last process a moment after everybody sees it gone
+                if time.monotonic() >= deadline or self.members():
+                    return False
+                time.sleep(0.002)
+        return True
+
+    def kills_for_memory(self) -> int:
+        """How many of its processes the kernel killed because memory was used up."""
+        if MEMORY not in self._of:
+            return 0
+        name = "memory.oom_control" if self._version == 1 else "memory.events"
+        return _keyed(self._of[MEMORY], name).get("oom_kill", 0)
+
+    def has_met_its_memory(self, limit: int) -> bool:
+        """Whether memory was used up by its own limit, of so many bytes, and not by the machine's."""
+        if MEMORY not in self._of:
+            return False
+        # version 2 counts that; of version 1 not every kernel does, but it holds the peak
+        if self._version != 1 and _keyed(self._of[MEMORY], "memory.events").get("oom", 0):
+            return True
+        return limit - self.memory_peak() < max(limit // 50, _NEAR_BYTES)
+
+    def memory_peak(self) -> int:
+        """The most memory that it used at one time, bytes; the kernel's cache of its files counts."""
+        if MEMORY not in self._of:
+            return 0
+        name = "memory.max_usage_in_bytes" if self._version == 1 else "memory.peak"
+        return _number(self._of[MEMORY], name)
+
+    def memory_used(self) -> int:
+        """What its processes use now and cannot be taken back, bytes: no cache of files."""
+        if MEMORY not in self._of:
+            return 0
+        parts = _keyed(self._of[MEMORY], "memory.stat")
+        if self._version == 1:
+            return parts.get("total_rss", 0) + parts.get("total_shmem", 0)
+        return parts.get("anon", 0) + parts.get("shmem", 0)
+
+    def refused_forks(self) -> int:
+        """How many processes and threads it was refused."""
+        if PIDS not in self._of:
+            return 0
+        return _keyed(self._of[PIDS], "pids.events").get("max", 0)
+
+    def _limit_memory(self, limit: int) -> None:
+        if self._version == 1:
+            _try_write(self._of[MEMORY], "memory.use_hierarchy", "1")
+            self._set(MEMORY, "memory.limit_in_bytes", str(limit))
+            # swap would be more of the same; not every kernel counts it
+            _try_write(self._of[MEMORY], "memory.memsw.limit_in_bytes", str(limit))
+        else:
+            self._set(MEMORY, "memory.max", str(limit))
+            _try_write(self._of[MEMORY], "memory.swap.max", "0")
+            _try_write(self._of[MEMORY], "memory.oom.group", "1")
+
+    def _limit_cpus(self, cpus: float) -> None:
+        period = _PERIOD_US if cpus * _PERIOD_US >= _LEAST_QUOTA_US else _LONGEST_PERIOD_US
+        quota = max(round(cpus * period), _LEAST_QUOTA_US)
+        try:
+            if self._version == 1:
+                self._set(CPU, "cpu.cfs_period_us", str(period))
+                self._set(CPU, "cpu.cfs_quota_us", str(quota))
+            else:
+                self._set(CPU, "cpu.max", f"{quota} {period}")
+        except OSError as error:
+            # version 1 refuses more than a group above has: that one keeps it, more strictly
+            if error.errno != errno.EINVAL or self._version != 1:
+                raise
+
+    def _set(self, controller: str, name: str, value: str) -> None:
+        try:
+            _write(self._of[controller], name, value)
+        except OSError as error:
+            place = f"{name} of its control group"
+            raise OSError(error.errno, f"{place}: {os.strerror(error.errno or 0)}") from error
+
+
+def join(doors: Iterable[int]) -> None:
+    """Put the calling process into the groups of these doors. Raises OSError."""
+    for door in doors:
+        os.write(door, b"0")
+
+
+def group_of_process(pid: int, *, root: str = "/sys/fs/cgroup") -> Group | None:
+    """The group that a process is in, made by somebody else: an engine. None where none can be seen."""
+    proc = f"/proc/{pid}"
+    own = _own_groups(proc)
+    places: dict[str, str | None] = {}
+    for controller in CONTROLLERS:
+        mount = _mount_of("/proc/self", root, "cgroup", controller)
+        if mount is not None and controller in own:
+            places[controller] = _found(mount, own[controller])
+    mount = _mount_of("/proc/self", root, "cgroup2", "")
+    is_first = bool(places)
+    if not is_first and mount is not None and "" in own and own[""] != "/":
+        place = _found(mount, own[""])
+        passed = _words(place, "cgroup.controllers") if place else []
+        places = {one: place for one in CONTROLLERS if one in passed}
+    folders = {controller: place for controller, place in places.items() if place}
+    names = {os.path.basename(folder) for folder in folders.values()}
+    if len(names) != 1:
+        return None  # not one of its own in each hierarchy
+    above = {controller: os.path.dirname(folder) for controller, folder in folders.items()}
+    return Group({"version": 1 if is_first else 2, "folders": above}, names.pop())
+
+
+def find_base(
+    name: str, start: Callable[[], int], *, root: str = "/sys/fs/cgroup", proc: str = "/proc/self"
+) -> tuple[Base | None, str]:
+    """Where replicas' groups can be made, tried for real, and why not, or not for every controller.
+
+    `name` is that of the agent's own folder of groups; `start` starts a process for the trial, which
+    ends when it is killed, and gives its pid. `root` is where hierarchies are mounted.
+    """
+    reasons: list[str] = []
+    bases: list[Base] = []
+    for make in (_first_version_base, _second_version_base):
+        try:
+            base = make(name, root, proc)
+        except OSError as error:
+            reasons.append(str(error))
+            continue
+        if base["folders"]:
+            bases.append(base)
+    # machines that have both keep the controllers in one of them
+    for base in bases:
+        working = _tried(base, start, reasons)
+        if working["folders"]:
+            missing = [one for one in CONTROLLERS if one not in working["folders"]]
+            return working, "; ".join(reasons) if missing else ""
+    return None, "; ".join(dict.fromkeys(reasons)) or "no control groups are mounted"
+
+
+def names_in(base: Base) -> list[str]:
+    """The groups that are there, those of dead agents included."""
+    found: dict[str, None] = {}
+    for folder in base["folders"].values():
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            found.update((one.name, None) for one in entries if one.is_dir(follow_symlinks=False))
+    return sorted(found)
+
+
+def remove_base(base: Base) -> None:
+    """Remove the agent's own folder of groups, if no group is left in it."""
+    for folder in set(base["folders"].values()):
+        _is_removed(folder)
+
+
+def _tried(base: Base, start: Callable[[], int], reasons: list[str]) -> Base:
+    """What of `base` really works: a process is put into a group with limits, found, and killed."""
+    working: dict[str, str] = {}
+    for controller, folder in base["folders"].items():
+        one: Base = {"version": base["version"], "folders": {controller: folder}}
+        group = Group(one, _TRIAL)
+        try:
+            _try_group(group, start)
+            working[controller] = folder
+        except OSError as error:
+            reasons.append(f"{controller}: {error}")
+        finally:
+            group.kill()
+            group.remove()
+    return {"version": base["version"], "folders": working}
+
+
+def _try_group(group: Group, start: Callable[[], int]) -> None:
+    group.make(memory_bytes=1 << 26, cpus=0.5, process_count=16)
+    doors = group.open_doors()
+    pid = start()
+    try:
+        for door in doors:
+            os.write(door, str(pid).encode())
+        if pid not in group.members():
+            raise OSError(errno.ESRCH, "a process that joined is not in it")
+    finally:
+        for door in doors:
+            os.close(door)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(pid, 0)
+
+
+def _first_version_base(name: str, root: str, proc: str) -> Base:
+    """A folder of ours in the agent's own group of each hierarchy of version 1."""
+    own = _own_groups(proc)
+    folders: dict[str, str] = {}
+    reasons: list[str] = []
+    for controller in CONTROLLERS:
+        mount = _mount_of(proc, root, "cgroup", controller)
+        if mount is None or controller not in own:
+            continue
+        folder = os.path.join(_inside(mount, own[controller]), name)
+        try:
+            os.makedirs(folder, 0o755, exist_ok=True)
+        except OSError as error:
+            reasons.append(f"{controller}: {error.strerror}")
+            continue
+        folders[controller] = folder
+    if not folders and reasons:
+        raise OSError("; ".join(reasons))
+    return {"version": 1, "folders": folders}
+
+
+def _second_version_base(name: str, root: str, proc: str) -> Base:
+    """A folder of ours where controllers may be passed on in the hierarchy of version 2."""
+    mount = _mount_of(proc, root, "cgroup2", "")
+    own = _own_groups(proc).get("")
+    if mount is None or own is None:
+        return {"version": 2, "folders": {}}
+    place = _inside(mount, own)
+    top = mount[1]
+    if os.path.basename(place) == _LEAF:
+        place = os.path.dirname(place)
+    places = [place, top] if os.geteuid() == 0 and place != top else [place]
+    reasons = []
+    for one in places:
+        try:
+            return _delegated(one, name)
+        except OSError as error:
+            reasons.append(f"{one}: {error.strerror or error}")
+    raise OSError("; ".join(reasons))
+
+
+def _delegated(place: str, name: str) -> Base:
+    """Pass controllers on to the groups below `place/name`. Raises OSError."""
+    wanted = [one for one in CONTROLLERS if one in _words(place, "cgroup.controllers")]
+    if not wanted:
+        return {"version": 2, "folders": {}}
+    if set(wanted) - set(_words(place, "cgroup.subtree_control")):
+        if os.path.exists(os.path.join(place, "cgroup.type")):
+            _empty(place)
+        _pass_on(place, wanted)
+    folder = os.path.join(place, name)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(folder, 0o755)
+    _pass_on(folder, wanted)
+    passed = _words(folder, "cgroup.subtree_control")
+    return {"version": 2, "folders": {one: folder for one in wanted if one in passed}}
+
+
+def _empty(place: str) -> None:
+    """Move this process, the only one in `place`, into a group inside. Raises OSError."""
+    me = str(os.getpid())
+    others = set(_words(place, "cgroup.procs")) - {me}
+    if others:
+        raise OSError(errno.EBUSY, "other processes are in the agent's control group")
+    leaf = os.path.join(place, _LEAF)
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(leaf, 0o755)
+    _write(leaf, "cgroup.procs", me)
+
+
+def _pass_on(folder: str, controllers: Iterable[str]) -> None:
+    """One by one: a machine may refuse one of them."""
+    for controller in controllers:
+        _try_write(folder, "cgroup.subtree_control", f"+{controller}")
+
+
+def _own_groups(proc: str) -> dict[str, str]:
+    """The group of a process in the hierarchy of each controller; version 2's under ""."""
+    own: dict[str, str] = {}
+    for line in _lines(f"{proc}/cgroup"):
+        _, controllers, path = line.split(":", 2)
+        own.update(dict.fromkeys(controllers.split(","), path))
+    return own
+
+
+def _mount_of(proc: str, root: str, kind: str, option: str) -> tuple[str, str] | None:
+    """What part of a hierarchy is mounted, and where: that of `option`, where it is not empty."""
+    for line in _lines(f"{proc}/mountinfo"):
+        mount, _, rest = line.partition(" - ")
+        filesystem, _, options = rest.split(" ", 2)
+        part, point = mount.split(" ")[3:5]
+        if filesystem != kind or not (point == root or point.startswith(root + "/")):
+            continue
+        if not option or option in options.split(","):
+            return part, point
+    return None
+
+
+def _inside(mount: tuple[str, str], path: str) -> str:
+    """Where the group `path` of a hierarchy is found; the mount's top where it is outside of that."""
+    return _found(mount, path) or mount[1]
+
+
+def _found(mount: tuple[str, str], path: str) -> str | None:
+    """Where the group `path` of a hierarchy is; None where it cannot be seen from here."""
+    part, point = mount
+    if part != "/" and (path == part or path.startswith(part + "/")):
+        path = path[len(part) :]
+    place = os.path.join(point, path.lstrip("/")).rstrip("/")
+    return place if ".." not in path and os.path.isdir(place) else None
+
+
+def _is_removed(folder: str) -> bool:
+    try:
+        os.rmdir(folder)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        with open(path, encoding="utf-8", errors="surrogateescape") as file:
+            return file.read().splitlines()
+    except OSError:
+        return []
+
+
+def _words(folder: str, name: str) -> list[str]:
+    return " ".join(_lines(os.path.join(folder, name))).split()
+
+
+def _number(folder: str, name: str) -> int:
+    words = _words(folder, name)
+    return int(words[0]) if words and words[0].isdigit() and int(words[0]) < _FOR_ALL else 0
+
+
+def _keyed(folder: str, name: str) -> dict[str, int]:
+    """A file with a word and a number in each line."""
+    pairs = (line.split() for line in _lines(os.path.join(folder, name)))
+    return {pair[0]: int(pair[1]) for pair in pairs if len(pair) == 2 and pair[1].isdigit()}
+
+
+def _write(folder: str, name: str, value: str) -> None:
+    # never O_CREAT: what the kernel does not offer is not made
+    descriptor = os.open(os.path.join(folder, name), os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.write(descriptor, value.encode())
+    finally:
+        os.close(descriptor)
+
+
+def _try_write(folder: str, name: str, value: str) -> None:
+    with contextlib.suppress(OSError):
+        _write(folder, name, value)

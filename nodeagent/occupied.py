@@ -1,0 +1,109 @@
+"""How much disk a replica occupies, measured a little at a time.
+
+Standard library only: it runs in the shim, which has signals and deadlines to keep while a program may
+have made millions of files. Nothing that user code made is followed or trusted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import stat
+import time
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_BLOCK = 512
+MOST_PENDING = 500_000
+"""Folders that a walk remembers to go to: some 50 MB of names."""
+
+Node = tuple["Node | None", str]
+"""A folder as its parent and its name: the path of one that lies deep costs no more."""
+
+
+class Measurement:
+    """One walk over `folders` and `files` of the folder `place`; `advance` until it is `done`.
+
+    `occupied_bytes` is what was found so far: blocks that are taken, so that holes do not count; a file
+    with several names is spread over them. `has_too_many` folders when some were left out.
+    """
+
+    def __init__(self, place: str, folders: Sequence[str], files: Sequence[str]) -> None:
+        self.occupied_bytes = 0
+        self.done = False
+        self.has_too_many = False
+        self._place = place
+        self._steps = self._walk(folders, files)
+
+    def advance(self, seconds: float) -> None:
+        """Go on for so long, or to the end."""
+        until = time.monotonic() + seconds
+        for _ in self._steps:
+            if time.monotonic() >= until:
+                return
+        self.done = True
+
+    def _walk(self, folders: Sequence[str], files: Sequence[str]) -> Iterator[None]:
+        for name in files:
+            with contextlib.suppress(OSError):
+                path = os.path.join(self._place, name)
+                self._count(os.stat(path, follow_symlinks=False))
+        pending: list[Node] = [(None, name) for name in folders]
+        while pending:
+            node = pending.pop()
+            # what changed meanwhile, or may not be read, is passed over
+            with contextlib.suppress(OSError), _opened(self._place, node) as folder:
+                self._count(os.fstat(folder))
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        yield
+                        if not entry.is_dir(follow_symlinks=False):
+                            self._count(entry.stat(follow_symlinks=False))
+                        elif len(pending) < MOST_PENDING:
+                            pending.append((node, entry.name))
+                        else:
+                            self.has_too_many = True
+            yield
+
+    def _count(self, found: os.stat_result) -> None:
+        links = 1 if stat.S_ISDIR(found.st_mode) else max(found.st_nlink, 1)
+        self.occupied_bytes += found.st_blocks * _BLOCK // links
+
+
+@contextlib.contextmanager
+def _opened(place: str, node: Node) -> Iterator[int]:
+    """A descriptor of a folder, reached name by name and through no link. Raises OSError."""
+    names = []
+    at: Node | None = node
+    while at is not None:
+        at, name = at
+        names.append(name)
+    here = os.open(place, _FOLDER)
+    try:
+        while names:
+            below = os.open(names.pop(), _FOLDER, dir_fd=here)
+            os.close(here)
+            here = below
+        yield here
+    finally:
+        os.close(here)
+
+
+def unlinked_bytes(pids: Iterable[int]) -> int:
+    """What these processes hold open on disks without a name: it is freed when they end."""
+    seen: set[tuple[int, int]] = set()
+    total = 0
+    for pid in pids:
+        folder = f"/proc/{pid}/fd"
+        with contextlib.suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                with contextlib.suppress(OSError):
+                    found = os.stat(entry.path)
+                    key = (found.st_dev, found.st_ino)
+                    if stat.S_ISREG(found.st_mode) and not found.st_nlink and key not in seen:
+                        seen.add(key)
+                        total += found.st_blocks * _BLOCK
+    return total

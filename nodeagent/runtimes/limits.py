@@ -1,0 +1,113 @@
+"""How this machine keeps the limits of its replicas: found out once, and what each start needs of it."""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+import shutil
+import subprocess
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from nodeagent import cgroups
+from nodeagent.cgroups import CPU, MEMORY, PIDS, Group
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from nodeagent.cgroups import Base
+    from nodeagent.runtimes.interface import ReplicaSpec
+    from nodeagent.watch import Watched
+
+_FLOOR_SHARE = 0.02
+_MOST_FLOOR_BYTES = 2 << 30
+
+
+class Keeping(enum.StrEnum):
+    """How a limit is kept; see nsml.v1.Keeping."""
+
+    NONE = "none"
+    WATCHED = "watched"
+    GROUP = "group"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LimitFacts:
+    """What was found: where replicas get control groups (None: nowhere), and why not or not all.
+
+    `disk_floor_bytes` is the room that replicas leave free on the disk of the data folder.
+    """
+
+    groups: Base | None = None
+    reason: str = ""
+    disk_floor_bytes: int = 0
+
+    def keeping(self, controller: str) -> Keeping:
+        """How the limit of a controller is kept. What no group keeps, shims watch."""
+        if self.groups is not None and controller in self.groups["folders"]:
+            return Keeping.GROUP
+        return Keeping.WATCHED
+
+
+def probe_limits(data: Path, *, disk_floor_bytes: int | None, with_groups: bool) -> LimitFacts:
+    """Try for real what works for the agent of the data folder; blocks for some milliseconds.
+
+    `disk_floor_bytes` None: a share of the disk. Without `with_groups` nothing is tried.
+    """
+    floor = disk_floor_bytes
+    if floor is None:
+        floor = min(int(shutil.disk_usage(data).total * _FLOOR_SHARE), _MOST_FLOOR_BYTES)
+    if not with_groups:
+        return LimitFacts(reason="switched off by the agent's settings", disk_floor_bytes=floor)
+    name = "nsml-" + hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
+    groups, reason = cgroups.find_base(name, _start_idle)
+    return LimitFacts(groups=groups, reason=reason, disk_floor_bytes=floor)
+
+
+def shim_limits(spec: ReplicaSpec, facts: LimitFacts) -> dict[str, Any]:
+    """The parts `group` and `watch` of `spec.json` for a program that the shim forks."""
+    by_group = {MEMORY: spec.memory_bytes, CPU: spec.cpus, PIDS: spec.process_count}
+    watched: dict[str, Any] = dict.fromkeys(by_group)
+    for controller, limit in list(by_group.items()):
+        if facts.keeping(controller) is not Keeping.GROUP:
+            watched[controller], by_group[controller] = limit, None
+    group = None
+    if facts.groups is not None:
+        group = {
+            "base": facts.groups,
+            "name": str(spec.replica_id),
+            "memory_bytes": by_group[MEMORY],
+            "cpus": by_group[CPU],
+            "process_count": by_group[PIDS],
+        }
+    watch = {
+        **disk_watch(spec, facts),
+        "memory_bytes": watched[MEMORY],
+        "cpus": watched[CPU],
+        "process_count": watched[PIDS],
+    }
+    return {"group": group, "watch": watch}
+
+
+def disk_watch(spec: ReplicaSpec, facts: LimitFacts) -> Watched:
+    """The part `watch` of `spec.json` where an engine keeps all but the disk."""
+    return {
+        "memory_bytes": None,
+        "cpus": None,
+        "process_count": None,
+        "disk_bytes": spec.disk_bytes,
+        "disk_floor_bytes": facts.disk_floor_bytes,
+    }
+
+
+def group_of(content: Mapping[str, Any]) -> Group | None:
+    """The control group that a `spec.json` names, which may be gone; None where it names none."""
+    wanted = content.get("group")
+    return None if wanted is None else Group(wanted["base"], wanted["name"])
+
+
+def _start_idle() -> int:
+    idle = subprocess.Popen(["sleep", "60"], start_new_session=True)
+    idle.returncode = 0  # whoever asked for it waits for its end
+    return idle.pid

@@ -1,0 +1,345 @@
+"""What a shim keeps by looking: limits that no control group keeps, and the disk, which none can.
+
+Standard library only: it runs in the shim. A look costs a fraction of a millisecond for a few processes;
+looks come once a second, sooner where a limit is near at the pace seen, and never take a tenth of the
+shim's time. What is over its limit is ended at once: what it has would only grow.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+
+from nodeagent.occupied import MOST_PENDING, Measurement, unlinked_bytes
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterable, Sequence
+    from typing import TypedDict
+
+    from nodeagent.cgroups import Group
+
+    class Watched(TypedDict):
+        """What to look at; None: nothing to keep. Sizes in bytes, `cpus` in cores."""
+
+        memory_bytes: int | None
+        cpus: float | None
+        process_count: int | None
+        disk_bytes: int | None
+        disk_floor_bytes: int
+
+    Excess = tuple[str, str]
+    """Why it ends, and the message for people."""
+
+
+OUT_OF_MEMORY, LIMIT_EXCEEDED = "OUT_OF_MEMORY", "LIMIT_EXCEEDED"
+
+_LONGEST_PAUSE_S = 1.0
+_SHORTEST_PAUSE_S = 0.1
+_MEMORY_PACE = 5e8
+_PROCESS_PACE = 2_000.0
+_DISK_PACE = 5e8
+"""How fast (a second) a program is taken to be that was not seen growing yet."""
+_SHARE = 0.1
+"""Most of its time that a shim spends on looking."""
+_WALK_S = 0.02
+"""Longest piece of a walk over files: signals wait for it."""
+_WALK_SHARE = 0.05
+_FLOOR_SLACK_BYTES = 1 << 20
+"""What a replica may still write below the floor: logs and reports of one that does its work."""
+_FOLDERS, _FILES = ("app", "tmp", "run"), ("output",)
+
+
+class Watch:
+    """Keeps what `wanted` says for one replica in `folder`; `look` whenever `next_at` has come.
+
+    `processes` are the replica's, now. `memory_peak_bytes` is the most that was seen.
+    """
+
+    def __init__(
+        self,
+        folder: str,
+        wanted: Watched,
+        processes: Callable[[], Sequence[int]],
+        *,
+        has_own_shm: bool,
+    ) -> None:
+        self.next_at = time.monotonic()
+        self.memory_peak_bytes = 0
+        self._wanted = wanted
+        self._processes = processes
+        self._has_own_shm = has_own_shm
+        self._disk = _Disk(folder, wanted)
+        self._memory_pace, self._process_pace = _Pace(_MEMORY_PACE), _Pace(_PROCESS_PACE)
+        self._cpus = None if wanted["cpus"] is None else _some_cpus(folder, wanted["cpus"])
+
+    def look(self) -> Excess | None:
+        """Look once; what was found to be too much, or None."""
+        began = time.monotonic()
+        excess, pause_s = self._look(began)
+        ended = time.monotonic()
+        pause_s = max(min(pause_s, _LONGEST_PAUSE_S), _SHORTEST_PAUSE_S, (ended - began) / _SHARE)
+        self.next_at = ended + pause_s
+        return excess
+
+    def _look(self, now: float) -> tuple[Excess | None, float]:
+        wanted = self._wanted
+        needs = (wanted["memory_bytes"], wanted["process_count"], wanted["cpus"])
+        pids = self._processes() if any(one is not None for one in needs) else []
+        excess, pause_s = self._disk.look(now, self._processes)
+        if wanted["memory_bytes"] is not None or wanted["process_count"] is not None:
+            rss, threads = _rss_and_threads(pids)
+            if wanted["process_count"] is not None:
+                limit = wanted["process_count"]
+                pause_s = min(pause_s, self._process_pace.seconds_to(limit, threads, now))
+                if threads > limit:
+                    excess = (LIMIT_EXCEEDED, processes_message(threads, limit))
+            if wanted["memory_bytes"] is not None:
+                limit = wanted["memory_bytes"]
+                used = self._memory(pids, rss, limit)
+                self.memory_peak_bytes = max(self.memory_peak_bytes, used)
+                pause_s = min(pause_s, self._memory_pace.seconds_to(limit, used, now))
+                if used > limit:
+                    excess = (OUT_OF_MEMORY, memory_message(used, limit))
+        if self._cpus is not None:
+            _pin(pids, self._cpus)
+        return excess, pause_s
+
+    def _memory(self, pids: Sequence[int], rss: int, limit: int) -> int:
+        """Bytes in use: by the cheap reading, which counts shared pages often, if that is enough."""
+        shm = _shm_bytes(pids) if self._has_own_shm else 0
+        if rss + shm <= limit:
+            return rss + shm
+        private = shared = 0
+        for pid in pids:
+            parts = _rollup(pid)
+            shared += parts.get("Pss_Shmem", 0)
+            private += parts.get("Pss", 0) - parts.get("Pss_Shmem", 0)
+        return private + max(shared, shm)
+
+
+class _Pace:
+    """How fast a quantity grows."""
+
+    def __init__(self, least: float) -> None:
+        self._least = least
+        self._last: tuple[float, float] | None = None
+
+    def seconds_to(self, limit: float, used: float, now: float) -> float:
+        """Half the time until `limit` at the pace of late, which is taken to be a high one."""
+        pace = self._least
+        if self._last is not None and now > self._last[0]:
+            pace = max(pace, (used - self._last[1]) / (now - self._last[0]))
+        self._last = (now, used)
+        return max(limit - used, 0.0) / pace / 2
+
+
+class _Disk:
+    """How much the replica occupies, and how much room the disk has for everybody.
+
+    Below the floor a replica ends that has grown since there was room, and holds more than is left: so
+    what fills the disk goes, the largest first, and what only holds its own or writes a little stays.
+    """
+
+    def __init__(self, folder: str, wanted: Watched) -> None:
+        self._folder = folder
+        self._limit = wanted["disk_bytes"]
+        self._floor = wanted["disk_floor_bytes"]
+        self._walk: Measurement | None = None
+        self._unlinked = 0
+        self._walked_s = 0.0
+        self._walk_at = 0.0
+        self._occupied = 0
+        self._is_suspected = False
+        self._with_room: int | None = None
+        """What it held when there was room for all; None while that is not known."""
+        self._limit_pace, self._free_pace = _Pace(_DISK_PACE), _Pace(_DISK_PACE)
+
+    def look(
+        self, now: float, processes: Callable[[], Sequence[int]]
+    ) -> tuple[Excess | None, float]:
+        """What is too much, or None, and when to look again, in seconds."""
+        if self._limit is None and not self._floor:
+            return None, _LONGEST_PAUSE_S
+        free = self._free_bytes() if self._floor else 0
+        is_short = free < self._floor
+        is_whole, has_too_many = self._measure(now, processes, is_hurried=is_short)
+        if has_too_many and self._limit is not None:
+            text = f"over {MOST_PENDING:,} folders at once: its disk limit cannot be kept"
+            return (LIMIT_EXCEEDED, text), 0.0
+        if self._limit is not None and self._is_over(self._limit):
+            return (LIMIT_EXCEEDED, disk_message(self._occupied, self._limit)), 0.0
+        if is_short and self._has_grown_into(free):
+            return (LIMIT_EXCEEDED, floor_message(self._occupied, free)), 0.0
+        if is_whole and (self._with_room is None or not is_short):
+            self._with_room = self._occupied
+        return None, self._pause_s(now, free)
+
+    def _pause_s(self, now: float, free: int) -> float:
+        pauses = [_LONGEST_PAUSE_S if self._walk is None else _WALK_S / _WALK_SHARE]
+        if self._limit is not None:
+            pauses.append(self._limit_pace.seconds_to(self._limit, self._occupied, now))
+        if self._floor:
+            pauses.append(self._free_pace.seconds_to(-self._floor, -free, now))
+        return min(pauses)
+
+    def _has_grown_into(self, free: int) -> bool:
+        """Whether it took what others need now."""
+        if self._with_room is None:
+            return False
+        return self._occupied > max(self._with_room + _FLOOR_SLACK_BYTES, free)
+
+    def _is_over(self, limit: int) -> bool:
+        """Whether two walks say so: one may have met a file twice that was moved meanwhile."""
+        if self._occupied <= limit:
+            self._is_suspected = self._is_suspected and self._walk is not None
+            return False
+        if self._is_suspected:
+            return True
+        self._is_suspected, self._occupied = True, 0
+        self._walk, self._walk_at = None, 0.0
+        return False
+
+    def _free_bytes(self) -> int:
+        try:
+            space = os.statvfs(self._folder)
+        except OSError:
+            return self._floor  # nobody can be blamed for what is not known
+        return space.f_bavail * space.f_frsize
+
+    def _measure(
+        self, now: float, processes: Callable[[], Sequence[int]], *, is_hurried: bool
+    ) -> tuple[bool, bool]:
+        """Walk a little: whether a whole walk ended with that, and whether it left folders out.
+
+        What was found counts at once.
+        """
+        if self._walk is None:
+            if now < self._walk_at and not is_hurried:
+                return False, False
+            self._walk, self._walked_s = Measurement(self._folder, _FOLDERS, _FILES), 0.0
+            self._unlinked = unlinked_bytes(processes())
+        walk = self._walk
+        began = time.monotonic()
+        walk.advance(_WALK_S)
+        ended = time.monotonic()
+        self._walked_s += ended - began
+        found = walk.occupied_bytes + self._unlinked
+        if not walk.done:
+            self._occupied = max(self._occupied, found)
+            return False, False
+        self._occupied, self._walk = found, None
+        self._walk_at = ended + self._walked_s / _WALK_SHARE
+        return True, walk.has_too_many
+
+
+def memory_excess(group: Group, limit: int | None, peak: int) -> Excess | None:
+    """Whether the kernel killed something of a group for memory; `peak` is the most that was seen."""
+    if not group.kills_for_memory():
+        return None
+    if limit is None or not group.has_met_its_memory(limit):
+        return OUT_OF_MEMORY, f"killed for memory: the machine had none left; it used {size(peak)}"
+    return OUT_OF_MEMORY, memory_message(max(peak, group.memory_peak()), limit)
+
+
+def memory_message(used: int, limit: int) -> str:
+    """The end of a replica that used all its memory."""
+    return (
+        f"killed for memory: used {size(used)} of {size(limit)} given; try --memory {twice(limit)}"
+    )
+
+
+def disk_message(used: int, limit: int) -> str:
+    """The end of a replica that wrote too much."""
+    return f"wrote too much: {size(used)} on disk of {size(limit)} given; try --disk {twice(limit)}"
+
+
+def floor_message(used: int, free: int) -> str:
+    """The end of a replica that left others no room."""
+    return (
+        f"ended so that others can go on: the node's disk is full ({size(free)} left) and this"
+        f" session, which holds {size(used)} of it, went on writing"
+    )
+
+
+def processes_message(used: int, limit: int) -> str:
+    """The end of a replica that forked too much."""
+    return f"too many processes: {used} of {limit} given; try --processes {2 * limit}"
+
+
+def size(count: float) -> str:
+    """Bytes for people: `1.5 GB`, powers of 1000."""
+    for unit in ("B", "kB", "MB", "GB"):
+        if round(count, 1) < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def twice(limit: int) -> str:
+    """Twice a size, as it is asked for: `2G`."""
+    for unit, factor in (("T", 1e12), ("G", 1e9), ("M", 1e6)):
+        if 2 * limit >= factor:
+            return f"{2 * limit / factor:.3g}{unit}"
+    return str(2 * limit)
+
+
+def _rss_and_threads(pids: Iterable[int]) -> tuple[int, int]:
+    """Resident bytes, shared ones as often as they are used, and threads."""
+    pages = threads = 0
+    for pid in pids:
+        with contextlib.suppress(OSError, IndexError):
+            with open(f"/proc/{pid}/stat", "rb") as file:
+                fields = file.read().rpartition(b")")[2].split()
+            threads += int(fields[17])
+            pages += int(fields[21])
+    return pages * os.sysconf("SC_PAGE_SIZE"), threads
+
+
+def _rollup(pid: int) -> dict[str, int]:
+    """The parts of a process's memory, bytes, shared pages divided among those who have them."""
+    found: dict[str, int] = {}
+    with contextlib.suppress(OSError), open(f"/proc/{pid}/smaps_rollup", encoding="utf-8") as lines:
+        for line in lines:
+            words = line.split()
+            if len(words) == 3 and words[2] == "kB":
+                found[words[0].rstrip(":")] = int(words[1]) * 1024
+    return found
+
+
+def _shm_bytes(pids: Iterable[int]) -> int:
+    """What is in the replica's own /dev/shm; 0 where that cannot be seen."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            space = os.statvfs(f"/proc/{pid}/root/dev/shm")
+            return (space.f_blocks - space.f_bfree) * space.f_frsize
+    return 0
+
+
+def _some_cpus(folder: str, cpus: float) -> frozenset[int] | None:
+    """Enough processors for so many cores, by chance of its name; None where all are needed."""
+    usable = sorted(os.sched_getaffinity(0))
+    count = max(-int(-cpus // 1), 1)
+    if count >= len(usable):
+        return None
+    first = hash_of(folder) % len(usable)
+    return frozenset(usable[(first + number) % len(usable)] for number in range(count))
+
+
+def hash_of(text: str) -> int:
+    """The same number for the same text, in every process."""
+    value = 0
+    for byte in text.encode(errors="surrogateescape"):
+        value = (value * 131 + byte) % 1_000_003
+    return value
+
+
+def _pin(pids: Iterable[int], cpus: Collection[int]) -> None:
+    """Bind every thread to these processors, also those that were moved away by the program."""
+    for pid in pids:
+        with contextlib.suppress(OSError):
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                with contextlib.suppress(OSError):
+                    if not os.sched_getaffinity(int(thread)) <= set(cpus):
+                        os.sched_setaffinity(int(thread), cpus)
