@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import shlex
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,9 +12,12 @@ import click
 from cli.bringup import BringUp
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
-from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, user_name
+from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, toml, user_name
 from cli.machine import DATA, SIMULATE, check_running, node_words
+from cli.processes import program
+from cli.units import AGENT_UNIT, agent_unit
 from nsml.client import contexts
+from nsml.client.contexts import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,11 +31,18 @@ if TYPE_CHECKING:
     examples=[
         "nsml join gpu.lab:18600 --token nsml_...",
         "nsml join gpu.lab:18600 --token nsml_... --name gpu-7",
+        "nsml join gpu.lab:18600 --token nsml_... --data /var/lib/nsml --systemd",
     ],
 )
 @click.argument("server", metavar="HOST:PORT")
 @click.option("--token", metavar="TOKEN", help="From nsml admin join-token; default: asks.")
 @click.option("--name", metavar="NODE", help="Name of this node; default: the host's.")
+@click.option(
+    "--systemd",
+    "is_unit",
+    is_flag=True,
+    help="Start nothing: write a systemd unit for the agent, and say how to install it.",
+)
 @SIMULATE
 @DATA
 @pass_app
@@ -42,6 +53,7 @@ def join(
     server: str,
     token: str | None,
     name: str | None,
+    is_unit: bool,
     simulate_gpus: int | None,
     data: Path | None,
 ) -> None:
@@ -58,14 +70,43 @@ def join(
             wanted = replace(wanted, simulate_gpus=simulate_gpus)
         if before is not None:
             check_running(folder, before, wanted)
+        if is_unit and folder.running(AGENT) is not None:
+            raise CommandError(
+                "the agent runs already, and not from a unit",
+                code=ExitCode.CONFLICT,
+                advice="nsml down --keep-sessions, then the same again",
+            )
         choices = _joined(app, folder, wanted, token)
         folder.keep(choices)
+        if is_unit:
+            _tell_unit(app, choices, _write_unit(folder, choices))
+            return
         bring_up = BringUp(app, folder)
         with bring_up.undoing():
             agent = bring_up.ensure(AGENT, _node_settings(folder, choices))
     app.write("joined" if bring_up.started else "already joined, and the agent runs")
     app.write(f"  platform       {choices.server}")
     app.write(f"  node           {node_words(choices, agent)}")
+
+
+def _write_unit(folder: DataFolder, choices: Choices) -> Path:
+    """Write the agent's settings and a unit that runs it with them; where the unit is."""
+    settings = folder.settings(AGENT)
+    write_private(settings, toml(_node_settings(folder, choices)))
+    unit = folder.path / AGENT_UNIT
+    unit.write_text(agent_unit(program(AGENT), settings), encoding="utf-8")
+    return unit
+
+
+def _tell_unit(app: App, choices: Choices, unit: Path) -> None:
+    app.write("joined; nothing is started")
+    app.write(f"  platform       {choices.server}")
+    app.write(f"  node           {choices.node}")
+    app.write(f"  unit           {unit}")
+    app.write("next, as root:")
+    app.write(f"  install -m 644 {shlex.quote(str(unit))} /etc/systemd/system/{AGENT_UNIT}")
+    app.write("  systemctl daemon-reload")
+    app.write(f"  systemctl enable --now {AGENT_UNIT}")
 
 
 def _check_free_for(folder: DataFolder, before: Choices | None, address: str) -> None:

@@ -89,11 +89,7 @@ class NodeKeeper:
             StateConflict: its agent is heard, and it is not forced.
         """
         if not force and name not in self._contacts.unheard and name in self._state.nodes:
-            raise StateConflict(
-                f"node {name} is not silent",
-                why="what it runs is not gone while its agent may still speak for it",
-                attempt=f"nsml node drain {name} --move-after 0s",
-            )
+            raise self._not_silent(name)
         word = partial(Fence, asked_by=asked_by, reason=_reason(reason))
         node = await self._change(
             name,
@@ -153,6 +149,19 @@ class NodeKeeper:
                 )
                 for session_id in self._sessions_of(node.name)
             ]
+        )
+
+    def _not_silent(self, name: str) -> StateConflict:
+        if self._contacts.link(name) is None:
+            return StateConflict(
+                f"node {name} was heard a moment ago",
+                why="its agent may be on its way back",
+                attempt="the same in some seconds",
+            )
+        return StateConflict(
+            f"node {name} is not silent",
+            why="what it runs is not gone while its agent may still speak for it",
+            attempt=f"nsml node drain {name} --move-after 0s",
         )
 
     def _sessions_of(self, name: str) -> list[str]:

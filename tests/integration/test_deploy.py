@@ -1,0 +1,62 @@
+"""The units of deploy/ are what systemd takes, and what `nsml join --systemd` writes."""
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from cli.units import AGENT_UNIT, agent_unit
+
+UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
+
+needs_systemd = pytest.mark.skipif(
+    shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed here"
+)
+
+
+def verified(unit: Path) -> str:
+    answer = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", str(unit)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    return "\n".join(line for line in answer.stderr.splitlines() if unit.name in line)
+
+
+def test_the_unit_in_deploy_is_the_one_that_join_writes() -> None:
+    shown = (UNITS / AGENT_UNIT).read_text(encoding="utf-8")
+    assert shown == agent_unit(["/opt/nsml/bin/nsml-agent"], Path("/var/lib/nsml/agent.toml"))
+
+
+def test_sessions_outlive_what_systemd_does() -> None:
+    lines = (UNITS / AGENT_UNIT).read_text(encoding="utf-8").splitlines()
+    assert {"KillMode=process", "OOMPolicy=continue", "Delegate=yes", "Restart=always"} <= {*lines}
+    walls = ("ProtectSystem=", "PrivateTmp=", "RestrictNamespaces=", "SystemCallFilter=")
+    assert not [line for line in lines if line.startswith((*walls, "MemoryDenyWriteExecute="))]
+
+
+@needs_systemd
+@pytest.mark.parametrize("name", sorted(file.name for file in UNITS.glob("*.service")))
+def test_systemd_takes_each_unit(name: str, tmp_path: Path) -> None:
+    """With programs that are there: systemd looks for them."""
+    text = (UNITS / name).read_text(encoding="utf-8")
+    start = next(line for line in text.splitlines() if line.startswith("ExecStart="))
+    unit = tmp_path / name
+    unit.write_text(text.replace(start, "ExecStart=/bin/true"), encoding="utf-8")
+    assert verified(unit) == ""
+    broken = tmp_path / f"broken-{name}"
+    broken.write_text(unit.read_text(encoding="utf-8") + "KillMode=sometimes\n", encoding="utf-8")
+    assert verified(broken), "or nothing is verified at all"
+
+
+@needs_systemd
+def test_systemd_takes_folders_with_blanks_and_percents(tmp_path: Path) -> None:
+    program = tmp_path / "a folder 100%$HOME" / "nsml-agent"
+    program.parent.mkdir()
+    program.symlink_to("/bin/true")
+    unit = tmp_path / AGENT_UNIT
+    unit.write_text(agent_unit([str(program)], program.parent / "agent.toml"), encoding="utf-8")
+    assert verified(unit) == ""
