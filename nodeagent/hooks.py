@@ -13,6 +13,7 @@ import re
 import shutil
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -20,6 +21,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_use
+from nodeagent.beneath import open_folder
 from nodeagent.builds import EnvironmentFailed
 from nodeagent.datasets import Trees
 from nodeagent.environments import Environments
@@ -294,14 +296,22 @@ def dataset_name(dataset: sessions.DatasetReference) -> str:
 
 
 def _copy(tree: Path, folder: ReplicaFolder) -> None:
-    """Copy the cached tree into app/, writable again; what is there of an earlier try is replaced."""
+    """Copy the cached tree into app/, writable again; what is there of an earlier try is replaced.
+
+    That try may have begun the program just before its agent died: no link in app/ is followed.
+    """
     folder.create()
-    for base, folders, files in os.walk(tree):
-        target = folder.app / Path(base).relative_to(tree)
-        for name in folders:
-            (target / name).mkdir(exist_ok=True)
-        for name in files:
-            source, copy = Path(base, name), target / name
-            copy.unlink(missing_ok=True)
-            shutil.copyfile(source, copy)
-            copy.chmod(0o755 if source.stat().st_mode & 0o100 else 0o644)
+    for base, _, files in os.walk(tree):
+        with open_folder(folder.app, Path(base).relative_to(tree).parts, create=True) as target:
+            for name in files:
+                _copy_file(Path(base, name), name, target)
+
+
+def _copy_file(source: Path, name: str, target: int) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=target)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    copy = os.open(name, flags, 0o600, dir_fd=target)
+    with open(copy, "wb") as written, source.open("rb") as read:  # noqa: PTH123 - a descriptor
+        shutil.copyfileobj(read, written)
+        os.fchmod(copy, 0o755 if source.stat().st_mode & 0o100 else 0o644)

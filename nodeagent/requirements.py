@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nodeagent.beneath import open_folder
 from nodeagent.builds import EnvironmentFailed
 from nsml.images import RULE, is_reference
 
@@ -58,7 +59,7 @@ def read_requirements(code: Path, *, may_build: bool = False) -> Requirements:
 
     `may_build`: packages may be built from source where they are installed.
     """
-    setup, listed = _text(code / "setup.py"), _text(code / "requirements.txt")
+    setup, listed = _text(code, "setup.py"), _text(code, "requirements.txt")
     lines: list[str] = []
     notes: list[str] = []
     if setup is not None:
@@ -68,7 +69,7 @@ def read_requirements(code: Path, *, may_build: bool = False) -> Requirements:
         lines += _requirement_lines(code, "requirements.txt", _MAX_DEPTH, may_build=may_build)
     return Requirements(
         lines=tuple(dict.fromkeys(lines)),
-        packages=_packages(_text(code / "nsml_package.txt") or ""),
+        packages=_packages(_text(code, "nsml_package.txt") or ""),
         image=_image({"setup.py": setup, "requirements.txt": listed}),
         notes=tuple(notes),
     )
@@ -101,18 +102,30 @@ def _packages(listed: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(packages))
 
 
-def _text(path: Path) -> str | None:
-    """The text of a file of the code folder; None when there is none."""
+def _text(code: Path, name: str) -> str | None:
+    """The text of a file of the code folder; None when there is none.
+
+    A program of an earlier try may have put something in its place: no link leads elsewhere, a hard
+    link neither, since the file must be whose folder it lies in.
+    """
+    *folders, last = Path(name).parts
     try:
-        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with open_folder(code, folders) as folder:
+            flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            descriptor = os.open(last, flags, dir_fd=folder)
+            owner = os.fstat(folder).st_uid
     except FileNotFoundError:
         return None
     except OSError as error:
-        raise EnvironmentFailed(f"{path.name} cannot be read: {error.strerror}") from None
+        raise EnvironmentFailed(f"{name} cannot be read: {error.strerror}") from None
+    except ValueError:
+        raise EnvironmentFailed(f"{name!r} is no name of a file") from None
     with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
+        if os.fstat(descriptor).st_uid != owner:
+            raise EnvironmentFailed(f"{name} cannot be read: it belongs to somebody else")
         content = file.read(_MAX_FILE_BYTES + 1)
     if len(content) > _MAX_FILE_BYTES:
-        raise EnvironmentFailed(f"{path.name} is over {_MAX_FILE_BYTES} bytes")
+        raise EnvironmentFailed(f"{name} is over {_MAX_FILE_BYTES} bytes")
     return content.decode("utf-8", errors="replace")
 
 
@@ -169,7 +182,7 @@ def _requirement_lines(code: Path, name: str, depth: int, *, may_build: bool) ->
         raise EnvironmentFailed(f"{name}: files include one another too deeply")
     if Path(name).is_absolute() or ".." in Path(name).parts:
         raise EnvironmentFailed(f"-r {name}: leads out of the folder of the code")
-    text = _text(code / name)
+    text = _text(code, name)
     if text is None:
         raise EnvironmentFailed(f"{name}: there is no such file")
     lines: list[str] = []

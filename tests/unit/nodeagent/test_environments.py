@@ -230,6 +230,24 @@ def test_links_are_not_followed(tmp_path: Path) -> None:
         read_requirements(code)
 
 
+def test_neither_folders_that_are_links_nor_hard_links_lead_elsewhere(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.txt"
+    secret.write_text("the secret of root")
+    code = tmp_path / "code"
+    code.mkdir()
+    (code / "sub").symlink_to(tmp_path)
+    (code / "requirements.txt").write_text("-r sub/secret.txt")
+    with pytest.raises(EnvironmentFailed, match="cannot be read") as refused:
+        read_requirements(code)
+    assert "secret of root" not in str(refused.value)
+    if os.geteuid() == 0:  # a folder of another user's, who linked to what only root reads
+        os.chown(code, 1_912_345_678, -1)
+        (code / "requirements.txt").unlink()
+        os.link(secret, code / "requirements.txt")
+        with pytest.raises(EnvironmentFailed, match="somebody else"):
+            read_requirements(code)
+
+
 def test_the_base_environment_is_bare_and_not_the_platform(tmp_path: Path) -> None:
     environments = Environments(tmp_path / "environments")
     made = environments.provide(Requirements(), lambda _: None)

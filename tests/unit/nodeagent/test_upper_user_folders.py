@@ -5,12 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import shutil
 import socket
 import threading
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 import grpc.aio
 import pytest
@@ -19,11 +20,14 @@ from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.datasets import Trees
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
+from nodeagent.hooks import CodeHook, Draft, PreparationFailed
+from nodeagent.preparation import PreparationLog
 from nodeagent.requests import Loads, RequestRefused, RequestServer
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread, inline
 from nsml.content.manifest import decode
 from nsml.content.packing import pack
+from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import checkpoints_pb2 as pb
 from tests.scripted_platform import ScriptedPlatform, session_id
 from tests.unit.nodeagent.test_folders import nest
@@ -496,3 +500,28 @@ async def test_what_is_fetched_and_the_socket_belong_to_the_programs_user(
     for path in (fetched, *fetched.rglob("*")):
         assert path.stat().st_uid == path.stat().st_gid == THEM, path
     assert (bench.secret / "key").stat().st_uid == 0
+
+
+async def test_code_is_copied_beside_what_a_program_planted(tmp_path: Path, bench: Bench) -> None:
+    """An agent that died just after it began a program copies the code again, beside it."""
+    tree = tmp_path / "tree"
+    (tree / "package").mkdir(parents=True)
+    (tree / "main.py").write_text("main")
+    (tree / "package" / "part.py").write_text("part")
+
+    class Trees:
+        async def get(self, _digest: str) -> Path:
+            return tree
+
+    assignment = agents_pb2.Assignment(spec=sessions_pb2.SessionSpec(bundle_digest="x"))
+    draft = Draft(assignment, bench.folder, PreparationLog(bench.folder, lambda: None))
+    hook = CodeHook(cast("Any", Trees()), in_thread)
+    (bench.folder.app / "main.py").symlink_to(bench.secret / "key")
+    await hook.prepare(draft)
+    assert (bench.folder.app / "main.py").read_text() == "main"
+    assert (bench.secret / "key").read_text() == "secret"
+    shutil.rmtree(bench.folder.app / "package")
+    (bench.folder.app / "package").symlink_to(bench.secret)
+    with pytest.raises(PreparationFailed):
+        await hook.prepare(draft)
+    assert [path.name for path in bench.secret.iterdir()] == ["key"]
