@@ -13,7 +13,7 @@ from cli.bringup import BringUp
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, toml, user_name
-from cli.machine import DATA, SIMULATE, check_running, node_words
+from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, node_words
 from cli.processes import program
 from cli.units import AGENT_UNIT, agent_unit
 from nsml.client import contexts
@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     help="Start nothing: write a systemd unit for the agent, and say how to install it.",
 )
 @SIMULATE
+@ISOLATION
 @DATA
 @pass_app
 def join(
@@ -55,6 +56,7 @@ def join(
     name: str | None,
     is_unit: bool,
     simulate_gpus: int | None,
+    isolation: str | None,
     data: Path | None,
 ) -> None:
     """Make this machine a node of the platform at HOST:PORT, and start its agent."""
@@ -68,6 +70,8 @@ def join(
         )
         if simulate_gpus is not None:
             wanted = replace(wanted, simulate_gpus=simulate_gpus)
+        if isolation is not None:
+            wanted = replace(wanted, isolation=isolation)
         if before is not None:
             check_running(folder, before, wanted)
         if is_unit and folder.running(AGENT) is not None:
@@ -79,20 +83,20 @@ def join(
         choices = _joined(app, folder, wanted, token)
         folder.keep(choices)
         if is_unit:
-            _tell_unit(app, choices, _write_unit(folder, choices))
+            _tell_unit(app, choices, _write_unit(app, folder, choices))
             return
         bring_up = BringUp(app, folder)
         with bring_up.undoing():
-            agent = bring_up.ensure(AGENT, _node_settings(folder, choices))
+            agent = bring_up.ensure(AGENT, _node_settings(app, folder, choices))
     app.write("joined" if bring_up.started else "already joined, and the agent runs")
     app.write(f"  platform       {choices.server}")
     app.write(f"  node           {node_words(choices, agent)}")
 
 
-def _write_unit(folder: DataFolder, choices: Choices) -> Path:
+def _write_unit(app: App, folder: DataFolder, choices: Choices) -> Path:
     """Write the agent's settings and a unit that runs it with them; where the unit is."""
     settings = folder.settings(AGENT)
-    write_private(settings, toml(_node_settings(folder, choices)))
+    write_private(settings, toml(_node_settings(app, folder, choices)))
     unit = folder.path / AGENT_UNIT
     unit.write_text(agent_unit(program(AGENT), settings), encoding="utf-8")
     return unit
@@ -161,7 +165,7 @@ def _join_token(app: App, token: str | None) -> str:
     return str(click.prompt("Join token", hide_input=True, err=True))
 
 
-def _node_settings(folder: DataFolder, choices: Choices) -> Mapping[str, object]:
+def _node_settings(app: App, folder: DataFolder, choices: Choices) -> Mapping[str, object]:
     from nsml.client.trust import NodeFiles
 
     files = NodeFiles.within(folder.trust)
@@ -173,5 +177,5 @@ def _node_settings(folder: DataFolder, choices: Choices) -> Mapping[str, object]
         "certificate_file": files.certificate,
         "key_file": files.key,
         "owner": choices.admin,
-        "simulate_gpus": choices.simulate_gpus,
+        **agent_settings(choices, app.environ),
     }

@@ -56,6 +56,7 @@ class Choices:
         agents: a joined node only: HOST:PORT of its listener for agents, once joined.
         node: name of this machine as a node.
         simulate_gpus: 0 for the machine's own GPUs.
+        isolation: how the agent is to separate sessions; "auto": as far as the machine allows.
         has_agent: whether this machine runs sessions.
         admin: name of the first administrator.
     """
@@ -70,6 +71,7 @@ class Choices:
     agents: str = ""
     node: str = ""
     simulate_gpus: int = 0
+    isolation: str = "auto"
     has_agent: bool = True
     admin: str = ""
 

@@ -30,6 +30,24 @@ SIMULATE = click.option(
     help="Offer N simulated GPUs instead of the machine's own; every screen says so.",
 )
 
+ISOLATION = click.option(
+    "--isolation",
+    type=click.Choice(["auto", "container", "namespace", "user", "none"]),
+    help="How sessions are separated; auto: as far as this machine allows.",
+)
+
+
+def agent_settings(choices: Choices, environ: Mapping[str, str]) -> dict[str, object]:
+    """What every agent that is started from here is told of this machine."""
+    settings: dict[str, object] = {
+        "simulate_gpus": choices.simulate_gpus,
+        "isolation": choices.isolation,
+    }
+    engine = environ.get("DOCKER_HOST", "")
+    if engine.startswith("unix:///"):
+        settings["engine_socket"] = engine.removeprefix("unix://")
+    return settings
+
 
 def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
     """Refuse a change of settings that a running program already has."""
@@ -37,6 +55,7 @@ def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
         (CONTROL_PLANE, "--port", before.port, after.port),
         (CONTROL_PLANE, "--listen", before.listen, after.listen),
         (AGENT, "--simulate-gpus", before.simulate_gpus, after.simulate_gpus),
+        (AGENT, "--isolation", before.isolation, after.isolation),
     ]
     for name, flag, old, new in pairs:
         if old != new and folder.running(name) is not None:
@@ -58,4 +77,5 @@ def node_words(choices: Choices, agent: Mapping[str, Any]) -> str:
     note = f" ({agent['device_note']})" if agent.get("device_note") and not models else ""
     if agent.get("only_owner"):
         note += f"; runs only sessions of {choices.admin}: {agent['only_owner']}"
-    return f"{choices.node}, isolation {agent.get('isolation')}, {gpus}{note}"
+    why = f" ({agent['isolation_note']})" if agent.get("isolation_note") else ""
+    return f"{choices.node}, isolation {agent.get('isolation')}{why}, {gpus}{note}"

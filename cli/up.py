@@ -23,7 +23,7 @@ from cli.local import (
     node_name,
     user_name,
 )
-from cli.machine import DATA, SIMULATE, check_running, node_words
+from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, node_words
 from nsml.client.errors import NotSignedIn
 from nsml.client.trust import digest_of
 
@@ -39,7 +39,11 @@ _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 
 @command(
     "up",
-    examples=["nsml up", "nsml up --simulate-gpus 8", "nsml up --listen 0.0.0.0:18600"],
+    examples=[
+        "nsml up",
+        "nsml up --simulate-gpus 8 --isolation container",
+        "nsml up --listen 0.0.0.0:18600",
+    ],
 )
 @click.option("--etcd", metavar="URL,...", help="Use this etcd cluster.")
 @click.option("--etcd-ca", type=_PEM, metavar="FILE", help="Authority of its servers.")
@@ -47,6 +51,7 @@ _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 @click.option("--etcd-key", type=_PEM, metavar="FILE", help="That certificate's key.")
 @click.option("--embedded", is_flag=True, help="Coordinate by a file, even if etcd is installed.")
 @SIMULATE
+@ISOLATION
 @DATA
 @click.option(
     "--port",
@@ -71,7 +76,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
             cluster = _ask_cluster(folder)
             choices = replace(choices, coordination=_settled(choices, cluster))
             folder.keep(choices)
-            agent = _ensure_agent(bring_up, folder, choices, said)
+            agent = _ensure_agent(app, bring_up, folder, choices, said)
         _use_context(app, folder)
         _tell_up(app, folder, choices, agent, is_news=bool(bring_up.started))
 
@@ -83,6 +88,7 @@ def _chosen(
     etcd: str | None,
     embedded: bool,
     simulate_gpus: int | None,
+    isolation: str | None,
     port: int | None,
     listen: str | None,
     has_agent: bool,
@@ -119,6 +125,7 @@ def _chosen(
         choices,
         coordination=wanted,
         simulate_gpus=choices.simulate_gpus if simulate_gpus is None else simulate_gpus,
+        isolation=isolation or choices.isolation,
         port=port or choices.port,
         listen=choices.listen if listen is None else listen,
         has_agent=has_agent,
@@ -215,7 +222,11 @@ def _ask_cluster(folder: DataFolder) -> GetClusterResponse:
 
 
 def _ensure_agent(
-    bring_up: BringUp, folder: DataFolder, choices: Choices, control_plane: Mapping[str, Any]
+    app: App,
+    bring_up: BringUp,
+    folder: DataFolder,
+    choices: Choices,
+    control_plane: Mapping[str, Any],
 ) -> Mapping[str, Any]:
     if not choices.has_agent:
         return {}
@@ -226,7 +237,7 @@ def _ensure_agent(
         "data": folder.path / AGENT,
         "token_file": folder.node_token,
         "owner": choices.admin,
-        "simulate_gpus": choices.simulate_gpus,
+        **agent_settings(choices, app.environ),
     }
     return bring_up.ensure(AGENT, settings)
 

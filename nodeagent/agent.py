@@ -160,6 +160,7 @@ class Agent:
             owner=self._settings.owner,
             only_owner=machine.only_owner,
             device_note=offer.device_note,
+            isolation_note=machine.isolation_note,
             highest_term=self._replicas.highest[0],
             highest_revision=self._replicas.highest[1],
             gang_network=machine.gangs.mode,
@@ -350,6 +351,7 @@ class Agent:
             "simulated": any(device.simulated for device in offer.devices),
             "device_note": offer.device_note,
             "only_owner": self._machine.only_owner,
+            "isolation_note": self._machine.isolation_note,
         }
         try:
             write_atomically(self._settings.data / "ready.json", json.dumps(content).encode())

@@ -75,7 +75,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The user whose sessions this node takes where it cannot keep users apart: without isolation, and
     where its agent has neither root nor a container engine."""
 
-    isolation: Literal["auto", "namespace", "user", "none"] = "auto"
+    isolation: Literal["auto", "container", "namespace", "user", "none"] = "auto"
     """How sessions are separated; `auto`: the strongest that this machine allows."""
 
     uid_first: int = 1_900_000_000
@@ -83,6 +83,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     uid_count: int = 65_536
     """How many such ids there are."""
+
+    engine_socket: Path = Path("/var/run/docker.sock")
+    """Unix socket of the container engine (Docker) on this machine."""
 
     simulate_gpus: int = 0
     """Offer so many simulated GPUs instead of the machine's; every screen says so."""

@@ -58,6 +58,7 @@ class Machine:
     boot_id: str
     host: str
     isolation: Isolation
+    isolation_note: str
     capacity: resources.Resources
     only_owner: str = ""
     """Why it takes the sessions of its owner alone; empty: of every user."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import random
@@ -23,10 +24,12 @@ from nodeagent.addresses import reachable_host
 from nodeagent.assignments import used_things
 from nodeagent.cgroups import CPU, MEMORY, PIDS
 from nodeagent.config import Settings, SettingsError
+from nodeagent.engine.client import Engine, EngineError
 from nodeagent.environments import Environments
 from nodeagent.folders import ReplicaFolders
 from nodeagent.gangs import HOST, NONE, GangNetwork
-from nodeagent.hooks import PythonHook
+from nodeagent.hooks import Hook, ImageHook, PythonHook
+from nodeagent.images import Images, ImageSettings
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter
 from nodeagent.parts import Machine, Parts
@@ -35,11 +38,14 @@ from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.renewal import Renew
+from nodeagent.runtimes.containment import NoContainers, engine_mark, probe_containers
+from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.interface import Isolation
-from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation
+from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation, with_containers
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import Keeping, LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
+from nodeagent.runtimes.shims import ShimDriver
 from nsml._install import sdk_digest, write_sdk
 from nsml.client.contexts import is_local
 from nsml.client.rpc import Channel
@@ -47,6 +53,8 @@ from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.lossy import LossyText
 from nsml.v1 import resources_pb2 as resources
+
+log = structlog.get_logger()
 
 _ON_THE_WAY = ("", "replicas", "datasets", "environments", "sdk")
 """Folders of the agent that lead to what programs may read, where they see the machine's files."""
@@ -56,6 +64,7 @@ _KEEPING = {
     Keeping.WATCHED: resources.KEEPING_WATCHED,
     Keeping.GROUP: resources.KEEPING_GROUP,
 }
+_ENGINE_ANSWERS_WITHIN_S = 20.0
 _OPTIONS = (
     # A control plane that stopped without a word, or a cut cable, is noticed by pings.
     ("grpc.keepalive_time_ms", 10_000),
@@ -90,25 +99,23 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         held = HeldDevices(clock)
         probe = _probe(settings, clock, held)
         isolation = await in_thread(lambda: _isolation(settings))
+        isolation, engine_place = await _containers(settings, isolation)
         accounts = await in_thread(lambda: _accounts(settings, isolation))
         limits = await in_thread(lambda: _limits(settings))
         # only now: programs are given the limit that was found
         _open_as_many_files_as_allowed()
         host = HostProbe(settings.data)
         folders = ReplicaFolders(settings.data / "replicas")
-        runtime = ProcessDriver(
-            folders,
-            machine=replace(isolation.machine, limits=limits),
-            levels=isolation.levels,
-            launcher=Launcher(in_thread),
-            clock=clock,
-            run=in_thread,
-            run_long=in_own_thread,
-        )
+        isolation = replace(isolation, machine=replace(isolation.machine, limits=limits))
         environments = Environments(settings.data / "environments")
         stores = [Store(kind="environment", cache=environments, place=environments.folder)]
+        hook: Hook = PythonHook(environments, in_own_thread)
+        if engine_place is not None:
+            images = await _images(settings, engine_place)
+            stores.append(Store(kind="image", cache=images, place=engine_place.root))
+            hook = ImageHook(images, in_own_thread)
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
-        async with runtime:
+        async with _runtime(folders, isolation, engine_place, clock) as runtime:
             yield Parts(
                 clock=clock,
                 rng=random.Random(),  # noqa: S311 - the jitter of pauses
@@ -124,7 +131,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 token=token,
                 renew=_renewal(settings, clock),
                 run_long=in_own_thread,
-                hooks=[PythonHook(environments, in_own_thread)],
+                hooks=[hook],
                 relieve=partial(relieve, stores, keep, partial(used_things, folders)),
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
                 accounts=accounts,
@@ -231,7 +238,7 @@ def _isolation(settings: Settings) -> IsolationFacts:
     if obstacle:
         reason = "; ".join(filter(None, [found.reason, f"level user: {obstacle}"]))
         found = replace(found, reason=reason)
-    if settings.isolation == "auto":
+    if settings.isolation in {"auto", "container"}:
         return found
     wanted = Isolation(settings.isolation)
     if wanted not in found.levels:
@@ -267,6 +274,94 @@ def _only_owner(isolation: IsolationFacts) -> str:
     if os.geteuid():
         return "its agent has neither root nor a container engine"
     return "its agent has root and cannot run users under ids of their own"
+
+
+async def _containers(
+    settings: Settings, found: IsolationFacts
+) -> tuple[IsolationFacts, EnginePlace | None]:
+    """What was found with containers, and where they are made; else why there are none.
+
+    An engine that hangs must not keep the node away.
+
+    Raises:
+        SettingsError: containers are asked for, and do not work.
+    """
+    if settings.isolation not in {"auto", "container"}:
+        return found, None
+    _, most_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+
+    def probe() -> EnginePlace:
+        return probe_containers(
+            Engine(settings.engine_socket),
+            found.machine,
+            settings.data / "trial",
+            node=settings.node,
+            mark=engine_mark(settings.data),
+            default_image=settings.default_image,
+            most_open_files=most_open_files,
+        )
+
+    try:
+        async with asyncio.timeout(_ENGINE_ANSWERS_WITHIN_S):
+            return with_containers(found), await in_own_thread(probe)
+    except NoContainers as error:
+        reason = str(error)
+    except TimeoutError:
+        reason = f"no engine answers within {_ENGINE_ANSWERS_WITHIN_S:g} s"
+    if settings.isolation == "container":
+        raise SettingsError(f"isolation container does not work here: {reason}")
+    log.info("containers.unused", reason=reason)
+    reasons = [f"no containers: {reason}", found.reason]
+    return replace(found, reason="; ".join(filter(None, reasons))), None
+
+
+def _runtime(
+    folders: ReplicaFolders, isolation: IsolationFacts, place: EnginePlace | None, clock: Clock
+) -> ShimDriver:
+    if place is None:
+        return ProcessDriver(
+            folders,
+            machine=isolation.machine,
+            levels=isolation.levels,
+            launcher=Launcher(in_thread),
+            clock=clock,
+            run=in_thread,
+            run_long=in_own_thread,
+        )
+    return DockerDriver(
+        folders,
+        machine=isolation.machine,
+        place=place,
+        launcher=Launcher(in_thread),
+        clock=clock,
+        run=in_thread,
+        run_long=in_own_thread,
+    )
+
+
+async def _images(settings: Settings, place: EnginePlace) -> Images:
+    """The images of this agent; what builds of an earlier one left is removed."""
+    images = Images(
+        settings.data / "images",
+        place.engine,
+        ImageSettings(
+            default=settings.default_image,
+            aliases=settings.image_aliases,
+            always_pulls=settings.image_pull == "always",
+            credentials=settings.registry_config,
+            network=settings.build_network,
+            memory_bytes=settings.build_memory_bytes,
+            cpus=settings.build_cpus,
+            time_limit_s=settings.build_time_limit_s,
+        ),
+        mark=place.container.mark,
+    )
+    try:
+        async with asyncio.timeout(_ENGINE_ANSWERS_WITHIN_S):
+            await in_own_thread(images.tidy)
+    except (EngineError, OSError, TimeoutError) as error:
+        log.warning("images.not_tidied", error=str(error))
+    return images
 
 
 def _probe(settings: Settings, clock: Clock, held: HeldDevices) -> DeviceProbe:
@@ -307,6 +402,7 @@ def _machine(
         isolation=isolation.level,
         only_owner=_only_owner(isolation),
         gangs=_gangs(settings, isolation.level),
+        isolation_note=isolation.reason,
         capacity=resources.Resources(
             cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),
             memory_bytes=settings.memory_bytes or facts.memory_bytes,

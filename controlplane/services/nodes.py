@@ -209,6 +209,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             host=node.host,
             device_note=node.device_note,
             owner_note=owner_words(node),
+            isolation_note=node.isolation_note,
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),
             hold=hold_message(node.hold),

@@ -16,12 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import docker
-import docker.errors
-import requests.exceptions
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+    import docker.errors
 
 OLDEST_API = (1, 41)
 """Docker 20.10, the oldest that is tried."""
@@ -79,6 +77,11 @@ class Engine:
             EngineRefused: it is not allowed to us, or too old.
         """
         if self._client is None:
+            if reason := _obstacle(self.socket):
+                raise EngineUnreachable(f"no engine answers at {self.socket}: {reason}")
+            # Only now: it takes as long to load as the rest of the agent.
+            import docker  # noqa: PLC0415
+
             with translated(self.socket):
                 self._client = docker.DockerClient(
                     base_url=f"unix://{self.socket}",
@@ -91,9 +94,10 @@ class Engine:
 
     def facts(self) -> EngineFacts:
         """Ask what it is. Raises EngineError."""
+        sdk = self.sdk
         with translated(self.socket):
-            said = self.sdk.info()
-            networks = frozenset(network.name for network in self.sdk.networks.list())
+            said = sdk.info()
+            networks = frozenset(network.name for network in sdk.networks.list())
         runtimes = said.get("Runtimes") or {}
         return EngineFacts(
             version=str(said.get("ServerVersion", "")),
@@ -116,6 +120,9 @@ class Engine:
 @contextlib.contextmanager
 def translated(socket: Path) -> Iterator[None]:
     """Raise what Docker's client raises inside as EngineError."""
+    import docker.errors  # noqa: PLC0415 - see Engine.sdk
+    import requests.exceptions  # noqa: PLC0415
+
     try:
         yield
     except docker.errors.NotFound as error:
@@ -123,7 +130,8 @@ def translated(socket: Path) -> Iterator[None]:
     except docker.errors.APIError as error:
         raise EngineRefused(reason_of(error)) from error
     except (docker.errors.DockerException, requests.exceptions.RequestException, OSError) as error:
-        raise EngineUnreachable(f"no engine answers at {socket}: {_why(socket)}") from error
+        reason = _obstacle(socket) or "it accepts connections and does not answer"
+        raise EngineUnreachable(f"no engine answers at {socket}: {reason}") from error
 
 
 def reason_of(error: docker.errors.APIError) -> str:
@@ -131,8 +139,8 @@ def reason_of(error: docker.errors.APIError) -> str:
     return " ".join(str(error.explanation or error).split())
 
 
-def _why(socket: Path) -> str:
-    """What is wrong with a socket, as far as it can be seen from here."""
+def _obstacle(socket: Path) -> str:
+    """What is wrong with a socket, as far as it can be seen from here; empty: it can be reached."""
     try:
         with sockets.socket(sockets.AF_UNIX) as trial:
             trial.settimeout(1.0)
@@ -143,7 +151,7 @@ def _why(socket: Path) -> str:
         return "this user may not use it (group docker)"
     except OSError as error:
         return (error.strerror or str(error)).lower()
-    return "it accepts connections and does not answer"
+    return ""
 
 
 def _refuse_old(api: str) -> None:

@@ -33,8 +33,9 @@ class ImageFacts:
 
 def containers_of(engine: Engine, mark: str) -> list[Found]:
     """All containers, running or not, that bear the agent's `mark`. Raises EngineError."""
+    sdk = engine.sdk
     with translated(engine.socket):
-        listed = engine.sdk.api.containers(all=True, filters={"label": f"{AGENT_LABEL}={mark}"})
+        listed = sdk.api.containers(all=True, filters={"label": f"{AGENT_LABEL}={mark}"})
     return [
         Found(
             name=one["Names"][0].removeprefix("/") if one["Names"] else one["Id"],
@@ -46,15 +47,17 @@ def containers_of(engine: Engine, mark: str) -> list[Found]:
 
 def remove_container(engine: Engine, name: str) -> None:
     """End the container and delete it with what it wrote; idempotent. Raises EngineError."""
+    sdk = engine.sdk
     with contextlib.suppress(NotThere), translated(engine.socket):
-        engine.sdk.api.remove_container(name, force=True, v=True)
+        sdk.api.remove_container(name, force=True, v=True)
 
 
 def image_facts(engine: Engine, image: str) -> ImageFacts:
     """What is in `image`, by reference or id. Raises NotThere, EngineError."""
+    sdk = engine.sdk
     try:
         with translated(engine.socket):
-            found = engine.sdk.api.inspect_image(image)
+            found = sdk.api.inspect_image(image)
     except EngineRefused as error:
         raise NotThere(f"image {image} is not on this node: {error}") from error
     variables = (found.get("Config") or {}).get("Env") or []

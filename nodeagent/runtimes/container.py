@@ -35,7 +35,7 @@ class ContainerPlace:
     """What all containers of an agent have in common.
 
     `mark` tells the agent's containers from those of another on the same engine. `user` is
-    `UID:GID` of who owns the replicas' folders. `open_files` is the soft and the hard limit of
+    `UID:GID` of who owns the replicas' folders, where sessions have no user of their own. `open_files` is the soft and the hard limit of
     descriptors. `network` is the engine's network that sessions get.
     """
 
@@ -68,7 +68,7 @@ def container_config(
     environment["TINI_KILL_PROCESS_GROUP"] = "1"
     return {
         "Hostname": f"{spec.replica_id.session_id[:12]}-{spec.replica_id.rank}",
-        "User": place.user,
+        "User": place.user if spec.uid is None else f"{spec.uid}:{spec.gid}",
         "Image": image,
         "Entrypoint": ["/bin/sh", "-c", FIRST_PROGRAM, "sh"],
         "Cmd": list(spec.argv),
@@ -97,6 +97,7 @@ def container_config(
             "CapAdd": [],
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
+            "GroupAdd": [str(group) for group in spec.groups],
             "ReadonlyRootfs": True,
             "NetworkMode": spec.gang.engine_network if spec.gang else place.network,
             "IpcMode": "private",

@@ -24,6 +24,7 @@ from nodeagent.runtimes.shims import ShimDriver, is_alive, refuse_unsound
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
     from typing import Self
 
     from nodeagent.engine.client import Engine
@@ -40,13 +41,14 @@ log = structlog.get_logger()
 class EnginePlace:
     """Where containers are made: the engine, its API's version, and what they have in common.
 
-    `default_image` is for sessions that name none.
+    `default_image` is for sessions that name none. `root` is the folder where the engine keeps images.
     """
 
     engine: Engine
     api: str
     container: ContainerPlace
     default_image: str | None
+    root: Path
 
 
 class DockerDriver(ShimDriver):

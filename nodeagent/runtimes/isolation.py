@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -92,6 +92,21 @@ def probe_isolation(
         with_accounts=frozenset(with_accounts),
         machine=machine,
         reason="; ".join(reasons),
+    )
+
+
+def with_containers(found: IsolationFacts) -> IsolationFacts:
+    """The same machine with an engine's containers, the strongest level of all.
+
+    Users have ids of their own in them where they have at any level: their folders can be given away.
+    """
+    levels = frozenset({Isolation.CONTAINER})
+    return replace(
+        found,
+        level=Isolation.CONTAINER,
+        levels=found.levels | levels,
+        with_accounts=found.with_accounts | levels if found.with_accounts else frozenset(),
+        reason="",
     )
 
 

@@ -314,6 +314,7 @@ def record(node: Node) -> dict[str, Any]:
             **{name: _way(getattr(node.limits, name)) for name in _LIMITS},
             "note": node.limits.note or None,
         },
+        "isolation_note": node.isolation_note or None,
         "simulated": is_simulated(node),
         "devices": [device_record(NodeDevice(node=node, use=use)) for use in node.devices],
     }

@@ -257,7 +257,11 @@ def docker_driver(folders: ReplicaFolders, facts: IsolationFacts, *, zygote: boo
         folders,
         machine=facts.machine,
         place=EnginePlace(
-            engine=engine, api=said.api, container=container, default_image=required_image()
+            engine=engine,
+            api=said.api,
+            container=container,
+            default_image=required_image(),
+            root=Path(said.root),
         ),
         launcher=Launcher(in_thread, with_zygote=zygote),
         clock=SystemClock(),

@@ -19,15 +19,25 @@ from tests.e2e.nemesis import (
     check_streams,
     listed,
 )
-from tests.e2e.programs import wait_for, write_program
+from tests.e2e.programs import (
+    contained_platform,
+    nothing_is_left_in_engine,
+    wait_for,
+    write_program,
+)
 
 ENDLESS = "-1 0.01 0"
 
 
-@pytest.fixture
-def platform():
-    with Platform(simulate_gpus=2) as running:
+@pytest.fixture(params=["processes", "containers"])
+def platform(request):
+    if request.param == "processes":
+        with Platform(simulate_gpus=2) as running:
+            yield running
+        return
+    with contained_platform() as running:
         yield running
+        nothing_is_left_in_engine(running)
 
 
 @pytest.fixture

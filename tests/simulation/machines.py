@@ -194,5 +194,6 @@ class SimulatedNode:
             boot_id=f"{self.name}-boot-{self.boots}",
             host=f"{self.name}.lab",
             isolation=Isolation.NAMESPACE,
+            isolation_note="",
             capacity=resources_pb2.Resources(cpu_thousandths=16_000, memory_bytes=64 << 30),
         )

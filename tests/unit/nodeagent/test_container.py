@@ -108,6 +108,7 @@ def test_the_whole_configuration() -> None:
             "CapAdd": [],
             "CapDrop": ["ALL"],
             "SecurityOpt": ["no-new-privileges"],
+            "GroupAdd": [],
             "ReadonlyRootfs": True,
             "NetworkMode": "none",
             "IpcMode": "private",
@@ -151,6 +152,13 @@ def test_no_device_is_given_that_is_not_granted() -> None:
     assert found["HostConfig"]["DeviceRequests"] == []
     assert "NVIDIA_VISIBLE_DEVICES=void" in found["Env"]
     assert found["HostConfig"]["PidsLimit"] > 0
+
+
+def test_a_session_with_a_user_of_its_own_runs_as_that() -> None:
+    spec = replace(SPEC, uid=70001, gid=70001, groups=[70002])
+    found = container_config(spec, FOLDER, PLACE, image="i", image_environment={})
+    assert found["User"] == "70001:70001"
+    assert found["HostConfig"]["GroupAdd"] == ["70002"]
 
 
 def test_two_agents_on_one_engine_do_not_share_a_name() -> None:

@@ -128,6 +128,7 @@ MACHINE = Machine(
     boot_id="boot-1",
     host="n1.lab",
     isolation=Isolation.NAMESPACE,
+    isolation_note="",
     capacity=resources.Resources(cpu_thousandths=4000),
 )
 

@@ -1,0 +1,126 @@
+"""Whether containers work on this machine: tried for real, once, when the agent starts."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import subprocess
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from nodeagent.engine.client import EngineError, NotThere
+from nodeagent.engine.containers import image_facts, remove_container
+from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.runtimes.container import ContainerPlace, container_name
+from nodeagent.runtimes.docker import EnginePlace, container_content
+from nodeagent.runtimes.interface import ExitWhy, Isolation, ReplicaSpec
+from nodeagent.runtimes.launcher import start_directly
+from nodeagent.runtimes.records import read_exit
+
+if TYPE_CHECKING:
+    from nodeagent.engine.client import Engine, EngineFacts
+    from nodeagent.runtimes.launch import Machine
+
+_TRIAL_LIMIT_S = 20.0
+_MARK = "engine.mark"
+
+
+class NoContainers(Exception):
+    """Containers do not work here; the message says why, and what to do about it."""
+
+
+def engine_mark(data: Path) -> str:
+    """What tells this agent's containers from another's: drawn once, kept in its data folder."""
+    place = data / _MARK
+    try:
+        return place.read_text(encoding="ascii").strip()
+    except FileNotFoundError:
+        mark = base64.b32encode(os.urandom(5)).decode().lower()
+        write_atomically(place, mark.encode(), is_durable=True)
+        return mark
+
+
+def probe_containers(
+    engine: Engine,
+    machine: Machine,
+    scratch: Path,
+    *,
+    node: str,
+    mark: str,
+    default_image: str,
+    most_open_files: int,
+) -> EnginePlace:
+    """Run a program in a container of `default_image`; blocks for about a second.
+
+    `scratch` is a folder of the agent for the trial's replica folder. Without a default image there is
+    no trial: what sessions name is seen when they start.
+
+    Raises:
+        NoContainers: they do not work, or this agent cannot keep them.
+    """
+    try:
+        facts = engine.facts()
+        place = EnginePlace(
+            engine=engine,
+            api=facts.api,
+            container=ContainerPlace(
+                node=node,
+                mark=mark,
+                user=f"{os.geteuid()}:{os.getegid()}",
+                open_files=(machine.open_files, most_open_files),
+                network=_network(facts),
+            ),
+            default_image=default_image or None,
+            root=Path(facts.root),
+        )
+        if not facts.has_init:
+            raise NoContainers("the engine has no docker-init (package tini, or docker-ce)")
+        if default_image:
+            _try(place, machine, scratch)
+    except NotThere as error:
+        raise NoContainers(f"{error}; deploy/image/build makes nsml-base") from error
+    except EngineError as error:
+        raise NoContainers(str(error)) from error
+    return place
+
+
+def _network(facts: EngineFacts) -> str:
+    """The engine's own bridge, behind which no session reaches services of the machine's loopback."""
+    return "bridge" if "bridge" in facts.networks else "none"
+
+
+def _try(place: EnginePlace, machine: Machine, scratch: Path) -> None:
+    """Return when a program ran to its end in a container as sessions get it."""
+    name = "s" + base64.b32encode(os.urandom(10)).decode().lower()
+    replica_id = ReplicaId(session_id=name, attempt=1, rank=0)
+    folder = ReplicaFolder(scratch / str(replica_id))
+    test = f"test -w /app && test -w /nsml && test -w /tmp && test ! -e {folder.spec}"
+    spec = ReplicaSpec(
+        replica_id=replica_id,
+        argv=["/bin/sh", "-c", test],
+        isolation=Isolation.CONTAINER,
+        time_limit_s=_TRIAL_LIMIT_S,
+        grace_s=0.0,
+    )
+    image = image_facts(place.engine, place.default_image or "")
+    folder.create()
+    try:
+        content = container_content(spec, folder, machine, place, image)
+        write_atomically(folder.spec, json.dumps(content).encode())
+        shim = start_directly(folder)
+        os.close(shim.pidfd)
+        if shim.child is not None:
+            try:
+                shim.child.wait(_TRIAL_LIMIT_S)
+            except subprocess.TimeoutExpired:
+                shim.child.kill()
+                shim.child.wait()
+        record = read_exit(folder)
+    finally:
+        folder.remove()
+    if record is None:
+        remove_container(place.engine, container_name(replica_id, place.container.mark))
+        raise NoContainers(f"a first container did not end within {_TRIAL_LIMIT_S:g} s")
+    if record.why is not ExitWhy.EXITED or record.exit_code != 0:
+        raise NoContainers(record.message or f"a first container ended with {record.exit_code}")
