@@ -31,6 +31,14 @@ if ! nvidia-smi -L 2>/dev/null | grep -q '^GPU'; then
   gpus=(--simulate-gpus 2)
 fi
 
+# Where there is a container engine, sessions run in containers of the default image.
+if docker info >/dev/null 2>&1 && ! docker image inspect nsml-base:latest >/dev/null 2>&1; then
+  if [ "$(id -u)" = 0 ] && command -v debootstrap >/dev/null; then
+    echo "making the default image nsml-base:latest (a minute or two the first time)"
+    deploy/image/build >/dev/null || echo "it could not be made: nsml up says what is used instead" >&2
+  fi
+fi
+
 show nsml up "${gpus[@]}"
 show nsml dataset push digits examples/digits/data
 cd examples/digits
