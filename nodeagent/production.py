@@ -33,7 +33,7 @@ from nodeagent.images import Images, ImageSettings
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter
 from nodeagent.parts import Machine, Parts
-from nodeagent.pressure import KeepFree, Store, relieve
+from nodeagent.pressure import KeepFree, Store, is_full, relieve
 from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
@@ -355,6 +355,7 @@ async def _images(settings: Settings, place: EnginePlace) -> Images:
             time_limit_s=settings.build_time_limit_s,
         ),
         mark=place.container.mark,
+        is_full=partial(is_full, place.root),
     )
     try:
         async with asyncio.timeout(_ENGINE_ANSWERS_WITHIN_S):

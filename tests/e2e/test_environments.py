@@ -1,0 +1,114 @@
+"""What code asks for, through the whole product: on nodes with containers and on those without."""
+
+import os
+import re
+import shutil
+import subprocess
+import uuid
+from pathlib import Path
+
+import pytest
+
+from bench.platform import PROGRAMS, Platform
+from nodeagent.engine.client import Engine
+from nodeagent.engine.images import remove_image
+from tests.e2e.programs import contained_platform, wait_for, write_program
+from tests.engines import SOCKET
+from tests.unit.nodeagent.test_environments import make_wheel
+
+USES = "import greeting\nprint('user code says', greeting.TEXT)\n"
+
+
+@pytest.fixture(scope="module")
+def mirror():
+    """The index of packages that the machine's pip is configured with: a folder."""
+    place = Path("/opt" if os.access("/opt", os.W_OK) else "/var/tmp") / f"nsml-{uuid.uuid4().hex}"
+    place.mkdir()
+    make_wheel(place, "greeting", "TEXT = 'hello'")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(place))
+        yield place
+    shutil.rmtree(place)
+
+
+@pytest.fixture(scope="module", params=["processes", "containers"])
+def platform(request, mirror):
+    if request.param == "processes":
+        with Platform(simulate_gpus=2, options=["--isolation", "namespace"]) as running:
+            yield running
+        return
+    with contained_platform() as running:
+        yield running
+        records = (running.folder / "data" / "agent" / "images").glob("*.json")
+        references = [re.findall(r"nsml-env:[0-9a-f]{32}", one.read_text()) for one in records]
+    for reference in references:
+        if reference:
+            remove_image(Engine(SOCKET), reference[0])
+
+
+def code_with(platform, text, **files):
+    folder = platform.folder / f"code-{uuid.uuid4().hex}"
+    write_program(folder, text)
+    for name, content in files.items():
+        (folder / f"{name}.txt").write_text(content)
+    return folder
+
+
+def test_requirements_are_there_and_their_making_is_in_the_log(platform):
+    code = code_with(platform, USES, requirements="greeting==1.0\n")
+    said = platform.nsml("run", "-f", cwd=code).stdout
+    assert said.count("Successfully installed greeting-1.0") == 1
+    assert said.splitlines()[0].startswith("Installing 1 requirements")
+    assert said.splitlines()[-1] == "user code says hello"
+    again = platform.nsml("run", "-f", cwd=code).stdout
+    assert again == "user code says hello\n"
+
+
+@pytest.mark.parametrize(
+    ("requirements", "says"),
+    [
+        ("no-such-package==3\n", "No matching distribution found for no-such-package"),
+        ("-r ../outside.txt\n", "leads out of the folder of the code"),
+        ("greeting $(touch /tmp/x)\n", "is not installed"),
+        ("git+https://example.com/x.git\n", "is not installed"),
+    ],
+)
+def test_what_cannot_be_had_ends_with_the_reason(platform, requirements, says):
+    code = code_with(platform, "print('not reached')", requirements=requirements)
+    done = platform.nsml("run", "-f", cwd=code, check=False)
+    assert done.returncode == 1
+    assert says in done.stdout.splitlines()[-1]
+    assert "not reached" not in done.stdout
+    ended = platform.json("ps", "-a")["items"][0]
+    assert ended["state"] == "FAILED"
+    assert (ended["end"]["cause"], says in ended["end"]["message"]) == ("ENVIRONMENT_FAILED", True)
+
+
+def test_an_agent_that_is_killed_while_it_builds_says_everything_once(platform, mirror):
+    """The second agent builds again, behind what was said: no byte is lost, moved or repeated."""
+    name = f"slow{uuid.uuid4().hex}"
+    wheel = mirror / f"{name}-1.0-py3-none-any.whl"
+    os.mkfifo(wheel)  # who opens it waits
+    code = code_with(platform, f"import {name}\nprint('user code')\n", requirements=f"{name}\n")
+    session = platform.nsml("run", "-o", "name", cwd=code).stdout.strip()
+    following = subprocess.Popen(
+        [str(PROGRAMS / "nsml"), "logs", "-f", session],
+        env=platform.environment,
+        stdout=subprocess.PIPE,
+    )
+    wait_for(lambda: "Processing" in platform.nsml("logs", session).stdout, what="pip at work")
+    platform.kill("agent")
+    wheel.unlink()
+    (mirror / "made").mkdir()
+    make_wheel(mirror / "made", name, "")
+    (mirror / "made" / wheel.name).rename(wheel)
+    (mirror / "made").rmdir()
+    platform.up()
+    live, _ = following.communicate(timeout=120)
+    whole = platform.nsml("logs", session).stdout
+    assert live.decode() == whole
+    assert whole.count("Installing 1 requirements") == 2
+    assert whole.count("Successfully installed") == 1
+    assert whole.endswith("\nuser code\n")
