@@ -164,6 +164,15 @@ async def test_output_counts_as_disk_and_so_does_what_has_no_name(limited: Bench
             assert b"survived" not in limited.output(spec)[-100:]
 
 
+async def test_one_line_of_any_length_is_kept_whole(limited: Bench) -> None:
+    text = "import os\nfor _ in range(64): os.write(1, b'z' * (1 << 20))"
+    async with limited.new_driver() as driver:
+        spec = python(limited, text, memory_bytes=MEMORY, disk_bytes=1 << 30)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.exit_code, record.output_bytes) == (0, 64 << 20)
+
+
 async def test_a_fork_bomb_is_kept_small_and_goes_with_its_replica(limited: Bench) -> None:
     # It doubles, in sessions of their own, but not for ever: a test that fails must not end the machine.
     bomb = """

@@ -42,9 +42,11 @@ while not os.path.exists("/app/finish"):
 """
 
 
-@pytest.fixture
-def platform():
-    """Everything of it on a small disk; etcd and history too."""
+@pytest.fixture(params=["0", ""])
+def platform(request, monkeypatch):
+    """Everything of it on a small disk; etcd and history too: without a floor, and with the usual one."""
+    if request.param:
+        monkeypatch.setenv("NSML_AGENT_DISK_FLOOR_BYTES", request.param)
     running = Platform(simulate_gpus=2)
     data = running.folder / "data"
     data.mkdir(mode=0o700)
@@ -75,6 +77,23 @@ def is_full(platform: Platform) -> bool:
     return space.f_bavail == 0
 
 
+@pytest.mark.parametrize("platform", [""], indirect=True)
+def test_what_fills_the_disk_is_ended_and_the_other_goes_on(platform, tmp_path):
+    modest = write_program(tmp_path / "modest", MODEST)
+    greedy = write_program(tmp_path / "greedy", GREEDY)
+    other = platform.nsml("run", "-o", "name", cwd=modest).stdout.strip()
+    wait_for(lambda: state(platform, other) == "RUNNING", what="the other one runs")
+    name = platform.nsml("run", "-o", "name", cwd=greedy).stdout.strip()
+    wait_for(lambda: state(platform, name) == "FAILED", what="the greedy one is ended")
+    (ended,) = [one for one in platform.json("ps", "-a")["items"] if one["name"] == name]
+    assert ended["end"]["cause"] == "LIMIT_EXCEEDED"
+    assert "the node's disk is full" in ended["end"]["message"]
+    wait_for(lambda: not is_full(platform), what="there is room again")
+    (replica_folder(platform, other) / "app/finish").touch()
+    wait_for(lambda: state(platform, other) == "SUCCEEDED", what="the other one ends well")
+
+
+@pytest.mark.parametrize("platform", ["0"], indirect=True)
 def test_what_fills_the_disk_can_be_stopped(platform, tmp_path):
     modest = write_program(tmp_path / "modest", MODEST)
     greedy = write_program(tmp_path / "greedy", GREEDY)

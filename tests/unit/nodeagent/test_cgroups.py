@@ -1,0 +1,130 @@
+"""Control groups as files: what version 2 is told and says, where this machine may have only version 1."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from nodeagent.cgroups import CPU, MEMORY, PIDS, Group, find_base
+
+FILES = {
+    "cgroup.procs": "",
+    "cgroup.kill": "",
+    "memory.max": "max",
+    "memory.swap.max": "max",
+    "memory.oom.group": "0",
+    "pids.max": "max",
+    "cpu.max": "max 100000",
+}
+
+
+def second_version(folder: Path, **files: str) -> Group:
+    group = folder / "replica"
+    group.mkdir()
+    for name, content in {**FILES, **files}.items():
+        (group / name).write_text(content)
+    base = {"version": 2, "folders": dict.fromkeys((MEMORY, PIDS, CPU), str(folder))}
+    return Group(base, "replica")
+
+
+def read(folder: Path, name: str) -> str:
+    return (folder / "replica" / name).read_text()
+
+
+def test_limits_are_written_as_version_2_wants_them(tmp_path: Path) -> None:
+    group = second_version(tmp_path)
+    group.make(memory_bytes=1_000_000, cpus=1.5, process_count=64)
+    assert read(tmp_path, "memory.max").startswith("1000000")
+    assert read(tmp_path, "memory.swap.max").startswith("0")
+    assert read(tmp_path, "memory.oom.group").startswith("1")
+    assert read(tmp_path, "pids.max").startswith("64")
+    assert read(tmp_path, "cpu.max").startswith("150000 100000")
+
+
+@pytest.mark.parametrize(("cpus", "said"), [(0.001, "1000 1000000"), (0.01, "1000 100000")])
+def test_the_smallest_share_is_one_that_the_kernel_takes(
+    tmp_path: Path, cpus: float, said: str
+) -> None:
+    group = second_version(tmp_path)
+    group.make(memory_bytes=None, cpus=cpus, process_count=None)
+    assert read(tmp_path, "cpu.max").startswith(said)
+    assert read(tmp_path, "memory.max") == "max"
+
+
+def test_a_limit_that_cannot_be_set_is_an_error_that_says_which(tmp_path: Path) -> None:
+    group = second_version(tmp_path)
+    (tmp_path / "replica" / "pids.max").unlink()
+    with pytest.raises(OSError, match=r"pids\.max of its control group"):
+        group.make(memory_bytes=None, cpus=None, process_count=5)
+
+
+def test_what_version_2_says_of_memory(tmp_path: Path) -> None:
+    group = second_version(
+        tmp_path,
+        **{
+            "memory.events": "low 0\nhigh 0\nmax 12\noom 1\noom_kill 2\noom_group_kill 1\n",
+            "memory.peak": "999424\n",
+            "memory.stat": "anon 700\nfile 90000\nshmem 50\n",
+            "pids.events": "max 7\n",
+            "cgroup.procs": "12\n0\n7\n",
+        },
+    )
+    assert group.kills_for_memory() == 2
+    assert group.has_met_its_memory(10_000_000)
+    assert (group.memory_peak(), group.memory_used()) == (999_424, 750)
+    assert (group.refused_forks(), group.members()) == (7, [7, 12])
+
+
+def test_a_kill_by_the_machine_is_not_one_by_the_limit(tmp_path: Path) -> None:
+    group = second_version(
+        tmp_path, **{"memory.events": "oom 0\noom_kill 1\n", "memory.peak": "1000000\n"}
+    )
+    assert group.kills_for_memory() == 1
+    assert not group.has_met_its_memory(10_000_000)
+
+
+def test_a_group_that_is_not_there_has_nothing(tmp_path: Path) -> None:
+    base = {"version": 1, "folders": dict.fromkeys((MEMORY, PIDS, CPU), str(tmp_path))}
+    group = Group(base, "gone")
+    assert group.members() == []
+    assert not group.kills_for_memory()
+    group.kill()
+    assert group.remove()
+
+
+def machine(tmp_path: Path, *, procs: str) -> tuple[str, str]:
+    """A machine with version 2, whose agent is in the group /unit; its files are plain ones."""
+    top = tmp_path / "cgroup"
+    unit = top / "unit"
+    unit.mkdir(parents=True)
+    for name, content in {
+        "cgroup.type": "domain",
+        "cgroup.controllers": "cpu memory pids",
+        "cgroup.subtree_control": "",
+        "cgroup.procs": procs,
+    }.items():
+        (unit / name).write_text(content)
+    proc = tmp_path / "proc"
+    proc.mkdir()
+    (proc / "cgroup").write_text("0::/unit\n")
+    (proc / "mountinfo").write_text(f"30 20 0:26 / {top} rw - cgroup2 cgroup2 rw,nsdelegate\n")
+    return str(top), str(proc)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root looks for another place then")
+def test_a_group_that_others_are_in_is_left_alone(tmp_path: Path) -> None:
+    root, proc = machine(tmp_path, procs=f"{os.getpid()}\n1\n")
+    base, reason = find_base(
+        "nsml-x", lambda: pytest.fail("nothing is tried"), root=root, proc=proc
+    )
+    assert base is None
+    assert "other processes" in reason
+
+
+def test_without_any_hierarchy_there_is_none_and_why(tmp_path: Path) -> None:
+    (tmp_path / "cgroup").write_text("")
+    (tmp_path / "mountinfo").write_text("22 1 0:20 / / rw - ext4 /dev/sda1 rw\n")
+    found = find_base("nsml-x", lambda: pytest.fail("tried"), root="/none", proc=str(tmp_path))
+    assert found == (None, "no control groups are mounted")
