@@ -56,6 +56,7 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
 
 def _never(nodes: list[Node], request: Request) -> str:
     """Why it would not fit if nothing else ran."""
+    devices = [device for node in nodes for device in node.devices]
     if owners := keep_to_owners(nodes, request):
         return owners
     if runs_nowhere(nodes, request):
@@ -64,6 +65,8 @@ def _never(nodes: list[Node], request: Request) -> str:
         return "no node gives gangs a network"
     if request.replica_count > 1 and request.gpu_thousandths:
         return "no nodes of one GPU model are large enough"
+    if request.whole_devices > 1 and any(device.parent_uuid for device in devices):
+        return "no node is large enough, of MIG instances a replica has one at most"
     return "no node is large enough"
 
 
@@ -117,8 +120,8 @@ def _largest(rooms: list[Room], request: Request, what: str) -> str:
     if what == "GPUs" and request.is_share:
         return f"no device has {request.gpu_thousandths / WHOLE_DEVICE:g} of it free"
     if what == "GPUs":
-        widest = max(rooms, key=lambda room: (len(room.whole), room.node.name))
-        return f"the largest free hole is {len(widest.whole)} (node {widest.node.name})"
+        widest = max(rooms, key=lambda room: (room.hole, room.node.name))
+        return f"the largest free hole is {widest.hole} (node {widest.node.name})"
     if what == "cores":
         widest = max(rooms, key=lambda room: (room.cpu, room.node.name))
         return f"at most {widest.cpu / 1000:g} cores are free (node {widest.node.name})"

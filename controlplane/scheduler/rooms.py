@@ -38,7 +38,7 @@ Alike = tuple[str, str]
 class Room:
     """What is still free on one node while a plan is made."""
 
-    __slots__ = ("cpu", "memory", "model", "node", "places", "shared", "whole")
+    __slots__ = ("cpu", "instances", "memory", "model", "node", "places", "shared", "whole")
 
     def __init__(self, capacity: NodeCapacity) -> None:
         self.node: Node = capacity.node
@@ -48,6 +48,7 @@ class Room:
         offered = {one.model for one in capacity.node.devices if one.uuid in capacity.free}
         self.model = "|".join(sorted(offered))
         self.whole = [uuid for uuid, free in capacity.free.items() if free == WHOLE_DEVICE]
+        self.instances = {one.uuid for one in capacity.node.devices if one.parent_uuid}
         self.shared = {
             uuid: free for uuid, free in capacity.free.items() if 0 < free < WHOLE_DEVICE
         }
@@ -84,7 +85,8 @@ class Room:
             bounds.append(self.memory // wanted.memory_bytes)
         gpu = request.gpu_thousandths
         if gpu >= WHOLE_DEVICE:
-            bounds.append(len(self.whole) // (gpu // WHOLE_DEVICE))
+            count = gpu // WHOLE_DEVICE
+            bounds.append(len(self.wholes_for(count)) // count)
         elif gpu:
             in_shared = sum(free // gpu for free in self.shared.values())
             bounds.append(in_shared + len(self.whole) * (WHOLE_DEVICE // gpu))
@@ -93,6 +95,18 @@ class Room:
     def alike_for(self, request: Request) -> Alike:
         """What its replicas would get of which a gang combines only equal ones."""
         return (self.model if request.gpu_thousandths else "", self.node.gang_network)
+
+    def wholes_for(self, count: int) -> list[str]:
+        """Free devices of which one replica may have `count`: a CUDA process computes on one MIG
+        instance at most (NVIDIA, "MIG User Guide")."""
+        if count <= 1:
+            return self.whole
+        return [uuid for uuid in self.whole if uuid not in self.instances]
+
+    @property
+    def hole(self) -> int:
+        """The most whole devices that one replica could have."""
+        return max(len(self.wholes_for(2)), min(len(self.whole), 1))
 
     def take(self, request: Request, rank: int) -> ReplicaPlacement:
         """Place one replica that fits."""
@@ -106,9 +120,10 @@ class Room:
     def _devices_for(self, gpu: int) -> list[DeviceShare]:
         if gpu >= WHOLE_DEVICE:
             count = gpu // WHOLE_DEVICE
-            if len(self.whole) < count:
+            wholes = self.wholes_for(count)[:count]
+            if len(wholes) < count:
                 return []
-            return [DeviceShare(uuid=uuid, thousandths=WHOLE_DEVICE) for uuid in self.whole[:count]]
+            return [DeviceShare(uuid=uuid, thousandths=WHOLE_DEVICE) for uuid in wholes]
         if gpu == 0:
             return []
         open_ones = [(free, uuid) for uuid, free in self.shared.items() if free >= gpu]

@@ -6,6 +6,7 @@
  *   process gpu=0 pid=7 memory=1    or mig=0 for one of an instance
  *   xid gpu=0 code=79 gi=4294967295     each such line is one event
  *   deny function=nvmlDeviceGetPowerUsage error=3
+ *   counts-once                         there are as many devices as when it was begun
  *   hang                                calls return once the line is gone
  *
  * Numbers and layouts are those of NVIDIA's public header nvml.h.
@@ -27,6 +28,7 @@ typedef struct { unsigned field, scope; long long at, took; int type, result;
                  union { double d; unsigned u; unsigned long long ull; } value; } field_t;
 
 static int ready, consumed;
+static unsigned counted;
 
 static const char *get(const char *line, const char *key, const char *otherwise, char *out) {
     char wanted[64];
@@ -83,9 +85,14 @@ static int look(void *device, line_t *line) {
 }
 
 const char *nvmlErrorString(int code) { return code == GPU_IS_LOST ? "GPU is lost" : "scripted error"; }
-int nvmlInitWithFlags(unsigned flags) { (void)flags; DENIED(); ready = 1; return SUCCESS; }
+int nvmlInitWithFlags(unsigned flags) { (void)flags; DENIED(); ready = 1; counted = find("gpu", -1, NULL); return SUCCESS; }
 int nvmlShutdown(void) { ready = 0; return SUCCESS; }
-int nvmlDeviceGetCount_v2(unsigned *count) { DENIED(); *count = find("gpu", -1, NULL); return SUCCESS; }
+
+int nvmlDeviceGetCount_v2(unsigned *count) {
+    DENIED();
+    *count = find("counts-once", -1, NULL) ? counted : (unsigned)find("gpu", -1, NULL);
+    return SUCCESS;
+}
 
 int nvmlDeviceGetHandleByIndex_v2(unsigned index, void **device) {
     line_t line;

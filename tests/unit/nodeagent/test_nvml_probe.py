@@ -181,10 +181,11 @@ def test_a_new_board_is_seen_by_a_library_that_counts_once(
     driver: FakeDriver, probe: NvmlProbe
 ) -> None:
     driver.boards("0000:01:00.0")
-    driver.say(GPU0, "xid gpu=0 code=79")
-    assert troubles(probe)["GPU-0"]
+    driver.say("counts-once", GPU0)
+    assert set(troubles(probe)) == {"GPU-0"}
+    driver.say("counts-once", GPU0, GPU1)
+    assert set(troubles(probe)) == {"GPU-0"}
     driver.boards("0000:01:00.0", "0000:02:00.0")
-    driver.say(GPU0, GPU1)
     assert set(troubles(probe)) == {"GPU-0", "GPU-1"}
 
 

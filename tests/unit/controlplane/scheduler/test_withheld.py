@@ -92,6 +92,25 @@ def test_instances_are_devices() -> None:
     assert len(plan.placements) == 3
 
 
+def test_a_replica_has_one_instance_at_most() -> None:
+    wanted, gang = session(2000), session(replicas=2)
+    plan = schedule(cluster(cut(node("a", 1)), wanted, gang), NOW)
+    assert places(plan) == {gang.id: ["a", "a"]}
+    assert reason(plan, wanted) == (
+        "needs 2 GPUs on one node; no node is large enough,"
+        " of MIG instances a replica has one at most"
+    )
+    assert places(schedule(cluster(cut(node("a", 3)), wanted), NOW)) == {wanted.id: ["a"]}
+    mixed = schedule(cluster(cut(node("a", 3)), wanted), NOW).placements[0].replicas[0]
+    assert [share.uuid for share in mixed.devices] == ["a-1", "a-2"]
+
+
+def test_the_largest_hole_counts_no_instances() -> None:
+    wanted = session(2000)
+    snapshot = cluster(cut(node("a", 3)), held("a", ("a-1", 1000), ("a-2", 1000)), wanted)
+    assert "the largest free hole is 1 (node a)" in reason(schedule(snapshot, NOW), wanted)
+
+
 def test_an_instance_of_a_device_that_is_held_is_not_free() -> None:
     """The mode was changed below a session that holds the whole."""
     wanted = session()
