@@ -97,8 +97,10 @@ class Room:
         return (self.model if request.gpu_thousandths else "", self.node.gang_network)
 
     def wholes_for(self, count: int) -> list[str]:
-        """Free devices of which one replica may have `count`: a CUDA process computes on one MIG
-        instance at most (NVIDIA, "MIG User Guide")."""
+        """Free devices of which one replica may have `count`.
+
+        A CUDA process computes on one MIG instance at most (NVIDIA, "MIG User Guide").
+        """
         if count <= 1:
             return self.whole
         return [uuid for uuid in self.whole if uuid not in self.instances]
