@@ -85,6 +85,7 @@ class Contacts:
 
     Attributes:
         unheard: nodes that have been silent for so long that what they run is UNKNOWN.
+        sent: the newest revision of the orders that each node was sent in our term.
     """
 
     def __init__(self, *, state: LiveState, clock: Clock) -> None:
@@ -95,6 +96,7 @@ class Contacts:
         self._registered_heard: dict[str, float] = {}
         self._since = clock.monotonic()
         self.unheard: frozenset[str] = frozenset()
+        self.sent: dict[str, int] = {}
 
     def connect(self, node: str) -> Link:
         """An agent has registered; an older stream of the same node ends."""
@@ -147,6 +149,7 @@ class Contacts:
         """We were elected: everybody gets the full time to be heard; until then none is used."""
         self._since = self._clock.monotonic()
         self._registered_heard.clear()
+        self.sent.clear()
         self.unheard = frozenset()
         for node in self._state.nodes:
             self._state.set_contact(node, is_silent=node not in self._links)

@@ -157,8 +157,11 @@ class Registrar:
         A later leader's orders are of a lost history only if we can still write, which the
         registration itself does.
         """
-        is_beyond = said.highest_term > term or not await self._state.catch_up(
-            said.highest_revision
+        is_beyond = (
+            said.highest_term > term
+            # A store that was put back elects with numbers that it has used before.
+            or (said.highest_term == term and said.highest_revision > self._sent_to(said))
+            or not await self._state.catch_up(said.highest_revision)
         )
         found = Hold(
             found_at=self._clock.time(),
@@ -173,6 +176,9 @@ class Registrar:
         if before is not None and not before.stands and before.covers(found):
             return replace(found, lifted_by=before.lifted_by)
         return found
+
+    def _sent_to(self, said: Registration) -> int:
+        return self._contacts.sent.get(said.node.name, 0)
 
     async def _never_placed(self, said: Registration) -> frozenset[tuple[str, int, int]]:
         """Those that run there, and for which no session of ours was ever placed there."""

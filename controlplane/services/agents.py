@@ -171,6 +171,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     if secrets is None:
                         continue
                     link.ordered = orders.replicas
+                    sent = self._contacts.sent
+                    sent[link.node] = max(orders.revision, sent.get(link.node, 0))
                     for message in orders_messages(orders, term, secrets):
                         yield message
             await link.wait()

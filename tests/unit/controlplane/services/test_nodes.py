@@ -386,13 +386,13 @@ async def test_an_earlier_attempt_is_simply_stopped(rig: Rig, alive: Any) -> Non
     await is_in(kim, "READY")
 
 
-@pytest.mark.parametrize("lost", ["term", "revision"])
+@pytest.mark.parametrize("lost", ["term", "revision", "number used again"])
 async def test_orders_that_our_store_never_had_hold_a_node(rig: Rig, alive: Any, lost: str) -> None:
     kim, root = await rig.user("kim"), await root_of(rig)
     term = rig.plane.leading.term
     facts = {
         "highest_term": 1 << 40 if lost == "term" else term,
-        "highest_revision": 1 << 41,
+        "highest_revision": 2 if lost == "number used again" else 1 << 41,
         "cluster_id": rig.plane.cluster_id,
     }
     agent = alive(await (await rig.agent(**facts)).connect())
