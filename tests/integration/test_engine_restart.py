@@ -1,0 +1,126 @@
+"""An engine that restarts under what runs: no end, and no end that is lost."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from nodeagent.engine.client import Engine, EngineError
+from nodeagent.engine.containers import containers_of
+from nodeagent.folders import ReplicaFolders
+from nodeagent.runtimes.container import ContainerPlace
+from nodeagent.runtimes.docker import DockerDriver, EnginePlace
+from nodeagent.runtimes.interface import ExitWhy, Isolation, ReplicaSpec
+from nodeagent.runtimes.launch import this_machine
+from nodeagent.runtimes.launcher import Launcher
+from nsml.clock import SystemClock, in_thread
+from tests.contract.test_runtime_contract import MARK, has_ended, soon, until
+from tests.engines import SOCKET, absent, required_image
+from tests.unit.nodeagent.test_container import REPLICA
+
+_FLAGS = ["--bridge", "none", "--iptables=false", "--live-restore"]
+
+
+class OwnEngine:
+    """A dockerd of this test alone, which keeps containers while it is away."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.socket = folder / "docker.sock"
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                ["dockerd", "--data-root", str(self.folder / "data"), "--exec-root",
+                 str(self.folder / "run"), "--pidfile", str(self.folder / "pid"),
+                 "-H", f"unix://{self.socket}", *_FLAGS],
+                stdout=log, stderr=log, stdin=subprocess.DEVNULL,
+            )  # fmt: skip
+
+    def answers(self) -> bool:
+        try:
+            return bool(Engine(self.socket).facts().version)
+        except EngineError:
+            return False
+
+    def end(self, number: signal.Signals = signal.SIGTERM) -> None:
+        if self._process is not None:
+            self._process.send_signal(number)
+            self._process.wait(30)
+
+
+@pytest.fixture
+def engine() -> Iterator[OwnEngine]:
+    if os.geteuid() or shutil.which("dockerd") is None:
+        absent("an engine of its own needs root and dockerd")
+    image = required_image()
+    own = OwnEngine(Path(tempfile.mkdtemp(prefix="nsml-engine-")))
+    own.start()
+    try:
+        asyncio.run(until(own.answers))
+        saved = subprocess.Popen(
+            ["docker", "-H", f"unix://{SOCKET}", "save", image], stdout=subprocess.PIPE
+        )
+        subprocess.run(
+            ["docker", "-H", f"unix://{own.socket}", "load"], stdin=saved.stdout, check=True
+        )
+        assert saved.wait() == 0
+        yield own
+    finally:
+        own.end()
+        shutil.rmtree(own.folder, ignore_errors=True)
+
+
+@pytest.mark.parametrize("ends", ["while it is away", "once it is back"])
+def test_a_restarted_engine_is_no_end(engine: OwnEngine, tmp_path: Path, ends: str) -> None:
+    asyncio.run(_restarted(engine, tmp_path, ends_away=ends == "while it is away"))
+
+
+async def _restarted(engine: OwnEngine, tmp_path: Path, *, ends_away: bool) -> None:
+    folders = ReplicaFolders(tmp_path / "replicas")
+    client = Engine(engine.socket)
+    container = ContainerPlace(
+        node="test", mark=MARK, user=f"{os.getuid()}:{os.getgid()}", open_files=(1024, 4096),
+        network="none",
+    )  # fmt: skip
+    driver = DockerDriver(
+        folders,
+        machine=this_machine(with_pid=True),
+        place=EnginePlace(
+            engine=client, api=client.facts().api, container=container,
+            default_image=required_image(), root=engine.folder / "data",
+        ),
+        launcher=Launcher(in_thread), clock=SystemClock(), run=in_thread, run_long=in_thread,
+    )  # fmt: skip
+    script = "echo ready; until [ -e $NSML_RUN_DIR/go ]; do sleep 0.02; done; echo end; exit 7"
+    spec = ReplicaSpec(replica_id=REPLICA, argv=("sh", "-c", script), isolation=Isolation.CONTAINER)
+    folder = folders.of(REPLICA)
+    async with driver:
+        await driver.start(spec)
+        await until(lambda: folder.output.read_bytes() == b"ready\n")
+        await until(lambda: b"child" in folder.shim.read_bytes())
+        shim = (await driver.list())[0].pid
+        assert shim is not None
+        await in_thread(engine.end)
+        if ends_away:
+            (folder.run / "go").touch()
+            await until(lambda: folder.output.read_bytes().endswith(b"end\n"))
+        assert not folder.exit.exists()
+        assert not has_ended(shim)
+        engine.start()
+        await until(engine.answers)
+        (folder.run / "go").touch()
+        record = await soon(driver.wait(REPLICA))
+        await until(lambda: containers_of(client, MARK) == [])
+    client.close()
+    assert (record.why, record.exit_code) == (ExitWhy.EXITED, 7)
+    assert folder.output.read_bytes() == b"ready\nend\n"
