@@ -79,6 +79,13 @@ def limits_word(node: Node) -> str:
     return ", ".join(f"{name} {way}" for name, way in ways.items())
 
 
+def _limits_and_why(node: Node) -> str:
+    """The same with the reason why the kernel does not; empty where nothing was told."""
+    if not node.HasField("limits"):
+        return ""
+    return limits_word(node) + (f": {node.limits.note}" if node.limits.note else "")
+
+
 def _way(keeping: int) -> str:
     return "-" if not keeping else enum_word(resources_pb2.Keeping, keeping, "KEEPING_")
 
@@ -373,6 +380,7 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ("host", node.host),
         ("pod", node.pod),
         ("isolation", isolation_word(node)),
+        ("limits", _limits_and_why(node)),
         ("agent", node.agent_version),
         ("contact", contact),
         (

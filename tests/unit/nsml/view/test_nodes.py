@@ -1,6 +1,6 @@
 """What a node's row says when there is little to say."""
 
-from nsml.v1 import nodes_pb2
+from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.view import nodes
 
 NOW = 1_700_000_000.0
@@ -28,3 +28,17 @@ def test_what_was_not_measured_is_no_zero():
     shown, record = cells(node), nodes.record(node)
     assert (shown["load"], shown["memory"]) == ("-", "-/8.0 GiB")
     assert (record["cpu_percent"], record["memory_used_bytes"]) == (None, None)
+
+
+def test_a_node_says_how_it_keeps_limits_and_why_not_by_the_kernel():
+    node = nodes_pb2.Node(name="a")
+    assert cells(node)["limits"] == "-"
+    node.limits.memory = node.limits.cpus = node.limits.processes = resources_pb2.KEEPING_GROUP
+    node.limits.disk = resources_pb2.KEEPING_WATCHED
+    assert cells(node)["limits"] == "group"
+    node.limits.cpus = resources_pb2.KEEPING_WATCHED
+    node.limits.note = "cpu: Permission denied"
+    assert cells(node)["limits"] == "memory group, cpus watched, processes group"
+    shown = nodes.shown_lines(nodes_pb2.GetNodeResponse(node=node), now=NOW)
+    assert any(line.endswith("processes group: cpu: Permission denied") for line in shown)
+    assert nodes.record(node)["limits"]["disk"] == "watched"
