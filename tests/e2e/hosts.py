@@ -10,11 +10,16 @@ import os
 import secrets
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+
+from tests.e2e.programs import wait_for
+from tests.engines import absent
 
 
 @dataclass(frozen=True)
@@ -61,3 +66,55 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], capture_output=True, check=True)
+
+
+@contextmanager
+def engine_on(host: Host, image: str) -> Iterator[Path]:
+    """The socket of a container engine of the host's own that has `image`, taken from the machine's."""
+    # of a short name: the paths of the engine's sockets have 108 bytes at most
+    folder = Path(tempfile.mkdtemp(prefix="nsml-e"))
+    socket = folder / "docker.sock"
+    command = [
+        *(
+            *host.enter,
+            "dockerd",
+            "--bridge",
+            "none",
+            "--iptables=false",
+            "--host",
+            f"unix://{socket}",
+        ),
+        *("--data-root", str(folder / "data"), "--exec-root", str(folder / "run")),
+        *("--pidfile", str(folder / "pid")),
+    ]
+    with (folder / "log").open("wb") as log:
+        engine = subprocess.Popen(command, stdout=log, stderr=log)
+    at = ["docker", "-H", f"unix://{socket}"]
+    try:
+        wait_for(
+            lambda: (
+                subprocess.run([*at, "info"], capture_output=True, check=False).returncode == 0
+                or engine.poll() is not None
+            ),
+            what="the engine answers",
+        )
+        if engine.poll() is not None:
+            absent(
+                f"no engine can be started on {host.namespace}: {(folder / 'log').read_text()[-500:]}"
+            )
+        with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saved:
+            subprocess.run([*at, "load", "-q"], stdin=saved.stdout, capture_output=True, check=True)
+        yield socket
+        left = subprocess.run([*at, "ps", "-aq"], capture_output=True, check=True, text=True).stdout
+        assert left == "", "containers are left"
+    finally:
+        engine.terminate()
+        engine.wait(60)
+        for mount in reversed(_mounts_below(folder)):
+            subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _mounts_below(folder: Path) -> list[str]:
+    places = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
+    return [place for place in places if place.startswith(f"{folder}/")]

@@ -13,8 +13,10 @@ from contextlib import contextmanager
 import pytest
 
 from bench.platform import Platform
+from nodeagent.engine.containers import containers_of
 from tests.e2e.nemesis import SOAKING, Crowd, Faults, Stream, Witnesses, check
 from tests.e2e.programs import wait_for
+from tests.engines import required_engine, required_image
 
 SHORT_S = 12.0
 SOAK_S = float(os.environ.get("NSML_SOAK_SECONDS", "120"))
@@ -29,9 +31,15 @@ def seeded() -> random.Random:
 
 @contextmanager
 def two_agents(
-    options: list[str], gpus: int, environment: dict[str, str]
+    options: list[str],
+    gpus: int,
+    environment: dict[str, str],
+    second_has: dict[str, str] | None = None,
 ) -> Iterator[tuple[Platform, Callable[[], None], Witnesses]]:
-    """A platform with a second node, what starts that one's agent, and the witnesses of both."""
+    """A platform with a second node, what starts that one's agent, and the witnesses of both.
+
+    `second_has` are variables of the second agent's.
+    """
     listening = ["--listen", "127.0.0.1:0", *options]
     with Platform(simulate_gpus=gpus, options=listening, environment=environment) as platform:
         made = platform.nsml("admin", "join-token")
@@ -45,6 +53,7 @@ def two_agents(
                 *("join", told[1], *arguments, "--data", str(second)),
                 stdin=made.stdout,
                 timeout_s=120,
+                environment=second_has,
             )
 
         join()
@@ -100,7 +109,8 @@ def test_forty_sessions_report_while_agents_and_control_plane_are_killed(seconds
     rng = seeded()
     # Half a device for each of them, and room for all; what is shared is the machine's two cores.
     room = {"NSML_AGENT_CPUS": "64", "NSML_AGENT_MEMORY_BYTES": str(64 << 30)}
-    with two_agents([], size // 4, room) as (platform, join, witnesses):
+    contained = containers_if_any()
+    with two_agents([], size // 4, room, contained) as (platform, join, witnesses):
         faults = Faults(platform, rng, join)
         crowd = Crowd(platform, random.Random(rng.random()), size=size)
         wait_for(lambda: len(witnesses.all()) >= size // 2, timeout_s=120, what="half have begun")
@@ -110,6 +120,26 @@ def test_forty_sessions_report_while_agents_and_control_plane_are_killed(seconds
         rate = (reports(witnesses) - before) / lasted_s
         print(f"{rate:.0f} reports a second over {lasted_s:.0f} s")
         judge(platform, witnesses, crowd, faults)
+        if contained:
+            mark = (platform.folder / "second/agent/engine.mark").read_text()
+            engine, _ = required_engine()
+            wait_for(lambda: not containers_of(engine, mark), what="no container is left")
+
+
+def containers_if_any() -> dict[str, str]:
+    """What makes an agent run its sessions in containers, gangs too; empty without an engine."""
+    try:
+        engine, _ = required_engine()
+        image = required_image()
+    except pytest.skip.Exception as reason:
+        print("both agents run processes:", reason)
+        return {}
+    return {
+        "NSML_AGENT_ISOLATION": "container",
+        "NSML_AGENT_ENGINE_SOCKET": str(engine.socket),
+        "NSML_AGENT_DEFAULT_IMAGE": image,
+        "NSML_AGENT_GANG_NETWORK": "host",
+    }
 
 
 def reports(witnesses: Witnesses) -> int:

@@ -11,9 +11,10 @@ from pathlib import Path
 import pytest
 
 from bench.platform import ROOT, Platform
-from tests.e2e.hosts import Host, two_hosts
+from tests.e2e.hosts import Host, engine_on, two_hosts
 from tests.e2e.nemesis import ENDED
 from tests.e2e.programs import wait_for
+from tests.engines import required_image
 
 DISTRIBUTED = ROOT / "examples/distributed"
 
@@ -94,3 +95,45 @@ def test_processes_of_two_hosts_meet(hosts, wheels):
         finally:
             second = str(platform.folder / "second")
             platform.nsml("down", "-y", "--data", second, check=False, timeout_s=120)
+
+
+def test_containers_of_two_hosts_meet_where_that_is_allowed(hosts):
+    image = required_image()
+    one, other = hosts
+    with (
+        engine_on(one, image) as here,
+        engine_on(other, image) as there,
+    ):
+        settings = {
+            "NSML_AGENT_HOST": one.address,
+            "NSML_AGENT_ISOLATION": "container",
+            "NSML_AGENT_DEFAULT_IMAGE": image,
+            "NSML_AGENT_ENGINE_SOCKET": str(here),
+        }
+        listening = ["--listen", f"{one.address}:0"]
+        with Platform(
+            simulate_gpus=1, options=listening, environment=settings, by=one.enter
+        ) as platform:
+            gang = ("run", "--no-code", "--nodes", "2", "-g", "0", "--argv", "--", "true")
+            refused = platform.nsml(*gang, check=False)
+            assert refused.returncode == 7, refused.stderr
+            assert "no node gives gangs a network" in refused.stderr
+            platform.nsml("down", "-y")
+            platform.environment["NSML_AGENT_GANG_NETWORK"] = "host"
+            platform.up()
+            try:
+                alone = {"NSML_AGENT_HOST": "", "NSML_AGENT_ENGINE_SOCKET": str(there)}
+                join(platform, other, server_of(platform), **alone)
+                trained(platform)
+                check_only_gangs_are_on_the_network(platform)
+            finally:
+                second = str(platform.folder / "second")
+                platform.nsml("down", "-y", "--data", second, check=False, timeout_s=120)
+
+
+def check_only_gangs_are_on_the_network(platform: Platform) -> None:
+    """A session of one replica has the loopback and nothing else."""
+    lists = ("--argv", "--", "ls", "/sys/class/net")
+    platform.nsml("run", "--no-code", "-g", "0", "--wait", *lists, timeout_s=120)
+    name = platform.json("ps", "-a")["items"][0]["name"]
+    assert platform.nsml("logs", name).stdout.split() == ["lo"]
