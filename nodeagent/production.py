@@ -367,7 +367,10 @@ async def _images(settings: Settings, place: EnginePlace) -> Images:
 
 def _probe(settings: Settings, clock: Clock, held: HeldDevices) -> DeviceProbe:
     if settings.simulate_gpus:
-        return SimulatedProbe(settings.node, settings.simulate_gpus, clock, held.loads)
+        events = settings.data / "simulated-gpus"
+        return SimulatedProbe(
+            settings.node, settings.simulate_gpus, clock, held.loads, events=events
+        )
     from nodeagent.probes.nvml import NvmlProbe  # noqa: PLC0415 - not for simulated devices
 
     return NvmlProbe()

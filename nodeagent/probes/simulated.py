@@ -1,16 +1,27 @@
-"""GPUs that are not there: for machines without one, and always called simulated."""
+"""GPUs that are not there: for machines without one, and always called simulated.
+
+What happens to real ones can be tried on them: a file says it, one line for each device by its
+number, and is read again at each reading. Other lines say nothing.
+
+```
+0 failed the fan stands still     it is withheld, with these words
+1 gone                            the driver lists it no more
+2 cut 3                           MIG mode is on, with 3 instances
+```
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from nodeagent.probes.interface import Device, Devices, DeviceSample
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from pathlib import Path
 
     from nsml.clock import Clock
 
@@ -21,6 +32,7 @@ _IDLE_WATTS, _FULL_WATTS = 25.0, 250.0
 _IDLE_CELSIUS, _FULL_CELSIUS = 32.0, 74.0
 _WARMING_S = 60.0
 _IDLE_MEMORY = 1 << 28
+_MOST_INSTANCES = 7
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,10 +59,12 @@ class SimulatedProbe:
         *,
         model: str = MODEL,
         memory_bytes: int = MEMORY_BYTES,
+        events: Path | None = None,
     ) -> None:
         self._clock = clock
         self._loads = loads
-        self._devices = tuple(
+        self._events = events
+        self._whole = tuple(
             Device(
                 index=index,
                 uuid=_uuid(node, index),
@@ -64,13 +78,51 @@ class SimulatedProbe:
 
     def devices(self) -> Devices:
         """See `DeviceProbe.devices`."""
-        return Devices(devices=self._devices)
+        events = self._read()
+        found = [one for whole in self._whole for one in _after(events.get(whole.index, []), whole)]
+        return Devices(
+            devices=tuple(replace(one, index=index) for index, one in enumerate(found)),
+            reason="" if found else "every simulated device is gone",
+        )
 
     def sample(self) -> Sequence[DeviceSample]:
         """See `DeviceProbe.sample`."""
         now = self._clock.monotonic()
         loads = self._loads()
-        return tuple(_reading(device, loads.get(device.uuid), now) for device in self._devices)
+        return tuple(
+            _reading(device, loads.get(device.uuid), now) for device in self.devices().devices
+        )
+
+    def _read(self) -> dict[int, list[str]]:
+        """The words of each line by the number before them."""
+        if self._events is None:
+            return {}
+        try:
+            lines = self._events.read_text(encoding="utf-8").splitlines()
+        except (OSError, UnicodeDecodeError):
+            return {}
+        words = [line.split() for line in lines]
+        return {int(one[0]): one[1:] for one in words if len(one) > 1 and one[0].isdecimal()}
+
+
+def _after(event: Sequence[str], whole: Device) -> Iterator[Device]:
+    """What is left of a device after an event."""
+    match event:
+        case ["gone"]:
+            pass
+        case ["failed", *words]:
+            yield replace(whole, trouble=" ".join(words) or "it failed")
+        case ["cut", count] if count.isdecimal() and 1 <= int(count) <= _MOST_INSTANCES:
+            for number in range(int(count)):
+                yield replace(
+                    whole,
+                    uuid=f"{whole.uuid}-{number}",
+                    model=f"{whole.model} MIG 1/{count}",
+                    memory_bytes=whole.memory_bytes // int(count),
+                    parent_uuid=whole.uuid,
+                )
+        case _:
+            yield whole
 
 
 def _uuid(node: str, index: int) -> str:

@@ -30,7 +30,7 @@ class StillClock(SystemClock):
         return self.now
 
 
-@pytest.fixture(params=["nvml", "mig", "simulated", "fake"])
+@pytest.fixture(params=["nvml", "mig", "simulated", "simulated, cut", "fake"])
 def probe(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> DeviceProbe:
@@ -49,6 +49,10 @@ def probe(
             clock = SystemClock()
             load = SimulatedLoad(share=0.5, since=clock.monotonic())
             made = SimulatedProbe("node", 4, clock, lambda: {made.devices().devices[1].uuid: load})
+        case "simulated, cut":
+            events = tmp_path / "events"
+            events.write_text("0 cut 2\n1 failed it is hot\n")
+            made = SimulatedProbe("node", 3, SystemClock(), events=events)
         case _:
             made = FakeProbe([fake_device(0), fake_device(1)])
     return made
@@ -97,6 +101,28 @@ def test_simulated_devices_depend_on_node_and_index_alone() -> None:
     other = SimulatedProbe("two", 8, clock).devices().devices
     assert not {device.uuid for device in first} & {device.uuid for device in other}
     assert all(device.simulated for device in first)
+
+
+def test_simulated_devices_fail_as_a_file_says(tmp_path: Path) -> None:
+    events = tmp_path / "events"
+    probe = SimulatedProbe("node", 3, SystemClock(), events=events)
+    whole = probe.devices().devices
+    events.write_text("0 failed  the fan stands still\n1 gone\n2 cut 2\nnonsense\n7 gone\n")
+    failed, *parts = probe.devices().devices
+    assert failed == replace(whole[0], trouble="the fan stands still")
+    assert [(one.parent_uuid, one.memory_bytes) for one in parts] == [
+        (whole[2].uuid, whole[2].memory_bytes // 2)
+    ] * 2
+    assert len({one.uuid for one in (failed, *parts)}) == 3
+    for harmless in ("0 cut 0\n1 cut 99\n2 cut x\n", "0\n1 explode\n\n", "-1 gone\n"):
+        events.write_text(harmless)
+        assert probe.devices().devices == whole
+    events.write_bytes(b"0 gone \xff")
+    assert probe.devices().devices == whole
+    events.write_text("0 gone\n1 gone\n2 gone\n")
+    assert probe.devices().reason == "every simulated device is gone"
+    events.unlink()
+    assert probe.devices().devices == whole
 
 
 def test_simulated_telemetry_follows_the_load() -> None:
