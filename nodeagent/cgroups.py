@@ -74,6 +74,10 @@ class Group:
         Raises OSError whose text says which limit could not be set.
         """
         for folder in self._folders:
+            # above it in version 1 nothing was set that a removed folder of ours would take along
+            above = os.path.dirname(folder)
+            if self._version == 1:
+                os.makedirs(above, 0o755, exist_ok=True)
             with contextlib.suppress(FileExistsError):
                 os.mkdir(folder, 0o755)
         if memory_bytes is not None and MEMORY in self._of:
