@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import functools
 import shutil
@@ -21,7 +22,9 @@ def built() -> Path | None:
     compiler = shutil.which("gcc") or shutil.which("cc")
     if compiler is None:
         return None
-    place = Path(tempfile.mkdtemp(prefix="nsml-nvml-")) / "libnvidia-ml.so.1"
+    folder = tempfile.mkdtemp(prefix="nsml-nvml-")
+    atexit.register(shutil.rmtree, folder, ignore_errors=True)
+    place = Path(folder) / "libnvidia-ml.so.1"
     command = [compiler, "-shared", "-fPIC", "-O1", "-Wall", "-Werror", "-o", place, _SOURCE]
     subprocess.run(command, check=True)
     return place
