@@ -85,12 +85,13 @@ _CAUSE_WORDS: Mapping[int, str] = {
 
 
 def state_text(session: Session) -> str:
-    """Glyph, word and, for a bad end, what it was: `✗ Failed (exit 3)`."""
+    """Glyph, word and, for a bad end, what it was: `✗ Failed (exit 3)`, of a gang also which rank."""
     word = STATE_WORDS.get(session.state, STATE_WORDS[0])
     text = f"{word.glyph} {word.word}"
     if session.state in {sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD}:
         cause = _CAUSE_WORDS.get(session.end.cause) or f"exit {session.end.exit_code}"
-        return f"{text} ({cause})"
+        which = f", rank {session.end.rank}" if session.spec.replica_count > 1 else ""
+        return f"{text} ({cause}{which})"
     return text
 
 

@@ -148,6 +148,14 @@ def test_ends_say_how(nsml, state, at, end, text):
     assert nsml("ps", "-a", "--fields", "state", "--no-header").stdout == f"{text}\n"
 
 
+def test_the_end_of_a_gang_names_the_replica_that_was_first(nsml, state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_FAILED)
+    session.spec.replica_count = 4
+    session.end.cause, session.end.exit_code, session.end.rank = pb.CAUSE_PROGRAM_FAILED, 3, 2
+    shown = nsml("ps", "-a", "--fields", "state", "--no-header").stdout
+    assert shown == "✗ Failed (exit 3, rank 2)\n"
+
+
 def test_a_queued_session_says_why(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED, waiting="needs 8 GPUs on one node")
     assert "needs 8 GPUs on one node" in nsml("ps").stdout
