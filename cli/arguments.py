@@ -160,8 +160,8 @@ class _SecretUse(click.ParamType[tuple[str, str]]):
     ) -> tuple[str, str]:
         if isinstance(value, tuple):
             return value
-        name, _, variable = str(value).partition("=")
-        variable = variable or name
+        name, found, variable = str(value).partition("=")
+        variable = variable if found else name
         for word in (name, variable):
             if not variables.is_name(word):
                 # Not shown: it may be the value, from who took this for --env.

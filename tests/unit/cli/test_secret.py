@@ -91,7 +91,8 @@ def test_a_session_with_secrets(nsml, state, project):
 
 
 @pytest.mark.parametrize(
-    "word", [f"TOKEN={MARK}", f"{MARK}", "=X", "TOKEN=NSML_RANK", "HOME", "TOKEN=HOME", ""]
+    "word",
+    [f"TOKEN={MARK}", f"{MARK}", "=X", "TOKEN=NSML_RANK", "HOME", "TOKEN=HOME", "", "TOKEN="],
 )
 def test_uses_that_cannot_be(nsml, state, project, word):
     result = nsml("run", "--secret", word, check=False)
