@@ -118,7 +118,7 @@ class UserSecrets:
         """Remove a secret; NotFound if there is no such user or secret."""
         of_owner = await self._of(await self._user(owner))
         if name not in of_owner:
-            raise _no_secret(owner, name, of_owner)
+            raise _no_secret(owner, name, of_owner, attempt="nsml secret ls")
         await self._write([], [SECRETS.delete(secret_key(owner, name))])
         _log.info("secret.removed", user=owner, name=name)
 
@@ -130,7 +130,8 @@ class UserSecrets:
         of_owner = await self._of(await self._user(owner.name))
         for use in uses:
             if use.name not in of_owner:
-                raise _no_secret(owner.name, use.name, of_owner)
+                attempt = f"nsml secret set {use.name[:80]}"
+                raise _no_secret(owner.name, use.name, of_owner, attempt=attempt)
 
     async def for_orders(
         self, orders: Orders
@@ -228,12 +229,12 @@ def _check_value(value: bytes) -> None:
         ) from None
 
 
-def _no_secret(owner: str, name: str, known: Iterable[str]) -> NotFound:
+def _no_secret(owner: str, name: str, known: Iterable[str], *, attempt: str) -> NotFound:
     nearest = difflib.get_close_matches(name, list(known), n=1)
     return NotFound(
         f"{owner} has no secret {name[:80]!r}",
         why=f"there is {nearest[0]}" if nearest else "",
-        attempt=nearest[0] if nearest else f"nsml secret set {name[:80]}",
+        attempt=nearest[0] if nearest else attempt,
     )
 
 

@@ -138,6 +138,8 @@ async def test_the_nearest_name_is_told(rig: Rig) -> None:
             )
             code, _, details = await refused(kim.sessions.CreateSession(request))
             assert (code, details["try"]) == ("NOT_FOUND", told)
+    code, _, details = await refused(remove(kim, "OTHER"))
+    assert (code, details["try"]) == ("NOT_FOUND", "nsml secret ls")
 
 
 @pytest.mark.parametrize(
