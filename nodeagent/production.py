@@ -236,7 +236,7 @@ def _isolation(settings: Settings) -> IsolationFacts:
         settings.data / "trial", trial_id=trial_id, python=Path(sys.base_prefix)
     )
     if obstacle:
-        reason = "; ".join(filter(None, [found.reason, f"level user: {obstacle}"]))
+        reason = "; ".join(filter(None, [found.reason, f"level user does not work: {obstacle}"]))
         found = replace(found, reason=reason)
     if settings.isolation in {"auto", "container"}:
         return found

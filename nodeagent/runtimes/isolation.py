@@ -85,7 +85,7 @@ def probe_isolation(
             found.add(Isolation.USER)
             with_accounts.add(Isolation.USER)
         else:
-            reasons.append(f"level user: {reason}")
+            reasons.append(f"level user does not work: {reason}")
     return IsolationFacts(
         level=next(level for level in _STRONGEST_FIRST if level in (with_accounts or found)),
         levels=frozenset(found),
