@@ -48,6 +48,8 @@ def join_gang(backend: str) -> Reducer:
     """
     if backend == "auto":
         backend = "gloo" if torch else "sockets"
+    if backend == "gloo" and not torch:
+        raise SystemExit("--backend gloo needs torch, which cannot be imported here")
     return Gloo() if backend == "gloo" else Ring()
 
 
