@@ -125,7 +125,10 @@ class NodeKeeper:
             asked_by=drain.asked_by,
         )
         await self._committer.decide_all(
-            [partial(_move, session_id=one.id, wish=wish) for one in self._movable(node.name)]
+            [
+                partial(_move, name=node.name, drain=drain, session_id=one.id, wish=wish)
+                for one in self._movable(node.name)
+            ]
         )
 
     def is_empty(self, name: str) -> bool:
@@ -168,11 +171,7 @@ class NodeKeeper:
         return silence.sessions_of(self._state, name)
 
     def _movable(self, name: str) -> list[Session]:
-        return [
-            session
-            for session in self.sessions_of(name)
-            if session.stop is None and can(session.state, SessionEvent.STOP_REQUESTED)
-        ]
+        return [session for session in self.sessions_of(name) if _is_to_move(session, name)]
 
     async def _change(self, name: str, change: Callable[[Node], Node]) -> Node:
         check_node(name)
@@ -238,11 +237,20 @@ def _resumed(node: Node, asked_by: str) -> Node:
     return replace(node, drain=None, hold=hold)
 
 
-def _move(draft: Draft, session_id: str, wish: Stop) -> None:
-    session = draft.session(session_id)
-    if session is None or session.stop is not None:
+def _is_to_move(session: Session, name: str) -> bool:
+    """Whether it runs there. A gang whose replica there has ended needs the node no more."""
+    return (
+        session.stop is None
+        and can(session.state, SessionEvent.STOP_REQUESTED)
+        and any(one.node == name and not one.phase.is_gone for one in session.replicas)
+    )
+
+
+def _move(draft: Draft, name: str, drain: Drain, session_id: str, wish: Stop) -> None:
+    session, node = draft.session(session_id), draft.node(name)
+    if session is None or not _is_to_move(session, name):
         return
-    if not can(session.state, SessionEvent.STOP_REQUESTED):
+    if node is None or node.drain != drain:  # resumed meanwhile, or drained in other words
         return
     draft.put_session(
         replace(

@@ -6,14 +6,14 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import Denied, NotFound, StateConflict
+from controlplane.domain.errors import Denied, NotFound, StateConflict, Unavailable
 from controlplane.domain.names import check_node
 from controlplane.domain.values import WHOLE_DEVICE, Cause, Hold
 from controlplane.operations import silence
 
 if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
-    from controlplane.domain.values import Device, Node
+    from controlplane.domain.values import Device, Fence, Node
     from controlplane.operations.committer import Committer
     from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.draft import Draft
@@ -79,6 +79,7 @@ class Registrar:
             Denied: it speaks for another node than its own.
             StateConflict: it obeyed another platform.
             NotLeader: we do not decide.
+            Unavailable: an administrator decided about the node at the same moment.
             StoreError: what it has cannot be looked up.
         """
         node = check_node(said.node.name)
@@ -90,6 +91,8 @@ class Registrar:
                 why=f"it obeyed {said.cluster_id}, this is {self._cluster_id}",
                 attempt="a fresh data folder for the agent, if that platform is gone for ever",
             )
+        known = self._state.nodes.get(node)
+        before = _closing(known.value if known is not None else None)
         hold = await self._hold(said, term)
         await self._settle(said, is_held=hold is not None and hold.stands)
         owed = {_key(one) for one in said.replicas if not (one.phase.is_gone or self._wants(one))}
@@ -97,8 +100,9 @@ class Registrar:
             # Known as gone, and it runs all the same: its devices are not free yet.
             hold = Hold(found_at=self._clock.time(), replicas=frozenset(owed), lifted_by=ITSELF)
         starts_anew = hold is not None and not hold.stands and hold.is_of_orders
+        is_open = not (owed or starts_anew)
         await self._committer.decide(
-            partial(_put, node=replace(said.node, hold=hold), is_open=not (owed or starts_anew))
+            partial(_put, node=replace(said.node, hold=hold), is_open=is_open, before=before)
         )
         self._contacts.unheard -= {node}
         link = self._contacts.connect(node)
@@ -240,7 +244,19 @@ class Registrar:
         )
 
 
-def _put(draft: Draft, node: Node, *, is_open: bool) -> None:
+def _closing(node: Node | None) -> tuple[Fence | None, Hold | None]:
+    """What a registration must carry out before the node is open."""
+    return (None, None) if node is None else (node.fence, node.hold)
+
+
+def _put(
+    draft: Draft, node: Node, *, is_open: bool, before: tuple[Fence | None, Hold | None]
+) -> None:
+    if _closing(draft.node(node.name)) != before:
+        # It would open a node whose fence it has not carried out, or hold again what was lifted.
+        raise Unavailable(
+            f"node {node.name} was fenced or resumed meanwhile", attempt="register again"
+        )
     silence.put_node(draft, node)
     if is_open:
         silence.open_node(draft, node.name, node.boot_id)

@@ -9,14 +9,16 @@ from dataclasses import dataclass, replace
 
 import pytest
 
+from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Allocation, Cause, Node
+from controlplane.domain.values import Allocation, Cause, Hold, Node
 from controlplane.history.sqlite import open_history
 from controlplane.loops.export import Exporting
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.ordering import Ordering
 from controlplane.loops.scheduling import Scheduling
+from controlplane.loops.upkeep import GATHER_S, Upkeep
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.export import Exporter
 from controlplane.operations.ingest import Rights
@@ -110,11 +112,25 @@ def keeper(at: Led) -> NodeKeeper:
     return NodeKeeper(state=at.state, committer=at.committer, contacts=at.contacts, clock=at.clock)
 
 
-async def register(at: Led, as_node: Node) -> None:
-    """Its agent comes with nothing."""
+class Between:
+    """A committer; `happens` once, between what was settled and what the node is written as."""
+
+    def __init__(self, committer, happens) -> None:
+        self.decide = committer.decide
+        self._committer = committer
+        self._happens = happens
+
+    async def decide_all(self, decisions):
+        made = await self._committer.decide_all(decisions)
+        await self._happens()
+        return made
+
+
+async def register(at: Led, as_node: Node, *replicas, committer=None, term: int = 0) -> None:
+    """Its agent comes, with nothing but these replicas."""
     registrar = Registrar(
         state=at.state,
-        committer=at.committer,
+        committer=committer or at.committer,
         contacts=at.contacts,
         keeper=keeper(at),
         rights=Rights(references=References(state=at.state, history=None)),  # type: ignore[arg-type]
@@ -122,7 +138,7 @@ async def register(at: Led, as_node: Node) -> None:
         cluster_id="c",
     )
     said = Registration(
-        node=as_node, cluster_id="c", highest_term=0, highest_revision=0, replicas=()
+        node=as_node, cluster_id="c", highest_term=term, highest_revision=0, replicas=replicas
     )
     await registrar.register(NodeCaller(node=as_node.name), said, 1 << 40)
     await turns()
@@ -414,3 +430,72 @@ async def test_a_node_with_more_sessions_than_a_transaction_holds() -> None:
         await register(at, node("a", boot_id="boot2"))
         assert not at.state.allocations["a"].value.replicas
         assert {at.state.session(one.id).end.cause for one in many} == {Cause.NODE_LOST}
+
+
+async def test_a_fence_that_comes_while_an_agent_registers_stands_until_it_is_carried_out() -> None:
+    one = session()
+    async with led(node("a"), one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        await at.say(one, "RUNNING")
+        running = report(one, "RUNNING")
+
+        async def fence() -> None:
+            await keeper(at).fence("a", asked_by="root1", reason="", force=True)
+
+        with pytest.raises(Unavailable):
+            await register(at, node("a"), running, committer=Between(at.committer, fence))
+        assert at.state.nodes["a"].value.fence is not None
+        assert at.state.session(one.id).end.cause is Cause.NODE_LOST
+        await register(at, node("a"), running)
+        assert at.state.nodes["a"].value.fence is not None
+        assert at.contacts.link("a").owed == {(one.id, 1, 0)}
+
+
+async def test_a_hold_that_is_lifted_while_an_agent_registers_stays_lifted() -> None:
+    term = 1 << 41
+    held = node("a", hold=Hold(found_at=1.0, term=term))
+    async with led(held) as at:
+
+        async def resume() -> None:
+            await keeper(at).resume("a", asked_by="root1")
+
+        between = Between(at.committer, resume)
+        with pytest.raises(Unavailable):
+            await register(at, node("a"), committer=between, term=term)
+        assert at.state.nodes["a"].value.hold.lifted_by == "root1"
+        await register(at, node("a"), term=term)
+        assert at.contacts.link("a").starts_anew
+
+
+async def test_a_gang_whose_part_on_a_drained_node_has_ended_is_not_moved() -> None:
+    one = session(2000, replicas=2)
+    async with led(node("a"), node("b"), one) as at:
+        at.contacts.connect("a")
+        at.contacts.connect("b")
+        at.run(scheduling(at))
+        await turns()
+        on = {replica.node: replica.rank for replica in at.state.session(one.id).replicas}
+        for name, rank in on.items():
+            await at.say(one, "RUNNING", rank=rank, node=name)
+        await at.say(one, "EXITED", rank=on["a"], cause="COMPLETED")
+        at.run(Upkeep(state=at.state, keeper=keeper(at), clock=at.clock))
+        for name, state in (("a", SessionState.RUNNING), ("b", SessionState.STOPPING)):
+            await keeper(at).drain(name, asked_by="root1", reason="", move_after_s=0.0)
+            await turns()
+            await at.clock.pass_(GATHER_S)
+            assert at.state.session(one.id).state is state
+
+
+async def test_nothing_is_moved_off_a_node_that_was_resumed_meanwhile() -> None:
+    one = session()
+    async with led(node("a"), one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        await at.say(one, "RUNNING")
+        drained = await keeper(at).drain("a", asked_by="root1", reason="", move_after_s=0.0)
+        await keeper(at).resume("a", asked_by="root1")
+        await keeper(at).move(drained, drained.drain)
+        assert at.state.session(one.id).state is SessionState.RUNNING
