@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import WHOLE_DEVICE, Allocation, Device, Node, Resources, Session
+from controlplane.domain.values import WHOLE_DEVICE, Allocation, Node, Resources, Session
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -51,11 +51,13 @@ def capacity_of(node: Node, allocation: Allocation, *, is_silent: bool = False) 
         cpu -= replica.cpu_thousandths
         memory -= replica.memory_bytes
     held = allocation.held_thousandths()
+    # The same hardware under other names: a device, and the MIG instances that are parts of it.
+    cut = {one.parent_uuid for one in node.devices if one.parent_uuid and one.uuid in held}
     # What runs on a device that is withheld, or listed no more, still holds its share of it.
     free = {
         device.uuid: WHOLE_DEVICE - held.get(device.uuid, 0)
         for device in node.devices
-        if not device.withheld and not _is_part_of_held(device, node, held)
+        if not (device.withheld or device.uuid in cut or device.parent_uuid in held)
     }
     return NodeCapacity(
         node=node,
@@ -65,13 +67,6 @@ def capacity_of(node: Node, allocation: Allocation, *, is_silent: bool = False) 
         free_memory_bytes=memory,
         is_silent=is_silent,
     )
-
-
-def _is_part_of_held(device: Device, node: Node, held: Mapping[str, int]) -> bool:
-    """Whether the same hardware is held under another name: a device and its MIG instances."""
-    if device.parent_uuid:
-        return device.parent_uuid in held
-    return any(one.parent_uuid == device.uuid and one.uuid in held for one in node.devices)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -214,11 +214,12 @@ def runs_nowhere(nodes: Iterable[Node], request: Request) -> bool:
 
 def keep_to_owners(nodes: Iterable[Node], request: Request) -> str:
     """Why no node takes sessions of this user, in words; "" when one does."""
-    nodes = sorted(nodes, key=lambda node: node.name)
+    nodes = list(nodes)
     if not nodes or any(refusal(node, request) != OWNERS_ONLY for node in nodes):
         return ""
+    first = min(nodes, key=lambda node: node.name)
     others = f" (and {len(nodes) - 1} nodes more like it)" if len(nodes) > 1 else ""
-    return f"node {nodes[0].name} {owner_words(nodes[0])}{others}"
+    return f"node {first.name} {owner_words(first)}{others}"
 
 
 def meets_nowhere(nodes: Iterable[Node], request: Request) -> bool:
