@@ -175,8 +175,7 @@ class Group:
             _try_write(self._of[MEMORY], "memory.oom.group", "1")
 
     def _limit_cpus(self, cpus: float) -> None:
-        period = _PERIOD_US if cpus * _PERIOD_US >= _LEAST_QUOTA_US else _LONGEST_PERIOD_US
-        quota = max(round(cpus * period), _LEAST_QUOTA_US)
+        quota, period = cpu_quota(cpus)
         try:
             if self._version == 1:
                 self._set(CPU, "cpu.cfs_period_us", str(period))
@@ -194,6 +193,12 @@ class Group:
         except OSError as error:
             place = f"{name} of its control group"
             raise OSError(error.errno, f"{place}: {os.strerror(error.errno or 0)}") from error
+
+
+def cpu_quota(cpus: float) -> tuple[int, int]:
+    """Microseconds of processor time in a period of so many microseconds that are `cpus` cores."""
+    period = _PERIOD_US if cpus * _PERIOD_US >= _LEAST_QUOTA_US else _LONGEST_PERIOD_US
+    return max(round(cpus * period), _LEAST_QUOTA_US), period
 
 
 def join(doors: Iterable[int]) -> None:

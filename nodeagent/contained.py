@@ -75,6 +75,7 @@ class Contained:
         self._keeper = 0
         self._channel: socket.socket | None = None
         self._is_asked_for = False
+        self._may_start_yet = False
         self._ended_at: float | None = None
         self._state: dict | None = None  # type: ignore[type-arg]
         self._is_known = False
@@ -85,10 +86,13 @@ class Contained:
         self._is_asked_for = True
         pipe = self._make_pipe() if self._spec["secrets"] else None
         self._container.create(self._config)
+        self._may_start_yet = True
         try:
             self._container.start()
         except Refused as error:
+            self._may_start_yet = False
             raise OSError(_start_refusal(str(error), self._image)) from error
+        self._may_start_yet = False
         self._hold()
         if pipe is not None:
             try:
@@ -190,8 +194,9 @@ class Contained:
         except OSError:
             # Without a pidfd nobody but the engine knows whether it runs.
             return self._pidfd >= 0 and now - self._ended_at > _GIVE_UP_S
-        if found is None:
-            return True
+        if found is None or self._may_start_yet:
+            # an engine may still come to an order that it did not answer
+            return found is None
         state = found["State"]
         if state.get("Running") or state.get("Restarting"):
             if self._pidfd < 0:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from nodeagent.cgroups import cpu_quota
 from nodeagent.contained import FIRST_PROGRAM
 from nodeagent.engine.containers import AGENT_LABEL, REPLICA_LABEL
 from nodeagent.gangs import overlay_name
@@ -111,8 +112,9 @@ def container_config(
             "ShmSize": spec.shm_bytes,
             "Memory": spec.memory_bytes or 0,
             "MemorySwap": spec.memory_bytes or 0,
-            "NanoCpus": round(spec.cpus * 1e9) if spec.cpus else 0,
-            "PidsLimit": spec.process_count or _MOST_PROCESSES,
+            **_cpu_limit(spec.cpus),
+            # The first process, which is ours, counts too.
+            "PidsLimit": (spec.process_count or _MOST_PROCESSES) + 1,
             "OomScoreAdj": _OOM_SCORE,
             "OomKillDisable": False,
             "Ulimits": [
@@ -122,6 +124,12 @@ def container_config(
             ],
         },
     }
+
+
+def _cpu_limit(cpus: float | None) -> dict[str, int]:
+    """As the kernel takes it: given cores, an engine refuses more than it sees itself, and few."""
+    quota_us, period_us = cpu_quota(cpus) if cpus else (0, 0)
+    return {"CpuPeriod": period_us, "CpuQuota": quota_us}
 
 
 def _networking(spec: ReplicaSpec) -> dict[str, Any]:

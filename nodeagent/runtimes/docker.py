@@ -95,7 +95,7 @@ class DockerDriver(ShimDriver):
         refuse_unsound(spec)
         if not self._image(spec):
             raise StartRefused("the session names no image, and this node has no default_image")
-        await self._run(lambda: self._image_facts(spec))
+        await self._run_long(lambda: self._image_facts(spec))
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
         return container_content(spec, folder, self._machine, self._place, self._image_facts(spec))

@@ -128,11 +128,11 @@ class _Zygote:
             raise
         message, descriptors, _, _ = socket.recv_fds(self._socket, 4096, 1)
         kind, _, text = message.decode(errors="replace").partition(" ")
-        if kind == "ok":
+        if kind == "ok" and descriptors:
             return StartedShim(int(text), descriptors[0])
         if kind == "error":
             raise OSError(text)
-        raise EOFError("the zygote ended")
+        raise EOFError("the zygote ended, or its answer lost the descriptor")
 
     def close(self) -> None:
         """Close the socket, which ends the zygote, and reap it."""

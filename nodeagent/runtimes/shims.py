@@ -105,7 +105,7 @@ class ShimDriver(ABC):
                 self._watch_claimed(spec.replica_id)
                 return ReplicaHandle(replica_id=spec.replica_id, folder=folder, adopted=True)
             await self._refuse_unless_possible(spec)
-            await self._run(lambda: self._prepare(spec, folder))
+            await self._run_long(lambda: self._prepare(spec, folder))
             try:
                 shim = await self._launcher.start(folder, _written(spec.secrets))
             except OSError as error:

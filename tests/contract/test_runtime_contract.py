@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -48,7 +49,7 @@ from nodeagent.runtimes.launcher import Launcher, StartedShim, start_directly
 from nodeagent.runtimes.limits import LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
-from nsml.clock import SystemClock, in_thread
+from nsml.clock import SystemClock, in_own_thread, in_thread
 from tests.engines import SOCKET, required_engine, required_image
 
 if TYPE_CHECKING:
@@ -978,6 +979,37 @@ async def test_containers_without_a_folder_are_removed(docker: Bench) -> None:
         for pid in (keeper, shim):
             os.kill(pid, signal.SIGKILL)
         assert (await soon(driver.wait(spec.replica_id))).why is ExitWhy.SHIM_LOST
+
+
+async def test_a_container_runs_as_the_user_whom_its_agent_gives_it(docker: Bench) -> None:
+    if os.geteuid():
+        pytest.skip("only root gives its files away")
+    script = "id -u; id -g; : > /app/a && : > /nsml/spool/a && : > /tmp/a; echo $S"
+    spec = replace(docker.sh(script), uid=ACCOUNT, gid=ACCOUNT, secrets={"S": SECRET})
+    assert await run(docker, spec) == (0, f"{ACCOUNT}\n{ACCOUNT}\n{SECRET}\n")
+
+
+async def test_no_call_of_a_start_to_the_engine_holds_a_thread_of_the_pool(docker: Bench) -> None:
+    """An engine that hangs would keep the agent from stopping what runs."""
+    asked: list[str] = []
+
+    class Noting(Engine):
+        @property
+        def sdk(self) -> object:
+            asked.append(threading.current_thread().name)
+            return super().sdk
+
+    async with docker.new_driver() as driver:
+        assert isinstance(driver, DockerDriver)
+        driver._run_long = in_own_thread
+        engine = Noting(SOCKET)
+        driver._place = replace(driver._place, engine=engine)
+        spec = docker.spec(SUCCEEDS)
+        await driver.start(spec)
+        await soon(driver.wait(spec.replica_id))
+        engine.close()
+    assert asked
+    assert not [name for name in asked if name.startswith("asyncio")]
 
 
 async def test_memory_of_a_container_is_limited(docker: Bench) -> None:

@@ -226,11 +226,28 @@ except BlockingIOError:
         await driver.start(spec)
         record = await soon(driver.wait(spec.replica_id))
     assert (record.why, record.exit_code) == (ExitWhy.EXITED, 4)
-    # a container's first process is counted with it
-    assert int(limited.output(spec)) == 40 - (limited.isolation is Isolation.CONTAINER)
+    assert int(limited.output(spec)) == 40
     if kept_by(limited) == "group":
         assert record.message.endswith(" times in vain; try --processes 80")
     assert not processes_of(spec.replica_id)
+
+
+async def test_one_process_is_enough_for_a_program_that_starts_none(limited: Bench) -> None:
+    async with limited.new_driver() as driver:
+        spec = python(limited, "print('ran')", process_count=1)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.exit_code) == (ExitWhy.EXITED, 0)
+    assert limited.output(spec) == b"ran\n"
+
+
+@pytest.mark.parametrize("cpus", [0.001, 1000.0])
+async def test_any_number_of_cores_can_be_given(limited: Bench, cpus: float) -> None:
+    async with limited.new_driver() as driver:
+        spec = limited.spec(argv=("true",), cpus=cpus)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.exit_code) == (ExitWhy.EXITED, 0)
 
 
 async def test_cores_are_really_limited(limited: Bench) -> None:

@@ -132,8 +132,9 @@ def test_the_whole_configuration() -> None:
             "ShmSize": 2 << 30,
             "Memory": 8 << 30,
             "MemorySwap": 8 << 30,
-            "NanoCpus": 1_500_000_000,
-            "PidsLimit": 500,
+            "CpuPeriod": 100_000,
+            "CpuQuota": 150_000,
+            "PidsLimit": 501,
             "OomScoreAdj": 500,
             "OomKillDisable": False,
             "Ulimits": [

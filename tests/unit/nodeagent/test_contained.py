@@ -1,0 +1,48 @@
+"""What a shim makes of an engine that does not answer."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from nodeagent.contained import Contained
+from nodeagent.engine.wire import Unanswered
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CREATED = {"Id": "c", "State": {"Running": False, "Pid": 0, "ExitCode": 0}}
+
+
+class LateEngine:
+    """Starts a container when it comes to it, which is after the shim gave up waiting."""
+
+    def __init__(self) -> None:
+        self.is_there = False
+
+    def create(self, config: dict[str, object]) -> None:
+        self.is_there = True
+
+    def start(self) -> None:
+        raise Unanswered("it accepts connections and does not answer")
+
+    def inspect(self) -> dict[str, object] | None:
+        return CREATED if self.is_there else None
+
+    def remove(self) -> None:
+        self.is_there = False
+
+
+def test_a_start_that_was_not_answered_is_over_when_the_container_is_removed(
+    tmp_path: Path,
+) -> None:
+    plan = {"config": {}, "image": "i", "socket": "s", "api": "1.41", "name": "n"}
+    program = Contained(str(tmp_path), {"container": plan, "secrets": {}})
+    program._container = LateEngine()  # type: ignore[assignment]
+    with pytest.raises(Unanswered):
+        program.start()
+    assert not program.is_gone(), "the engine may start it in a moment"
+    program.kill()
+    assert program.is_gone()
+    assert program.outcome() == (None, None, None)
