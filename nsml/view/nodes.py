@@ -79,6 +79,11 @@ def limits_word(node: Node) -> str:
     return ", ".join(f"{name} {way}" for name, way in ways.items())
 
 
+def _isolation_and_why(node: Node) -> str:
+    """The same with the reason why it is not a stronger one, where there is any."""
+    return isolation_word(node) + (f": {node.isolation_note}" if node.isolation_note else "")
+
+
 def _limits_and_why(node: Node) -> str:
     """The same with the reason why the kernel does not; empty where nothing was told."""
     if not node.HasField("limits"):
@@ -379,7 +384,7 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ("why", why_closed(node, now)),
         ("host", node.host),
         ("pod", node.pod),
-        ("isolation", isolation_word(node)),
+        ("isolation", _isolation_and_why(node)),
         ("limits", _limits_and_why(node)),
         ("agent", node.agent_version),
         ("contact", contact),

@@ -42,3 +42,11 @@ def test_a_node_says_how_it_keeps_limits_and_why_not_by_the_kernel():
     shown = nodes.shown_lines(nodes_pb2.GetNodeResponse(node=node), now=NOW)
     assert any(line.endswith("processes group: cpu: Permission denied") for line in shown)
     assert nodes.record(node)["limits"]["disk"] == "watched"
+
+
+def test_a_node_says_why_its_isolation_is_no_stronger():
+    node = nodes_pb2.Node(name="a", isolation=resources_pb2.ISOLATION_NAMESPACE)
+    answer = nodes_pb2.GetNodeResponse(node=node)
+    assert "  isolation namespace" in nodes.shown_lines(answer, now=NOW)
+    answer.node.isolation_note = "no container engine"
+    assert "  isolation namespace: no container engine" in nodes.shown_lines(answer, now=NOW)
