@@ -126,9 +126,10 @@ class Forked:
         """What its user should know of a bad end that it was not stopped for."""
         if not self._refused_forks:
             return ""
-        limit = self._spec["group"]["process_count"]
+        limit, times = self._spec["group"]["process_count"], self._refused_forks
+        often = "once" if times == 1 else f"{times} times"
         return (
-            f"it asked for more than its {limit} processes, {self._refused_forks} times in vain;"
+            f"it asked for more than its {limit} processes, {often} in vain;"
             f" try --processes {2 * limit}"
         )
 
