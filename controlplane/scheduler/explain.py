@@ -39,7 +39,7 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
             counts["silent"] += 1
         elif capacity.node.closed_by:
             counts[capacity.node.closed_by] += 1
-    closed = [words for one in snapshot.nodes.values() if (words := closed_words(one.node))]
+    closed = [closed_words(one.node) for one in snapshot.nodes.values() if one.node.closed_by]
     open_rooms = list(rooms)
     for room in open_rooms:
         counts[room.shortage(request) or "fit some replicas"] += 1
@@ -131,17 +131,17 @@ def _largest(rooms: list[Room], request: Request, what: str) -> str:
 
 def _withheld(rooms: list[Room], request: Request) -> str:
     """The devices that would count were they well; "" where that is not what is short."""
-    if not request.gpu_thousandths or not any(room.shortage(request) == "GPUs" for room in rooms):
+    # Few nodes withhold any, and this is asked for each kind of request in each plan.
+    unwell = [room for room in rooms if room.withheld and not refusal(room.node, request)]
+    if not unwell or not request.gpu_thousandths:
+        return ""
+    if not any(room.shortage(request) == "GPUs" for room in rooms):
         return ""
     reasons = [
         f"GPU {device.index} of node {room.node.name} ({device.withheld})"
-        for room in sorted(rooms, key=lambda room: room.node.name)
-        if not refusal(room.node, request)
-        for device in room.node.devices
-        if device.withheld
+        for room in sorted(unwell, key=lambda room: room.node.name)
+        for device in room.withheld
     ]
-    if not reasons:
-        return ""
     count = "1 device is" if len(reasons) == 1 else f"{len(reasons)} devices are"
     rest = ", ..." if len(reasons) > _WITHHELD_NAMED else ""
     return f"; {count} withheld: {', '.join(reasons[:_WITHHELD_NAMED])}{rest}"

@@ -38,7 +38,17 @@ Alike = tuple[str, str]
 class Room:
     """What is still free on one node while a plan is made."""
 
-    __slots__ = ("cpu", "instances", "memory", "model", "node", "places", "shared", "whole")
+    __slots__ = (
+        "cpu",
+        "instances",
+        "memory",
+        "model",
+        "node",
+        "places",
+        "shared",
+        "whole",
+        "withheld",
+    )
 
     def __init__(self, capacity: NodeCapacity) -> None:
         self.node: Node = capacity.node
@@ -49,6 +59,7 @@ class Room:
         self.model = "|".join(sorted(offered))
         self.whole = [uuid for uuid, free in capacity.free.items() if free == WHOLE_DEVICE]
         self.instances = {one.uuid for one in capacity.node.devices if one.parent_uuid}
+        self.withheld = [one for one in capacity.node.devices if one.withheld]
         self.shared = {
             uuid: free for uuid, free in capacity.free.items() if 0 < free < WHOLE_DEVICE
         }
@@ -101,7 +112,7 @@ class Room:
 
         A CUDA process computes on one MIG instance at most (NVIDIA, "MIG User Guide").
         """
-        if count <= 1:
+        if count <= 1 or not self.instances:
             return self.whole
         return [uuid for uuid in self.whole if uuid not in self.instances]
 
