@@ -229,9 +229,7 @@ def _read(path: Path) -> bytes:
 
 
 def _isolation(settings: Settings) -> IsolationFacts:
-    is_root = os.geteuid() == 0
-    obstacle = range_on_this_machine(_ids(settings)) if is_root else "the agent is not root"
-    trial_id = None if obstacle else _ids(settings).trial
+    trial_id, obstacle = _trial_id(settings)
     found = probe_isolation(
         settings.data / "trial", trial_id=trial_id, python=Path(sys.base_prefix)
     )
@@ -259,6 +257,13 @@ def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:
         return Accounts(settings.data, _ids(settings), by_group=is_user)
     except AccountsError as error:
         raise SettingsError(str(error)) from error
+
+
+def _trial_id(settings: Settings) -> tuple[int | None, str]:
+    """The id to try with whether users can have some of their own; None, and why they cannot."""
+    is_root = os.geteuid() == 0
+    obstacle = range_on_this_machine(_ids(settings)) if is_root else "the agent is not root"
+    return (None if obstacle else _ids(settings).trial), obstacle
 
 
 def _ids(settings: Settings) -> IdRange:
@@ -289,6 +294,7 @@ async def _containers(
     if settings.isolation not in {"auto", "container"}:
         return found, None
     _, most_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    trial_id, obstacle = _trial_id(settings)
 
     def probe() -> EnginePlace:
         return probe_containers(
@@ -299,11 +305,15 @@ async def _containers(
             mark=engine_mark(settings.data),
             default_image=settings.default_image,
             most_open_files=most_open_files,
+            trial_id=trial_id,
         )
 
     try:
         async with asyncio.timeout(_ENGINE_ANSWERS_WITHIN_S):
-            return with_containers(found), await in_own_thread(probe)
+            place = await in_own_thread(probe)
+        if os.geteuid() == 0 and obstacle:
+            log.warning("containers.run_as_root", reason=obstacle)
+        return with_containers(found, trial_id=trial_id), place
     except NoContainers as error:
         reason = str(error)
     except TimeoutError:

@@ -26,6 +26,8 @@ NODE_LABEL = "nsml.node"
 OUTPUT = "/.nsml/output"
 _MOST_PROCESSES = 8192
 """Of a session that asks for no limit: enough for any training, too few to harm the machine."""
+_LEAST_CPUS = 0.05
+"""The engine prepares a container within its limit: with less that takes longer than anybody waits."""
 _MEMLOCK = ({"Name": "memlock", "Soft": -1, "Hard": -1},)
 _OOM_SCORE = 500
 """User code is what the machine should sacrifice when memory runs out."""
@@ -128,7 +130,7 @@ def container_config(
 
 def _cpu_limit(cpus: float | None) -> dict[str, int]:
     """As the kernel takes it: given cores, an engine refuses more than it sees itself, and few."""
-    quota_us, period_us = cpu_quota(cpus) if cpus else (0, 0)
+    quota_us, period_us = cpu_quota(max(cpus, _LEAST_CPUS)) if cpus else (0, 0)
     return {"CpuPeriod": period_us, "CpuQuota": quota_us}
 
 

@@ -50,9 +50,12 @@ def probe_containers(
     mark: str,
     default_image: str,
     most_open_files: int,
+    trial_id: int | None = None,
 ) -> EnginePlace:
     """Run a program in a container of `default_image`; blocks for about a second.
 
+    `trial_id` is the uid and gid that it runs as, where the agent is root and its users have ids of
+    their own; None: the agent's own user.
     `scratch` is a folder of the agent for the trial's replica folder. Without a default image there is
     no trial: what sessions name is seen when they start.
 
@@ -77,7 +80,7 @@ def probe_containers(
         if not facts.has_init:
             raise NoContainers("the engine has no docker-init (package tini, or docker-ce)")
         if default_image:
-            _try(place, machine, scratch)
+            _try(place, machine, scratch, trial_id)
     except NotThere as error:
         raise NoContainers(f"{error}; deploy/image/build makes nsml-base") from error
     except EngineError as error:
@@ -90,22 +93,28 @@ def _network(facts: EngineFacts) -> str:
     return "bridge" if "bridge" in facts.networks else "none"
 
 
-def _try(place: EnginePlace, machine: Machine, scratch: Path) -> None:
+def _try(place: EnginePlace, machine: Machine, scratch: Path, account: int | None) -> None:
     """Return when a program ran to its end in a container as sessions get it."""
     name = "s" + base64.b32encode(os.urandom(10)).decode().lower()
     replica_id = ReplicaId(session_id=name, attempt=1, rank=0)
     folder = ReplicaFolder(scratch / str(replica_id))
     test = f"test -w /app && test -w /nsml && test -w /tmp && test ! -e {folder.spec}"
+    if account is not None:
+        test += f" && test $(id -u) = {account}"
     spec = ReplicaSpec(
         replica_id=replica_id,
         argv=["/bin/sh", "-c", test],
         isolation=Isolation.CONTAINER,
         time_limit_s=_TRIAL_LIMIT_S,
         grace_s=0.0,
+        uid=account,
+        gid=account,
     )
     image = image_facts(place.engine, place.default_image or "")
     folder.create()
     try:
+        if account is not None:
+            folder.give(account, account)
         content = container_content(spec, folder, machine, place, image)
         write_atomically(folder.spec, json.dumps(content).encode())
         shim = start_directly(folder)
@@ -117,6 +126,8 @@ def _try(place: EnginePlace, machine: Machine, scratch: Path) -> None:
                 shim.child.kill()
                 shim.child.wait()
         record = read_exit(folder)
+    except OSError as error:
+        raise NoContainers(f"a first container could not be tried: {error}") from error
     finally:
         folder.remove()
     if record is None:

@@ -95,17 +95,18 @@ def probe_isolation(
     )
 
 
-def with_containers(found: IsolationFacts) -> IsolationFacts:
+def with_containers(found: IsolationFacts, *, trial_id: int | None) -> IsolationFacts:
     """The same machine with an engine's containers, the strongest level of all.
 
-    Users have ids of their own in them where they have at any level: their folders can be given away.
+    `trial_id` as for `probe_containers`: who it was tried as says whether users have ids of their own
+    in them, which needs none of what the other levels do.
     """
     levels = frozenset({Isolation.CONTAINER})
     return replace(
         found,
         level=Isolation.CONTAINER,
         levels=found.levels | levels,
-        with_accounts=found.with_accounts | levels if found.with_accounts else frozenset(),
+        with_accounts=found.with_accounts | levels if trial_id is not None else frozenset(),
         reason="",
     )
 

@@ -28,6 +28,7 @@ from nodeagent.engine.client import Engine
 from nodeagent.engine.containers import containers_of, remove_container
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.runtimes.container import ContainerPlace, container_name
+from nodeagent.runtimes.containment import probe_containers
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
 from nodeagent.runtimes.interface import (
@@ -43,7 +44,7 @@ from nodeagent.runtimes.interface import (
     RuntimeDriver,
     StartRefused,
 )
-from nodeagent.runtimes.isolation import probe_isolation
+from nodeagent.runtimes.isolation import probe_isolation, with_containers
 from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher, StartedShim, start_directly
 from nodeagent.runtimes.limits import LimitFacts, probe_limits
@@ -987,6 +988,28 @@ async def test_a_container_runs_as_the_user_whom_its_agent_gives_it(docker: Benc
     script = "id -u; id -g; : > /app/a && : > /nsml/spool/a && : > /tmp/a; echo $S"
     spec = replace(docker.sh(script), uid=ACCOUNT, gid=ACCOUNT, secrets={"S": SECRET})
     assert await run(docker, spec) == (0, f"{ACCOUNT}\n{ACCOUNT}\n{SECRET}\n")
+
+
+def test_users_have_ids_in_containers_also_where_no_other_level_gives_them_any(
+    tmp_path: Path, facts: IsolationFacts
+) -> None:
+    if os.geteuid():
+        pytest.skip("only root gives its files away")
+    engine, _ = required_engine()
+    probe_containers(
+        engine,
+        facts.machine,
+        tmp_path / "trial",
+        node="test",
+        mark=MARK,
+        default_image=required_image(),
+        most_open_files=facts.machine.open_files,
+        trial_id=TRIAL,
+    )
+    bare = replace(facts, with_accounts=frozenset())
+    assert Isolation.CONTAINER in with_containers(bare, trial_id=TRIAL).with_accounts
+    assert Isolation.CONTAINER not in with_containers(facts, trial_id=None).with_accounts
+    assert containers_of(engine, MARK) == []
 
 
 async def test_no_call_of_a_start_to_the_engine_holds_a_thread_of_the_pool(docker: Bench) -> None:
