@@ -73,7 +73,16 @@ JOINED: Final = Table[str](f"{PREFIX}joined/", encode=str.encode, decode=bytes.d
 """By name of the node: the fingerprint of its public key. A certificate for any other key of that
 node is not valid."""
 
-SECRETS: Final = Table[SecretRecord]("secret/", encode=_encode, decode=_decoder(SecretRecord))
+
+def _decode_secret(value: bytes) -> SecretRecord:
+    """A record that is damaged is one that opens for nobody: it can be set again, or removed."""
+    try:
+        return SecretRecord.FromString(value)
+    except DecodeError:
+        return SecretRecord()
+
+
+SECRETS: Final = Table[SecretRecord]("secret/", encode=_encode, decode=_decode_secret)
 """By owner and name, `secret_key`; not under `PREFIX`, since nobody follows them."""
 
 

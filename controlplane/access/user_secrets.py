@@ -16,7 +16,6 @@ from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_secret
 from controlplane.operations import records
 from controlplane.store.interface import Get, Transaction
-from controlplane.store.tables import UndecodableRecord
 from controlplane.stored.v1.records_pb2 import SecretRecord
 
 if TYPE_CHECKING:
@@ -101,7 +100,7 @@ class UserSecrets:
             sealed=self._vault.seal(value, owner=owner, name=name),
             key_id=self._vault.key_id,
             size_bytes=len(value),
-            created_at=now if known is None else known.value.created_at,
+            created_at=(known and known.value.created_at) or now,
             updated_at=now,
         )
         before = SECRETS.absent(key) if known is None else SECRETS.unchanged(known)
@@ -185,7 +184,7 @@ class UserSecrets:
                 sealed = SECRETS.stored(item).value.sealed
                 value = self._vault.open(sealed, owner=owner, name=use.name)
                 return OpenedSecret(variable=use.variable, value=value.decode())
-            except (NotOpened, UndecodableRecord, UnicodeDecodeError):
+            except (NotOpened, UnicodeDecodeError):
                 _log.error("secret.not_opened", user=owner, name=use.name)
                 problem = f"secret {use.name} of {owner} cannot be opened any more: set it again"
         return OpenedSecret(variable=use.variable, problem=problem)

@@ -322,6 +322,25 @@ async def test_another_key_and_a_damaged_record_are_told(rig: Rig) -> None:
     assert "set it again" in assignment.secrets[0].problem
 
 
+async def test_one_damaged_record_costs_one_secret(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    await put(kim)
+    damaged = Put(key="secret/kim/BAD", value=b"\xff\xff\xff")
+    await rig.on.store.commit(Transaction(compares=(), success=(damaged,)))
+    assert await names(kim) == ["BAD", "TOKEN"]
+    await kim.submit(secrets=[sessions_pb2.SecretUse(name="BAD", variable="BAD"), *USE])
+    agent = await (await rig.agent()).connect()
+    [assignment] = await agent.assignments(1)
+    told = {one.variable: (one.value, one.problem) for one in assignment.secrets}
+    assert told["HF_TOKEN"] == (MARK, "")
+    assert "set it again" in told["BAD"][1]
+    made = (await put(kim, "BAD")).secret
+    assert made.created_at == made.updated_at
+    await rig.on.store.commit(Transaction(compares=(), success=(damaged,)))
+    await remove(kim, "BAD")
+    assert await names(kim) == ["TOKEN"]
+
+
 async def test_orders_wait_for_a_store_that_does_not_answer(rig: Rig, monkeypatch) -> None:
     kim = await rig.user("kim")
     await put(kim)
