@@ -212,7 +212,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             isolation_note=node.isolation_note,
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),
-            hold=hold_message(node.hold),
+            hold=hold_message(node.hold, names_replicas=who.is_admin),
             gang_network=node.gang_network,
             limits=kept_message(node.limits),
         )

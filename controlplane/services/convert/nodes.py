@@ -33,13 +33,13 @@ def fence_message(fence: Fence | None) -> pb.Fence | None:
     )
 
 
-def hold_message(hold: Hold | None) -> pb.Hold | None:
-    """What a node has that our store never had."""
+def hold_message(hold: Hold | None, *, names_replicas: bool) -> pb.Hold | None:
+    """What a node has that our store never had; ids of sessions only to who may see them all."""
     if hold is None:
         return None
     return pb.Hold(
         found_at=timestamp(hold.found_at),
         why=hold_words(hold),
-        replicas=[".".join(map(str, key)) for key in sorted(hold.replicas)],
+        replicas=[".".join(map(str, key)) for key in sorted(hold.replicas) if names_replicas],
         lifted_by=hold.lifted_by,
     )

@@ -326,6 +326,8 @@ async def test_what_was_never_placed_there_is_not_stopped_until_somebody_says_so
     node = await shown(kim)
     assert node.state == pb.NODE_STATE_HELD
     assert node.hold.why == "it runs a replica that this platform never placed there"
+    assert not (await shown(kim)).hold.replicas, "whose it is nobody knows"
+    node = await shown(root)
     assert list(node.hold.replicas) == [f"{NOWHERE}.1.0"]
     waiting = await kim.submit()
 
