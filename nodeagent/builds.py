@@ -15,13 +15,13 @@ import fcntl
 import json
 import os
 import re
+import threading
 import time
 from collections import deque
-from contextlib import closing, contextmanager, suppress
+from contextlib import ExitStack, closing, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
@@ -47,6 +47,7 @@ class Builds:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
+        self._turns: dict[str, threading.Lock] = {}
 
     def provide(
         self,
@@ -67,13 +68,16 @@ class Builds:
         """
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with closing(_Followed(self._folder / f"{key}.log", say)) as followed:
+            if self._has(key, use, is_there):
+                return followed.read()
+            # One after another: many who look would keep each other from the lock for good.
+            turn = self._turns.setdefault(key, threading.Lock())
             while True:
-                with self._locked(key, fcntl.LOCK_SH) as is_held:
-                    if is_held:
-                        use()
-                        if is_there():
+                with ExitStack() as held:
+                    with turn:
+                        if self._has(key, use, is_there):
                             return followed.read()
-                with self._locked(key, fcntl.LOCK_EX) as is_held:
+                        is_held = held.enter_context(self._locked(key, fcntl.LOCK_EX))
                     # Whoever built has ended, or else is heard: also that it failed.
                     followed.read(begins=not is_held)
                     if is_held and not is_there():
@@ -92,6 +96,15 @@ class Builds:
         """Remove what is here of a thing that is gone; within `unused`."""
         for suffix in ("log", "lock"):
             (self._folder / f"{key}.{suffix}").unlink(missing_ok=True)
+        self._turns.pop(key, None)
+
+    def _has(self, key: str, use: Callable[[], object], is_there: Callable[[], bool]) -> bool:
+        """Whether it is there, and stays for who uses it; False also while one builds."""
+        with self._locked(key, fcntl.LOCK_SH) as is_held:
+            if not is_held:
+                return False
+            use()
+            return is_there()
 
     def _build(
         self,

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import random
 import subprocess
 import sys
 import threading
 import time
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -186,6 +188,36 @@ def test_a_lock_that_was_removed_is_nobodys(site: Site, monkeypatch: pytest.Monk
     monkeypatch.setattr(fcntl, "flock", real)
     with builds.unused(KEY) as is_free:
         assert is_free
+
+
+def test_many_who_look_do_not_keep_each_other_from_building(tmp_path: Path) -> None:
+    """What is to be had of a slow engine: the looks of all overlap, and somebody has to build."""
+    builds, begun, stop = Builds(tmp_path), threading.Event(), threading.Event()
+    rng = random.Random(3)
+
+    def is_there() -> bool:
+        time.sleep(rng.uniform(0.02, 0.06))
+        return begun.is_set()
+
+    def ask() -> None:
+        time.sleep(rng.uniform(0, 0.2))
+        with suppress(EnvironmentCancelled):
+            builds.provide(
+                KEY,
+                is_there=is_there,
+                build=lambda _: begun.set(),
+                say=lambda _: None,
+                cancelled=stop,
+            )
+
+    with ThreadPoolExecutor(50) as pool:
+        asked = [pool.submit(ask) for _ in range(50)]
+        try:
+            assert begun.wait(15)
+        finally:
+            stop.set()
+        for one in asked:
+            one.result()
 
 
 def test_another_process_that_is_killed_hands_the_build_on(site: Site) -> None:
