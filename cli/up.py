@@ -65,7 +65,8 @@ _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
 def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> None:
     """Start a platform on this machine: coordination, the control plane, an agent.
 
-    What runs already is left alone.
+    What runs already is left alone. What is chosen holds for the next `nsml up` in
+    the same data folder as well, except for --no-agent.
     """
     folder = data_folder(data, app.environ)
     with folder.locked():
