@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -144,7 +145,11 @@ def session_message(
 
     `shows_values`: with the values of its environment, which are its owner's to see.
     """
-    environment = session.spec.environment if shows_values else {}
+    spec, environment = session.spec, session.spec.environment
+    if not shows_values:
+        # Before there is a message: a message's map that is changed while it is read skips names.
+        spec = replace(spec, environment=dict.fromkeys(environment, variables.HIDDEN))
+        environment = {}
     message = sessions_pb2.Session(
         id=session.id,
         name=session.name,
@@ -152,7 +157,7 @@ def session_message(
         project=session.project,
         team=session.team,
         visibility=VISIBILITIES[session.visibility],
-        spec=spec_message(session.spec, session.owner),
+        spec=spec_message(spec, session.owner),
         state=_STATES[session.state],
         waiting=waiting if session.state is SessionState.QUEUED else "",
         attempt=session.attempt,
@@ -174,9 +179,6 @@ def session_message(
         revision=revision,
         command=variables.with_values(session.command, environment),
     )
-    if not shows_values:
-        for name in message.spec.environment:
-            message.spec.environment[name] = variables.HIDDEN
     if session.end is not None:
         message.end.CopyFrom(
             sessions_pb2.SessionEnd(

@@ -112,6 +112,15 @@ async def test_values_are_for_the_owner_and_administrators(
         assert alone.command == list(COMMAND)
 
 
+async def test_none_of_many_values_is_shown(desk: Desk) -> None:
+    environment = {f"NAME_{number}": f"s3cret-{number}" for number in range(400)}
+    lee = UserCaller(user=User(name="lee"))
+    for _ in range(20):  # each message keeps its map in an order of its own
+        shown = await desk.presenter.session(session(spec={"environment": environment}), lee)
+        assert b"s3cret" not in shown.SerializeToString()
+        assert dict(shown.spec.environment) == dict.fromkeys(environment, "***")
+
+
 async def test_a_command_that_was_kept_with_its_values_is_shown_without(desk: Desk) -> None:
     one = session(command=("nsml", "run", "--env", "LR=s3cret", "--", "--env", "X=mine"))
     lee = UserCaller(user=User(name="lee"))
