@@ -8,6 +8,7 @@ DATA/
     controlplane.log
     controlplane/       its data; ready.json, admin.token, node.token
     agent.toml  agent.pid  agent.log
+    agent.site.toml     what the machine's administrator sets beside: read by the agent, never written
     agent/              the agent's data; ready.json, replicas/
     trust/              key and certificates of a joined node
 """

@@ -1,4 +1,8 @@
-"""A program's settings: one typed tree, read once from a TOML file and the environment."""
+"""A program's settings: one typed tree, read once from TOML files and the environment.
+
+`agent.toml` may be written anew by `nsml up` and `nsml join`. What an administrator sets stands in
+`agent.site.toml` beside it, which nsml reads and never writes.
+"""
 
 from __future__ import annotations
 
@@ -19,19 +23,19 @@ class SettingsError(Exception):
 def read_settings(
     kind: type[SettingsT], path: Path, environment: Mapping[str, str], *, prefix: str
 ) -> SettingsT:
-    """The settings in the TOML file `path`, each overridden by the variable `prefix` + its NAME.
+    """The settings in the TOML file `path`, each overridden by the site's and by `environment`.
 
-    A relative path is meant from the file's folder; a list in a variable is separated by commas.
+    The site's file is NAME.site.toml beside NAME.toml; the variable is `prefix` + the field's NAME.
+    A relative path is meant from the files' folder; a list in a variable is separated by commas.
 
     Raises:
-        SettingsError: the file cannot be read, or a value is missing, unknown or out of range.
+        SettingsError: a file cannot be read, or a value is missing, unknown or out of range.
     """
-    try:
-        document: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
-    except ValueError as error:
-        raise SettingsError(f"{path} is not TOML: {error}") from error
+    document = _document(path)
+    named, site = str(path), path.with_suffix(".site.toml")
+    if site.exists():
+        document |= _document(site)
+        named = f"{path} with {site.name}"
     for field in msgspec.structs.fields(kind):
         if text := environment.get(prefix + field.name.upper()):
             is_list = get_origin(field.type) is tuple
@@ -39,7 +43,7 @@ def read_settings(
     try:
         settings = msgspec.convert(document, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{path}: {error}") from error
+        raise SettingsError(f"{named}: {error}") from error
     base = path.absolute().parent
     paths = {
         name: base / value.expanduser()
@@ -47,6 +51,15 @@ def read_settings(
         if isinstance(value, Path)
     }
     return msgspec.structs.replace(settings, **paths)
+
+
+def _document(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise SettingsError(f"cannot read {path}: {error.strerror}") from error
+    except ValueError as error:
+        raise SettingsError(f"{path} is not TOML: {error}") from error
 
 
 def _decode(kind: type, value: Any) -> Any:

@@ -201,7 +201,7 @@ class Submitter:
                 "this can never be placed: no node gives gangs a network",
                 why="their agents run containers and have no gang_network",
                 attempt="--nodes 1\n"
-                'gang_network = "host" in the settings of a pod\'s agents, by their administrator',
+                'gang_network = "host" in agent.site.toml of a pod\'s agents, by their administrator',
             )
         if nodes and not can_ever_fit(nodes, request):
             raise CannotEverFit(

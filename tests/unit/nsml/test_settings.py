@@ -35,6 +35,20 @@ def test_the_environment_overrides_and_separates_lists_by_commas(tmp_path: Path)
     assert found == Kind(folder=Path("/d"), count=3, names=("a", "b"))
 
 
+def test_what_a_site_sets_stands_above_what_is_written_for_it(tmp_path: Path) -> None:
+    site = tmp_path / "s.site.toml"
+    site.write_text('count = 5\nnames = ["a"]\n')
+    text = 'folder = "/d"\ncount = 2\nnames = ["z", "y"]\n'
+    found = read(tmp_path / "s.toml", text, P_COUNT="7")
+    assert found == Kind(folder=Path("/d"), count=7, names=("a",))
+    site.write_text("counts = 5\n")
+    with pytest.raises(SettingsError, match=r"s\.toml with s\.site\.toml: .*counts"):
+        read(tmp_path / "s.toml", text)
+    site.write_text("count = \n")
+    with pytest.raises(SettingsError, match=r"s\.site\.toml is not TOML"):
+        read(tmp_path / "s.toml", text)
+
+
 @pytest.mark.parametrize(
     ("text", "named"),
     [
