@@ -104,6 +104,10 @@ class DockerDriver(ShimDriver):
         await super()._clear(replica_id, folder)
         await self._remove_container(replica_id)
 
+    def _is_enclosed(self, folder: ReplicaFolder) -> bool:  # noqa: ARG002 - all of them are
+        """A container's processes end with its first."""
+        return True
+
     async def remove(self, replica_id: ReplicaId) -> None:
         """See `RuntimeDriver.remove`."""
         await super().remove(replica_id)

@@ -209,18 +209,22 @@ class ShimDriver(ABC):
 
     def _strays(self, replica_id: ReplicaId, folder: ReplicaFolder) -> _Strays:
         now = _ticks_now()  # first: who begins meanwhile is counted below, or is younger
-        uid = _account(folder)
+        uid, group = _account(folder), _group(folder)
         others = (self._folders.of(other) for other in self._folders.ids() if other != replica_id)
-        is_alone = uid is not None and not any(
+        is_alone = not self._is_enclosed(folder) and not any(
             _account(other) == uid and not other.exit.exists() for other in others
         )
         return _Strays(
             mark=f"NSML_REPLICA={replica_id}".encode(),
             output=os.path.realpath(folder.output),
             uid=uid,
-            began_before=now if is_alone else None,
-            group=_group(folder),
+            began_before=now if uid is not None and is_alone else None,
+            group=group,
         )
+
+    def _is_enclosed(self, folder: ReplicaFolder) -> bool:
+        """Whether no process of a replica can hide: another agent's, of the same uid, may be here."""
+        return _group(folder) is not None
 
     async def _facts(self, replica_id: ReplicaId) -> ReplicaFacts:
         folder = self._folders.of(replica_id)
@@ -335,9 +339,10 @@ def is_alive(claim: ShimClaim, boot_id: str) -> bool:
 class _Strays:
     """What may be left of a replica whose shim is gone: programs that detached themselves.
 
-    They are in its control group, where it has one, or have the mark in their environment, or speak to `output`, and run as `uid` where that is not
-    the agent's own: who else takes the mark on must not keep the replica from its end. Where the user
-    has no other replica here, all that began before this one is alone is theirs, by `uid` alone.
+    They are in its control group, where it has one, or have the mark in their environment, or speak to
+    `output`, and run as `uid` where that is not the agent's own: who else takes the mark on must not
+    keep the replica from its end. Of one that nothing encloses, whose user has no other replica here,
+    all that began before `began_before` is theirs, by `uid` alone.
     """
 
     mark: bytes

@@ -363,12 +363,14 @@ async def rooted(
         yield made
 
 
-@pytest.fixture(params=["own uid", "user"])
+@pytest.fixture(params=["own uid", "user", "user, watched"])
 async def parted(
     request: pytest.FixtureRequest, tmp_path: Path, facts: IsolationFacts
 ) -> AsyncIterator[Bench]:
     """Where an agent with root runs each user under a uid of its own."""
-    async with bench_named(request.param, tmp_path, facts) as made:
+    name, _, watched = request.param.partition(", ")
+    groups = False if watched else None
+    async with bench_named(name, tmp_path, facts, groups=groups) as made:
         yield made
 
 
@@ -1672,6 +1674,27 @@ async def test_another_session_of_the_same_user_outlives_a_lost_shim(parted: Ben
     assert (record.why, record.message) == (ExitWhy.STOPPED, "done")
     for left in sleepers(ACCOUNT):
         os.kill(left, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("name", ["own uid", "user", "docker"])
+async def test_a_lost_shim_costs_another_agents_programs_nothing(
+    name: str, tmp_path: Path, facts: IsolationFacts
+) -> None:
+    async with bench_named(name, tmp_path, facts) as made, made.new_driver() as driver:
+        spec = made.sh("echo ready; exec sleep 1000", uid=ACCOUNT)
+        await driver.start(spec)
+        await made.ready(spec)
+        told = json.loads(made.folders.of(spec.replica_id).spec.read_bytes())
+        if not told.get("group") and not told.get("container"):
+            pytest.skip("there are no control groups: docs say so")
+        beside = ["sleep", "1000"]
+        with subprocess.Popen(beside, user=ACCOUNT, group=ACCOUNT) as program:  # noqa: ASYNC220 - two forks
+            try:
+                made.lose_shim(spec.replica_id)
+                await soon(driver.wait(spec.replica_id))
+                assert program.poll() is None
+            finally:
+                program.kill()
 
 
 async def test_who_takes_on_the_mark_of_another_keeps_nobody_from_an_end(parted: Bench) -> None:
