@@ -1,5 +1,7 @@
 """Sessions through the whole platform on one machine, against bare processes in the same run.
 
+They run as processes, also where a container engine is; `bench.starts` has what containers cost.
+
 First 300 sessions of `argv: true` with one GPU each on 8 simulated GPUs, all submitted at once: from the first
 submit to the last end. Then 60 single ones, one after the other: from submit to its end as a
 watcher sees it. The peer is `true` started and waited for by Python, one after the other.
@@ -118,7 +120,8 @@ async def measure(environment: Mapping[str, str]) -> dict[str, float]:
 
 def main() -> None:
     """Measure and report."""
-    with Platform(simulate_gpus=DEVICES) as platform:
+    processes = ["--isolation", "namespace"]
+    with Platform(simulate_gpus=DEVICES, options=processes) as platform:
         figures = asyncio.run(measure(platform.environment))
     bare = bare_process_ms()
     report(figures, peers={"bare_process_ms": bare, "bare_processes_per_s": 1000 / bare})
