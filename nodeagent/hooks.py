@@ -22,14 +22,14 @@ from typing import TYPE_CHECKING, Protocol
 from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_use
 from nodeagent.beneath import open_folder
-from nodeagent.builds import EnvironmentFailed
 from nodeagent.datasets import Trees
-from nodeagent.environments import Environments
+from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.requirements import Requirements, read_requirements
+from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gangs import GangNetwork, gang_variables, own_port
 from nodeagent.outbox import replica_of
 from nodeagent.preparation import PreparationLog
-from nodeagent.requirements import Requirements, read_requirements
 from nodeagent.runtimes.interface import DeviceGrant, Mount, PythonEnvironment
 from nodeagent.transfer import uninterrupted
 from nsml.client.errors import ClientError
@@ -39,7 +39,7 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
 
 if TYPE_CHECKING:
-    from nodeagent.images import Images
+    from nodeagent.environments.images import Images
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 

@@ -22,14 +22,13 @@ import structlog
 from nodeagent.accounts import Accounts, AccountsError, IdRange, range_on_this_machine
 from nodeagent.addresses import reachable_host
 from nodeagent.assignments import used_things
-from nodeagent.cgroups import CPU, MEMORY, PIDS
 from nodeagent.config import Settings, SettingsError
 from nodeagent.engine.client import Engine, EngineError
-from nodeagent.environments import Environments
+from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders
 from nodeagent.gangs import HOST, NONE, GangNetwork
 from nodeagent.hooks import Hook, ImageHook, PythonHook
-from nodeagent.images import Images, ImageSettings
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter
 from nodeagent.parts import Machine, Parts
@@ -46,6 +45,7 @@ from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import Keeping, LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
+from nodeagent.shim.cgroups import CPU, MEMORY, PIDS
 from nsml._install import sdk_digest, write_sdk
 from nsml.client.contexts import is_local
 from nsml.client.rpc import Channel

@@ -10,11 +10,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nodeagent.cgroups import cpu_quota
-from nodeagent.contained import FIRST_PROGRAM
 from nodeagent.engine.containers import AGENT_LABEL, REPLICA_LABEL
 from nodeagent.gangs import overlay_name
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
+from nodeagent.shim.cgroups import cpu_quota
+from nodeagent.shim.contained import FIRST_PROGRAM
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder
-    from nodeagent.namespaces import Account, MountEntry
     from nodeagent.runtimes.interface import Mount, ReplicaSpec
+    from nodeagent.shim.namespaces import Account, MountEntry
 
 APP = "/app"
 RUN = "/nsml"

@@ -27,14 +27,14 @@ if TYPE_CHECKING:
 
 _ROOT = str(Path(__file__).resolve().parents[2])
 # appended, so that nothing beside our packages can stand before the standard library
-_BOOT = "import sys; sys.path.append(sys.argv[1]); from nodeagent.{} import main; main()"
+_BOOT = "import sys; sys.path.append(sys.argv[1]); from nodeagent.shim.{} import main; main()"
 _ZYGOTE_ANSWERS_WITHIN_S = 10.0
 
 log = structlog.get_logger()
 
 
 def shim_command(module: str, argument: str) -> list[str]:
-    """The command line of `nodeagent.shim` or `nodeagent.zygote` on a bare interpreter.
+    """The command line of `nodeagent.shim.shim` or `nodeagent.shim.zygote` on a bare interpreter.
 
     Through an import and not as a script, because only imports are compiled once.
     """

@@ -9,16 +9,16 @@ import subprocess
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from nodeagent import cgroups
-from nodeagent.cgroups import CPU, MEMORY, PIDS, Group
+from nodeagent.shim import cgroups
+from nodeagent.shim.cgroups import CPU, MEMORY, PIDS, Group
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from nodeagent.cgroups import Base
     from nodeagent.runtimes.interface import ReplicaSpec
-    from nodeagent.watch import Watched
+    from nodeagent.shim.cgroups import Base
+    from nodeagent.shim.watch import Watched
 
 _FLOOR_SHARE = 0.02
 _MOST_FLOOR_BYTES = 2 << 30

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any, Self
 
 import structlog
 
-from nodeagent.cgroups import Group, names_in, remove_base
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import Isolation, StartRefused
 from nodeagent.runtimes.launch import shim_spec
 from nodeagent.runtimes.shims import ShimDriver, refuse_unsound
+from nodeagent.shim.cgroups import Group, names_in, remove_base
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

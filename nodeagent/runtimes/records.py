@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from nodeagent import reserve
 from nodeagent.folders import write_atomically
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy
+from nodeagent.shim import reserve
 
 if TYPE_CHECKING:
     from nodeagent.folders import ReplicaFolder

@@ -38,11 +38,11 @@ from nodeagent.runtimes.records import read_claim, read_exit, write_exit, write_
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nodeagent.cgroups import Group
     from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launcher import Launcher
     from nodeagent.runtimes.records import ShimClaim
+    from nodeagent.shim.cgroups import Group
     from nsml.clock import Clock, Offload
 
 _SHORTEST_PAUSE_S = 0.02

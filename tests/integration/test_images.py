@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.builds import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.engine.client import Engine
 from nodeagent.engine.images import builds_named, find_image, remove_image
-from nodeagent.images import Images, ImageSettings
+from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.images import Images, ImageSettings
+from nodeagent.environments.requirements import Requirements
 from nodeagent.pressure import KeepFree, Store, relieve
-from nodeagent.requirements import Requirements
 from tests.engines import required_engine, required_image
 from tests.unit.nodeagent.test_environments import make_wheel
 

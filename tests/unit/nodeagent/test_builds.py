@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from nodeagent.builds import Say
+    from nodeagent.environments.builds import Say
 
 KEY = "abc"
 
@@ -223,7 +223,7 @@ def test_many_who_look_do_not_keep_each_other_from_building(tmp_path: Path) -> N
 def test_another_process_that_is_killed_hands_the_build_on(site: Site) -> None:
     program = (
         "import sys, time, pathlib\n"
-        "from nodeagent.builds import Builds\n"
+        "from nodeagent.environments.builds import Builds\n"
         "def build(say):\n"
         "    say(b'of the dead\\n'); print('ready', flush=True); time.sleep(600)\n"
         "Builds(pathlib.Path(sys.argv[1])).provide(\n"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.cgroups import CPU, MEMORY, PIDS, Group, find_base
+from nodeagent.shim.cgroups import CPU, MEMORY, PIDS, Group, find_base
 
 FILES = {
     "cgroup.procs": "",

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.contained import Contained
 from nodeagent.engine.wire import Unanswered
+from nodeagent.shim.contained import Contained
 
 if TYPE_CHECKING:
     from pathlib import Path

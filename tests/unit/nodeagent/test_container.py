@@ -6,11 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from nodeagent.contained import FIRST_PROGRAM
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gangs import GangNetwork
 from nodeagent.runtimes.container import ContainerPlace, container_config, container_name
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, Mount, ReplicaSpec
+from nodeagent.shim.contained import FIRST_PROGRAM
 
 REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=2, rank=1)
 FOLDER = ReplicaFolder(Path("/agent/replicas") / str(REPLICA))

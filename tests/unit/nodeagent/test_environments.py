@@ -19,12 +19,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.builds import Builds, EnvironmentCancelled, EnvironmentFailed
-from nodeagent.environments import Environments, _pip
+from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed
+from nodeagent.environments.requirements import Requirements, read_requirements
+from nodeagent.environments.virtualenvs import Environments, _pip
 from nodeagent.folders import ReplicaFolder, flush_filesystem
 from nodeagent.hooks import Draft, PythonHook
 from nodeagent.preparation import PreparationLog
-from nodeagent.requirements import Requirements, read_requirements
 from nsml.clock import in_own_thread, in_thread
 from nsml.v1 import agents_pb2 as pb
 
@@ -267,7 +267,8 @@ def test_requirements_are_installed_once_by_all_who_ask(
     said: list[bytes] = []
     builds: list[list[str]] = []
     monkeypatch.setattr(
-        "nodeagent.environments._pip", lambda *given: builds.append(_pip(*given)) or builds[-1]
+        "nodeagent.environments.virtualenvs._pip",
+        lambda *given: builds.append(_pip(*given)) or builds[-1],
     )
     wanted = Requirements(lines=("greeting==1.0",))
     with ThreadPoolExecutor(3) as pool:
@@ -291,7 +292,7 @@ def test_its_files_are_on_the_disk_before_it_counts_as_whole(
         flushed.append((folder.name, (folder / "ready").exists(), len(files)))
         flush_filesystem(folder)
 
-    monkeypatch.setattr("nodeagent.environments.flush_filesystem", flush)
+    monkeypatch.setattr("nodeagent.environments.virtualenvs.flush_filesystem", flush)
     environments = Environments(tmp_path / "environments")
     for _ in range(2):
         made = environments.provide(Requirements(lines=("greeting==1.0",)), lambda _: None)

@@ -8,9 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.hostconfig import apt_configuration, local_sources, pip_options, without_secrets
-from nodeagent.recipe import PLACE, recipe_key, write_recipe
-from nodeagent.requirements import Requirements
+from nodeagent.environments.hostconfig import (
+    apt_configuration,
+    local_sources,
+    pip_options,
+    without_secrets,
+)
+from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
+from nodeagent.environments.requirements import Requirements
 
 
 def home(tmp_path: Path, **files: str) -> dict[str, str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from nodeagent.occupied import Measurement, unlinked_bytes
+from nodeagent.shim.occupied import Measurement, unlinked_bytes
 
 MIB = 1 << 20
 

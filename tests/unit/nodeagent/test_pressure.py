@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nodeagent.assignments import note_use, used_things
-from nodeagent.builds import Builds
-from nodeagent.environments import Environments
+from nodeagent.environments.builds import Builds
+from nodeagent.environments.requirements import Requirements
+from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.pressure import KeepFree, Store, relieve
-from nodeagent.requirements import Requirements
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent import shim
+from nodeagent.shim import shim
 
 ROOT = Path(__file__).parents[3]
 LOADED = (
     "import sys; sys.path.append(sys.argv[1])\n"
-    "from nodeagent import shim, zygote\n"
+    "from nodeagent.shim import shim, zygote\n"
     "import json, threading\n"
     "print(json.dumps([sorted(sys.modules), threading.active_count()]))"
 )

@@ -18,7 +18,7 @@ from structlog.testing import capture_logs
 
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
-from nodeagent.environments import Environments
+from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.hooks import Draft, Hook, PreparationFailed, PythonHook
 from nodeagent.journal import Journal

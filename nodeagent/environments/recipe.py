@@ -16,15 +16,15 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.builds import EnvironmentFailed
 from nodeagent.engine.images import Mounted
-from nodeagent.hostconfig import local_sources, pip_options, without_secrets
+from nodeagent.environments.builds import EnvironmentFailed
+from nodeagent.environments.hostconfig import local_sources, pip_options, without_secrets
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nodeagent.hostconfig import AptConfiguration
-    from nodeagent.requirements import Requirements
+    from nodeagent.environments.hostconfig import AptConfiguration
+    from nodeagent.environments.requirements import Requirements
 
 PLACE = "/run/nsml-build"
 """Where a build finds its files."""

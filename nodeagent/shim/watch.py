@@ -11,14 +11,14 @@ import contextlib
 import os
 import time
 
-from nodeagent.occupied import MOST_PENDING, Measurement, unlinked_bytes
+from nodeagent.shim.occupied import MOST_PENDING, Measurement, unlinked_bytes
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Sequence
     from typing import TypedDict
 
-    from nodeagent.cgroups import Group
+    from nodeagent.shim.cgroups import Group
 
     class Watched(TypedDict):
         """What to look at; None: nothing to keep. Sizes in bytes, `cpus` in cores."""

@@ -18,7 +18,7 @@ import signal
 import socket
 import sys
 
-from nodeagent import forked, namespaces, shim
+from nodeagent.shim import forked, namespaces, shim
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -31,17 +31,17 @@ import signal
 import sys
 import time
 
-from nodeagent import namespaces, reserve
-from nodeagent.contained import Contained
-from nodeagent.forked import ORDERS, WATCHED, Forked
-from nodeagent.watch import Watch
+from nodeagent.shim import namespaces, reserve
+from nodeagent.shim.contained import Contained
+from nodeagent.shim.forked import ORDERS, WATCHED, Forked
+from nodeagent.shim.watch import Watch
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn, Protocol
 
-    from nodeagent.watch import Excess
+    from nodeagent.shim.watch import Excess
 
     Outcome = tuple[int | None, int | None, tuple[str, str] | None]
     """Exit code, signal and, where these do not say it, `why` it ended with a message."""

@@ -27,17 +27,17 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.hostconfig import pip_options, without_secrets
 from nodeagent.folders import flush_filesystem
-from nodeagent.hostconfig import pip_options, without_secrets
 from nodeagent.runtimes.interface import PythonEnvironment
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Iterator
 
-    from nodeagent.builds import Say
-    from nodeagent.requirements import Requirements
+    from nodeagent.environments.builds import Say
+    from nodeagent.environments.requirements import Requirements
 
 _FORMAT = 3
 _LOOK_EVERY_S = 0.1

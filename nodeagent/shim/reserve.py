@@ -4,8 +4,6 @@ A program that fills the disk must not keep its own end from being written down:
 freed on that word. Standard library only: shims use it.
 """
 
-# ruff: noqa: PTH104, PTH118 - shims do without pathlib, which takes longer to load than they do
-
 from __future__ import annotations
 
 import json

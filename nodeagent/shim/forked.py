@@ -13,17 +13,17 @@ import resource
 import signal
 import warnings  # noqa: F401 - os.execvpe imports it, when the interpreter may be out of sight
 
-from nodeagent import namespaces
-from nodeagent.cgroups import PIDS, Group, join
-from nodeagent.watch import memory_excess
+from nodeagent.shim import namespaces
+from nodeagent.shim.cgroups import PIDS, Group, join
+from nodeagent.shim.watch import memory_excess
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import NoReturn
 
-    from nodeagent.shim import Outcome
-    from nodeagent.watch import Excess
+    from nodeagent.shim.shim import Outcome
+    from nodeagent.shim.watch import Excess
 
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 ORDERS = (signal.SIGTERM, signal.SIGINT)

@@ -24,7 +24,6 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from nodeagent.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.engine.client import EngineError, EngineRefused
 from nodeagent.engine.images import (
     BuildContainer,
@@ -37,9 +36,10 @@ from nodeagent.engine.images import (
     remove_image,
     run_build,
 )
+from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
+from nodeagent.environments.hostconfig import apt_configuration
+from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
 from nodeagent.folders import write_atomically
-from nodeagent.hostconfig import apt_configuration
-from nodeagent.recipe import PLACE, recipe_key, write_recipe
 from nsml.images import is_reference, parts_of, whole_reference
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from nodeagent.builds import Say
     from nodeagent.engine.client import Engine
-    from nodeagent.requirements import Requirements
+    from nodeagent.environments.builds import Say
+    from nodeagent.environments.requirements import Requirements
 
 DERIVED = "nsml-env"
 """The repository of derived images; no session may name it."""

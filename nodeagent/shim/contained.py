@@ -17,19 +17,19 @@ import signal
 import socket
 import time
 
-from nodeagent import namespaces
-from nodeagent.cgroups import group_of_process
 from nodeagent.engine.wire import Container, Refused, Unanswered
-from nodeagent.watch import OUT_OF_MEMORY, memory_excess, memory_message
+from nodeagent.shim import namespaces
+from nodeagent.shim.cgroups import group_of_process
+from nodeagent.shim.watch import OUT_OF_MEMORY, memory_excess, memory_message
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from nodeagent.cgroups import Group
-    from nodeagent.shim import Outcome
-    from nodeagent.watch import Excess
+    from nodeagent.shim.cgroups import Group
+    from nodeagent.shim.shim import Outcome
+    from nodeagent.shim.watch import Excess
 
 START_FAILED_CODE = 127
 _SIGNALLED = 128

@@ -15,9 +15,6 @@ That user may be root, whose files and kernel settings are guarded by ownership 
 `/proc` and `/sys` are read-only and only harmless parts of `/etc` are there.
 """
 
-# It runs in the shim, where imports are counted: no pathlib.
-# ruff: noqa: PTH102, PTH103, PTH120, PTH123, PTH211
-
 from __future__ import annotations
 
 import contextlib

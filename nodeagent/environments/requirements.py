@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.beneath import open_folder
-from nodeagent.builds import EnvironmentFailed
+from nodeagent.environments.builds import EnvironmentFailed
 from nsml.images import RULE, is_reference
 
 if TYPE_CHECKING:
