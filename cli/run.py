@@ -290,6 +290,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         argv = tuple(words)
     elif not given["sends_code"]:
         raise click.UsageError("--no-code goes with --argv only: an entry is a file of the folder")
+    _check_shm(given["shm_size"] or 0, given["memory"] or 0)
     entry = given["positional"] or given["entry"] or DEFAULT_ENTRY
     repeat = [word for word in line if word not in _FOLLOW_FLAGS] if "--" not in line else line
     return Wish(
@@ -318,6 +319,16 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         max_bytes=given["max_size"],
         command=("nsml", "run", *without_values(repeat)),
     )
+
+
+def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
+    from nsml.view.units import exact_size_text
+
+    if 0 < memory_bytes < shm_bytes:
+        raise click.UsageError(
+            f"--shm-size {exact_size_text(shm_bytes)} is more than"
+            f" --memory {exact_size_text(memory_bytes)}, and shared memory is a part of that"
+        )
 
 
 def _environment(given: dict[str, Any]) -> dict[str, str]:

@@ -17,6 +17,7 @@ from controlplane.domain.values import (
     SessionSpec,
     Visibility,
 )
+from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml import variables
 from nsml.images import RULE, is_reference
 
@@ -104,6 +105,7 @@ def validated(wish: Submission) -> SessionSpec:
     _check_program(wish)
     _check_resources(wish.resources)
     _check_limits(wish.limits)
+    _check_shm(wish.limits.shm_bytes, wish.resources.memory_bytes)
     _check_environment(wish.environment)
     _check_secrets(wish)
     _check_words(wish.command, "command line")
@@ -217,6 +219,25 @@ def _check_limits(limits: Limits) -> None:
         raise InvalidRequest(
             f"{limits.process_count} processes", why=f"at most {MOST_PROCESSES}: Linux has no more"
         )
+
+
+def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
+    """Shared memory counts as memory: more of it than there may be of all could never be used."""
+    most = memory_bytes or DEFAULT_MEMORY_BYTES
+    if shm_bytes <= most:
+        return
+    asked = f"{shm_bytes / 1e9:.12g} GB of shared memory"
+    if memory_bytes:
+        raise InvalidRequest(
+            f"{asked} in {most / 1e9:.12g} GB of memory",
+            why="shared memory is a part of the memory",
+            attempt="more memory, or less shared memory",
+        )
+    raise InvalidRequest(
+        f"{asked}, and no word of memory",
+        why=f"shared memory is a part of it, and who names none gets {most / 1e9:.12g} GB at most",
+        attempt="name the memory, too",
+    )
 
 
 def _check_environment(environment: Mapping[str, str]) -> None:

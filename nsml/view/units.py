@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime
 
-_SIZE = r"(\d+(?:\.\d+)?)\s*([KMGTP]?)(i?)B?"
+_SIZE = r"(\d{1,20})(?:\.(\d{1,20}))?\s*([KMGTP]?)(i?)B?"
 _DURATION_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
 _MINUTE, _HOUR, _DAY, _MONTH, _YEAR = 60, 3600, 86400, 2_629_800, 31_557_600
@@ -19,6 +19,17 @@ def size_text(count: int) -> str:
             return f"{int(value)} {unit}" if unit == "Bytes" else f"{value:.1f} {unit}"
         value /= 1000
     return f"{value:.1f} PB"
+
+
+def exact_size_text(count: int) -> str:
+    """Bytes as `2.5G`, to the last byte: what `parse_size` reads as the same number."""
+    for power, unit in ((4, "T"), (3, "G"), (2, "M"), (1, "K")):
+        size = 1000**power
+        if count >= size:
+            whole, part = divmod(count, size)
+            digits = f"{part:0{3 * power}}".rstrip("0")
+            return f"{whole}.{digits}{unit}" if digits else f"{whole}{unit}"
+    return str(count)
 
 
 def memory_text(count: int) -> str:
@@ -36,9 +47,10 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 24G, 512M or 24000000000")
-    base = 1024 if match[3] else 1000
-    power = " KMGTP".index(match[2].upper() or " ")
-    return int(float(match[1]) * base**power)
+    whole, part, unit, is_binary = match.groups()
+    size = (1024 if is_binary else 1000) ** " KMGTP".index(unit.upper() or " ")
+    # In whole numbers: 2.147483649G as a float is a byte less.
+    return int(whole) * size + int(part or 0) * size // 10 ** len(part or "")
 
 
 def parse_duration(text: str) -> float:

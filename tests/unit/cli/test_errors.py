@@ -29,6 +29,11 @@ from nsml.v1 import sessions_pb2 as pb
         (["run", "--image", "x;reboot"], 2, "'x;reboot' is not the name of an image"),
         (["run", "--image", "$(id)"], 2, "is not the name of an image"),
         (["run", "--shm-size", "0"], 2, "leave it out for the default"),
+        (
+            ["run", "--memory", "1.5G", "--shm-size", "2Gi"],
+            2,
+            "--shm-size 2.147483648G is more than --memory 1.5G, and shared memory is a part",
+        ),
         (["run", "--disk", "much"], 2, "is not a size"),
         (["run", "--processes", "0"], 2, "0 is not in the range x>=1"),
         (["run", "-g", "1.5"], 2, "only whole GPUs"),

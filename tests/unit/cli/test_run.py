@@ -32,7 +32,9 @@ def test_a_run_sends_the_folder_and_says_what_next(nsml, state, project):
 
 
 def test_limits_go_with_the_session(nsml, state, project):
-    nsml("run", "--memory", "2G", "--shm-size", "12G", "--disk", "24000000000", "--processes", "64")
+    nsml(
+        "run", "--memory", "12G", "--shm-size", "12G", "--disk", "24000000000", "--processes", "64"
+    )
     limits = pb.Limits(shm_bytes=12 * 10**9, disk_bytes=24 * 10**9, process_count=64)
     assert only_session(state).spec.limits == limits
     (record,) = json.loads(nsml("ps", "-o", "json").stdout)["items"]

@@ -367,6 +367,11 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         ({"limits": Limits(disk_bytes=1)}, InvalidRequest),
         ({"limits": Limits(disk_bytes=1 << 63)}, InvalidRequest),
         ({"limits": Limits(shm_bytes=1 << 63)}, InvalidRequest),
+        (
+            {"limits": Limits(shm_bytes=2001), "resources": Resources(memory_bytes=2000)},
+            InvalidRequest,
+        ),
+        ({"limits": Limits(shm_bytes=24_000_000_001)}, InvalidRequest),
         ({"limits": Limits(process_count=(1 << 32) - 1)}, InvalidRequest),
         ({"time_limit_s": -1.0}, InvalidRequest),
         ({"time_limit_s": 0.0}, InvalidRequest),
@@ -388,6 +393,17 @@ async def test_bad_input_leaves_nothing(facts: dict[str, Any], error: type[NsmlE
         with pytest.raises(error):
             await submitter.submit(wanted)
         assert not await at.sessions()
+
+
+async def test_shared_memory_beyond_the_memory_is_refused_with_both_figures() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        memory = Resources(memory_bytes=2 * 10**9)
+        await submitter.submit(wish("r1", limits=Limits(shm_bytes=2 * 10**9), resources=memory))
+        more = wish("r2", limits=Limits(shm_bytes=2 * 10**9 + 1), resources=memory)
+        with pytest.raises(InvalidRequest) as refused:
+            await submitter.submit(more)
+        assert refused.value.message == "2.000000001 GB of shared memory in 2 GB of memory"
 
 
 async def test_defaults() -> None:

@@ -5,6 +5,7 @@ from hypothesis import strategies as st
 from nsml.view.units import (
     ago,
     duration_text,
+    exact_size_text,
     memory_text,
     moment,
     number_text,
@@ -51,7 +52,18 @@ def test_sizes(text, count):
     assert parse_size(text) == count
 
 
-@pytest.mark.parametrize("text", ["", "G", "-1G", "1X", "1 2"])
+@given(st.integers(0, 1 << 60))
+def test_an_exact_size_is_read_as_the_same_number(count):
+    assert parse_size(exact_size_text(count)) == count
+
+
+def test_exact_sizes():
+    sizes = [0, 999, 1000, 1_500_000, 12 * 10**9, 1 << 31, 3 * 10**15]
+    said = [exact_size_text(size) for size in sizes]
+    assert said == ["0", "999", "1K", "1.5M", "12G", "2.147483648G", "3000T"]
+
+
+@pytest.mark.parametrize("text", ["", "G", "-1G", "1X", "1 2", "9" * 400, "1" * 5000])
 def test_no_sizes(text):
     with pytest.raises(ValueError):
         parse_size(text)
