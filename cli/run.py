@@ -6,7 +6,6 @@ nothing behind.
 
 from __future__ import annotations
 
-import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path, PurePosixPath
@@ -46,7 +45,6 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import CreateSessionRequest, Session
 
 DEFAULT_ENTRY = "main.py"
-_IMAGE_LINE = re.compile(r"#\s*nsml:\s*(\S+)")
 _FOLLOW_FLAGS = {"-f", "--follow", "--wait"}
 _LOOKS, _LOOK_S = 16, 0.03
 """How often, and how far apart, `run` looks whether its session was placed."""
@@ -387,7 +385,7 @@ def _pack(app: App, folder: Path, wish: Wish) -> Packed | None:
     for warning in packed.warnings():
         app.say(warning)
     _note_variables(app, folder, packed, wish)
-    _check_image_lines(folder)
+    _check_image_line(folder, packed)
     return packed
 
 
@@ -430,20 +428,24 @@ def _within(folder: Path, name: str) -> str:
         return ""
 
 
-def _check_image_lines(folder: Path) -> None:
-    """Raise where a `#nsml:` line names no image: no node could follow it."""
-    from nsml.images import RULE, is_reference
+def _check_image_line(folder: Path, packed: Packed) -> None:
+    """Raise where the `#nsml:` line of what is sent names no image: no node could follow it."""
+    from nsml.images import IMAGE_FILES, NamesNoImage, asked_image
 
-    for name in ("setup.py", "requirements.txt"):
-        path = folder / name
-        if not path.is_file():
-            continue
-        with path.open(encoding="utf-8", errors="replace") as file:
-            found = _IMAGE_LINE.match(file.readline(500))
-        if found and not is_reference(found[1]):
-            raise CommandError(
-                f"{name}: {found[1]!r} is not the name of an image", code=ExitCode.USAGE, why=RULE
-            )
+    sent = {item.path for item in packed.manifest.entries}
+    files = [name for name in IMAGE_FILES if name in sent and (folder / name).is_file()]
+    try:
+        asked_image(
+            (name, (folder / name).read_text(encoding="utf-8", errors="replace")) for name in files
+        )
+    except NamesNoImage as error:
+        raise CommandError(
+            str(error),
+            code=ExitCode.USAGE,
+            reason="NO_IMAGE",
+            advice="the line put right, such as: #nsml: pytorch/pytorch:2.4.0\n"
+            "nsml run --image NAME    and no such line",
+        ) from error
 
 
 async def _submit(

@@ -1,5 +1,7 @@
 """References of container images: what users, administrators and `#nsml:` lines call them.
 
+Both ends read such lines here, by one rule.
+
 The grammar is that of the registries: `[HOST[:PORT]/]NAME[/NAME...][:TAG][@DIGEST]`. Nothing that
 does not match it is ever handed to an engine.
 """
@@ -7,7 +9,13 @@ does not match it is ever handed to an engine.
 from __future__ import annotations
 
 import re
-from typing import Final
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+IMAGE_FILES: Final = ("setup.py", "requirements.txt")
+"""The files of a code folder whose `#nsml:` lines count; the first that has one decides."""
 
 LONGEST: Final = 512
 """Characters of a whole reference; its name alone has at most 255."""
@@ -24,6 +32,11 @@ _REFERENCE = re.compile(
     r"(?:@(?P<digest>sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})))?"
 )
 _LONGEST_NAME = 255
+_LINE = re.compile(r"#\s*nsml:(.*)")
+
+
+class NamesNoImage(ValueError):
+    """A `#nsml:` line that names no image; the message has file, number and line."""
 
 
 def is_reference(text: str) -> bool:
@@ -31,6 +44,31 @@ def is_reference(text: str) -> bool:
     found = _REFERENCE.fullmatch(text) if len(text) <= LONGEST else None
     # to an engine sha256:... is an id, of whosever image it is
     return found is not None and len(found["name"]) <= _LONGEST_NAME and found["name"] != "sha256"
+
+
+def asked_image(texts: Iterable[tuple[str, str]]) -> str | None:
+    """The image that files, by name and text in their order, ask for; None where none does.
+
+    NSML read `#nsml: IMAGE`, or `# nsml:IMAGE`, in the first line. Here it may stand below others
+    that are empty or comments, such as `#!/usr/bin/env python3`, but never below code, where a string
+    could hold it. A further comment may follow the name, and nothing else.
+
+    Raises:
+        NamesNoImage: the first such line of a file names none.
+    """
+    for file, text in texts:
+        for number, line in enumerate(text.removeprefix("\ufeff").splitlines(), start=1):
+            line = line.strip()  # noqa: PLW2901
+            if line and not line.startswith("#"):
+                break
+            found = _LINE.fullmatch(line)
+            if found is None:
+                continue
+            image = re.split(r"(?:^|\s)#", found[1], maxsplit=1)[0].strip()
+            if not is_reference(image):
+                raise NamesNoImage(f"{file}, line {number}: {line[:120]!r} names no image: {RULE}")
+            return image
+    return None
 
 
 def whole_reference(reference: str) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.beneath import open_folder
 from nodeagent.environments.builds import EnvironmentFailed
-from nsml.images import RULE, is_reference
+from nsml.images import IMAGE_FILES, NamesNoImage, asked_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 _MAX_FILE_BYTES = 1 << 20
 _MAX_DEPTH = 5
 
-_IMAGE = re.compile(r"^#\s*nsml:\s*(\S+)", re.MULTILINE)
 _NAME = r"[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?\s*(?:\[[A-Za-z0-9._,\s-]*\])?"
 _BY_VERSION = re.compile(rf"{_NAME}\s*\(?\s*(?:(?:[<>=!~]=?=?)[^;@/]*)?\)?\s*(?:;.*)?")
 _BY_WHEEL = re.compile(rf"(?:{_NAME}\s*@\s*)?https://[^\s?#]+\.whl(?:#\S*)?\s*(?:;.*)?")
@@ -76,16 +75,12 @@ def read_requirements(code: Path, *, may_build: bool = False) -> Requirements:
 
 
 def _image(texts: dict[str, str | None]) -> str | None:
-    """The image of the first `#nsml:` line."""
-    for file, text in texts.items():
-        found = _IMAGE.search(text) if text is not None else None
-        if found is not None and not is_reference(found[1]):
-            raise EnvironmentFailed(
-                f"{file}: {found[1][:80]!r} is not the name of an image: {RULE}"
-            )
-        if found is not None:
-            return found[1]
-    return None
+    try:
+        return asked_image(
+            (name, text) for name in IMAGE_FILES if (text := texts[name]) is not None
+        )
+    except NamesNoImage as error:
+        raise EnvironmentFailed(str(error)) from None
 
 
 def _packages(listed: str) -> tuple[str, ...]:

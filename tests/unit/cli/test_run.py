@@ -174,11 +174,15 @@ def test_an_image_that_a_line_names_is_the_nodes_business(nsml, project, state):
     assert only_session(state).spec.image == ""
 
 
-def test_an_image_line_that_names_none_is_refused(nsml, project, state):
-    (project / "setup.py").write_text("#nsml: x;reboot\n")
+@pytest.mark.parametrize("file", ["setup.py", "requirements.txt"])
+def test_an_image_line_that_names_none_is_refused(nsml, project, state, file):
+    (project / file).write_text("# -*- coding: utf-8 -*-\n#nsml: bad name\n")
     refused = nsml("run", check=False)
     assert (refused.code, state.sessions) == (2, {})
-    assert "setup.py: 'x;reboot' is not the name of an image" in refused.stderr
+    assert f"{file}, line 2: '#nsml: bad name' names no image: it is [HOST" in refused.stderr
+    assert "try: the line put right" in refused.stderr
+    (project / ".nsmlignore").write_text(f"{file}\n")
+    assert nsml("run").code == 0
 
 
 def test_an_image(nsml, project, state):

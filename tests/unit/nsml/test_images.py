@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from nsml.images import is_reference, parts_of, whole_reference
+from nsml.images import NamesNoImage, asked_image, is_reference, parts_of, whole_reference
 
 DIGEST = "sha256:" + "0" * 64
 
@@ -43,3 +43,44 @@ def test_what_has_no_tag_means_the_latest() -> None:
     assert whole_reference("a/b") == "a/b:latest"
     assert whole_reference("a/b:1") == "a/b:1"
     assert whole_reference(f"a@{DIGEST}") == f"a@{DIGEST}"
+
+
+@pytest.mark.parametrize(
+    ("text", "image"),
+    [
+        ("#nsml: a/b:1\nfrom setuptools import setup\n", "a/b:1"),
+        ("#nsml:a/b", "a/b"),
+        ("# nsml: a/b", "a/b"),
+        ("\ufeff#nsml: a/b", "a/b"),
+        ("#nsml: a/b\r\nimport x\r\n", "a/b"),
+        ("#nsml: a/b   # of the lab", "a/b"),
+        ("#!/usr/bin/env python3\n# -*- coding: utf-8 -*-\n\n#nsml: a/b\n", "a/b"),
+        ("#nsml: a/b\n#nsml: bad;name\n", "a/b"),
+        ("", None),
+        ("import x\n#nsml: a/b\n", None),
+        ('"""\n#nsml: a/b\n"""\n', None),
+        ("torch\n#nsml: a/b\n", None),
+        ("# for nsml: see the docs\n", None),
+        ("#nsmls: a/b\n", None),
+    ],
+)
+def test_lines_that_ask_for_an_image(text: str, image: str | None) -> None:
+    assert asked_image([("setup.py", text)]) == image
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        *("#nsml: bad;name", "#nsml: bad ;name", "#nsml: bad name", "#nsml:", "#nsml: # none"),
+        *("# nsml: $(id)", "#nsml: ../x", "#nsml: --rm", "#nsml: a/B", "#nsml: a/b#c"),
+    ],
+)
+def test_a_line_that_names_none_is_shown_whole(line: str) -> None:
+    with pytest.raises(NamesNoImage) as refused:
+        asked_image([("setup.py", f"#!/usr/bin/python3\n{line}\nimport os\n")])
+    assert f"setup.py, line 2: {line!r} names no image: it is [HOST" in str(refused.value)
+
+
+def test_the_first_file_with_such_a_line_decides() -> None:
+    assert asked_image([("setup.py", "import x\n"), ("requirements.txt", "#nsml: b")]) == "b"
+    assert asked_image([("setup.py", "#nsml: a"), ("requirements.txt", "#nsml: b c")]) == "a"
