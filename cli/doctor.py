@@ -66,7 +66,8 @@ def node(app: App, *, data: Path | None) -> int:
                 word = finding["grade"]
                 painted = app.paint(word, _COLOURS[word]) if app.has_colour(app.stderr) else word
                 app.say(f"{painted} {finding['check']}: {visible(finding['found'])}")
-                app.say(f"  try: {visible(finding['advice'])}")
+                for number, line in enumerate(finding["advice"].splitlines()):
+                    app.say(f"  {'     ' if number else 'try: '}{visible(line)}")
     is_bad = any(finding["grade"] == "bad" for finding in findings)
     return ExitCode.FAILED if is_bad else ExitCode.OK
 

@@ -17,7 +17,7 @@ from nsml import settings
 from nsml.images import RULE, is_reference
 from nsml.settings import SettingsError
 
-__all__ = ["Settings", "SettingsError", "read_settings"]
+__all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be"]
 
 ENVIRONMENT_PREFIX = "NSML_AGENT_"
 
@@ -212,3 +212,13 @@ def _is_image(name: str) -> bool:
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:
     """The settings in the TOML file `path`, overridden by `environment`; raises SettingsError."""
     return settings.read_settings(Settings, path, environment, prefix=ENVIRONMENT_PREFIX)
+
+
+def settings_to_be(path: Path, environment: Mapping[str, str]) -> Settings:
+    """What an agent would have here: as `read_settings`, on machines too that have not joined."""
+    if not path.exists():
+        to_come = {f"{ENVIRONMENT_PREFIX}{name}": "-" for name in ("NODE", "SERVER", "DATA")}
+        environment = to_come | dict(environment)
+    return settings.read_settings(
+        Settings, path, environment, prefix=ENVIRONMENT_PREFIX, may_be_absent=True
+    )

@@ -60,6 +60,7 @@ class EngineSymptoms:
     version: str = ""
     has_nvidia: bool = False
     keeps_containers: bool = False
+    has_default_image: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +68,9 @@ class Symptoms:
     """What was found on the machine. None: it could not be found out, or is not there.
 
     Attributes:
+        settings_refusal: why the agent's settings cannot be used; empty: they can, or there are none.
+        default_image: the image of sessions that name none, as the settings have it; "": there is none.
+        wanted_isolation: the settings' word, `auto` or a level.
         driver_refusal: why the NVIDIA driver gives no devices; empty when it does.
         has_nvidia_hardware: a PCI device of NVIDIA is there, whatever the driver says.
         clock_ahead_s: of this clock over the control plane's; `clock_error_s` how wrong that may be.
@@ -78,6 +82,9 @@ class Symptoms:
         cgroups: 1 or 2 with the controllers, and whether a group of our own can be made.
     """
 
+    settings_refusal: str = ""
+    default_image: str = ""
+    wanted_isolation: str = "auto"
     devices: int = 0
     driver_refusal: str = ""
     has_nvidia_hardware: bool = False
@@ -117,6 +124,15 @@ def _python(s: Symptoms) -> Iterator[Finding]:
     else:
         yield _bad(
             "python", version, "install Python 3.11 or newer, and nsml in an environment of it"
+        )
+
+
+def _settings(s: Symptoms) -> Iterator[Finding]:
+    if s.settings_refusal:
+        yield _bad(
+            "settings",
+            s.settings_refusal,
+            "put it right, or run this as the user that the agent runs as: no agent starts with it",
         )
 
 
@@ -160,6 +176,27 @@ def _engine(s: Symptoms) -> Iterator[Finding]:
             "toolkit",
             "the engine gives out no NVIDIA devices",
             "install nvidia-container-toolkit, then: nvidia-ctk runtime configure && systemctl restart docker",
+        )
+
+
+def _image(s: Symptoms) -> Iterator[Finding]:
+    """The default image: without it the agent has no container to try, and uses none."""
+    if s.engine is None or s.engine.refusal or s.wanted_isolation not in {"auto", "container"}:
+        return
+    if not s.default_image:
+        yield _ok("image", "no default image: sessions must name theirs")
+    elif s.engine.has_default_image:
+        yield _ok("image", s.default_image)
+    else:
+        is_required = s.wanted_isolation == "container"
+        yield Finding(
+            check="image",
+            grade=Grade.BAD if is_required else Grade.WARN,
+            found=f"the engine has no {s.default_image}: "
+            + ("the agent does not start" if is_required else "sessions get no containers"),
+            advice=f"in a checkout of nsml, as root: deploy/image/build {s.default_image}\n"
+            f"docker pull {s.default_image}    where a registry has it\n"
+            'default_image = "ANOTHER" in agent.site.toml; then start the agent anew',
         )
 
 
@@ -306,8 +343,10 @@ def _etcd(s: Symptoms) -> Iterator[Finding]:
 
 CHECKS: Final[tuple[Callable[[Symptoms], Iterable[Finding]], ...]] = (
     _python,
+    _settings,
     _driver,
     _engine,
+    _image,
     _isolation,
     _cgroups,
     _clock,

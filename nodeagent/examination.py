@@ -6,17 +6,16 @@ import argparse
 import json
 import os
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from nodeagent.config import Settings, SettingsError, settings_to_be
 from nodeagent.doctor import Grade, examine
 from nodeagent.symptoms import look
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-_ENGINE = "/var/run/docker.sock"
 
 
 def main(words: Sequence[str]) -> int:
@@ -26,24 +25,36 @@ def main(words: Sequence[str]) -> int:
     )
     parser.add_argument("--data", type=Path, required=True, help="the agent's data folder")
     parser.add_argument("--server", default="", help="HOST:PORT of the control plane it obeys")
-    parser.add_argument(
-        "--engine", type=Path, default=_engine(), help="the container engine's socket"
-    )
+    parser.add_argument("--settings", type=Path, help="the agent's settings file")
+    parser.add_argument("--engine", type=Path, help="the container engine's socket")
     parser.add_argument("--clock-ahead-s", type=float, help="of the control plane's clock")
     parser.add_argument("--clock-error-s", type=float, default=0.0, help="how sure that is")
     given = parser.parse_args(words)
+    settings, refusal = _settings(given.settings or given.data.with_name("agent.toml"))
     symptoms = look(
         given.data,
         given.server,
-        given.engine,
+        given.engine or _engine(settings),
+        settings,
         ahead_s=given.clock_ahead_s,
         error_s=given.clock_error_s,
     )
+    symptoms = replace(symptoms, settings_refusal=refusal)
     findings = examine(symptoms)
     sys.stdout.write(json.dumps({"findings": [asdict(one) for one in findings]}) + "\n")
     return int(any(one.grade is Grade.BAD for one in findings))
 
 
-def _engine() -> Path:
+def _settings(path: Path) -> tuple[Settings, str]:
+    """Those that an agent has here, or would have; the defaults and why, where they are damaged."""
+    try:
+        return settings_to_be(path, os.environ), ""
+    except (SettingsError, OSError) as error:
+        return settings_to_be(Path(os.devnull) / path.name, {}), str(error)
+
+
+def _engine(settings: Settings) -> Path:
+    """Where `nsml up` would look for the engine too."""
     named = os.environ.get("DOCKER_HOST", "")
-    return Path(named.removeprefix("unix://") if named.startswith("unix://") else _ENGINE)
+    is_local = named.startswith("unix:///")
+    return Path(named.removeprefix("unix://")) if is_local else settings.engine_socket

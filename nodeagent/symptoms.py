@@ -18,12 +18,15 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from nodeagent.doctor import EngineSymptoms, Symptoms
-from nodeagent.engine.client import Engine, EngineError
+from nodeagent.engine.client import Engine, EngineError, NotThere
+from nodeagent.engine.containers import image_facts
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.isolation import probe_isolation
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from nodeagent.config import Settings
 
 _NVIDIA = "0x10de"
 _TIME_ERROR = 5
@@ -36,7 +39,13 @@ _CGROUPS = Path("/sys/fs/cgroup")
 
 
 def look(
-    data: Path, server: str, engine: Path, *, ahead_s: float | None, error_s: float
+    data: Path,
+    server: str,
+    engine: Path,
+    settings: Settings,
+    *,
+    ahead_s: float | None,
+    error_s: float,
 ) -> Symptoms:
     """Everything; takes some seconds, since programs are run to see what the kernel permits.
 
@@ -44,6 +53,7 @@ def look(
         data: the agent's data folder, which need not exist.
         server: HOST:PORT of the control plane that the node obeys; empty: it has not joined.
         engine: the socket of the container engine.
+        settings: what the agent is told, or would be.
         ahead_s: how far this clock is ahead of the control plane's; None: nobody said.
         error_s: how wrong that may be.
     """
@@ -53,7 +63,9 @@ def look(
     found |= _disk(data)
     return Symptoms(
         **found,
-        engine=_engine(engine),
+        engine=_engine(engine, settings.default_image),
+        default_image=settings.default_image,
+        wanted_isolation=settings.isolation,
         clock_ahead_s=ahead_s,
         clock_error_s=error_s,
         is_clock_synchronised=_is_synchronised(),
@@ -83,19 +95,31 @@ def _driver() -> dict[str, Any]:
     }
 
 
-def _engine(at: Path) -> EngineSymptoms | None:
+def _engine(at: Path, default_image: str) -> EngineSymptoms | None:
     if not at.exists():
         return None
     engine = Engine(at, timeout_s=_ENGINE_S)
     try:
         facts = engine.facts()
+        has_default_image = bool(default_image) and _has(engine, default_image)
     except EngineError as error:
         return EngineSymptoms(refusal=str(error))
     finally:
         engine.close()
     return EngineSymptoms(
-        version=facts.version, has_nvidia=facts.has_nvidia, keeps_containers=facts.keeps_containers
+        version=facts.version,
+        has_nvidia=facts.has_nvidia,
+        keeps_containers=facts.keeps_containers,
+        has_default_image=has_default_image,
     )
+
+
+def _has(engine: Engine, image: str) -> bool:
+    try:
+        image_facts(engine, image)
+    except NotThere:
+        return False
+    return True
 
 
 def _isolation() -> dict[str, Any]:

@@ -21,17 +21,23 @@ class SettingsError(Exception):
 
 
 def read_settings(
-    kind: type[SettingsT], path: Path, environment: Mapping[str, str], *, prefix: str
+    kind: type[SettingsT],
+    path: Path,
+    environment: Mapping[str, str],
+    *,
+    prefix: str,
+    may_be_absent: bool = False,
 ) -> SettingsT:
     """The settings in the TOML file `path`, each overridden by the site's and by `environment`.
 
     The site's file is NAME.site.toml beside NAME.toml; the variable is `prefix` + the field's NAME.
     A relative path is meant from the files' folder; a list in a variable is separated by commas.
+    `may_be_absent`: where there is no `path`, that is as if it were empty.
 
     Raises:
         SettingsError: a file cannot be read, or a value is missing, unknown or out of range.
     """
-    document = _document(path)
+    document = {} if may_be_absent and not path.exists() else _document(path)
     named, site = str(path), path.with_suffix(".site.toml")
     if site.exists():
         document |= _document(site)

@@ -31,3 +31,11 @@ def test_what_is_bad_comes_with_what_to_do(nsml, tmp_path):
     assert result.code == ExitCode.FAILED
     assert "bad disk" in result.stderr
     assert "try: " in result.stderr
+
+
+def test_settings_that_no_agent_starts_with_are_found(nsml, tmp_path):
+    (tmp_path / "agent.site.toml").write_text("default_image = 3\n")
+    result = nsml("doctor", "node", "--data", str(tmp_path), check=False)
+    assert result.code == ExitCode.FAILED
+    assert "bad settings: " in result.stderr
+    assert "default_image" in result.stderr

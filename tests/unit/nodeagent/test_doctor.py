@@ -6,13 +6,18 @@ from typing import Any
 
 import pytest
 
+from nodeagent.config import settings_to_be
 from nodeagent.doctor import CHECKS, EngineSymptoms, Finding, Grade, Symptoms, examine
 from nodeagent.symptoms import look
+from tests.engines import SOCKET, required_image
 
 SOUND = Symptoms(
     devices=8,
     has_nvidia_hardware=True,
-    engine=EngineSymptoms(version="27.1", has_nvidia=True, keeps_containers=True),
+    engine=EngineSymptoms(
+        version="27.1", has_nvidia=True, keeps_containers=True, has_default_image=True
+    ),
+    default_image="nsml-base:latest",
     clock_ahead_s=0.01,
     is_clock_synchronised=True,
     server="gpu.lab:18554",
@@ -31,6 +36,9 @@ SOUND = Symptoms(
     files=65_536,
     shm_bytes=64 << 30,
 )
+
+
+NO_IMAGE = EngineSymptoms(version="27.1", has_nvidia=True, keeps_containers=True)
 
 
 def worst(symptoms: Symptoms, check: str) -> Finding:
@@ -70,6 +78,10 @@ def test_a_sound_machine_has_nothing_to_do() -> None:
             "warn",
             "live-restore",
         ),
+        ({"engine": NO_IMAGE}, "image", "warn", "deploy/image/build nsml-base:latest"),
+        ({"engine": NO_IMAGE, "default_image": "lab/x:1"}, "image", "warn", "docker pull lab/x:1"),
+        ({"engine": NO_IMAGE, "wanted_isolation": "container"}, "image", "bad", "default_image ="),
+        ({"settings_refusal": "agent.toml is not TOML"}, "settings", "bad", "put it right"),
         ({"isolation": "none", "engine": None}, "namespaces", "bad", "max_user_namespaces"),
         ({"isolation": "user"}, "namespaces", "warn", "max_user_namespaces"),
         ({"isolation": "none"}, "namespaces", "warn", "max_user_namespaces"),
@@ -113,10 +125,38 @@ def test_a_machine_without_etcd_is_not_told_of_it() -> None:
     assert not [one for one in examine(replace(SOUND, etcd=None)) if one.check == "etcd"]
 
 
+@pytest.mark.parametrize(
+    "facts",
+    [
+        {"wanted_isolation": "namespace"},
+        {"engine": EngineSymptoms(refusal="not allowed")},
+        {"engine": None},
+    ],
+)
+def test_no_image_is_asked_for_where_there_are_no_containers(facts: dict[str, Any]) -> None:
+    found = examine(replace(SOUND, **{"engine": NO_IMAGE, **facts}))
+    assert not [one for one in found if one.check == "image"]
+
+
+def test_a_site_may_have_no_default_image() -> None:
+    assert worst(replace(SOUND, engine=NO_IMAGE, default_image=""), "image").grade is Grade.OK
+
+
+def test_settings_are_those_of_the_agent_even_before_there_is_one(tmp_path: Path) -> None:
+    before = settings_to_be(tmp_path / "agent.toml", {})
+    assert (before.default_image, before.isolation) == ("nsml-base:latest", "auto")
+    (tmp_path / "agent.site.toml").write_text('default_image = "lab/x:1"\n')
+    assert settings_to_be(tmp_path / "agent.toml", {}).default_image == "lab/x:1"
+    (tmp_path / "agent.toml").write_text('node = "n"\nserver = "s"\ndata = "agent"\n')
+    after = settings_to_be(tmp_path / "agent.toml", {})
+    assert (after.node, after.default_image) == ("n", "lab/x:1")
+
+
 def test_this_machine_is_looked_over(tmp_path: Path) -> None:
     """Without a data folder, an engine or a control plane; nothing is left behind."""
     nowhere = tmp_path / "not" / "there"
-    facts = look(nowhere, "127.0.0.1:1", tmp_path / "none.sock", ahead_s=None, error_s=0)
+    settings = settings_to_be(nowhere / "agent.toml", {})
+    facts = look(nowhere, "127.0.0.1:1", tmp_path / "none.sock", settings, ahead_s=None, error_s=0)
     assert facts.isolation in {"namespace", "user", "none"}
     assert (facts.engine, facts.data_refusal) == (None, "")
     assert facts.server_refusal
@@ -125,3 +165,15 @@ def test_this_machine_is_looked_over(tmp_path: Path) -> None:
     assert facts.python >= (3, 11, 0)
     assert examine(facts)
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(("suffix", "is_there"), [("", True), ("-that-is-not-there", False)])
+def test_the_engine_is_asked_for_the_default_image(
+    tmp_path: Path, suffix: str, is_there: bool
+) -> None:
+    image = f"{required_image()}{suffix}"
+    settings = settings_to_be(tmp_path / "agent.toml", {"NSML_AGENT_DEFAULT_IMAGE": image})
+    facts = look(tmp_path, "", SOCKET, settings, ahead_s=None, error_s=0)
+    assert facts.engine is not None
+    assert facts.engine.has_default_image is is_there
+    assert worst(facts, "image").grade is (Grade.OK if is_there else Grade.WARN)
