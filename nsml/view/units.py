@@ -47,10 +47,10 @@ def parse_size(text: str) -> int:
     match = re.fullmatch(_SIZE, text.strip(), re.IGNORECASE)
     if match is None:
         raise ValueError(f"{text!r} is not a size such as 24G, 512M or 24000000000")
-    whole, part, unit, is_binary = match.groups()
+    whole, part, unit, is_binary = match.groups(default="")
     size = (1024 if is_binary else 1000) ** " KMGTP".index(unit.upper() or " ")
     # In whole numbers: 2.147483649G as a float is a byte less.
-    return int(whole) * size + int(part or 0) * size // 10 ** len(part or "")
+    return int(int(whole + part) * size // 10 ** len(part))
 
 
 def parse_duration(text: str) -> float:
