@@ -11,6 +11,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, pass_app
 from cli.output import write_list, write_one
 from nsml.view.tables import Column
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -119,7 +120,7 @@ def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None
     """Make a token for a user. It is shown this once, alone on stdout."""
     if revoke:
         count = app.call(lambda client: client.accounts.revoke_token(name))
-        app.say(f"{count} tokens of {name} are invalid now")
+        app.say(f"{counted(count, 'token')} of {name} invalid now")
         return
     made = app.call(lambda client: client.accounts.create_token(name, valid_for_s=valid_for))
     line = f"nsml login {made.address or app.context.server}"

@@ -11,6 +11,7 @@ from cli.group import command, pass_app
 from cli.local import DataFolder, data_folder
 from cli.machine import DATA
 from cli.teardown import TearDown
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,9 +58,7 @@ def down(app: App, /, *, keep_sessions: bool, data: Path | None) -> None:
 
 def _sessions(count: int, verb: str = "", verb_of_many: str = "") -> str:
     """So many sessions, and what they do."""
-    return (
-        f"1 session {verb}".rstrip() if count == 1 else f"{count} sessions {verb_of_many}".rstrip()
-    )
+    return counted(count, f"session {verb}".rstrip(), f"sessions {verb_of_many}".rstrip())
 
 
 def _is_joined(folder: DataFolder) -> bool:

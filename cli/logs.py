@@ -12,6 +12,7 @@ from cli.arguments import WholeRange, expand, given_references, sessions_argumen
 from cli.exits import ExitCode
 from cli.group import command, not_there_yet, pass_app
 from cli.output import COLOURS
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -173,7 +174,7 @@ class LogReader:
 
     def _write(self, piece: LogPiece) -> None:
         if piece.missing_bytes:
-            self._app.say(f"({piece.missing_bytes:,} bytes of the output are lost)")
+            self._app.say(f"(lost: {counted(piece.missing_bytes, 'byte')} of the output)")
         self._attempt, self._tail = piece.attempt, None
         self._offset = piece.offset + len(piece.data)
         if self._prefix:

@@ -35,6 +35,7 @@ from cli.output import write_one
 from cli.sending import files_text, pack_folder, send
 from nsml.client.errors import Unavailable
 from nsml.variables import without_values
+from nsml.view.units import exact_size_text
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -320,8 +321,6 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
 
 
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
-    from nsml.view.units import exact_size_text
-
     if 0 < memory_bytes < shm_bytes:
         raise click.UsageError(
             f"--shm-size {exact_size_text(shm_bytes)} is more than"

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from cli.progress import Progress
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,4 +57,4 @@ async def send(app: App, client: Client, packed: Packed) -> Uploaded:
 
 def files_text(count: int) -> str:
     """So many files in words."""
-    return "1 file" if count == 1 else f"{count:,} files"
+    return counted(count, "file")

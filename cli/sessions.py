@@ -23,6 +23,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, command, near, not_there_yet, pass_app
 from cli.listing import show
 from cli.output import write_one
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -250,7 +251,8 @@ def _confirm(app: App, names: Sequence[str], confirm: int | None, *, is_mild: bo
     if confirm is not None:
         if confirm != count:
             raise CommandError(
-                f"it is {count} sessions, not {confirm}: nothing is removed", code=ExitCode.USAGE
+                f"it is {counted(count, 'session')}, not {confirm}: nothing is removed",
+                code=ExitCode.USAGE,
             )
         return
     if count > _MANY:

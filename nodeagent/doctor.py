@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from nsml.etcd_versions import why_unsound
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -138,7 +139,7 @@ def _settings(s: Symptoms) -> Iterator[Finding]:
 
 def _driver(s: Symptoms) -> Iterator[Finding]:
     if not s.driver_refusal:
-        yield _ok("driver", f"{s.devices} devices")
+        yield _ok("driver", counted(s.devices, "device"))
     elif s.has_nvidia_hardware:
         yield _bad(
             "driver",
@@ -275,7 +276,7 @@ def _ports(s: Symptoms) -> Iterator[Finding]:
     if s.ports is not None and s.ports < LEAST_PORTS:
         yield _warn(
             "ports",
-            f"{s.ports} ports for programs",
+            f"{counted(s.ports, 'port')} for programs",
             "sysctl -w net.ipv4.ip_local_port_range='32768 60999'",
         )
     elif not s.server and not s.server_refusal:

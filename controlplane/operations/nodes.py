@@ -23,6 +23,7 @@ from controlplane.domain.lifecycle import SessionEvent, advance, can
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Cause, Drain, Fence, Stop
 from controlplane.operations import silence
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -202,7 +203,7 @@ class NodeKeeper:
         if sessions or draft.allocation(name).replicas:
             names = ", ".join(one.name for one in sessions[:3])
             raise StillLive(
-                f"node {name} has {len(sessions)} sessions",
+                f"node {name} has {counted(len(sessions), 'session')}",
                 why=f"{names}: they run there, or their records are there",
                 attempt=f"nsml node fence {name}   if it never comes back",
             )

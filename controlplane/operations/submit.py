@@ -32,7 +32,7 @@ from controlplane.scheduler import (
     runs_nowhere,
     schedule,
 )
-from controlplane.scheduler.explain import describe
+from controlplane.scheduler.explain import cores_text, describe
 from controlplane.store.interface import (
     MAX_OPERATIONS,
     CommitUnknown,
@@ -44,6 +44,7 @@ from controlplane.store.interface import (
     absent,
     unchanged,
 )
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -349,11 +350,11 @@ def _dataset(spec: SessionSpec) -> str:
 
 def _largest(nodes: Sequence[Node]) -> str:
     """What the nodes have at most, each kind for itself."""
-    count = f"{len(nodes)} {'node' if len(nodes) == 1 else 'nodes'}"
-    cores = max(node.capacity.cpu_thousandths for node in nodes) / 1000
+    count = counted(len(nodes), "node")
+    cores = cores_text(max(node.capacity.cpu_thousandths for node in nodes))
     memory = max(node.capacity.memory_bytes for node in nodes) / (1 << 30)
-    devices = max(len(node.devices) for node in nodes)
-    return f"{count}; the most that one has: {devices} GPUs, {cores:g} cores, {memory:.1f} GiB"
+    devices = counted(max(len(node.devices) for node in nodes), "GPU")
+    return f"{count}; the most that one has: {devices}, {cores}, {memory:.1f} GiB"
 
 
 def _smaller(nodes: Sequence[Node]) -> str:

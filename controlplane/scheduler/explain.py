@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from controlplane.scheduler.rooms import Room, Rooms
 
 _GIB = 2**30
+_WHOLE_CORE = 1000
 _WITHHELD_NAMED = 2
 _MOST_NAMED = 2
 _DEFAULT_SHARE = "a share of a node's cores"
@@ -83,7 +84,10 @@ def describe(request: Request) -> str:
 def _named(closed: list[str]) -> list[str]:
     """Why nodes are closed: of the first few, and how many more there are."""
     more = len(closed) - _MOST_NAMED
-    return [*closed[:_MOST_NAMED], *([f"and {more} more nodes"] if more > 0 else [])]
+    return [
+        *closed[:_MOST_NAMED],
+        *([f"and {more} more {'node' if more == 1 else 'nodes'}"] if more > 0 else []),
+    ]
 
 
 def _one_replica(request: Request) -> str:
@@ -92,10 +96,15 @@ def _one_replica(request: Request) -> str:
         count = request.gpu_thousandths / WHOLE_DEVICE
         parts.append(f"{count:g} {'GPU' if count <= 1 else 'GPUs'}")
     if request.cpu_thousandths:
-        parts.append(f"{request.cpu_thousandths / 1000:g} cores")
+        parts.append(cores_text(request.cpu_thousandths))
     if request.memory_bytes:
         parts.append(f"{_gib(request.memory_bytes)} of memory")
     return ", ".join(parts) or _DEFAULT_SHARE
+
+
+def cores_text(thousandths: int) -> str:
+    """So many cores in words: `1 core`, `0.5 cores`, `4 cores`."""
+    return f"{thousandths / 1000:g} {'core' if thousandths == _WHOLE_CORE else 'cores'}"
 
 
 def _gib(count: int) -> str:
@@ -124,7 +133,8 @@ def _largest(rooms: list[Room], request: Request, what: str) -> str:
         return f"the largest free hole is {widest.hole} (node {widest.node.name})"
     if what == "cores":
         widest = max(rooms, key=lambda room: (room.cpu, room.node.name))
-        return f"at most {widest.cpu / 1000:g} cores are free (node {widest.node.name})"
+        verb = "is" if widest.cpu == _WHOLE_CORE else "are"
+        return f"at most {cores_text(widest.cpu)} {verb} free (node {widest.node.name})"
     widest = max(rooms, key=lambda room: (room.memory, room.node.name))
     return f"at most {_gib(widest.memory)} of memory are free (node {widest.node.name})"
 

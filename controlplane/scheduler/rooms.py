@@ -229,7 +229,8 @@ def keep_to_owners(nodes: Iterable[Node], request: Request) -> str:
     if not nodes or any(refusal(node, request) != OWNERS_ONLY for node in nodes):
         return ""
     first = min(nodes, key=lambda node: node.name)
-    others = f" (and {len(nodes) - 1} nodes more like it)" if len(nodes) > 1 else ""
+    more = len(nodes) - 1
+    others = f" (and {more} more {'node' if more == 1 else 'nodes'} like it)" if more else ""
     return f"node {first.name} {owner_words(first)}{others}"
 
 

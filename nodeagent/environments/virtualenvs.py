@@ -31,6 +31,7 @@ from nodeagent.environments.builds import Builds, EnvironmentCancelled, Environm
 from nodeagent.environments.hostconfig import pip_options, without_secrets
 from nodeagent.folders import flush_filesystem
 from nodeagent.runtimes.interface import PythonEnvironment
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     import threading
@@ -143,7 +144,8 @@ class Environments:
             venv = [sys.executable, "-I", "-m", "venv", "--without-pip", str(place)]
             _run(venv, say, cancelled)
             if requirements.lines:
-                say(f"Installing {len(requirements.lines)} requirements\n".encode())
+                count = counted(len(requirements.lines), "requirement")
+                say(f"Installing {count}\n".encode())
                 listed = place / "requirements.txt"
                 _write_private(listed, "\n".join(requirements.lines) + "\n")
                 try:

@@ -129,7 +129,7 @@ class Forked:
         limit, times = self._spec["group"]["process_count"], self._refused_forks
         often = "once" if times == 1 else f"{times} times"
         return (
-            f"it asked for more than its {limit} processes, {often} in vain;"
+            f"it asked for more processes than its limit of {limit}, {often} in vain;"
             f" try --processes {2 * limit}"
         )
 

@@ -216,7 +216,8 @@ class _Listing:
         """Every file that is to be packed."""
         self._enter((), (), ((),))
         if not self._found:
-            left_out = f" ({self._skipped_files} files are ignored)" if self._skipped_files else ""
+            count = self._skipped_files
+            left_out = f" (ignored: {count} {'file' if count == 1 else 'files'})" if count else ""
             raise errors.EmptyFolder(".", f"the folder has no files to send{left_out}")
         return self._found
 

@@ -13,7 +13,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsml.view.series import Axis
-from nsml.view.units import duration_text, moment, number_text
+from nsml.view.units import counted, duration_text, moment, number_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -230,7 +230,7 @@ def _points(lines: Sequence[Series]) -> str:
 
 
 def _count(points: int) -> str:
-    return "1 point" if points == 1 else f"{points:,} points"
+    return counted(points, "point")
 
 
 def _runs(row: Sequence[tuple[str, int | None]]) -> Iterator[Piece]:
@@ -278,7 +278,7 @@ def words(title: str, line: Series, *, axis: Axis) -> str:
     """A series in one sentence, for those who do not see charts."""
     finite = [value for value in line.y if math.isfinite(value)]
     if not finite:
-        return f"{title} of {line.label}: no finite value in {len(line.y):,} points"
+        return f"{title} of {line.label}: no finite value in {_count(len(line.y))}"
     first, last = finite[0], finite[-1]
     verb = "fell" if last < first else "rose" if last > first else "stayed"
     span = f"over {_count(len(line.y))}, {axis.value} {axis_text(line.x[0], axis)}"

@@ -11,6 +11,11 @@ _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 60
 _MINUTE, _HOUR, _DAY, _MONTH, _YEAR = 60, 3600, 86400, 2_629_800, 31_557_600
 
 
+def counted(count: int, one: str, many: str = "") -> str:
+    """So many of them in words: `1 file`, `1,204 files`; `many` where that is not `one` with an s."""
+    return f"{count:,} {one if count == 1 else many or one + 's'}"
+
+
 def size_text(count: int) -> str:
     """Bytes as `3.5 MB`: powers of 1000, as NSML writes them."""
     value = float(count)

@@ -60,7 +60,7 @@ def test_requirements_are_there_and_their_making_is_in_the_log(platform):
     code = code_with(platform, USES, requirements="greeting==1.0\n")
     said = platform.nsml("run", "-f", cwd=code).stdout
     assert said.count("Successfully installed greeting-1.0") == 1
-    assert said.splitlines()[0].startswith("Installing 1 requirements")
+    assert said.splitlines()[0].startswith("Installing 1 requirement")
     assert said.splitlines()[-1] == "user code says hello"
     again = platform.nsml("run", "-f", cwd=code).stdout
     assert again == "user code says hello\n"
@@ -109,6 +109,6 @@ def test_an_agent_that_is_killed_while_it_builds_says_everything_once(platform, 
     live, _ = following.communicate(timeout=120)
     whole = platform.nsml("logs", session).stdout
     assert live.decode() == whole
-    assert whole.count("Installing 1 requirements") == 2
+    assert whole.count("Installing 1 requirement") == 2
     assert whole.count("Successfully installed") == 1
     assert whole.endswith("\nuser code\n")

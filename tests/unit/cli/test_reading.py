@@ -39,7 +39,7 @@ def test_lost_bytes_are_told_beside_the_output(nsml, state):
     state.lost[session.id, 1] = 1000
     result = nsml("logs", "@last")
     assert result.stdout == "rest\n"
-    assert "1,000 bytes of the output are lost" in result.stderr
+    assert "(lost: 1,000 bytes of the output)" in result.stderr
 
 
 def test_a_reader_goes_on_where_it_was_left(environ, state):

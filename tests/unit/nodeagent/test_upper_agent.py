@@ -1217,7 +1217,7 @@ def test_a_failed_environment_has_one_line_and_its_log_all(
             why,
         )
         first, *_, last = world.platform.log(S).decode().splitlines()
-        assert (first, last) == ("Installing 1 requirements", f"nsml: {why}")
+        assert (first, last) == ("Installing 1 requirement", f"nsml: {why}")
         assert world.platform.log(S).count(b"ERROR: No matching distribution found") == 1
 
     on_virtual_time(tmp_path / "agent", test)

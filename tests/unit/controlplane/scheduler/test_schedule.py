@@ -244,6 +244,17 @@ def test_the_default_share_is_told_once() -> None:
     assert told == "needs a share of a node's cores; at most 0 cores are free (node a)"
 
 
+def test_one_core_is_one() -> None:
+    wanted = session(0, cpu=1000)
+    full = held("a", ("a-0", 1000), cpu=4000)
+    told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)
+    assert told == "needs 1 core on one node; at most 0 cores are free (node a)"
+    wanted = session(0, cpu=2000)
+    full = held("a", ("a-0", 1000), cpu=3000)
+    told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)
+    assert told == "needs 2 cores on one node; at most 1 core is free (node a)"
+
+
 def test_much_memory_is_told_in_digits() -> None:
     wanted = session(0, memory=999 << 40)
     plan = schedule(cluster(node(), wanted), NOW)

@@ -215,7 +215,7 @@ def test_an_empty_folder_and_a_missing_one(tmp_path: Path) -> None:
     with pytest.raises(errors.EmptyFolder):
         pack(tmp_path)
     write(tmp_path, {"x.log": b"1"})
-    with pytest.raises(errors.EmptyFolder, match="1 files are ignored"):
+    with pytest.raises(errors.EmptyFolder, match="ignored: 1 file\\)"):
         pack(tmp_path, ignore=IgnoreRules(["*.log"]))
     with pytest.raises(errors.PackRefused, match="no folder"):
         pack(tmp_path / "missing")

@@ -4,6 +4,7 @@ from hypothesis import strategies as st
 
 from nsml.view.units import (
     ago,
+    counted,
     duration_text,
     exact_size_text,
     memory_text,
@@ -55,6 +56,12 @@ def test_sizes(text, count):
 @given(st.integers(0, 1 << 60))
 def test_an_exact_size_is_read_as_the_same_number(count):
     assert parse_size(exact_size_text(count)) == count
+
+
+def test_counts_agree_with_their_nouns():
+    said = [counted(n, "file") for n in (0, 1, 2, 1204)]
+    assert said == ["0 files", "1 file", "2 files", "1,204 files"]
+    assert [counted(n, "retry", "retries") for n in (1, 2)] == ["1 retry", "2 retries"]
 
 
 def test_exact_sizes():
