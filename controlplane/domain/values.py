@@ -302,12 +302,15 @@ class Fence:
     """An administrator's word that what a node ran in the boot `boot_id` is gone.
 
     It stands until the machine was started again, or its agent has ended all that it still ran.
+    `replicas` are those that were given up (session id, attempt, rank): their sessions may have been
+    removed by the time that the agent is back.
     """
 
     boot_id: str
     asked_by: str = ""
     reason: str = ""
     asked_at: float = 0.0
+    replicas: frozenset[tuple[str, int, int]] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

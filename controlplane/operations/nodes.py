@@ -23,6 +23,7 @@ from controlplane.domain.lifecycle import SessionEvent, advance, can
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Cause, Drain, Fence, Stop
 from controlplane.operations import silence
+from controlplane.operations.orders import replicas_of
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -91,13 +92,10 @@ class NodeKeeper:
         """
         if not force and name not in self._contacts.unheard and name in self._state.nodes:
             raise self._not_silent(name)
-        word = partial(Fence, asked_by=asked_by, reason=_reason(reason))
-        node = await self._change(
-            name,
-            lambda node: replace(
-                node, fence=word(boot_id=node.boot_id, asked_at=self._clock.time())
-            ),
+        word = partial(
+            Fence, asked_by=asked_by, reason=_reason(reason), asked_at=self._clock.time()
         )
+        node = await self._committer.decide(partial(_fence, name=check_node(name), word=word))
         had = [one for one in map(self._state.session, self._sessions_of(name)) if one]
         self._end_stream(name, f"node {name} was fenced")
         await self.end_fenced(node)
@@ -218,6 +216,16 @@ def fence_proof(node: Node, fence: Fence, now: float, last_word_at: float) -> si
         now=now,
         last_word_at=last_word_at or now,
     )
+
+
+def _fence(draft: Draft, name: str, word: Callable[..., Fence]) -> Node:
+    node = _known(draft, name)
+    # Fenced before, it holds none any more, and may still run them.
+    held = replicas_of(draft.allocation(name).replicas)
+    given_up = held | silence.given_up(node, node.boot_id)
+    node = replace(node, fence=word(boot_id=node.boot_id, replicas=given_up))
+    draft.put_node(node)
+    return node
 
 
 def _known(draft: Draft, name: str) -> Node:

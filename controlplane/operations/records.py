@@ -528,6 +528,7 @@ def _fence(fence: Fence | None) -> pb.FenceRecord | None:
         asked_by=fence.asked_by,
         reason=fence.reason,
         asked_at=fence.asked_at,
+        replicas=_replica_keys(fence.replicas),
     )
 
 
@@ -537,6 +538,7 @@ def _to_fence(record: pb.FenceRecord) -> Fence:
         asked_by=record.asked_by,
         reason=record.reason,
         asked_at=record.asked_at,
+        replicas=_to_replica_keys(record.replicas),
     )
 
 
@@ -547,10 +549,7 @@ def _hold(hold: Hold | None) -> pb.HoldRecord | None:
         found_at=hold.found_at,
         term=hold.term,
         revision=hold.revision,
-        replicas=[
-            pb.HeldReplica(session_id=session_id, attempt=attempt, rank=rank)
-            for session_id, attempt, rank in sorted(hold.replicas)
-        ],
+        replicas=_replica_keys(hold.replicas),
         lifted_by=hold.lifted_by,
     )
 
@@ -560,9 +559,20 @@ def _to_hold(record: pb.HoldRecord) -> Hold:
         found_at=record.found_at,
         term=record.term,
         revision=record.revision,
-        replicas=frozenset((one.session_id, one.attempt, one.rank) for one in record.replicas),
+        replicas=_to_replica_keys(record.replicas),
         lifted_by=record.lifted_by,
     )
+
+
+def _replica_keys(replicas: Iterable[tuple[str, int, int]]) -> list[pb.ReplicaKey]:
+    return [
+        pb.ReplicaKey(session_id=session_id, attempt=attempt, rank=rank)
+        for session_id, attempt, rank in sorted(replicas)
+    ]
+
+
+def _to_replica_keys(messages: Iterable[pb.ReplicaKey]) -> frozenset[tuple[str, int, int]]:
+    return frozenset((one.session_id, one.attempt, one.rank) for one in messages)
 
 
 def encode_cluster(cluster_id: str, created_at: float, coordination: str) -> bytes:

@@ -185,10 +185,15 @@ class Registrar:
         return self._contacts.sent.get(said.node.name, 0)
 
     async def _never_placed(self, said: Registration) -> frozenset[tuple[str, int, int]]:
-        """Those that run there, and for which no session of ours was ever placed there."""
+        """Those that run there, and for which no session of ours was ever placed there.
+
+        What a fence gave up was placed there, though its session may have been removed since.
+        """
+        known = self._state.nodes.get(said.node.name)
+        given_up = silence.given_up(known.value, said.node.boot_id) if known else frozenset()
         found = set()
         for one in said.replicas:
-            if one.phase.is_gone:
+            if one.phase.is_gone or _key(one) in given_up:
                 continue
             try:
                 await self._rights.check(one.node, one.session_id, one.attempt, one.rank)

@@ -138,6 +138,13 @@ def is_fenced(node: Node, boot_id: str) -> bool:
     return node.fence is not None and node.fence.boot_id == boot_id
 
 
+def given_up(node: Node, boot_id: str) -> frozenset[tuple[str, int, int]]:
+    """What the node had in this boot and was said to be gone: session id, attempt, rank of each."""
+    if node.fence is None or not is_fenced(node, boot_id):
+        return frozenset()
+    return node.fence.replicas
+
+
 def _loss(session: Session, replica: Replica, proof: Proof) -> Report:
     ran = max(proof.last_word_at - replica.started_at, 0.0) if replica.started_at else 0.0
     return Report(

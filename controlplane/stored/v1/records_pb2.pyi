@@ -326,16 +326,18 @@ class DrainRecord(_message.Message):
     def __init__(self, asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[float] = ..., move_at: _Optional[float] = ...) -> None: ...
 
 class FenceRecord(_message.Message):
-    __slots__ = ("boot_id", "asked_by", "reason", "asked_at")
+    __slots__ = ("boot_id", "asked_by", "reason", "asked_at", "replicas")
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     ASKED_BY_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ASKED_AT_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     boot_id: str
     asked_by: str
     reason: str
     asked_at: float
-    def __init__(self, boot_id: _Optional[str] = ..., asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[float] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaKey]
+    def __init__(self, boot_id: _Optional[str] = ..., asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[float] = ..., replicas: _Optional[_Iterable[_Union[ReplicaKey, _Mapping]]] = ...) -> None: ...
 
 class HoldRecord(_message.Message):
     __slots__ = ("found_at", "term", "revision", "replicas", "lifted_by")
@@ -347,11 +349,11 @@ class HoldRecord(_message.Message):
     found_at: float
     term: int
     revision: int
-    replicas: _containers.RepeatedCompositeFieldContainer[HeldReplica]
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaKey]
     lifted_by: str
-    def __init__(self, found_at: _Optional[float] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[HeldReplica, _Mapping]]] = ..., lifted_by: _Optional[str] = ...) -> None: ...
+    def __init__(self, found_at: _Optional[float] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaKey, _Mapping]]] = ..., lifted_by: _Optional[str] = ...) -> None: ...
 
-class HeldReplica(_message.Message):
+class ReplicaKey(_message.Message):
     __slots__ = ("session_id", "attempt", "rank")
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]

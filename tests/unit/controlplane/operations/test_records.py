@@ -10,6 +10,7 @@ from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import (
     Cause,
     Exit,
+    Fence,
     Keeping,
     KeptLimits,
     Limits,
@@ -68,6 +69,18 @@ def test_all_of_a_replica_is_kept() -> None:
     )
     one = replace(session(replicas=2), replicas=(replica,))
     assert decode_session(encode_session(one)) == one
+
+
+def test_what_a_fence_gave_up_is_kept() -> None:
+    fence = Fence(
+        boot_id="b",
+        asked_by="kim",
+        reason="burnt",
+        asked_at=1.0,
+        replicas=frozenset({("s1", 1, 0), ("s2", 3, 5)}),
+    )
+    one = node("n1", fence=fence)
+    assert decode_node(encode_node(one)) == one
 
 
 def test_limits_and_how_a_node_keeps_them_are_kept() -> None:

@@ -261,6 +261,43 @@ async def test_an_agent_back_in_the_same_boot_ends_everything_first(rig: Rig, al
     await kim.reaches(session.id, "RUNNING")
 
 
+@pytest.mark.parametrize("fences", [1, 2])
+async def test_what_was_fenced_and_removed_is_ended_and_holds_nothing_up(
+    rig: Rig, alive: Any, fences: int
+) -> None:
+    """Its session is known no more, as if the store had never had it."""
+    kim, root = await rig.user("kim"), await root_of(rig)
+    session, replica = await fenced(rig, kim, root, alive)
+    for _ in range(1, fences):  # in other words: it still is what was given up
+        await root.nodes.FenceNode(pb.FenceNodeRequest(name="a", reason="burnt down"))
+    await kim.reaches(session.id, "FAILED")
+    await kim.sessions.RemoveSession(sessions_pb2.RemoveSessionRequest(session=session.id))
+    for _ in range(2):  # it comes and goes before it has ended anything
+        agent = await (await rig.agent(replicas=(report_of(replica, "RUNNING"),))).connect()
+        await agent.assignments(0)
+        assert (await shown(kim)).state == pb.NODE_STATE_FENCED
+        await agent.close()
+    again = alive(await (await rig.agent(replicas=(report_of(replica, "RUNNING"),))).connect())
+    waiting = await kim.submit()
+    assert await kim.state(waiting.id) == "QUEUED", "the device of what still runs is not free"
+    await again.report(replica, "EXITED", cause="STOP_REQUESTED", code=143)
+    [next_one] = await again.assignments(1)
+    assert next_one.replica.session_id == waiting.id
+    assert (await shown(kim)).state == pb.NODE_STATE_READY
+
+
+async def test_a_fence_covers_what_it_gave_up_and_nothing_else(rig: Rig, alive: Any) -> None:
+    kim, root = await rig.user("kim"), await root_of(rig)
+    session, replica = await fenced(rig, kim, root, alive)
+    await kim.reaches(session.id, "FAILED")
+    await kim.sessions.RemoveSession(sessions_pb2.RemoveSessionRequest(session=session.id))
+    unknown = replica_of(NOWHERE)
+    both = (report_of(replica, "RUNNING"), report_of(unknown, "RUNNING"))
+    agent = alive(await (await rig.agent(replicas=both)).connect())
+    assert list((await shown(root)).hold.replicas) == [f"{NOWHERE}.1.0"]
+    assert agent.orders is None, "what was never placed there is not stopped with the rest"
+
+
 async def test_a_new_boot_is_simply_ready(rig: Rig, alive: Any) -> None:
     kim, root = await rig.user("kim"), await root_of(rig)
     session, _ = await fenced(rig, kim, root, alive, retry_count=1)
