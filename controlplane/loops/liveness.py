@@ -56,6 +56,8 @@ class Liveness:
         return max(oldest + self._silent_after_s - now, SHORTEST_WAIT_S)
 
     async def _look(self, node: str) -> None:
+        if node not in self._state.nodes:
+            return  # removed while others were looked at
         silent_for = self._clock.monotonic() - self._contacts.last_heard(node)
         is_unheard = silent_for >= self._silent_after_s
         if is_unheard != (node in self._contacts.unheard):

@@ -226,6 +226,20 @@ async def test_silence_makes_unknown_and_a_word_ends_it() -> None:
         assert at.state.session(one.id).state is SessionState.RUNNING
 
 
+async def test_a_node_that_is_removed_while_others_are_looked_at_is_forgotten() -> None:
+    async with led(node("a"), node("b")) as at:
+
+        async def removed() -> None:
+            if "b" in at.state.nodes:
+                await keeper(at).remove("b")
+
+        at.committer = Between(at.committer, removed)
+        at.run(liveness(at))
+        await at.clock.pass_(SILENT_AFTER_S + 1)
+        assert list(at.state.nodes) == ["a"]
+        assert at.contacts.unheard == {"a"}
+
+
 async def test_nobody_is_silent_before_the_grace_after_an_election() -> None:
     one = session()
     async with led(node("a"), one) as at:
