@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from controlplane.access.records import BY_TOKEN, JOINED, SECRETS, TOKENS, USERS
+from controlplane.access.records import BY_TOKEN, JOINED, SECRETS, TOKENS, USERS, secret_key
 from controlplane.access.secret import RandomBytes, Secret, new_secret, short
 from controlplane.domain.errors import (
     AlreadyExists,
@@ -189,7 +189,7 @@ class Accounts:
 
     async def _remove_secrets(self, user: str) -> int:
         """Remove what a removed user has left. It is worthless already: a new one comes after it."""
-        left = (await self._store.list(SECRETS.path(f"{user}/"))).items
+        left = (await self._store.list(SECRETS.path(secret_key(user, "")), keys_only=True)).items
         for start in range(0, len(left), _BATCH):
             batch = left[start : start + _BATCH]
             await self._write([], [Delete(key=item.key) for item in batch])

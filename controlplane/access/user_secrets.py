@@ -110,8 +110,8 @@ class UserSecrets:
 
     async def listed(self, owner: str) -> list[SecretFacts]:
         """The secrets of a user by name; NotFound if there is no such user."""
-        of_owner = await self._of(await self._user(owner))
-        return [_facts(name, stored.value) for name, stored in of_owner.items()]
+        of_owner = await self._of(await self._user(owner), keys_only=False)
+        return [_facts(name, SECRETS.stored(item).value) for name, item in of_owner.items()]
 
     async def remove(self, owner: str, name: str) -> None:
         """Remove a secret; NotFound if there is no such user or secret."""
@@ -195,14 +195,14 @@ class UserSecrets:
             raise NotFound(f"no user {name[:64]!r}", attempt="nsml admin user ls")
         return user
 
-    async def _of(self, user: Stored[User]) -> dict[str, Stored[SecretRecord]]:
+    async def _of(self, user: Stored[User], *, keys_only: bool = True) -> dict[str, KeyValue]:
         """The secrets of a user by name; not what an earlier user of that name has left."""
-        under = f"{user.value.name}/"
-        listing = await SECRETS.list(self._store, under=under)
+        under = SECRETS.path(secret_key(user.value.name, ""))
+        listing = await self._store.list(under, keys_only=keys_only)
         return {
-            stored.key.removeprefix(under): stored
-            for stored in listing.items
-            if stored.create_revision > user.create_revision
+            item.key.removeprefix(under): item
+            for item in listing.items
+            if item.create_revision > user.create_revision
         }
 
     async def _write(self, compares: list[Compare], operations: list[Put | Delete]) -> bool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Self, TypeVar
 
@@ -165,9 +165,13 @@ class EmbeddedStore:
         """Return the key as it is now, or None."""
         return revisions.find(self._reading(), key)
 
-    async def list(self, prefix: str, *, revision: int = 0) -> Listing:
+    async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing:
         """Return every key under `prefix` at one revision."""
-        return revisions.listing(self._reading(), prefix, revision)
+        listing = revisions.listing(self._reading(), prefix, revision)
+        if keys_only:
+            bare = tuple(replace(item, value=b"") for item in listing.items)
+            listing = replace(listing, items=bare)
+        return listing
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[WatchBatch, None]:
         """Deliver every change under `prefix` from `from_revision` on."""

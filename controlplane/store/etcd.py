@@ -141,23 +141,25 @@ class EtcdStore:
         answer = await self._range(pb.RangeRequest(key=self._key(key)))
         return self._item(answer.kvs[0]) if answer.kvs else None
 
-    async def list(self, prefix: str, *, revision: int = 0) -> Listing:
+    async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing:
         """Return every key under `prefix` at one revision, read page by page."""
         while True:
             try:
-                return await self._list_pages(prefix, revision)
+                return await self._list_pages(prefix, revision, keys_only=keys_only)
             except Compacted:
                 if revision:
                     raise
                 # Compacted between two pages: begin again at a newer revision.
                 self._log.info("listing.restarted", prefix=prefix)
 
-    async def _list_pages(self, prefix: str, revision: int) -> Listing:
+    async def _list_pages(self, prefix: str, revision: int, *, keys_only: bool) -> Listing:
         first, end = self._span(prefix)
         limit = PAGE_KEYS
         items: list[KeyValue] = []
         while True:
-            request = pb.RangeRequest(key=first, range_end=end, limit=limit, revision=revision)
+            request = pb.RangeRequest(
+                key=first, range_end=end, limit=limit, revision=revision, keys_only=keys_only
+            )
             try:
                 answer = await self._range(request)
             except ReplyTooLarge:

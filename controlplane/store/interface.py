@@ -290,8 +290,10 @@ class KeyValueStore(Protocol):
         """Return the key as it is now, or None."""
         ...
 
-    async def list(self, prefix: str, *, revision: int = 0) -> Listing:
+    async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing:
         """Return every key under `prefix` at one revision; 0 means now, "" means all keys.
+
+        With `keys_only` every value is empty: where values are large, or nobody's concern.
 
         Raises:
             Compacted: `revision` is older than the history.

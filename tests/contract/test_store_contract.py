@@ -3,6 +3,7 @@
 import asyncio
 import random
 from contextlib import aclosing
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -83,6 +84,20 @@ async def test_a_listing_longer_than_a_page_is_of_one_revision(engine: Engine) -
         listing = await store.list("k/")
         assert [item.key for item in listing.items] == [f"k/{n:05}" for n in range(2500)]
         assert max(item.mod_revision for item in listing.items) <= listing.revision
+
+
+async def test_keys_are_listed_without_values(engine: Engine) -> None:
+    async with engine.open() as store:
+        for number in range(20):
+            await put(store, f"k/{number:02}", b"x" * 300_000)
+        then = await put(store, "k/00", b"another")
+        await put(store, "k/00", b"a third")
+        for revision in (0, then):
+            bare = await store.list("k/", revision=revision, keys_only=True)
+            full = await store.list("k/", revision=revision)
+            assert bare.items == tuple(replace(item, value=b"") for item in full.items)
+            assert bare.revision == full.revision
+        assert full.items[0].value == b"another"
 
 
 async def test_an_earlier_revision_can_be_listed(engine: Engine) -> None:

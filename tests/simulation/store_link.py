@@ -78,8 +78,10 @@ class StoreLink:
     async def get(self, key: str) -> KeyValue | None:
         return await self._exchange(lambda: self._store.get(key))
 
-    async def list(self, prefix: str, *, revision: int = 0) -> Listing:
-        return await self._exchange(lambda: self._store.list(prefix, revision=revision))
+    async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing:
+        return await self._exchange(
+            lambda: self._store.list(prefix, revision=revision, keys_only=keys_only)
+        )
 
     async def commit(self, transaction: Transaction) -> TransactionResult:
         apply = partial(self._apply, transaction, self._term())

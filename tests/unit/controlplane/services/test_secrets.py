@@ -192,6 +192,25 @@ async def test_the_value_goes_to_the_node_that_starts_it_and_to_nobody_else(rig:
     assert b"HF_TOKEN" in await kept(rig)
 
 
+async def test_where_names_do_no_value_is_read(rig: Rig, monkeypatch) -> None:
+    kim = await rig.user("kim")
+    listing, read = rig.on.store.list, []
+
+    async def seen(prefix: str, **how):
+        found = await listing(prefix, **how)
+        read.extend(item for item in found.items if prefix.startswith("secret/"))
+        return found
+
+    monkeypatch.setattr(rig.on.store, "list", seen)
+    await put(kim)
+    await put(kim, "OTHER")
+    await kim.submit(secrets=USE)
+    await remove(kim, "OTHER")
+    assert read
+    await rig.plane.accounts.delete_user("kim")
+    assert [item.value for item in read] == [b""] * len(read)
+
+
 async def test_what_runs_is_not_told_again_and_not_ended(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent()).connect()
