@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from controlplane.access.records import BY_TOKEN, JOINED, SECRETS, TOKENS, USERS, secret_key
+from controlplane.access.records import (
+    BY_TOKEN,
+    JOINED,
+    SECRETS,
+    TOKENS,
+    USERS,
+    secret_key,
+    touched,
+)
 from controlplane.access.secret import RandomBytes, Secret, new_secret, short
 from controlplane.domain.errors import (
     AlreadyExists,
@@ -69,7 +77,7 @@ class Accounts:
         self._identities = identities
         self._clock = clock
         self._random_bytes = random_bytes
-        # One at a time, or all that come at once would find room for one.
+        # One at a time: all that came at once would fail at one another, again and again.
         self._counting = asyncio.Lock()
 
     async def create_user(self, name: str, role: Role, team: str) -> User:
@@ -126,9 +134,13 @@ class Accounts:
         if not 0 < life_s <= LONGEST_TOKEN_LIFE_S:
             raise InvalidRequest("a token is valid for more than nothing and at most a year")
         async with self._counting:
-            return await self._create_token(user, life_s)
+            while True:
+                issued = await self._create_token(user, life_s)
+                if issued is not None:
+                    return issued
 
-    async def _create_token(self, user: str, life_s: float) -> IssuedToken:
+    async def _create_token(self, user: str, life_s: float) -> IssuedToken | None:
+        """One try; None when somebody wrote in between."""
         owner = await self._stored_user(user)
         tokens = await self._tokens_of(user)
         expired = [item for item in tokens if self._has_expired(item)]
@@ -137,13 +149,10 @@ class Accounts:
                 f"user {user} has {MOST_TOKENS} tokens",
                 attempt="nsml logout where one is not needed",
             )
-        deletes: list[Put | Delete] = [TOKENS.delete(item.key) for item in expired[:_BATCH]]
-        issued = await self._issue(
-            TokenRecord(user=user), life_s, [USERS.unchanged(owner)], deletes
+        deletes = [TOKENS.delete(item.key) for item in expired[:_BATCH]]
+        return await self._issue(
+            TokenRecord(user=user), life_s, [USERS.unchanged(owner)], [touched(owner), *deletes]
         )
-        if issued is None:
-            raise NotFound(f"user {user} was removed meanwhile")
-        return issued
 
     async def create_node_token(
         self, node: str, life_s: float = LONGEST_TOKEN_LIFE_S

@@ -18,6 +18,9 @@ from controlplane.stored.v1.records_pb2 import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from controlplane.store.interface import Put
+    from controlplane.store.tables import Stored
+
 RecordT = TypeVar("RecordT", UserRecord, TokenRecord, JoinTokenRecord, SecretRecord)
 
 
@@ -57,6 +60,16 @@ PREFIX: Final = "access/"
 
 USERS: Final = Table[User](f"{PREFIX}user/", encode=_encode_user, decode=_decode_user)
 """By name."""
+
+
+def touched(user: Stored[User]) -> Put:
+    """The user's record as it is, written again, beside a compare that it is unchanged.
+
+    Whoever makes something that a user may have so many of writes this: of two control planes that
+    both found room for one more, the later one is refused, and counts again.
+    """
+    return USERS.put(user.key, user.value)
+
 
 TOKENS: Final = Table[TokenRecord](f"{PREFIX}token/", encode=_encode, decode=_decoder(TokenRecord))
 """By fingerprint of the secret."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 import structlog
 
-from controlplane.access.records import SECRETS, USERS, secret_key
+from controlplane.access.records import SECRETS, USERS, secret_key, touched
 from controlplane.access.vault import NotOpened
 from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.lifecycle import ReplicaPhase
@@ -19,7 +19,7 @@ from controlplane.store.interface import Get, Transaction
 from controlplane.stored.v1.records_pb2 import SecretRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from controlplane.access.vault import Vault
     from controlplane.domain.identity import User
@@ -65,7 +65,7 @@ class UserSecrets:
         self._store = store
         self._vault = vault
         self._clock = clock
-        # One at a time, or all that come at once would find room for one.
+        # One at a time: all that came at once would fail at one another, again and again.
         self._counting = asyncio.Lock()
 
     async def put(self, owner: str, name: str, value: bytes) -> SecretFacts:
@@ -104,7 +104,10 @@ class UserSecrets:
             updated_at=now,
         )
         before = SECRETS.absent(key) if known is None else SECRETS.unchanged(known)
-        if not await self._write([USERS.unchanged(user), before], [SECRETS.put(key, record)]):
+        writes = [SECRETS.put(key, record)]
+        if known is None:
+            writes.append(touched(user))
+        if not await self._write([USERS.unchanged(user), before], writes):
             return None
         return _facts(name, record)
 
@@ -205,7 +208,7 @@ class UserSecrets:
             if item.create_revision > user.create_revision
         }
 
-    async def _write(self, compares: list[Compare], operations: list[Put | Delete]) -> bool:
+    async def _write(self, compares: list[Compare], operations: Sequence[Put | Delete]) -> bool:
         result = await self._store.commit(
             Transaction(compares=tuple(compares), success=tuple(operations))
         )

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import secrets
 import stat
 from collections.abc import Awaitable, Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import structlog
@@ -20,16 +22,19 @@ from controlplane.access.identities import Identities
 from controlplane.access.limiter import MOST_ADDRESSES, FailureLimiter, address_of
 from controlplane.access.records import USERS
 from controlplane.access.secret import parse_secret
+from controlplane.access.user_secrets import MOST_SECRETS, UserSecrets
+from controlplane.access.vault import make_vault
 from controlplane.domain.errors import (
     AlreadyExists,
     InvalidRequest,
     LastAdministrator,
     NotFound,
     StateConflict,
+    TooLarge,
 )
 from controlplane.domain.identity import NodeCaller, Role, UserCaller
 from controlplane.store.embedded import EmbeddedStore
-from controlplane.store.interface import DeletePrefix, Transaction
+from controlplane.store.interface import DeletePrefix, Listing, Transaction
 from nsml.clock import in_thread
 
 from .conftest import Door, HandClock
@@ -159,6 +164,54 @@ async def test_tokens_that_are_asked_for_at_once_are_bounded_too(
         following.cancel()
         await asyncio.wait([following])
     assert sum(isinstance(outcome, StateConflict) for outcome in outcomes) == MOST_TOKENS
+
+
+class Slow:
+    """The store of one control plane; another one is faster once, after something was counted."""
+
+    def __init__(self, store: EmbeddedStore, other: Callable[[], Awaitable[object]]) -> None:
+        self._store = store
+        self._other: Callable[[], Awaitable[object]] | None = other
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def list(self, prefix: str, **how: Any) -> Listing:
+        counted = await self._store.list(prefix, **how)
+        other, self._other = self._other, None
+        if other is not None:
+            await other()
+        return counted
+
+
+@pytest.mark.parametrize(("before", "is_made"), [(MOST_TOKENS - 1, False), (0, True)])
+async def test_tokens_are_bounded_over_all_control_planes(
+    door: Door, before: int, is_made: bool
+) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    for _ in range(before):
+        await door.accounts.create_token("kim", DAY_S)
+    slow: Any = Slow(door.store, lambda: door.accounts.create_token("kim", DAY_S))
+    other = Accounts(slow, door.identities, clock=door.clock, random_bytes=secrets.token_bytes)
+    with contextlib.nullcontext() if is_made else pytest.raises(StateConflict):
+        await other.create_token("kim", DAY_S)
+    assert (await dump(door)).count(b"access/token/") == before + 1 + is_made
+
+
+@pytest.mark.parametrize(("before", "is_made"), [(MOST_SECRETS - 1, False), (0, True)])
+async def test_secrets_are_bounded_over_all_control_planes(
+    door: Door, before: int, is_made: bool
+) -> None:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    vault = make_vault(secrets.token_bytes)
+    one = UserSecrets(door.store, vault, clock=door.clock)
+    for number in range(before):
+        await one.put("kim", f"A{number}", b"x")
+    slow: Any = Slow(door.store, lambda: one.put("kim", "B", b"x"))
+    other = UserSecrets(slow, vault, clock=door.clock)
+    with contextlib.nullcontext() if is_made else pytest.raises(TooLarge):
+        await other.put("kim", "C", b"x")
+    assert len(await one.listed("kim")) == before + 1 + is_made
 
 
 async def test_first_start_makes_an_administrator_once(door: Door, tmp_path: Path) -> None:
