@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from controlplane.access.vault import Vault
     from controlplane.domain.identity import User
     from controlplane.domain.values import SecretUse, Session
-    from controlplane.operations.orders import Orders
+    from controlplane.operations.orders import Assignment, Orders
     from controlplane.store.interface import Compare, Delete, KeyValue, KeyValueStore, Put
     from controlplane.store.tables import Stored
     from nsml.clock import Clock
@@ -145,19 +145,14 @@ class UserSecrets:
         Raises:
             StoreError: the store does not answer.
         """
-        opened: dict[str, tuple[OpenedSecret, ...]] = {}
-        given = {}
-        for one in orders.assignments:
-            session, held = one.session, one.held
-            if not session.spec.secrets or session.stop is not None:
-                continue
-            phases = {replica.rank: replica.phase for replica in session.replicas}
-            if phases.get(held.rank, ReplicaPhase.PLACED) not in _NOT_STARTED:
-                continue
-            if session.id not in opened:
-                opened[session.id] = await self._opened(session)
-            given[held.session_id, held.attempt, held.rank] = opened[session.id]
-        return given
+        needing = [one for one in orders.assignments if _needs_secrets(one)]
+        sessions = {one.session.id: one.session for one in needing}
+        opened = await asyncio.gather(*map(self._opened, sessions.values()))
+        of_session = dict(zip(sessions, opened, strict=True))
+        return {
+            (one.held.session_id, one.held.attempt, one.held.rank): of_session[one.session.id]
+            for one in needing
+        }
 
     async def _opened(self, session: Session) -> tuple[OpenedSecret, ...]:
         """The secrets of a session, read in one step."""
@@ -213,6 +208,14 @@ class UserSecrets:
             Transaction(compares=tuple(compares), success=tuple(operations))
         )
         return result.succeeded
+
+
+def _needs_secrets(one: Assignment) -> bool:
+    """Whether its program uses any and has not been started."""
+    if not one.session.spec.secrets or one.session.stop is not None:
+        return False
+    phases = {replica.rank: replica.phase for replica in one.session.replicas}
+    return phases.get(one.held.rank, ReplicaPhase.PLACED) in _NOT_STARTED
 
 
 def _check_value(value: bytes) -> None:

@@ -14,7 +14,7 @@ from controlplane.access.vault import make_vault
 from controlplane.domain.identity import Role
 from controlplane.domain.values import SecretUse
 from controlplane.operations.records import decode_session, encode_session
-from controlplane.store.interface import Put, StoreUnavailable, Transaction
+from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1 import secrets_pb2 as pb
 from tests.unit.controlplane.builders import session
@@ -224,6 +224,29 @@ async def test_what_runs_is_not_told_again_and_not_ended(rig: Rig) -> None:
     again = {one.replica.session_id: one for one in await agent.assignments(2)}
     assert list(again[made.id].secrets) == []
     assert not again[made.id].HasField("stop")
+
+
+async def test_of_many_sessions_all_are_read_at_once(rig: Rig, monkeypatch) -> None:
+    kim = await rig.user("kim")
+    await put(kim)
+    for _ in range(2):
+        await kim.submit(secrets=USE)
+    await kim.submit(secrets=USE, replica_count=2)
+    commit, reading, all_read = rig.on.store.commit, [], asyncio.Event()
+
+    async def together(transaction: Transaction):
+        keys = [one.key for one in transaction.success if isinstance(one, Get)]
+        if "secret/kim/TOKEN" in keys:
+            reading.append(keys)
+            if len(reading) == 3:
+                all_read.set()
+            await all_read.wait()
+        return await commit(transaction)
+
+    monkeypatch.setattr(rig.on.store, "commit", together)
+    agent = await (await rig.agent(gpus=4)).connect()
+    assignments = await agent.assignments(4)
+    assert [one.secrets[0].value for one in assignments] == [MARK] * 4
 
 
 async def test_of_this_moment(rig: Rig) -> None:
