@@ -8,6 +8,7 @@ number leaves a gap and a mark on the axis.
 from __future__ import annotations
 
 import math
+import sys
 from dataclasses import dataclass
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
@@ -96,7 +97,9 @@ def _range(values: Sequence[float]) -> tuple[float, float]:
     low, high = min(values), max(values)
     if low == high:
         margin = abs(low) / 10 or 1.0
-        return low - margin, high + margin
+        # A margin beyond the greatest number would be infinite.
+        most = sys.float_info.max
+        return max(low - margin, -most), min(high + margin, most)
     return low, high
 
 

@@ -35,6 +35,11 @@ def test_any_points_make_a_chart(points):
     assert words("loss", line(points), axis=Axis.STEP) if points else True
 
 
+def test_the_greatest_number_alone_can_be_drawn():
+    raster = rasterise([line([(0.0, -1.7e308)])], columns=1, rows=1)
+    assert lit(raster, 0, 0)
+
+
 def test_the_smallest_difference_can_be_drawn():
     rasterise([line([(0.0, 0.0), (1.0, 5e-324)])], columns=1, rows=1)
 
