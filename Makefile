@@ -21,8 +21,8 @@ setup: .venv/.complete  ## Make the environment in .venv
 demo: setup      ## Start a one-machine platform, train on real data, show the result, stop
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-test: setup      ## Pass the tests
-	@$(BIN)/python -m pytest
+test: setup      ## Pass the tests, a process a processor
+	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 soak: setup      ## Long runs under faults: one of NSML_STEADY_SECONDS=300, others of NSML_SOAK_SECONDS=30
 	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(BIN)/python -m pytest -m slow tests/e2e

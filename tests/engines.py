@@ -7,10 +7,12 @@ recipe of `deploy/image` and stays in the engine under a tag of the recipe.
 
 from __future__ import annotations
 
+import fcntl
 import functools
 import hashlib
 import os
 import subprocess
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -61,16 +63,19 @@ def _image() -> tuple[str | None, str]:
     engine, _ = required_engine()
     recipe = hashlib.sha256(RECIPE.read_bytes()).hexdigest()
     tag = f"nsml-base:{recipe[:12]}"
-    try:
-        image_facts(engine, tag)
-    except NotThere:
-        built = subprocess.run(
-            [str(RECIPE), tag],
-            env={**os.environ, "DOCKER_HOST": f"unix://{SOCKET}"},
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        if built.returncode:
-            return None, built.stderr.strip()[-500:] or "the recipe failed"
+    with Path(tempfile.gettempdir(), f"{tag}-{os.geteuid()}.lock").open("w") as lock:
+        # Test processes side by side build it once.
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            image_facts(engine, tag)
+        except NotThere:
+            built = subprocess.run(
+                [str(RECIPE), tag],
+                env={**os.environ, "DOCKER_HOST": f"unix://{SOCKET}"},
+                capture_output=True,
+                text=True,
+                check=False,
+            )
+            if built.returncode:
+                return None, built.stderr.strip()[-500:] or "the recipe failed"
     return tag, ""

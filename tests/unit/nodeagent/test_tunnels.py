@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import os
 import socket
-from collections.abc import AsyncIterator, Awaitable, Callable
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,13 @@ async def echo(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> No
     while data := await reader.read(FRAME):
         writer.write(data)
         await writer.drain()
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """A short path: names of sockets have 107 bytes at most."""
+    with tempfile.TemporaryDirectory(prefix="nsml-") as place:
+        yield Path(place)
 
 
 @pytest.fixture
