@@ -9,10 +9,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-import math
 import os
 import signal
-import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,8 +30,8 @@ from nodeagent.runtimes.interface import (
     StartRefused,
 )
 from nodeagent.runtimes.launcher import StartedShim
-from nodeagent.runtimes.limits import group_of
 from nodeagent.runtimes.records import read_claim, read_exit, write_exit, write_stop
+from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -42,7 +40,6 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launcher import Launcher
     from nodeagent.runtimes.records import ShimClaim
-    from nodeagent.shim.cgroups import Group
     from nsml.clock import Clock, Offload
 
 _SHORTEST_PAUSE_S = 0.02
@@ -207,14 +204,14 @@ class ShimDriver(ABC):
         if strays.group is not None:
             await self._run(strays.group.remove)
 
-    def _strays(self, replica_id: ReplicaId, folder: ReplicaFolder) -> _Strays:
-        now = _ticks_now()  # first: who begins meanwhile is counted below, or is younger
-        uid, group = _account(folder), _group(folder)
+    def _strays(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Strays:
+        now = ticks_now()  # first: who begins meanwhile is counted below, or is younger
+        uid, group = account_of(folder), group_in(folder)
         others = (self._folders.of(other) for other in self._folders.ids() if other != replica_id)
         is_alone = not self._is_enclosed(folder) and not any(
-            _account(other) == uid and not other.exit.exists() for other in others
+            account_of(other) == uid and not other.exit.exists() for other in others
         )
-        return _Strays(
+        return Strays(
             mark=f"NSML_REPLICA={replica_id}".encode(),
             output=os.path.realpath(folder.output),
             uid=uid,
@@ -224,7 +221,7 @@ class ShimDriver(ABC):
 
     def _is_enclosed(self, folder: ReplicaFolder) -> bool:
         """Whether no process of a replica can hide: another agent's, of the same uid, may be here."""
-        return _group(folder) is not None
+        return group_in(folder) is not None
 
     async def _facts(self, replica_id: ReplicaId) -> ReplicaFacts:
         folder = self._folders.of(replica_id)
@@ -333,97 +330,3 @@ def is_alive(claim: ShimClaim, boot_id: str) -> bool:
         return False
     fields = stat.rpartition(b")")[2].split()
     return fields[0] not in (b"Z", b"X") and int(fields[19]) == claim.start_ticks
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Strays:
-    """What may be left of a replica whose shim is gone: programs that detached themselves.
-
-    They are in its control group, where it has one, or have the mark in their environment, or speak to
-    `output`, and run as `uid` where that is not the agent's own: who else takes the mark on must not
-    keep the replica from its end. Of one that nothing encloses, whose user has no other replica here,
-    all that began before `began_before` is theirs, by `uid` alone.
-    """
-
-    mark: bytes
-    output: str
-    uid: int | None
-    began_before: int | None
-    group: Group | None
-
-    def kill(self) -> bool:
-        """Kill them; True when there was something."""
-        found = self.group is not None and bool(self.group.members())
-        if self.group is not None and found:
-            self.group.kill()
-        for entry in os.scandir("/proc"):
-            if entry.name.isdigit() and self._is_one(entry.path):
-                with contextlib.suppress(OSError):
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    found = True
-        return found
-
-    def _is_one(self, process: str) -> bool:
-        if self.uid is None:
-            return self._is_marked(process)
-        if _real_uid(process) != self.uid:
-            return False
-        is_old = self.began_before is not None and _began(process) < self.began_before
-        return is_old or self._is_marked(process)
-
-    def _is_marked(self, process: str) -> bool:
-        return _has_mark(process, self.mark) or _speaks_to(process, self.output)
-
-
-def _account(folder: ReplicaFolder) -> int | None:
-    """Whom a replica runs as; None: the agent's own user. Its `run/` cannot be replaced by anybody."""
-    try:
-        uid = os.lstat(folder.run).st_uid
-    except OSError:
-        return None
-    return uid if uid != os.geteuid() else None
-
-
-def _ticks_now() -> int:
-    """Now in clock ticks since the boot, as /proc counts the starts of processes."""
-    return int(time.clock_gettime(time.CLOCK_BOOTTIME) * os.sysconf("SC_CLK_TCK"))
-
-
-def _real_uid(process: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        status = Path(process, "status").read_bytes()
-        return int(status.partition(b"\nUid:")[2].split()[0])
-    return None
-
-
-def _began(process: str) -> float:
-    """When a process began, in ticks; endless for one that is gone, or dead and not reaped."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(process, "stat").read_bytes().rpartition(b")")[2].split()
-        if fields[0] not in (b"Z", b"X"):
-            return int(fields[19])
-    return math.inf
-
-
-def _group(folder: ReplicaFolder) -> Group | None:
-    """The control group of a replica, as its shim was told to make it."""
-    try:
-        return group_of(json.loads(folder.spec.read_bytes()))
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def _has_mark(process: str, mark: bytes) -> bool:
-    """Not of one that overwrote its environment with a title (setproctitle)."""
-    try:
-        return mark in Path(process, "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
-
-
-def _speaks_to(process: str, output: str) -> bool:
-    for number in (1, 2):
-        with contextlib.suppress(OSError):
-            if os.readlink(f"{process}/fd/{number}") == output:  # noqa: PTH115 - no file system is asked
-                return True
-    return False
