@@ -144,6 +144,8 @@ class DeviceWatch:
         self._occupants = occupants or Occupants()
         self._offer = Offer()
         self._samples: Sequence[DeviceSample] = ()
+        self._looking: asyncio.Task[Mapping[str, str]] | None = None
+        self._seen: Mapping[str, str] = {}
         self._known = asyncio.Event()
 
     @property
@@ -184,7 +186,10 @@ class DeviceWatch:
                     self._take(silent_offer(self._offer), ())
                 found, samples = await reading
                 if done:
-                    await self._judge(found, samples)
+                    used_by = await self._occupied(group, samples)
+                    held = self._shares().keys()
+                    offer = offer_of(found, self._offer, used_by=used_by, held=held)
+                    self._take(offer, samples)
                 # what came late is old: the next reading shows whether it is in time again
                 await self._clock.sleep(self._interval_s)
 
@@ -196,15 +201,30 @@ class DeviceWatch:
             log.exception("devices.unreadable")
             return Devices(reason=f"the driver could not be read: {error}"), ()
 
-    async def _judge(self, found: Devices, samples: Sequence[DeviceSample]) -> None:
+    async def _occupied(
+        self, group: TaskGroup, samples: Sequence[DeviceSample]
+    ) -> Mapping[str, str]:
+        """Who uses devices and is of no session, as far as that was seen in time.
+
+        Of a process that hangs in the kernel even to read whose it is may hang: readings go on without.
+        """
+        within_s = 0.0
+        if self._looking is None:
+            self._looking, within_s = group.create_task(self._look(samples)), self._answers_within_s
+        done, _ = await asyncio.wait({self._looking}, timeout=within_s)
+        if done:
+            self._seen, self._looking = self._looking.result(), None
+        elif within_s:
+            log.warning("devices.processes_unseen", waited_s=within_s)
+        return self._seen
+
+    async def _look(self, samples: Sequence[DeviceSample]) -> Mapping[str, str]:
         try:
-            used_by = await self._used_by(samples)
+            return await self._used_by(samples)
         except Exception:
             # Whose the processes are cannot be told now: that is held against nobody.
             log.exception("devices.processes_unknown")
-            used_by = {}
-        held = self._shares().keys()
-        self._take(offer_of(found, self._offer, used_by=used_by, held=held), samples)
+            return {}
 
     async def _used_by(self, samples: Sequence[DeviceSample]) -> Mapping[str, str]:
         if not any(sample.processes for sample in samples):

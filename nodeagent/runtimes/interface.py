@@ -172,6 +172,8 @@ class ReplicaState(enum.StrEnum):
     PREPARED = "PREPARED"
     """A folder without a process: the agent died before it could start one. `start` goes on."""
     RUNNING = "RUNNING"
+    """Processes of it are there, or may be: without a `pid` its shim is gone, and what it left cannot
+    be killed yet."""
     EXITED = "EXITED"
     """It has an exit record, and no process of it is left."""
 
@@ -250,7 +252,10 @@ class RuntimeDriver(Protocol):
         ...
 
     async def list(self) -> Sequence[ReplicaFacts]:
-        """Every replica with a folder on this machine, in order of id."""
+        """Every replica with a folder on this machine, in order of id.
+
+        One whose processes cannot be killed makes nobody wait for long: it is RUNNING.
+        """
         ...
 
     async def wait(self, replica_id: ReplicaId) -> ExitRecord:

@@ -31,7 +31,7 @@ from nodeagent.runtimes.interface import (
 )
 from nodeagent.runtimes.launcher import StartedShim
 from nodeagent.runtimes.records import read_claim, read_exit, write_exit, write_stop
-from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now
+from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -44,6 +44,9 @@ if TYPE_CHECKING:
 
 _SHORTEST_PAUSE_S = 0.02
 _LONGEST_PAUSE_S = 1.0
+_SETTLED_WITHIN_S = 5.0
+"""How long `list` waits for what a lost shim left; longer is what the kernel does not let go of."""
+_SAID_AFTER_S = 5.0
 
 log = structlog.get_logger()
 
@@ -143,7 +146,7 @@ class ShimDriver(ABC):
     async def list(self) -> Sequence[ReplicaFacts]:
         """See `RuntimeDriver.list`; begins to watch what it finds running."""
         ids = await self._run(self._folders.ids)
-        return [await self._facts(replica_id) for replica_id in ids]
+        return await asyncio.gather(*map(self._facts, ids))
 
     async def wait(self, replica_id: ReplicaId) -> ExitRecord:
         """See `RuntimeDriver.wait`."""
@@ -195,10 +198,23 @@ class ShimDriver(ABC):
         write_atomically(folder.spec, json.dumps(content).encode())
 
     async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
-        """Return once nothing is left of a replica whose shim is gone."""
-        pause_s = _SHORTEST_PAUSE_S
+        """Return once nothing is left of a replica whose shim is gone.
+
+        That may never be: a process that waits in the kernel, for a device or a disk, dies when that
+        lets go of it. Even to read its environment may hang, in a thread that nobody else waits for.
+        """
+        began, said_after_s, pause_s = self._clock.monotonic(), _SAID_AFTER_S, _SHORTEST_PAUSE_S
         strays = await self._run(lambda: self._strays(replica_id, folder))
-        while await self._run(strays.kill):
+        while left := await self._run_long(strays.kill):
+            waited_s = self._clock.monotonic() - began
+            if waited_s >= said_after_s:
+                said_after_s = 4 * waited_s
+                log.warning(
+                    "replica.cannot_be_killed",
+                    replica=str(replica_id),
+                    processes=[words_of(pid) for pid in left],
+                    waited_s=round(waited_s),
+                )
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
         if strays.group is not None:
@@ -230,10 +246,28 @@ class ShimDriver(ABC):
             pid = self._watched[replica_id].shim.pid
             return ReplicaFacts(replica_id=replica_id, state=ReplicaState.RUNNING, pid=pid)
         if record is None and folder.shim.exists():
-            record = await self.wait(replica_id)
+            record = await self._settled_soon(replica_id, folder)
+            if record is None:
+                return ReplicaFacts(replica_id=replica_id, state=ReplicaState.RUNNING)
         if record is None:
             return ReplicaFacts(replica_id=replica_id, state=ReplicaState.PREPARED)
         return ReplicaFacts(replica_id=replica_id, state=ReplicaState.EXITED, exit=record)
+
+    async def _settled_soon(
+        self, replica_id: ReplicaId, folder: ReplicaFolder
+    ) -> ExitRecord | None:
+        """The end of a replica whose shim is gone; None while processes of it are left.
+
+        All others wait for `list`, so that it does not wait long: `wait` does.
+        """
+        turn = self._turn(replica_id)
+        if turn.locked():  # whoever waits for its end settles it
+            return read_exit(folder)
+        try:
+            async with turn:
+                return await self._settle_lost(replica_id, folder, within_s=_SETTLED_WITHIN_S)
+        except TimeoutError:
+            return None
 
     def _watch_claimed(self, replica_id: ReplicaId) -> bool:
         """Watch the shim that the folder's claim names; False when it is gone.
@@ -278,12 +312,19 @@ class ShimDriver(ABC):
             asyncio.get_running_loop().remove_reader(watched.shim.pidfd)
             os.close(watched.shim.pidfd)
 
-    async def _settle_lost(self, replica_id: ReplicaId, folder: ReplicaFolder) -> ExitRecord:
-        """Give a replica whose shim died its exit record, once no process of it is left."""
+    async def _settle_lost(
+        self, replica_id: ReplicaId, folder: ReplicaFolder, *, within_s: float | None = None
+    ) -> ExitRecord:
+        """Give a replica whose shim died its exit record, once no process of it is left.
+
+        Raises:
+            TimeoutError: some are left after `within_s`.
+        """
         record = read_exit(folder)
         if record is not None:
             return record
-        await self._clear(replica_id, folder)
+        async with asyncio.timeout(within_s):
+            await self._clear(replica_id, folder)
         now = self._clock.time()
         started_at = folder.spec.stat().st_mtime if folder.spec.exists() else now
         record = ExitRecord(

@@ -35,17 +35,17 @@ class Strays:
     began_before: int | None
     group: Group | None
 
-    def kill(self) -> bool:
-        """Kill them; True when there was something."""
-        found = self.group is not None and bool(self.group.members())
+    def kill(self) -> list[int]:
+        """Kill them; those that were there, which a process that waits in the kernel still is."""
+        found = set(self.group.members()) if self.group is not None else set()
         if self.group is not None and found:
             self.group.kill()
         for entry in os.scandir("/proc"):
             if entry.name.isdigit() and self._is_one(entry.path):
                 with contextlib.suppress(OSError):
                     os.kill(int(entry.name), signal.SIGKILL)
-                    found = True
-        return found
+                    found.add(int(entry.name))
+        return sorted(found)
 
     def _is_one(self, process: str) -> bool:
         if self.uid is None:
@@ -57,6 +57,14 @@ class Strays:
 
     def _is_marked(self, process: str) -> bool:
         return _has_mark(process, self.mark) or _speaks_to(process, self.output)
+
+
+def words_of(pid: int) -> str:
+    """A process as a log names it: its name and its state, where it can be seen."""
+    with contextlib.suppress(OSError, IndexError):
+        head, _, tail = Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")
+        return f"{pid} ({head.partition('(')[2]}, state {tail.split()[0]})"
+    return str(pid)
 
 
 def account_of(folder: ReplicaFolder) -> int | None:

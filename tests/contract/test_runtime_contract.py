@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent.accounts import barrier
 from nodeagent.engine.client import Engine
@@ -50,6 +51,7 @@ from nodeagent.runtimes.launcher import Launcher, StartedShim, start_directly
 from nodeagent.runtimes.limits import LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
+from nodeagent.runtimes.strays import Strays
 from nsml.clock import SystemClock, in_own_thread, in_thread
 from tests.engines import SOCKET, required_engine, required_image
 
@@ -1065,6 +1067,43 @@ async def test_detached_processes_of_a_killed_shim_are_gone(real: Bench) -> None
         record = await soon(driver.wait(spec.replica_id))
         assert record.why is ExitWhy.SHIM_LOST
         assert marked(spec.replica_id) == []
+
+
+async def test_a_process_that_cannot_be_killed_keeps_nobody_else_waiting(
+    real: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stand-in for one that hangs in the kernel: killing finds it again and again."""
+    stuck = real.spec(RUNS_ON)
+    other = real.spec(RUNS_ON, replica_id=ReplicaId(session_id=SESSION, attempt=1, rank=1))
+    folder = real.folders.of(stuck.replica_id)
+    async with real.new_driver() as driver:
+        for one in (stuck, other):
+            await driver.start(one)
+            await real.ready(one)
+    hanging, kill = [os.getpid()], Strays.kill
+    monkeypatch.setattr(Strays, "kill", lambda strays: kill(strays) + hanging)
+    monkeypatch.setattr("nodeagent.runtimes.shims._SETTLED_WITHIN_S", 0.1)
+    monkeypatch.setattr("nodeagent.runtimes.shims._SAID_AFTER_S", 0.0)
+    shim = json.loads(folder.shim.read_bytes())["pid"]
+    real.lose_shim(stuck.replica_id)
+    await until(lambda: has_ended(shim))
+    async with real.new_driver() as later:
+        found = {fact.replica_id: fact for fact in await soon(later.list())}
+        assert {fact.state for fact in found.values()} == {ReplicaState.RUNNING}
+        assert found[stuck.replica_id].pid is None
+        with capture_logs() as said:
+            waiting = asyncio.ensure_future(later.wait(stuck.replica_id))
+            await until(lambda: f"'{os.getpid()} (" in str(said))
+        await later.stop(stuck.replica_id, grace_s=0, reason="impatience")
+        for _ in range(3):
+            await soon(later.list())
+        assert not waiting.done()
+        assert not folder.exit.exists()
+        hanging.clear()
+        assert (await soon(waiting)).why is ExitWhy.SHIM_LOST
+        assert folder.exit.exists()
+        await later.kill(other.replica_id, reason="the test is over")
+        assert (await soon(later.wait(other.replica_id))).why is ExitWhy.STOPPED
 
 
 TITLED = """

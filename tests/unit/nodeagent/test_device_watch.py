@@ -258,6 +258,25 @@ async def test_replicas_that_cannot_be_listed_are_held_against_nobody(
         assert set(said(watched.watch.offer).values()) == {""}
 
 
+async def test_processes_that_cannot_be_looked_at_hold_nothing_up(
+    watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watched.probe.samples[ONE.uuid] = _used_by(ONE, os.getpid())
+    looked = asyncio.Event()
+
+    async def hangs() -> Sequence[ReplicaFacts]:
+        await looked.wait()
+        return []
+
+    monkeypatch.setattr(watched.watch, "_replicas", hangs)
+    async with asyncio.timeout(30), watched.running():
+        assert set(said(watched.watch.offer).values()) == {""}
+        watched.probe.silent.add(ZERO.uuid)
+        await watched.until(lambda offer: offer[ZERO.uuid] == "no answer")
+        looked.set()
+        await watched.until(lambda offer: "of no session" in offer[ONE.uuid])
+
+
 def _used_by(device: Device, pid: int) -> DeviceSample:
     return DeviceSample(
         uuid=device.uuid,
