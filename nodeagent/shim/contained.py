@@ -17,7 +17,7 @@ import signal
 import socket
 import time
 
-from nodeagent.engine.wire import Container, Refused, Unanswered
+from nodeagent.engine.wire import Container, Refused
 from nodeagent.shim import namespaces
 from nodeagent.shim.cgroups import group_of_process
 from nodeagent.shim.watch import OUT_OF_MEMORY, memory_excess, memory_message
@@ -344,14 +344,9 @@ def _remove(container: Container) -> None:
     """Remove the container of a shim that was killed; what the engine does not do, the agent does."""
     until, pause = time.monotonic() + _KEEP_ASKING_S, 0.1
     while time.monotonic() < until:
-        try:
+        # Refused while another removes it: the next answer is that there is none, which is as good.
+        with contextlib.suppress(OSError):
             container.remove()
-        except Unanswered:
-            pass
-        except Refused:
-            if container.inspect() is None:
-                return
-        else:
             return
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)

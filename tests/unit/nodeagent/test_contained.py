@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from nodeagent.engine.wire import Unanswered
-from nodeagent.shim.contained import Contained
+from nodeagent.engine.wire import Refused, Unanswered
+from nodeagent.shim.contained import Contained, _remove
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -46,3 +46,23 @@ def test_a_start_that_was_not_answered_is_over_when_the_container_is_removed(
     program.kill()
     assert program.is_gone()
     assert program.outcome() == (None, None, None)
+
+
+class FickleEngine:
+    """Refuses to remove a container, then does not answer, then removes it."""
+
+    def __init__(self) -> None:
+        self.answers = [Refused("removal is in progress"), Unanswered("it restarts"), None]
+
+    def remove(self) -> None:
+        if (error := self.answers.pop(0)) is not None:
+            raise error
+
+    def inspect(self) -> dict[str, object] | None:
+        raise Unanswered("it restarts")
+
+
+def test_a_container_is_removed_however_often_its_engine_fails() -> None:
+    engine = FickleEngine()
+    _remove(engine)  # type: ignore[arg-type]
+    assert engine.answers == []
