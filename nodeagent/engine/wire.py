@@ -56,11 +56,12 @@ class Container:
         _expect(status, answer, 200)
         return answer
 
-    def remove(self) -> None:
-        """End it and delete it with what it has written; idempotent. Raises Refused, Unanswered."""
+    def remove(self) -> bool:
+        """End it and delete it with what it has written; False: there was none. Raises Refused, Unanswered."""
         path = f"{self._base}/{self._name}?force=1&v=1"
         status, answer = self._call("DELETE", path, None, _STARTS_WITHIN_S)
         _expect(status, answer, 204, 404)
+        return status != 404
 
     def _call(
         self,

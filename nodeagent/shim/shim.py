@@ -9,6 +9,7 @@ Standard library only, single-threaded, started by `shim_command` or forked by t
   agent frees devices on its word.
 - SIGTERM with `stop.json` beside it: SIGTERM to the program's group, then after `grace_s` SIGKILL
   to everything. A second order may only shorten the first.
+- While it waits for a container engine it obeys and keeps limits as while the program runs.
 - The time limit is kept on the monotonic clock. `lost_after_s` is the silence of `contact`, measured
   as time since its mtime last changed (a stepped wall clock changes nothing; time asleep counts), and
   everything is gone by then: stopping begins `grace_s` earlier.
@@ -61,11 +62,11 @@ if TYPE_CHECKING:
         memory_peak_bytes: int
 
         def start(self) -> None:
-            """Start it, once. Raises OSError."""
+            """Start it, or have it started, once; waits for nobody. Raises OSError."""
             ...
 
         def is_running(self) -> bool:
-            """Whether the program itself was started and has not ended."""
+            """Whether the program itself was started, or is being, and has not ended."""
             ...
 
         def terminate(self) -> None:
@@ -162,7 +163,7 @@ class Shim:
         self._contact_changed = _boot_time()
 
     def start(self) -> None:
-        """Start the program; when this returns, its pid is in `shim.json`."""
+        """Start the program, which may go on while it is supervised."""
         reserve.take(self.folder)
         namespaces.prctl(namespaces.PR_SET_CHILD_SUBREAPER, 1)
         namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-shim")
@@ -175,12 +176,12 @@ class Shim:
         except OSError as error:
             self.why, self.message = "START_FAILED", str(error)
         self.spec["secrets"] = {}
-        if self._program.pid:
-            _replace(self.folder, "shim.json", {**self.claim, "child": self._program.pid})
+        self._note_child()
 
     def supervise(self) -> None:
         """Return when the program has ended, stopped by an order or a limit or by itself."""
         while self._program.is_running():
+            self._note_child()
             received = signal.sigtimedwait(WATCHED, self._until_next_deadline())
             # first of all: an order that comes behind the program's own end is not its cause
             if self._program.is_running():
@@ -188,6 +189,12 @@ class Shim:
                     self._begin_stop("STOPPED", *self._stop_order())
                 self._keep_limits()
         self._end_if_exceeded(self._program.exceeded())
+
+    def _note_child(self) -> None:
+        """Keep the program's pid in `shim.json` from when it is known."""
+        if self._program.pid and "child" not in self.claim:
+            self.claim["child"] = self._program.pid
+            _replace(self.folder, "shim.json", self.claim)
 
     def end_everything(self) -> None:
         """Kill what the program left behind; return when no process of the replica is alive."""

@@ -1,0 +1,288 @@
+"""The keeper of a container: a child of the shim that waits for the engine in its place.
+
+Standard library only: it runs beside the shim. It has the container made and started, for which a slow
+engine may take minutes, while the shim keeps limits and obeys orders. Then it waits for the container's
+end, which wakes the shim. When the shim is gone, or gives the container up, it ends and removes the
+container, however late the engine comes to what it was asked for.
+
+No program of a session begins without its shim: the first program in the container waits at a named
+pipe, the gate, for a last word that the shim alone writes there. A container that comes into being
+after its shim gave up hears nothing, and ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import select
+import signal
+import socket
+import time
+
+from nodeagent.engine.wire import Container, Refused, Unanswered
+from nodeagent.shim import namespaces
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import TypedDict
+
+    class Word(TypedDict, total=False):
+        """What a keeper tells its shim, one of these.
+
+        pid: the container was started; its first process, 0 when that has ended; with its pidfd.
+        gate: that process reads what comes through the gate; with a descriptor to write to.
+        failed: the container was not started, or does not begin: why.
+        """
+
+        pid: int
+        gate: bool
+        failed: str
+
+
+_BEGINS_WITHIN_S = 20.0
+_KEEP_ASKING_S = 3600.0
+_MAY_COME_S = 600.0
+"""So long after a request that was not answered an engine may still come to it."""
+_LONGEST_PAUSE_S = 5.0
+_LONGEST_WORD = 8192
+
+
+class Keeper:
+    """A keeper as its shim sees it: a child that does `work`, and what it says.
+
+    SIGCHLD comes with each word, and with the keeper's end.
+    """
+
+    def __init__(self, work: Callable[[Line], None]) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        shim = os.pidfd_open(os.getpid())
+        self._has_ended = False
+        self._pid = os.fork()
+        if self._pid == 0:
+            try:
+                ours.close()
+                namespaces.prctl(namespaces.PR_SET_NAME, b"nsml-keeper")
+                work(Line(theirs, shim))
+            finally:
+                os._exit(0)
+        os.close(shim)
+        theirs.close()
+        ours.settimeout(0.0)
+        self._channel = ours
+
+    def has_ended(self) -> bool:
+        """Whether it is gone: what it said can be heard by then."""
+        if not self._has_ended:
+            try:
+                self._has_ended = os.waitpid(self._pid, os.WNOHANG)[0] != 0
+            except ChildProcessError:
+                self._has_ended = True
+        return self._has_ended
+
+    def heard(self) -> Iterator[tuple[Word, list[int]]]:
+        """What it said since, with the descriptors that are the caller's from then on."""
+        with contextlib.suppress(OSError):
+            while True:
+                word, descriptors, _, _ = socket.recv_fds(self._channel, _LONGEST_WORD, 1)
+                if not word:
+                    return
+                yield json.loads(word), descriptors
+
+    def leave(self) -> None:
+        """Hear no more of it: it ends the container, if it has not ended, and removes it."""
+        self._channel.close()
+
+
+class Line:
+    """The keeper's way to its shim."""
+
+    def __init__(self, channel: socket.socket, shim: int) -> None:
+        self._channel = channel
+        self._shim = shim
+        self._poll = select.poll()
+        self._poll.register(channel, 0)
+
+    def say(self, word: Word, *descriptors: int) -> None:
+        """Tell the shim, and wake it; nothing where nobody hears it any more."""
+        with contextlib.suppress(OSError):
+            socket.send_fds(self._channel, [json.dumps(word).encode()], list(descriptors))
+            signal.pidfd_send_signal(self._shim, signal.SIGCHLD)
+
+    def is_cut(self) -> bool:
+        """Whether the shim is gone, or gave the container up."""
+        return bool(self._poll.poll(0))
+
+    def await_end(self, pidfd: int) -> None:
+        """Return when the process has ended, or the line is cut."""
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.register(self._channel, 0)
+        poll.poll()
+
+
+class Opening:
+    """What is to be started: the engine's `config`, and what goes through the `gate`."""
+
+    def __init__(self, config: dict, image: str, gate: str, words: bytes) -> None:  # type: ignore[type-arg]
+        self.config = config
+        self.image = image
+        self.gate = gate
+        self.words = words
+
+
+def bring_up(line: Line, container: Container, opening: Opening) -> None:
+    """Make the container, start it, lead its first program to the gate, and keep it."""
+    may_come, pidfd = False, -1
+    try:
+        _make(container, opening.config)
+        if not line.is_cut():
+            _start(container, opening.image)
+            pid, pidfd = _first_process(container)
+            line.say({"pid": pid}, pidfd)
+            _lead_to_gate(line, pidfd, opening)
+    except OSError as error:
+        may_come = isinstance(error, _Unmade)
+        line.say({"failed": str(error)[:1000]})
+    else:
+        if pidfd >= 0:
+            keep(line, container, pidfd)
+            return
+    end(container, pidfd, may_come=may_come)
+
+
+def keep(line: Line, container: Container, pidfd: int) -> None:
+    """Return at the container's end, which wakes the shim, or end it after the shim."""
+    line.await_end(pidfd)
+    if line.is_cut():
+        end(container, pidfd, may_come=False)
+
+
+def end(container: Container, pidfd: int, *, may_come: bool) -> None:
+    """End the container and remove it; what the engine does not do, the agent does.
+
+    `may_come`: the engine may still come to making it, and that there is none says nothing yet.
+    """
+    if pidfd >= 0:
+        with contextlib.suppress(OSError):
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    began, pause = time.monotonic(), 0.1
+    while (now := time.monotonic()) < began + _KEEP_ASKING_S:
+        # Refused while another removes it: the next answer is that there is none, which is as good.
+        with contextlib.suppress(OSError):
+            if container.remove() or not may_come or now > began + _MAY_COME_S:
+                return
+        time.sleep(pause)
+        pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def has_ended(pidfd: int) -> bool:
+    """Whether the process has."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class _Unmade(OSError):
+    """The engine was asked for a container and did not answer."""
+
+
+def _make(container: Container, config: dict) -> None:  # type: ignore[type-arg]
+    try:
+        container.create(config)
+    except Unanswered as error:
+        raise _Unmade(str(error)) from error
+
+
+def _start(container: Container, image: str) -> None:
+    try:
+        container.start()
+    except Refused as error:
+        raise OSError(_start_refusal(str(error), image)) from error
+
+
+def _start_refusal(reason: str, image: str) -> str:
+    """Why a container did not start, in words for the session's user."""
+    if "/bin/sh" in reason and "no such file" in reason:
+        return f"image {image} has no /bin/sh, which starting a program in it needs"
+    return f"the container engine could not start it: {reason}"
+
+
+def _first_process(container: Container) -> tuple[int, int]:
+    """The container's first process, and a pidfd of it; 0 when that has ended. Raises OSError."""
+    while True:
+        found = container.inspect()
+        pid = _pid_of(found)
+        try:
+            pidfd = os.pidfd_open(pid) if pid else _ended_pidfd()
+        except ProcessLookupError:
+            continue  # it has just ended, and the engine will know in a moment
+        if found is None or pid == 0 or _is_of_container(pid, str(found["Id"])):
+            return pid, pidfd
+        is_over = has_ended(pidfd)
+        os.close(pidfd)
+        if not is_over and pid == _pid_of(container.inspect()):
+            raise OSError("the engine's processes are not to be seen from here")
+
+
+def _pid_of(found: dict | None) -> int:  # type: ignore[type-arg]
+    return int(found["State"]["Pid"]) if found else 0
+
+
+def _ended_pidfd() -> int:
+    """A pidfd that is readable for good."""
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    pidfd = os.pidfd_open(child)
+    os.waitpid(child, 0)
+    return pidfd
+
+
+def _is_of_container(pid: int, whole_id: str) -> bool:
+    """Whether process `pid` of this machine is the container's: its control groups bear the id."""
+    try:
+        with open(f"/proc/{pid}/cgroup", encoding="ascii", errors="replace") as file:
+            return whole_id in file.read()
+    except OSError:
+        return False
+
+
+def _lead_to_gate(line: Line, pidfd: int, opening: Opening) -> None:
+    """Pass the words through the gate, and the gate to the shim for the last. Raises OSError.
+
+    Returns without that when the container has ended, or the line is cut.
+    """
+    left, gate = memoryview(opening.words), -1
+    until = time.monotonic() + _BEGINS_WITHIN_S
+    try:
+        while not has_ended(pidfd) and not line.is_cut():
+            if time.monotonic() >= until:
+                raise OSError(
+                    f"image {opening.image} does not begin: its /bin/sh reads no commands"
+                )
+            # Refused until it reads at all, and again while it has not read what is in the pipe.
+            with contextlib.suppress(OSError):
+                if gate < 0:
+                    flags = os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+                    gate = os.open(opening.gate, flags)
+                if left:
+                    left = left[os.write(gate, left) :]
+                    continue
+                if _has_room(gate):
+                    line.say({"gate": True}, gate)
+                    return
+            time.sleep(0.002)
+    finally:
+        if gate >= 0:
+            os.close(gate)
+        # The folder is the program's own: whatever it has made of the place.
+        with contextlib.suppress(OSError):
+            os.unlink(opening.gate)
+
+
+def _has_room(pipe: int) -> bool:
+    poll = select.poll()
+    poll.register(pipe, select.POLLOUT)
+    return bool(poll.poll(0))

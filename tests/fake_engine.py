@@ -1,0 +1,172 @@
+"""A container engine that is as slow as a test wants: HTTP on a Unix socket, processes as containers.
+
+It takes what a shim and the agent ask an engine for. A call that is held is answered once it is let go,
+as by an engine whose disk is slow: what was asked for happens then, whoever asked may be gone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import socketserver
+import subprocess
+import threading
+from http.server import BaseHTTPRequestHandler
+from pathlib import Path
+from typing import Any, Self
+from urllib.parse import parse_qs, urlsplit
+
+IMAGE = "sha256:" + "a" * 64
+EVERYWHERE = ":/"
+"""An id that the control groups of every process bear: a shim takes any process for a container's."""
+
+
+class FakeEngine:
+    """`with FakeEngine(path) as engine`; `hold` a call by its name, `let_go` of it later."""
+
+    def __init__(self, path: Path) -> None:
+        self.socket = path
+        self.asked: list[str] = []
+        self.containers: dict[str, subprocess.Popen[bytes] | None] = {}
+        self.configs: dict[str, dict[str, Any]] = {}
+        self.started = 0
+        self._free = {name: threading.Event() for name in ("create", "start", "inspect", "remove")}
+        for event in self._free.values():
+            event.set()
+        self._lock = threading.Lock()
+        self._server = _Server(str(path), self)
+
+    def __enter__(self) -> Self:
+        threading.Thread(target=self._server.serve_forever, args=(0.02,), daemon=True).start()
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        for event in self._free.values():
+            event.set()
+        self._server.shutdown()
+        self._server.server_close()
+        for process in self.containers.values():
+            _end(process)
+
+    def hold(self, name: str) -> None:
+        self._free[name].clear()
+
+    def let_go(self, name: str) -> None:
+        self._free[name].set()
+
+    def answer(self, method: str, url: str, body: dict[str, Any]) -> tuple[int, object]:
+        parts = urlsplit(url)
+        words = parts.path.strip("/").split("/")
+        words = words[1:] if words[0].startswith("v1") else words
+        match [method, *words]:
+            case ["POST", "containers", "create"]:
+                name = parse_qs(parts.query)["name"][0]
+                return self._in_turn("create", lambda: self._create(name, body))
+            case ["POST", "containers", name, "start"]:
+                return self._in_turn("start", lambda: self._start(name))
+            case ["GET", "containers", "json"]:
+                return 200, [
+                    {
+                        "Id": EVERYWHERE,
+                        "Names": [f"/{name}"],
+                        "Labels": self.configs[name]["Labels"],
+                    }
+                    for name in self.containers
+                ]
+            case ["GET", "containers", name, "json"]:
+                return self._in_turn("inspect", lambda: self._inspect(name))
+            case ["DELETE", "containers", name]:
+                return self._in_turn("remove", lambda: self._remove(name))
+            case ["GET", "images", _, "json"]:
+                return 200, {"Id": IMAGE, "Config": {"Env": ["PATH=/usr/bin:/bin"]}}
+            case ["GET", "version"]:
+                return 200, {"ApiVersion": "1.41", "Version": "20.10"}
+        return 404, {"message": f"no such page: {method} {url}"}
+
+    def _in_turn(self, name: str, do: Any) -> tuple[int, object]:
+        self.asked.append(name)
+        self._free[name].wait()
+        with self._lock:
+            return do()
+
+    def _create(self, name: str, config: dict[str, Any]) -> tuple[int, object]:
+        if name in self.containers:
+            return 409, {"message": "the name is in use"}
+        self.containers[name], self.configs[name] = None, config
+        return 201, {"Id": EVERYWHERE}
+
+    def _start(self, name: str) -> tuple[int, object]:
+        if name not in self.containers:
+            return 404, {"message": "no such container"}
+        config = self.configs[name]
+        folders = {one["Target"]: one["Source"] for one in config["HostConfig"]["Mounts"]}
+        entry = [_here(word, folders) for word in config["Entrypoint"]]
+        environment = dict(line.split("=", 1) for line in config["Env"])
+        self.containers[name] = subprocess.Popen(
+            [*entry, *config["Cmd"]], env=environment, cwd=folders["/app"], start_new_session=True
+        )
+        self.started += 1
+        return 204, {}
+
+    def _inspect(self, name: str) -> tuple[int, object]:
+        if name not in self.containers:
+            return 404, {"message": "no such container"}
+        process = self.containers[name]
+        code = None if process is None else process.poll()
+        state = {
+            "Running": process is not None and code is None,
+            "Pid": process.pid if process is not None and code is None else 0,
+            "ExitCode": 0 if code is None else code if code >= 0 else 128 - code,
+        }
+        return 200, {"Id": EVERYWHERE, "State": state}
+
+    def _remove(self, name: str) -> tuple[int, object]:
+        if name not in self.containers:
+            return 404, {"message": "no such container"}
+        _end(self.containers.pop(name))
+        return 204, {}
+
+
+def _end(process: subprocess.Popen[bytes] | None) -> None:
+    if process is not None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def _here(word: str, folders: dict[str, str]) -> str:
+    """A path in the container, as one of this machine."""
+    return re.sub("/\\.nsml/output|/nsml", lambda found: folders[found[0]], word)
+
+
+class _Server(socketserver.ThreadingUnixStreamServer):
+    daemon_threads = True
+
+    def __init__(self, path: str, engine: FakeEngine) -> None:
+        self.engine = engine
+        super().__init__(path, _Call)
+
+
+class _Call(BaseHTTPRequestHandler):
+    def do_GET(self) -> None:
+        length = int(self.headers.get("Content-Length") or 0)
+        body = json.loads(self.rfile.read(length) or b"{}")
+        status, answer = self.server.engine.answer(self.command, self.path, body)
+        content = b"" if status == 204 else json.dumps(answer).encode()
+        with contextlib.suppress(BrokenPipeError):  # nobody waits for it any more
+            self.send_response(status)
+            self.send_header("Content-Type", "application/json")
+            self.send_header("Content-Length", str(len(content)))
+            self.end_headers()
+            self.wfile.write(content)
+
+    do_POST = do_DELETE = do_GET  # noqa: N815 - the names that it is called by
+
+    def address_string(self) -> str:
+        return "shim"
+
+    def log_message(self, *_words: object) -> None:
+        pass

@@ -1,0 +1,189 @@
+"""An engine that takes its time: limits are kept, orders obeyed, and nothing begins late."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import AsyncIterator, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from nodeagent.engine.client import Engine
+from nodeagent.folders import ReplicaFolders
+from nodeagent.runtimes.container import ContainerPlace
+from nodeagent.runtimes.docker import DockerDriver, EnginePlace
+from nodeagent.runtimes.interface import ExitRecord, ExitWhy, Isolation, ReplicaSpec, ReplicaState
+from nodeagent.runtimes.launch import this_machine
+from nodeagent.runtimes.launcher import Launcher
+from nodeagent.runtimes.records import read_claim
+from nsml.clock import SystemClock, in_own_thread, in_thread
+from tests.contract.test_runtime_contract import (
+    is_child,
+    place_for_all,
+    processes,
+    soon,
+    until,
+)
+from tests.fake_engine import FakeEngine
+from tests.unit.nodeagent.test_container import REPLICA
+
+
+@dataclass
+class Slow:
+    """A driver, its engine, and one replica that says when its program runs."""
+
+    driver: DockerDriver
+    engine: FakeEngine
+    folders: ReplicaFolders
+
+    async def start(self, **more: object) -> None:
+        argv = ("sh", "-c", "echo ran; exec sleep 1000")
+        spec = ReplicaSpec(replica_id=REPLICA, argv=argv, isolation=Isolation.CONTAINER, **more)  # type: ignore[arg-type]
+        await self.driver.start(spec)
+
+    async def end(self) -> ExitRecord:
+        return await soon(self.driver.wait(REPLICA))
+
+    @property
+    def shim(self) -> int:
+        claim = read_claim(self.folders.of(REPLICA))
+        assert claim is not None
+        return claim.pid
+
+    @property
+    def output(self) -> bytes:
+        return self.folders.of(REPLICA).output.read_bytes()
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    with place_for_all() as place:
+        yield place
+
+
+@pytest.fixture
+async def slow(folder: Path) -> AsyncIterator[Slow]:
+    folders = ReplicaFolders(folder / "replicas")
+    with FakeEngine(folder / "engine.sock") as engine:
+        client = Engine(engine.socket)
+        container = ContainerPlace(
+            node="test", mark="m", user=f"{os.getuid()}:{os.getgid()}", open_files=(1024, 4096),
+            network="none",
+        )  # fmt: skip
+        driver = DockerDriver(
+            folders,
+            machine=this_machine(with_pid=True),
+            place=EnginePlace(
+                engine=client, api="1.41", container=container, default_image="i", root=folder
+            ),
+            launcher=Launcher(in_thread), clock=SystemClock(), run=in_thread, run_long=in_own_thread,
+        )  # fmt: skip
+        async with driver:
+            yield Slow(driver, engine, folders)
+            await until(lambda: engine.containers == {})
+        client.close()
+
+
+CALLS = ["create", "start", "inspect"]
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_program_begins_once_its_engine_has_come_to_it(slow: Slow, call: str) -> None:
+    slow.engine.hold(call)
+    await slow.start()
+    await until(lambda: call in slow.engine.asked)
+    slow.engine.let_go(call)
+    await until(lambda: slow.output == b"ran\n")
+    await slow.driver.stop(REPLICA, grace_s=30, reason="seen")
+    record = await slow.end()
+    assert (record.why, record.signal) == (ExitWhy.STOPPED, signal.SIGTERM)
+
+
+@pytest.mark.parametrize("grace_s", [0.0, 1000.0])
+@pytest.mark.parametrize("call", CALLS)
+async def test_an_order_to_stop_is_obeyed_while_an_engine_lets_wait(
+    slow: Slow, call: str, grace_s: float
+) -> None:
+    slow.engine.hold(call)
+    await slow.start()
+    await until(lambda: call in slow.engine.asked)
+    await slow.driver.stop(REPLICA, grace_s=grace_s, reason="changed my mind")
+    record = await slow.end()
+    assert (record.why, record.message) == (ExitWhy.STOPPED, "changed my mind")
+    assert (record.exit_code, record.signal) == (None, None)
+    await nothing_comes_of(slow, call)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_limits_are_kept_while_an_engine_lets_wait(slow: Slow, call: str) -> None:
+    slow.engine.hold(call)
+    await slow.start(time_limit_s=0.5)
+    assert (await slow.end()).why is ExitWhy.TIME_LIMIT
+    await nothing_comes_of(slow, call)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_silence_ends_what_an_engine_lets_wait(slow: Slow, call: str) -> None:
+    slow.engine.hold(call)
+    await slow.start(lost_after_s=0.5, grace_s=0.1)
+    assert (await slow.end()).why is ExitWhy.LOST_AFTER
+    await nothing_comes_of(slow, call)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_nothing_comes_of_a_shim_that_is_killed_while_it_waits(slow: Slow, call: str) -> None:
+    slow.engine.hold(call)
+    await slow.start()
+    await until(lambda: call in slow.engine.asked)
+    os.kill(slow.shim, signal.SIGKILL)
+    assert (await slow.end()).why is ExitWhy.SHIM_LOST
+    await nothing_comes_of(slow, call)
+
+
+@pytest.mark.parametrize("call", CALLS)
+async def test_a_start_whose_keeper_is_killed_has_failed(slow: Slow, call: str) -> None:
+    slow.engine.hold(call)
+    await slow.start()
+    await until(lambda: call in slow.engine.asked)
+    (keeper,) = [pid for pid in processes() if is_child(pid, slow.shim)]
+    os.kill(keeper, signal.SIGKILL)
+    record = await slow.end()
+    assert (record.why, record.exit_code) == (ExitWhy.START_FAILED, None)
+    assert "was killed" in record.message
+    await nothing_comes_of(slow, call)
+
+
+async def test_a_container_that_comes_when_its_folder_is_gone_is_removed(slow: Slow) -> None:
+    slow.engine.hold("create")
+    await slow.start()
+    await until(lambda: "create" in slow.engine.asked)
+    await slow.driver.kill(REPLICA, reason="enough")
+    await slow.end()
+    await soon(slow.driver.remove(REPLICA))
+    slow.engine.let_go("create")
+    await until(lambda: slow.engine.configs != {} and slow.engine.containers == {})
+    assert slow.engine.started == 0
+
+
+async def test_what_waits_for_an_engine_is_found_and_stopped_by_the_next_agent(
+    slow: Slow,
+) -> None:
+    slow.engine.hold("create")
+    await slow.start()
+    await until(lambda: "create" in slow.engine.asked)
+    await slow.driver.__aexit__(None, None, None)
+    await slow.driver.__aenter__()
+    (fact,) = await slow.driver.list()
+    assert fact.state is ReplicaState.RUNNING
+    await slow.driver.stop(REPLICA, grace_s=1000, reason="not wanted")
+    assert (await slow.end()).why is ExitWhy.STOPPED
+    await nothing_comes_of(slow, "create")
+
+
+async def nothing_comes_of(slow: Slow, call: str) -> None:
+    """The container that is made after the end is removed, and no program ran in it."""
+    slow.engine.let_go(call)
+    await until(lambda: slow.engine.configs != {} and slow.engine.containers == {})
+    assert slow.output == b""
