@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import errno
+import ipaddress
 import socket
 from contextlib import closing, suppress
+
+import psutil
 
 from nsml.client.contexts import is_local, split_server
 
@@ -23,6 +26,25 @@ def reachable_host(server: str, host_name: str) -> str:
         if address:
             return address
     return next(filter(None, (_own_address(*place) for place in _ELSEWHERE)), host_name)
+
+
+def interface_of(host: str) -> str:
+    """The interface at which this machine has the address or name `host`, such as "eth0".
+
+    Empty where none has it (others come through a translation of addresses), and for the loopback,
+    where others do not come at all.
+    """
+    try:
+        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+    except OSError:
+        return ""
+    wanted = {str(address[0]) for *_, address in found}
+    if any(ipaddress.ip_address(one).is_loopback for one in wanted):
+        return ""
+    for name, addresses in psutil.net_if_addrs().items():
+        if any(one.address in wanted for one in addresses):
+            return name
+    return ""
 
 
 def is_port_free(port: int) -> bool:

@@ -65,6 +65,15 @@ def is_mode(text: str) -> bool:
     return text in {HOST, NONE} or _NETWORK.fullmatch(text) is not None
 
 
+def interface_variables(mode: str, interface: str) -> dict[str, str]:
+    """What tells torch's gloo at which interface of the node the others of a gang reach it.
+
+    Left to itself it takes the address that the node's own name has there, which is often one of the
+    loopback, and replicas on several nodes never meet. A network of an engine has names of its own.
+    """
+    return {"GLOO_SOCKET_IFNAME": interface} if mode == HOST and interface else {}
+
+
 def gang_variables(replica: ReplicaId, hosts: Sequence[str], world: int) -> dict[str, str]:
     """The variables of torch's `env://` and of NSML's constants for one replica.
 

@@ -20,14 +20,14 @@ import grpc.aio
 import structlog
 
 from nodeagent.accounts import Accounts, AccountsError, IdRange, range_on_this_machine
-from nodeagent.addresses import reachable_host
+from nodeagent.addresses import interface_of, reachable_host
 from nodeagent.assignments import used_things
 from nodeagent.config import Settings, SettingsError
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders
-from nodeagent.gangs import HOST, NONE, GangNetwork
+from nodeagent.gangs import HOST, NONE, GangNetwork, interface_variables
 from nodeagent.hooks import Hook, ImageHook, PythonHook
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter
@@ -410,12 +410,13 @@ def _kept(isolation: Isolation, limits: LimitFacts) -> resources.KeptLimits:
 def _machine(
     settings: Settings, facts: HostFacts, isolation: IsolationFacts, limits: LimitFacts
 ) -> Machine:
+    host = settings.host or reachable_host(settings.server, facts.host)
     return Machine(
         boot_id=facts.boot_id,
-        host=settings.host or reachable_host(settings.server, facts.host),
+        host=host,
         isolation=isolation.level,
         only_owner=_only_owner(isolation),
-        gangs=_gangs(settings, isolation.level),
+        gangs=_gangs(settings, isolation.level, interface_of(host)),
         isolation_note=isolation.reason,
         capacity=resources.Resources(
             cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),
@@ -425,7 +426,7 @@ def _machine(
     )
 
 
-def _gangs(settings: Settings, isolation: Isolation) -> GangNetwork:
+def _gangs(settings: Settings, isolation: Isolation, interface: str) -> GangNetwork:
     mode = HOST
     if isolation is Isolation.CONTAINER:
         mode = settings.gang_network or NONE
@@ -433,7 +434,10 @@ def _gangs(settings: Settings, isolation: Isolation) -> GangNetwork:
         mode=mode,
         devices=settings.gang_devices,
         unlimited_memlock=settings.gang_memlock,
-        environment=dict(one.split("=", 1) for one in settings.gang_environment),
+        environment={
+            **interface_variables(mode, interface),
+            **dict(one.split("=", 1) for one in settings.gang_environment),
+        },
     )
 
 

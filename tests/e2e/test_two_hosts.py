@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,13 +20,29 @@ from tests.engines import required_image
 DISTRIBUTED = ROOT / "examples/distributed"
 
 
-@pytest.fixture(scope="module")
-def wheels(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """numpy for agents that reach no package index."""
-    folder = tmp_path_factory.mktemp("wheels")
-    command = [sys.executable, "-m", "pip", "download", "-q", "--no-deps", "-d", str(folder)]
-    subprocess.run([*command, "-r", str(DISTRIBUTED / "requirements.txt")], check=True)
+@pytest.fixture
+def code(reducer: str, tmp_path: Path) -> Path:
+    """The example; for gloo it requires torch, of which there must be a small wheel at hand."""
+    folder = shutil.copytree(DISTRIBUTED, tmp_path / "code")
+    if reducer == "gloo":
+        command = [sys.executable, "-m", "pip", "index", "versions", "--no-index", "torch"]
+        listed = subprocess.run(command, capture_output=True, text=True, check=False).stdout
+        found = re.match(r"torch \((\S+\+cpu)\)", listed)
+        if not found:
+            pytest.skip("no wheel of torch for CPUs in the folders that pip is configured with")
+        with (folder / "requirements.txt").open("a") as requirements:
+            requirements.write(f"torch=={found[1]}\n")
     return folder
+
+
+@pytest.fixture
+def wheels(code: Path, tmp_path: Path) -> Iterator[Path]:
+    """What the code requires, for agents that reach no package index."""
+    folder = tmp_path / "wheels"
+    command = [sys.executable, "-m", "pip", "download", "-q", "-d", str(folder)]
+    subprocess.run([*command, "-r", str(code / "requirements.txt")], check=True)
+    yield folder
+    shutil.rmtree(folder)
 
 
 @pytest.fixture
@@ -47,11 +64,11 @@ def join(platform: Platform, host: Host, server: str, **environment: str) -> Non
     )
 
 
-def trained(platform: Platform, *options: str) -> dict:
-    """The example's session, once it has ended."""
+def trained(platform: Platform, code: Path, reducer: str) -> None:
+    """Sees the example train on both nodes, the replicas with one another."""
     platform.nsml("dataset", "push", "digits", str(ROOT / "examples/digits/data"))
-    command = ("run", "-o", "name", "-d", "digits", "-g", "1", "--nodes", "2", *options)
-    name = platform.nsml(*command, "-a", "--epochs 3", cwd=DISTRIBUTED).stdout.strip()
+    command = ("run", "-o", "name", "-d", "digits", "-g", "1", "--nodes", "2")
+    name = platform.nsml(*command, "-a", "--epochs 3", cwd=code).stdout.strip()
 
     def ended() -> dict | None:
         item = platform.json("ps", "-a")["items"][0]
@@ -61,10 +78,11 @@ def trained(platform: Platform, *options: str) -> dict:
     logs = [platform.nsml("logs", name, "--rank", rank, check=False).stdout for rank in "01"]
     assert item["state"] == "SUCCEEDED", (item.get("end"), logs)
     assert len({replica["node"] for replica in item["replicas"]}) == 2
+    for rank, text in enumerate(logs):
+        assert f"rank {rank} of 2, {reducer}\n" in text
     digests = [re.findall(r"all 2 replicas hold the same weights, (\w+)", text) for text in logs]
     assert digests[0] == digests[1]
     assert len(digests[0]) == 1
-    return item
 
 
 def server_of(platform: Platform) -> str:
@@ -74,7 +92,8 @@ def server_of(platform: Platform) -> str:
     return found[1]
 
 
-def test_processes_of_two_hosts_meet(hosts, wheels):
+@pytest.mark.parametrize("reducer", ["ring", "gloo"])
+def test_processes_of_two_hosts_meet(hosts, code, reducer, wheels):
     one, other = hosts
     # the first agent reaches its control plane on the loopback: where others reach it must be said
     offline = {
@@ -91,7 +110,7 @@ def test_processes_of_two_hosts_meet(hosts, wheels):
             join(platform, other, server_of(platform), NSML_AGENT_HOST="")
             told = {node["host"] for node in platform.json("node", "ls")["items"]}
             assert told == {one.address, other.address}
-            trained(platform)
+            trained(platform, code, reducer)
         finally:
             second = str(platform.folder / "second")
             platform.nsml("down", "-y", "--data", second, check=False, timeout_s=120)
@@ -124,7 +143,7 @@ def test_containers_of_two_hosts_meet_where_that_is_allowed(hosts):
             try:
                 alone = {"NSML_AGENT_HOST": "", "NSML_AGENT_ENGINE_SOCKET": str(there)}
                 join(platform, other, server_of(platform), **alone)
-                trained(platform)
+                trained(platform, DISTRIBUTED, "ring")
                 check_only_gangs_are_on_the_network(platform)
             finally:
                 second = str(platform.folder / "second")

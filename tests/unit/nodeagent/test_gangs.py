@@ -6,12 +6,20 @@ import asyncio
 import socket
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from nodeagent.addresses import is_port_free, reachable_host
+from nodeagent.addresses import interface_of, is_port_free, reachable_host
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gangs import gang_variables, meeting_port, own_port
+from nodeagent.gangs import (
+    HOST,
+    NONE,
+    gang_variables,
+    interface_variables,
+    meeting_port,
+    own_port,
+)
 from nodeagent.hooks import Draft, PortHook, PreparationFailed
 from nodeagent.preparation import PreparationLog
 from nsml.clock import inline
@@ -131,3 +139,28 @@ def test_a_loopback_address_is_never_told_to_others() -> None:
         "no.such.host.invalid:1",
     ):
         assert not reachable_host(server, "me").startswith("127.")
+
+
+def test_the_interface_is_the_one_that_has_the_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    def at(family: int, address: str) -> SimpleNamespace:
+        return SimpleNamespace(family=family, address=address)
+
+    addresses = {
+        "lo": [at(socket.AF_INET, "127.0.0.1")],
+        "eth0": [at(socket.AF_INET, "10.0.0.5"), at(socket.AF_INET6, "fd00::5")],
+        "ib0": [at(socket.AF_PACKET, "00:00:00:00:00:00"), at(socket.AF_INET, "10.1.0.5")],
+    }
+    monkeypatch.setattr("psutil.net_if_addrs", lambda: addresses)
+    assert [interface_of(host) for host in ("10.0.0.5", "fd00::5", "10.1.0.5")] == [
+        "eth0",
+        "eth0",
+        "ib0",
+    ]
+    for host in ("127.0.0.1", "localhost", "::1", "10.0.0.6", "no.such.host.invalid"):
+        assert interface_of(host) == ""
+
+
+def test_gloo_is_told_the_interface_of_the_machine_and_not_of_an_engines_network() -> None:
+    assert interface_variables(HOST, "eth1") == {"GLOO_SOCKET_IFNAME": "eth1"}
+    for mode, interface in ((HOST, ""), (NONE, "eth1"), ("overlay:train", "eth1")):
+        assert interface_variables(mode, interface) == {}
