@@ -19,18 +19,28 @@ from tests.e2e.programs import wait_for
 
 EXAMPLE = ROOT / "examples/distributed"
 EPOCHS = 6
+ON_THE_NETWORK = ("--isolation", "namespace")  # as containers are only where that is allowed
 
 
 @pytest.fixture(scope="module")
 def platform() -> Iterator[Platform]:
-    with Platform(simulate_gpus=1, options=["--listen", "127.0.0.1:0"]) as running:
+    with Platform(simulate_gpus=1, options=[*ON_THE_NETWORK, "--listen", "127.0.0.1:0"]) as running:
         running.nsml("dataset", "push", "digits", str(ROOT / "examples/digits/data"))
         made = running.nsml("admin", "join-token")
         told = re.search(r"nsml join (\S+) --token TOKEN", made.stderr)
         assert told, made.stderr
         second = running.folder / "second"
         place = ("--data", str(second))
-        joining = ("--token", "-", "--name", "second", "--simulate-gpus", "1", *place)
+        joining = (
+            "--token",
+            "-",
+            "--name",
+            "second",
+            "--simulate-gpus",
+            "1",
+            *ON_THE_NETWORK,
+            *place,
+        )
         running.nsml("join", told[1], *joining, stdin=made.stdout, timeout_s=120)
         yield running
         running.nsml("down", "-y", *place, timeout_s=120)

@@ -15,9 +15,12 @@ nsml.report(step=0, rank=int(os.environ["RANK"]), world=int(os.environ["WORLD_SI
 """
 
 
+ON_THE_NETWORK = ("--isolation", "namespace")  # as containers are only where that is allowed
+
+
 @pytest.fixture(scope="module")
 def platform():
-    with Platform(simulate_gpus=1, options=["--listen", "127.0.0.1:0"]) as running:
+    with Platform(simulate_gpus=1, options=[*ON_THE_NETWORK, "--listen", "127.0.0.1:0"]) as running:
         yield running
 
 
@@ -30,7 +33,7 @@ def second(platform):
     folder = platform.folder / "second"
     platform.nsml(
         *("join", told[1], "--token", "-", "--name", "second", "--simulate-gpus", "1"),
-        *("--data", str(folder)),
+        *("--data", str(folder), *ON_THE_NETWORK),
         stdin=made.stdout,
         timeout_s=120,
     )
