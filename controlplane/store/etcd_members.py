@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.message import Message
 
-from nsml.clock import Clock
+    from nsml.clock import Clock
 
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
