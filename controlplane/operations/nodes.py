@@ -90,13 +90,13 @@ class NodeKeeper:
         Raises:
             StateConflict: its agent is heard, and it is not forced.
         """
-        if not force and name not in self._contacts.unheard and name in self._state.nodes:
-            raise self._not_silent(name)
         word = partial(
             Fence, asked_by=asked_by, reason=_reason(reason), asked_at=self._clock.time()
         )
-        node = await self._committer.decide(partial(_fence, name=check_node(name), word=word))
-        had = [one for one in map(self._state.session, self._sessions_of(name)) if one]
+        node = await self._committer.decide(
+            partial(self._fenced, check_node(name), word, force=force)
+        )
+        had = self.sessions_of(name)
         self._end_stream(name, f"node {name} was fenced")
         await self.end_fenced(node)
         return node, had
@@ -139,7 +139,12 @@ class NodeKeeper:
         if node.fence is None:
             return
         now = self._clock.time()
-        proof = fence_proof(node, node.fence, now, self._contacts.last_registered_at(node.name))
+        proof = silence.Proof(
+            cause=Cause.NODE_LOST,
+            message=fenced_words(node.name, node.fence),
+            now=now,
+            last_word_at=self._contacts.last_registered_at(node.name) or now,
+        )
         await self._committer.decide_all(
             [
                 partial(
@@ -189,6 +194,17 @@ class NodeKeeper:
         if link is not None:
             link.close(Unavailable(why))
 
+    def _fenced(self, name: str, word: Callable[..., Fence], draft: Draft, *, force: bool) -> Node:
+        node = _known(draft, name)
+        if not force and name not in self._contacts.unheard:
+            raise self._not_silent(name)
+        # Fenced before, it holds none any more, and may still run them.
+        held = replicas_of(draft.allocation(name).replicas)
+        given_up = held | silence.given_up(node, node.boot_id)
+        node = replace(node, fence=word(boot_id=node.boot_id, replicas=given_up))
+        draft.put_node(node)
+        return node
+
     def _removed(self, name: str, draft: Draft) -> None:
         _known(draft, name)
         if self._contacts.link(name) is not None:
@@ -206,26 +222,6 @@ class NodeKeeper:
                 attempt=f"nsml node fence {name}   if it never comes back",
             )
         draft.remove_node(name)
-
-
-def fence_proof(node: Node, fence: Fence, now: float, last_word_at: float) -> silence.Proof:
-    """That what a node ran is gone."""
-    return silence.Proof(
-        cause=Cause.NODE_LOST,
-        message=fenced_words(node.name, fence),
-        now=now,
-        last_word_at=last_word_at or now,
-    )
-
-
-def _fence(draft: Draft, name: str, word: Callable[..., Fence]) -> Node:
-    node = _known(draft, name)
-    # Fenced before, it holds none any more, and may still run them.
-    held = replicas_of(draft.allocation(name).replicas)
-    given_up = held | silence.given_up(node, node.boot_id)
-    node = replace(node, fence=word(boot_id=node.boot_id, replicas=given_up))
-    draft.put_node(node)
-    return node
 
 
 def _known(draft: Draft, name: str) -> Node:

@@ -182,12 +182,13 @@ async def platform(**other: Any) -> AsyncIterator[Rig]:
     """A control plane that leads."""
     character = other.pop("character", {})
     async with surroundings(**other) as on, serving(on, **character) as rig:
-        await until(lambda: _leads(rig.plane), "it leads")
+        await until(lambda: one_leads(rig), "it leads")
         yield rig
 
 
-async def _leads(plane: ControlPlane) -> bool:
-    return plane.committer.is_leading
+async def one_leads(*rigs: Rig) -> bool:
+    """Whether any of them decides."""
+    return any(rig.plane.committer.is_leading for rig in rigs)
 
 
 class Agent:

@@ -10,7 +10,17 @@ import pytest
 from controlplane.domain.identity import Role
 from nsml.v1 import agents_pb2, nodes_pb2, sessions_pb2
 from nsml.v1 import nodes_pb2 as pb
-from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, report_of, until
+from tests.unit.controlplane.rig import (
+    Agent,
+    Rig,
+    Stubs,
+    one_leads,
+    platform,
+    report_of,
+    serving,
+    surroundings,
+    until,
+)
 from tests.unit.controlplane.services.test_sessions import refused
 
 FAST = {"heartbeat_s": 0.05, "silent_after_s": 0.3, "lease_s": 1.0}
@@ -213,6 +223,31 @@ async def test_only_what_is_silent_is_fenced(rig: Rig, alive: Any) -> None:
     assert (code, reason) == ("FAILED_PRECONDITION", "STATE_CONFLICT")
     assert "nsml node drain a" in details["try"]
     assert (await shown(root)).state == pb.NODE_STATE_READY
+
+
+async def test_a_control_plane_that_does_not_lead_says_so(alive: Any) -> None:
+    """It knows of no agent, so nothing that it says of one would be true."""
+    async with surroundings() as on, serving(on, **FAST) as one, serving(on, **FAST) as other:
+        await until(lambda: one_leads(one, other), "one leads")
+        leader, follower = (one, other) if one.plane.committer.is_leading else (other, one)
+        root = await root_of(leader)
+        alive(await (await leader.agent()).connect())
+        token = await leader.plane.accounts.create_token("root1", 3600)
+        there = Stubs(await follower.channel(), token.secret.text)
+        await until(lambda: _known_to(there), "it has heard of the node")
+        for call in (
+            there.nodes.DrainNode(pb.DrainNodeRequest(name="a")),
+            there.nodes.ResumeNode(pb.ResumeNodeRequest(name="a")),
+            there.nodes.FenceNode(pb.FenceNodeRequest(name="a")),
+            there.nodes.FenceNode(pb.FenceNodeRequest(name="a", force=True)),
+            there.nodes.RemoveNode(pb.RemoveNodeRequest(name="a")),
+        ):
+            assert (await refused(call))[:2] == ("UNAVAILABLE", "NOT_LEADER")
+        assert (await shown(root)).state == pb.NODE_STATE_READY
+
+
+async def _known_to(user: Stubs) -> bool:
+    return bool((await user.nodes.ListNodes(pb.ListNodesRequest())).nodes)
 
 
 async def fenced(rig: Rig, kim: Stubs, root: Stubs, alive: Any, **spec: Any) -> Any:

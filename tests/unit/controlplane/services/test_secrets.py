@@ -18,7 +18,15 @@ from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1 import secrets_pb2 as pb
 from tests.unit.controlplane.builders import session
-from tests.unit.controlplane.rig import Rig, Stubs, platform, serving, surroundings, until
+from tests.unit.controlplane.rig import (
+    Rig,
+    Stubs,
+    one_leads,
+    platform,
+    serving,
+    surroundings,
+    until,
+)
 from tests.unit.controlplane.services.test_sessions import refused
 
 MARK = "s3cret-7f1c"
@@ -406,7 +414,7 @@ async def test_orders_wait_for_a_store_that_does_not_answer(rig: Rig, monkeypatc
 async def test_two_control_planes_with_one_key() -> None:
     async with surroundings() as on, serving(on) as one, serving(on) as other:
         kim = await one.user("kim")
-        await until(lambda: _leads_one(one, other), "one leads")
+        await until(lambda: one_leads(one, other), "one leads")
         token = await other.plane.accounts.create_token("kim", 3600)
         there = Stubs(await other.channel(), token.secret.text)
         await put(kim)
@@ -416,10 +424,6 @@ async def test_two_control_planes_with_one_key() -> None:
         await there.submit(secrets=USE)
         [assignment] = await agent.assignments(1)
         assert assignment.secrets[0].value == MARK
-
-
-async def _leads_one(*rigs: Rig) -> bool:
-    return any(rig.plane.committer.is_leading for rig in rigs)
 
 
 @given(st.text(min_size=1))
