@@ -60,13 +60,19 @@ class Measurement:
                 with os.scandir(folder) as entries:
                     for entry in entries:
                         yield
-                        if not entry.is_dir(follow_symlinks=False):
-                            self._count(entry.stat(follow_symlinks=False))
-                        elif len(pending) < MOST_PENDING:
-                            pending.append((node, entry.name))
-                        else:
-                            self.has_too_many = True
+                        # each by itself: a file that has gone must not hide those behind it
+                        with contextlib.suppress(OSError):
+                            self._meet(entry, node, pending)
             yield
+
+    def _meet(self, entry: os.DirEntry[str], folder: Node, pending: list[Node]) -> None:
+        """Count one entry of a folder, or go there later. Raises OSError when it has gone."""
+        if not entry.is_dir(follow_symlinks=False):
+            self._count(entry.stat(follow_symlinks=False))
+        elif len(pending) < MOST_PENDING:
+            pending.append((folder, entry.name))
+        else:
+            self.has_too_many = True
 
     def _count(self, found: os.stat_result) -> None:
         links = 1 if stat.S_ISDIR(found.st_mode) else max(found.st_nlink, 1)

@@ -74,3 +74,16 @@ def test_an_open_file_without_a_name_counts(tmp_path: Path) -> None:
         before = unlinked_bytes([os.getpid()])
         path.unlink()
         assert within(unlinked_bytes([os.getpid()]) - before, MIB)
+
+
+def test_a_file_that_goes_meanwhile_hides_none_behind_it(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    for number in range(20):
+        (tmp_path / "app" / str(number)).write_bytes(os.urandom(MIB // 4))
+    walk = Measurement(str(tmp_path), ("app",), ())
+    walk.advance(0.0)  # its names are read by now
+    for number in range(0, 20, 2):
+        (tmp_path / "app" / str(number)).unlink()
+    while not walk.done:
+        walk.advance(1.0)
+    assert 10 * MIB // 4 <= walk.occupied_bytes < 12 * MIB // 4
