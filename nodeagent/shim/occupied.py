@@ -98,18 +98,26 @@ def _opened(place: str, node: Node) -> Iterator[int]:
         os.close(here)
 
 
-def unlinked_bytes(pids: Iterable[int]) -> int:
-    """What these processes hold open on disks without a name: it is freed when they end."""
-    seen: set[tuple[int, int]] = set()
+def unlinked_bytes(pids: Iterable[int], like: str) -> int:
+    """What these processes hold open without a name on the disk of the file `like`.
+
+    It is freed when they end. Files in memory, which most shared memory is, are on no disk.
+    """
+    seen: set[int] = set()
     total = 0
+    try:
+        # of a file: where layers lie over each other a folder's number is not that of its files
+        disk = os.stat(like, follow_symlinks=False).st_dev
+    except OSError:
+        return 0
     for pid in pids:
         folder = f"/proc/{pid}/fd"
         with contextlib.suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 with contextlib.suppress(OSError):
                     found = os.stat(entry.path)
-                    key = (found.st_dev, found.st_ino)
-                    if stat.S_ISREG(found.st_mode) and not found.st_nlink and key not in seen:
-                        seen.add(key)
+                    is_nameless = stat.S_ISREG(found.st_mode) and not found.st_nlink
+                    if is_nameless and found.st_dev == disk and found.st_ino not in seen:
+                        seen.add(found.st_ino)
                         total += found.st_blocks * _BLOCK
     return total

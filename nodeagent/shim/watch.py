@@ -48,7 +48,7 @@ _WALK_S = 0.02
 _WALK_SHARE = 0.05
 _FLOOR_SLACK_BYTES = 1 << 20
 """What a replica may still write below the floor: logs and reports of one that does its work."""
-_FOLDERS, _FILES = ("app", "tmp", "run"), ("output",)
+_FOLDERS, _OUTPUT = ("app", "tmp", "run"), "output"
 
 
 class Watch:
@@ -218,8 +218,9 @@ class _Disk:
         if self._walk is None:
             if now < self._walk_at and not is_hurried:
                 return False, False
-            self._walk, self._walked_s = Measurement(self._folder, _FOLDERS, _FILES), 0.0
-            self._unlinked = unlinked_bytes(processes())
+            self._walk, self._walked_s = Measurement(self._folder, _FOLDERS, (_OUTPUT,)), 0.0
+            output = os.path.join(self._folder, _OUTPUT)
+            self._unlinked = unlinked_bytes(processes(), output)
         walk = self._walk
         began = time.monotonic()
         walk.advance(_WALK_S)

@@ -71,9 +71,19 @@ def test_an_open_file_without_a_name_counts(tmp_path: Path) -> None:
     with path.open("wb") as file:
         file.write(os.urandom(MIB))
         file.flush()
-        before = unlinked_bytes([os.getpid()])
+        like = tmp_path / "output"
+        like.touch()
+        before = unlinked_bytes([os.getpid()], str(like))
         path.unlink()
-        assert within(unlinked_bytes([os.getpid()]) - before, MIB)
+        assert within(unlinked_bytes([os.getpid()], str(like)) - before, MIB)
+
+
+def test_shared_memory_is_on_no_disk(tmp_path: Path) -> None:
+    like = tmp_path / "output"
+    like.touch()
+    with os.fdopen(os.memfd_create("batch"), "wb", buffering=0) as file:
+        file.write(os.urandom(MIB))
+        assert within(unlinked_bytes([os.getpid()], str(like)), 0)
 
 
 def test_a_file_that_goes_meanwhile_hides_none_behind_it(tmp_path: Path) -> None:
