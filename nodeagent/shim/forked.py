@@ -106,10 +106,9 @@ class Forked:
         return self._is_gone
 
     def processes(self) -> list[int]:
-        """Those that are there now."""
-        if self._group is not None:
-            return self._group.members()
-        return children_of(os.getpid())
+        """Those that are there now, but for the first process: that is ours, and no limit's."""
+        found = children_of(os.getpid()) if self._group is None else self._group.members()
+        return [pid for pid in found if not (self._has_first_process and pid == self.pid)]
 
     def exceeded(self) -> Excess | None:
         """Whether the kernel killed something of it for memory."""

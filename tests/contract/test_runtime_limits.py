@@ -234,6 +234,16 @@ except BlockingIOError:
     assert not processes_of(spec.replica_id)
 
 
+async def test_as_many_processes_as_it_is_given_are_not_too_many(limited: Bench) -> None:
+    """For longer than a shim goes without looking."""
+    text = "import subprocess; n = ['sleep', '3']; a = subprocess.Popen(n); subprocess.run(n); a.wait()"
+    async with limited.new_driver() as driver:
+        spec = python(limited, text, process_count=3)
+        await driver.start(spec)
+        record = await soon(driver.wait(spec.replica_id))
+    assert (record.why, record.exit_code, record.message) == (ExitWhy.EXITED, 0, "")
+
+
 async def test_one_process_is_enough_for_a_program_that_starts_none(limited: Bench) -> None:
     async with limited.new_driver() as driver:
         spec = python(limited, "print('ran')", process_count=1)
