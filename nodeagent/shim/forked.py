@@ -53,7 +53,7 @@ class Forked:
         self._group = None if wanted is None else Group(wanted["base"], wanted["name"])
         self._is_bounded = self._group is not None and PIDS in self._group.controllers
         self._is_gone = False
-        self._refused_forks = 0
+        self._refused_forks: int | None = None
 
     def start(self) -> None:
         """Fork the program. Raises OSError."""
@@ -92,6 +92,7 @@ class Forked:
         if not self._is_bounded:
             _halt_descendants()
         if self._group is not None:
+            self._note_refused_forks(self._group)
             self._group.kill()
         _signal_all(_descendants(os.getpid()), signal.SIGKILL)
 
@@ -101,7 +102,7 @@ class Forked:
             self._is_gone = self._reap() and not (self._group and self._group.members())
             if self._is_gone and self._group is not None:
                 self._measure(self._group)
-                self._refused_forks = self._group.refused_forks()
+                self._note_refused_forks(self._group)
                 self._group.remove()
         return self._is_gone
 
@@ -123,9 +124,10 @@ class Forked:
 
     def remark(self) -> str:
         """What its user should know of a bad end that it was not stopped for."""
-        if not self._refused_forks:
+        times = self._refused_forks
+        limit = self._spec["group"]["process_count"] if times else None
+        if limit is None:
             return ""
-        limit, times = self._spec["group"]["process_count"], self._refused_forks
         often = "once" if times == 1 else f"{times} times"
         return (
             f"it asked for more processes than its limit of {limit}, {often} in vain;"
@@ -144,6 +146,11 @@ class Forked:
             memory_bytes=wanted["memory_bytes"], cpus=wanted["cpus"], process_count=count
         )
         return self._group.open_doors()
+
+    def _note_refused_forks(self, group: Group) -> None:
+        """Once, before the group is first killed: it is left no room then, and refuses what forks last."""
+        if self._refused_forks is None:
+            self._refused_forks = group.refused_forks()
 
     def _measure(self, group: Group) -> None:
         self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_used())

@@ -1,0 +1,56 @@
+"""A program that is processes of the shim: what it says of its end, where its control group is plain files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from nodeagent.shim import forked
+from nodeagent.shim.cgroups import MEMORY, PIDS
+
+
+class Replica:
+    """A program whose group is a folder of files, and which has no process."""
+
+    def __init__(self, folder: Path, *, process_count: int | None) -> None:
+        self._events = folder / "replica" / "pids.events"
+        self._events.parent.mkdir()
+        base = {"version": 2, "folders": dict.fromkeys((MEMORY, PIDS), str(folder))}
+        limits = {"memory_bytes": None, "cpus": None, "process_count": process_count}
+        group = {"base": base, "name": "replica", **limits}
+        self.program = forked.Forked(str(folder), {"namespace": None, "group": group})
+
+    def refuse(self, times: int) -> None:
+        self._events.write_text(f"max {times}\n")
+
+    def remark(self) -> str:
+        assert self.program.is_gone()
+        return self.program.remark()
+
+
+@pytest.fixture(autouse=True)
+def _without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever runs the tests has children of its own."""
+    monkeypatch.setattr(forked, "_descendants", lambda _: [])
+    monkeypatch.setattr(forked.Forked, "_reap", lambda _: True)
+
+
+def test_a_bad_end_has_a_remark_on_processes_that_were_refused(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, process_count=64)
+    replica.refuse(2)
+    assert replica.remark().endswith(" of 64, 2 times in vain; try --processes 128")
+
+
+def test_what_was_refused_while_it_was_killed_is_not_what_it_asked_for(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, process_count=64)
+    replica.program.kill()
+    replica.refuse(9)
+    replica.program.kill()
+    assert replica.remark() == ""
+
+
+def test_without_a_limit_nothing_is_said_of_processes(tmp_path: Path) -> None:
+    replica = Replica(tmp_path, process_count=None)
+    replica.refuse(9)
+    assert replica.remark() == ""
