@@ -199,7 +199,7 @@ class Forked:
                 self._status = status
 
     def _signal(self, number: signal.Signals) -> None:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):
             if self._has_first_process:
                 os.kill(self.pid, number)  # it passes SIGTERM on
             else:
@@ -282,8 +282,9 @@ def _first_in_line() -> Iterator[None]:
 
 
 def _signal_all(pids: Iterable[int], number: signal.Signals) -> None:
+    """Signal those that are there; what became another user (sudo) is not ours to end, and is waited for."""
     for pid in pids:
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(OSError):
             os.kill(pid, number)
 
 

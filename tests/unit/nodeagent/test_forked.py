@@ -54,3 +54,20 @@ def test_without_a_limit_nothing_is_said_of_processes(tmp_path: Path) -> None:
     replica = Replica(tmp_path, process_count=None)
     replica.refuse(9)
     assert replica.remark() == ""
+
+
+def test_what_may_not_be_killed_is_no_failure_of_the_shim(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As `sudo` in a session of a node without root."""
+
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr(forked, "_descendants", lambda _: [1])
+    monkeypatch.setattr("os.kill", refuse)
+    monkeypatch.setattr("os.killpg", refuse)
+    replica = Replica(tmp_path, process_count=None)
+    replica.program.pid = 1
+    replica.program.terminate()
+    replica.program.kill()
