@@ -33,6 +33,8 @@ class FakeEngine:
         self.containers: dict[str, subprocess.Popen[bytes] | None] = {}
         self.configs: dict[str, dict[str, Any]] = {}
         self.started = 0
+        self.refuses_to_remove = False
+        self.says_running: bool | None = None
         self._free = {name: threading.Event() for name in ("create", "start", "inspect", "remove")}
         for event in self._free.values():
             event.set()
@@ -116,8 +118,9 @@ class FakeEngine:
             return 404, {"message": "no such container"}
         process = self.containers[name]
         code = None if process is None else process.poll()
+        is_running = process is not None and code is None
         state = {
-            "Running": process is not None and code is None,
+            "Running": is_running if self.says_running is None else self.says_running,
             "Pid": process.pid if process is not None and code is None else 0,
             "ExitCode": 0 if code is None else code if code >= 0 else 128 - code,
         }
@@ -126,6 +129,9 @@ class FakeEngine:
     def _remove(self, name: str) -> tuple[int, object]:
         if name not in self.containers:
             return 404, {"message": "no such container"}
+        if self.refuses_to_remove:
+            _end(self.containers[name])
+            return 500, {"message": "its root is busy"}
         _end(self.containers.pop(name))
         return 204, {}
 

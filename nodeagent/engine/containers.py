@@ -52,6 +52,25 @@ def remove_container(engine: Engine, name: str) -> None:
         sdk.api.remove_container(name, force=True, v=True)
 
 
+def end_container(engine: Engine, name: str) -> None:
+    """As `remove_container`, and content with one that has no processes and cannot be deleted."""
+    try:
+        remove_container(engine, name)
+    except EngineRefused:
+        if _has_processes(engine, name):
+            raise
+
+
+def _has_processes(engine: Engine, name: str) -> bool:
+    sdk = engine.sdk
+    try:
+        with translated(engine.socket):
+            state = sdk.api.inspect_container(name)["State"]
+    except NotThere:
+        return False
+    return bool(state["Running"] or state["Pid"] or state.get("Restarting"))
+
+
 def image_facts(engine: Engine, image: str) -> ImageFacts:
     """What is in `image`, by reference or id. Raises NotThere, EngineError."""
     sdk = engine.sdk

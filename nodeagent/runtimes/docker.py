@@ -12,6 +12,7 @@ from nodeagent.engine.client import EngineError
 from nodeagent.engine.containers import (
     ImageFacts,
     containers_of,
+    end_container,
     image_facts,
     remove_container,
 )
@@ -102,7 +103,12 @@ class DockerDriver(ShimDriver):
 
     async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
         await super()._clear(replica_id, folder)
-        await self._remove_container(replica_id)
+        claim = read_claim(folder)
+        if claim is not None and claim.boot_id != self._boot_id:
+            return  # whatever the engine still has of it has not run since the machine restarted
+        name = container_name(replica_id, self._place.container.mark)
+        engine = self._place.engine
+        await self._insist("container.not_ended", replica_id, lambda: _unended(engine, name))
 
     def _is_enclosed(self, folder: ReplicaFolder) -> bool:  # noqa: ARG002 - all of them are
         """A container's processes end with its first."""
@@ -144,6 +150,15 @@ class DockerDriver(ShimDriver):
         if claim is None:
             return False
         return is_alive(claim, self._machine.boot_id) or not folder.exit.exists()
+
+
+def _unended(engine: Engine, name: str) -> list[str]:
+    """End the container; where that is not sure, why."""
+    try:
+        end_container(engine, name)
+    except EngineError as error:
+        return [f"{name}: {error}"]
+    return []
 
 
 def container_content(

@@ -34,7 +34,7 @@ from nodeagent.runtimes.records import read_claim, read_exit, write_exit, write_
 from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
     from nodeagent.runtimes.interface import ReplicaSpec
@@ -203,22 +203,28 @@ class ShimDriver(ABC):
         That may never be: a process that waits in the kernel, for a device or a disk, dies when that
         lets go of it. Even to read its environment may hang, in a thread that nobody else waits for.
         """
-        began, said_after_s, pause_s = self._clock.monotonic(), _SAID_AFTER_S, _SHORTEST_PAUSE_S
         strays = await self._run(lambda: self._strays(replica_id, folder))
-        while left := await self._run_long(strays.kill):
+        await self._insist(
+            "replica.cannot_be_killed", replica_id, lambda: [words_of(pid) for pid in strays.kill()]
+        )
+        if strays.group is not None:
+            await self._run(strays.group.remove)
+
+    async def _insist(
+        self, event: str, replica_id: ReplicaId, work: Callable[[], Sequence[str]]
+    ) -> None:
+        """Repeat `work`, in a thread that nobody else waits for, until it names nothing that is left.
+
+        What is left goes to the log as `event`, ever more rarely.
+        """
+        began, said_after_s, pause_s = self._clock.monotonic(), _SAID_AFTER_S, _SHORTEST_PAUSE_S
+        while left := await self._run_long(work):
             waited_s = self._clock.monotonic() - began
             if waited_s >= said_after_s:
                 said_after_s = 4 * waited_s
-                log.warning(
-                    "replica.cannot_be_killed",
-                    replica=str(replica_id),
-                    processes=[words_of(pid) for pid in left],
-                    waited_s=round(waited_s),
-                )
+                log.warning(event, replica=str(replica_id), left=left, waited_s=round(waited_s))
             await self._clock.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        if strays.group is not None:
-            await self._run(strays.group.remove)
 
     def _strays(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Strays:
         now = ticks_now()  # first: who begins meanwhile is counted below, or is younger

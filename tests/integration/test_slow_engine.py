@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator, Iterator
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
 from nodeagent.engine.client import Engine
 from nodeagent.folders import ReplicaFolders
@@ -180,6 +182,69 @@ async def test_what_waits_for_an_engine_is_found_and_stopped_by_the_next_agent(
     await slow.driver.stop(REPLICA, grace_s=1000, reason="not wanted")
     assert (await slow.end()).why is ExitWhy.STOPPED
     await nothing_comes_of(slow, "create")
+
+
+async def test_a_lost_shim_has_no_end_before_its_container_is_sure_to_be_gone(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nodeagent.runtimes.shims._SETTLED_WITHIN_S", 0.2)
+    monkeypatch.setattr("nodeagent.runtimes.shims._SAID_AFTER_S", 0.0)
+    await slow.start()
+    await until(lambda: slow.output == b"ran\n")
+    way = slow.engine.socket
+    away = way.rename(way.with_name("away"))
+    await lose_shim_and_keeper(slow)
+    (fact,) = await slow.driver.list()
+    assert (fact.state, fact.pid) == (ReplicaState.RUNNING, None)
+    with capture_logs() as said:
+        waiting = asyncio.ensure_future(slow.driver.wait(REPLICA))
+        await until(lambda: "container.not_ended" in str(said))
+    assert slow.engine.containers != {}
+    assert not slow.folders.of(REPLICA).exit.exists()
+    away.rename(way)
+    record = await soon(waiting)
+    assert slow.engine.containers == {}
+    assert record.why is ExitWhy.SHIM_LOST
+
+
+@pytest.mark.parametrize("is_left", [True, False])
+async def test_a_container_that_cannot_be_deleted_has_ended_when_nothing_runs_in_it(
+    slow: Slow, monkeypatch: pytest.MonkeyPatch, *, is_left: bool
+) -> None:
+    monkeypatch.setattr("nodeagent.runtimes.shims._SETTLED_WITHIN_S", 0.2)
+    await slow.start()
+    await until(lambda: slow.output == b"ran\n")
+    slow.engine.refuses_to_remove = True
+    slow.engine.says_running = is_left
+    await lose_shim_and_keeper(slow)
+    (fact,) = await slow.driver.list()
+    assert fact.state is (ReplicaState.RUNNING if is_left else ReplicaState.EXITED)
+    slow.engine.refuses_to_remove = False
+    assert (await slow.end()).why is ExitWhy.SHIM_LOST
+    await slow.driver.remove(REPLICA)
+
+
+async def test_a_restart_of_the_machine_ends_containers_whatever_the_engine_says(
+    slow: Slow,
+) -> None:
+    await slow.start()
+    await until(lambda: slow.output == b"ran\n")
+    await lose_shim_and_keeper(slow)
+    slow.driver._boot_id = "another"
+    way = slow.engine.socket
+    away = way.rename(way.with_name("away"))
+    assert (await slow.end()).why is ExitWhy.SHIM_LOST
+    away.rename(way)
+    await slow.driver.remove(REPLICA)
+
+
+async def lose_shim_and_keeper(slow: Slow) -> None:
+    shim = slow.shim
+    (keeper,) = [pid for pid in processes() if is_child(pid, shim)]
+    os.kill(shim, signal.SIGSTOP)
+    for pid in (keeper, shim):
+        os.kill(pid, signal.SIGKILL)
+    await soon(slow.driver._watched[REPLICA].gone.wait())
 
 
 async def nothing_comes_of(slow: Slow, call: str) -> None:
