@@ -11,7 +11,7 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION
+from cli.group import DURATION, BadValue
 from nsml import variables
 from nsml.view.units import parse_size
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 _DIGITS_OF_THOUSANDTHS, _MOST_DIGITS = 3, 6
 _MOST_FILE_BYTES = 1 << 20
+_NAME_RULE = "a name has letters, digits and _, and does not begin with a digit"
+_RESERVED = "every program gets it, and relies on what it says"
+_LINE_RULE = "a line is NAME=VALUE, # a comment, or empty; a value of several lines is none"
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -114,15 +117,33 @@ class _Variable(click.ParamType[tuple[str, str]]):
         if isinstance(value, tuple):
             return value
         name, found, text = str(value).partition("=")
+        if not name:
+            raise BadValue(
+                "there is no name before the =" if found else "it names no variable",
+                param,
+                ctx,
+                why="it takes NAME=VALUE, or NAME alone for a variable that is set here",
+                advice="nsml run --env NAME=VALUE",
+            )
         if not variables.is_name(name):
-            self.fail(f"{name!r} is not NAME=VALUE, nor the NAME of a variable", param, ctx)
+            raise BadValue(
+                f"{name[:80]!r} is not the name of a variable", param, ctx, why=_NAME_RULE
+            )
         if variables.is_reserved(name):
-            self.fail(f"{name} is set by the platform", param, ctx)
+            raise BadValue(
+                f"{name} is set by the platform", param, ctx, why=_RESERVED, advice="another name"
+            )
         if found:
             return name, text
         app = ctx.find_object(App) if ctx is not None else None
         if app is None or name not in app.environ:
-            self.fail(f"{name} is not set here, and no value was given", param, ctx)
+            raise BadValue(
+                f"{name} is not set here, and no value was given",
+                param,
+                ctx,
+                why="NAME alone takes the variable as it is here; only exported ones are seen",
+                advice=f"nsml run --env {name}=VALUE\nexport {name}    and the same again",
+            )
         return name, app.environ[name]
 
 
@@ -140,14 +161,32 @@ class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
             with Path(value).open("rb") as file:
                 content = file.read(_MOST_FILE_BYTES + 1)
         except OSError as error:
-            self.fail(f"cannot read {value}: {error.strerror}", param, ctx)
+            raise BadValue(
+                f"cannot read {str(value)!r}: {error.strerror}",
+                param,
+                ctx,
+                why=f"looked in {Path.cwd()}",
+                advice="\n".join(f"nsml run --env-file {name}" for name in _files_of_variables()),
+            ) from error
         if len(content) > _MOST_FILE_BYTES:
-            self.fail(f"{value} is larger than any file of variables", param, ctx)
+            raise BadValue(
+                f"{value} is larger than any file of variables",
+                param,
+                ctx,
+                why=f"they may have {variables.MOST_BYTES >> 10} KiB in all",
+                advice="nsml dataset push NAME PATH    for data",
+            )
         try:
             return str(value), variables.parse_file(content)
         except variables.FileRefused as error:
             where = f"{value}, line {error.line}" if error.line else str(value)
-            self.fail(f"{where}: {error}", param, ctx)
+            raise BadValue(f"{where}: {error}", param, ctx, why=_LINE_RULE) from error
+
+
+def _files_of_variables() -> list[str]:
+    """Files of this folder that look like ones of variables: .env, .env.local, train.env."""
+    here = (path for pattern in (".env*", "*.env") for path in Path().glob(pattern))
+    return sorted({path.name for path in here if path.is_file()})[:3]
 
 
 class _SecretUse(click.ParamType[tuple[str, str]]):
@@ -165,9 +204,21 @@ class _SecretUse(click.ParamType[tuple[str, str]]):
         for word in (name, variable):
             if not variables.is_name(word):
                 # Not shown: it may be the value, from who took this for --env.
-                self.fail("it takes NAME or NAME=VARIABLE, never a value", param, ctx)
+                raise BadValue(
+                    "it takes NAME or NAME=VARIABLE, never a value",
+                    param,
+                    ctx,
+                    why="NAME is a secret of yours; VARIABLE, where the program looks for it",
+                    advice="nsml secret ls\nnsml secret set NAME",
+                )
         if variables.is_reserved(variable):
-            self.fail(f"{variable} is set by the platform: --secret {name}=OTHER", param, ctx)
+            raise BadValue(
+                f"{variable} is set by the platform",
+                param,
+                ctx,
+                why=_RESERVED,
+                advice=f"nsml run --secret {name}=ANOTHER_NAME",
+            )
         return name, variable
 
 
@@ -177,8 +228,14 @@ class _Image(click.ParamType[str]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         from nsml.images import RULE, is_reference
 
-        if value and not is_reference(str(value)):
-            self.fail(f"{str(value)[:80]!r} is not the name of an image: {RULE}", param, ctx)
+        if not is_reference(str(value)):
+            raise BadValue(
+                f"{str(value)[:80]!r} is not the name of an image",
+                param,
+                ctx,
+                why=RULE,
+                advice="nsml run    without --image, for what the code or the node names",
+            )
         return str(value)
 
 

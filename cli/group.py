@@ -239,6 +239,28 @@ class LazyGroup(Group):
                 formatter.write_dl([(name, text) for name, (_, text) in commands.items()])
 
 
+class BadValue(click.BadParameter):
+    """A value that an option or argument does not take: what, why, and what to try."""
+
+    def __init__(
+        self,
+        message: str,
+        param: click.Parameter | None,
+        ctx: click.Context | None,
+        *,
+        why: str = "",
+        advice: str = "",
+    ) -> None:
+        super().__init__(message, ctx, param)
+        self.why = why
+        self.advice = advice
+
+    def format_message(self) -> str:
+        """The option and what is wrong: `--env: ...`."""
+        names = self.param.opts if self.param is not None else []
+        return f"{max(names, key=len)}: {self.message}" if names else self.message
+
+
 class Refused(click.Option):
     """An option that is known only to say why it is not taken: neither shown nor suggested."""
 

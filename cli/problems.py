@@ -10,7 +10,7 @@ import click
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode, code_of
-from cli.group import suggestions
+from cli.group import BadValue, suggestions
 from nsml.client.contexts import ContextError, DamagedToken, NoContext
 from nsml.client.errors import AmbiguousReference, ClientError, NotSignedIn, Unavailable
 from nsml.content.errors import ContentError
@@ -95,9 +95,12 @@ def _usage_problem(error: click.ClickException) -> Problem:
         if isinstance(error, click.NoSuchOption):
             message = f"no such option: {error.option_name}"
             advice += [f"{path} {name}" for name in suggestions(error)]
+        if isinstance(error, BadValue):
+            advice += error.advice.splitlines()
         advice.append(f"{path} --help")
+    why = error.why if isinstance(error, BadValue) else ""
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
-    return Problem(code=code, reason="USAGE", message=message.rstrip("."), advice=advice)
+    return Problem(code=code, reason="USAGE", message=message.rstrip("."), why=why, advice=advice)
 
 
 def _reason(error: BaseException) -> str:

@@ -188,7 +188,6 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 @click.option(
     "--image",
     type=IMAGE,
-    default="",
     metavar="IMAGE",
     help="Container image; only nodes that run containers take it.",
 )
@@ -308,7 +307,7 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         environment=_environment(given),
         environment_files=tuple(name for name, _ in given["environment_files"]),
         secrets=tuple(dict.fromkeys(given["secrets"])),
-        image=given["image"],
+        image=given["image"] or "",
         time_limit_s=given["time_limit"],
         grace_s=given["grace"],
         retry_count=given["retry"],

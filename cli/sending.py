@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from cli.exits import CommandError
 from cli.progress import Progress
 from nsml.view.units import counted
 
@@ -20,7 +21,11 @@ _SPECIAL_SHOWN = 3
 
 
 def pack_folder(app: App, folder: Path, *, ignore: IgnoreRules, max_bytes: int) -> Packed:
-    """The folder described, what is no file told; raises what `nsml.content.packing.pack` raises."""
+    """The folder described, what is no file told.
+
+    Raises what `nsml.content.packing.pack` raises, but CommandError for a name that cannot be sent.
+    """
+    from nsml.content.errors import PathRefused
     from nsml.content.packing import pack
     from nsml.view.text import visible
 
@@ -32,6 +37,12 @@ def pack_folder(app: App, folder: Path, *, ignore: IgnoreRules, max_bytes: int) 
             max_bytes=max_bytes,
             progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
         )
+    except PathRefused as error:
+        raise CommandError(
+            f"{error.path!r} cannot be sent",
+            why=error.reason,
+            advice="another name for it, or a line with it in .nsmlignore",
+        ) from error
     finally:
         progress.close()
     if packed.special:

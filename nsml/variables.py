@@ -81,7 +81,9 @@ def parse_file(content: bytes) -> dict[str, str]:
     try:
         text = content.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise FileRefused(content[: error.start].count(b"\n") + 1, "it is not UTF-8") from None
+        raise FileRefused(
+            content[: error.start].count(b"\n") + 1, "it is no text in UTF-8"
+        ) from None
     variables: dict[str, str] = {}
     for number, line in enumerate(text.split("\n"), start=1):
         stripped = line.strip()

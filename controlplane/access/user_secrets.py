@@ -34,6 +34,7 @@ MOST_SECRETS: Final = 100
 MOST_SECRET_BYTES: Final = 32 << 10
 """Of one value; with the most that a session uses this keeps its order within one message."""
 
+_MOST_NAMED: Final = 5
 _NOT_STARTED: Final = frozenset({ReplicaPhase.PLACED, ReplicaPhase.PREPARING})
 
 _log = structlog.get_logger("access.secrets")
@@ -235,10 +236,13 @@ def _check_value(value: bytes) -> None:
 
 
 def _no_secret(owner: str, name: str, known: Iterable[str], *, attempt: str) -> NotFound:
-    nearest = difflib.get_close_matches(name, list(known), n=1)
+    names = sorted(known)
+    nearest = difflib.get_close_matches(name, names, n=1)
+    more = [f"and {len(names) - _MOST_NAMED} more"] if len(names) > _MOST_NAMED else []
+    there = nearest or [*names[:_MOST_NAMED], *more]
     return NotFound(
         f"{owner} has no secret {name[:80]!r}",
-        why=f"there is {nearest[0]}" if nearest else "",
+        why=f"there is {', '.join(there) or 'none yet'}",
         attempt=nearest[0] if nearest else attempt,
     )
 

@@ -260,7 +260,9 @@ def _check_secrets(wish: Submission) -> None:
             raise InvalidRequest(f"{use.variable} cannot be a secret", attempt="another variable")
         if use.variable in taken:
             raise InvalidRequest(
-                f"the variable {use.variable[:80]} is given twice", attempt="another variable"
+                f"the variable {use.variable[:80]} is given twice",
+                why="as a plain one and as a secret, or as two secrets",
+                attempt="another variable for the secret: NAME=VARIABLE",
             )
         taken.add(use.variable)
 

@@ -48,7 +48,7 @@ from nsml.v1 import sessions_pb2 as pb
         (["run", "-f", "-o", "json"], 2, "-o goes with --wait"),
         (["run", "-c", "0"], 2, "0 is none: leave it out for the default"),
         (["memo", "kim/mnist/1", "--append"], 2, "--append needs a text"),
-        (["run", "--env", "1A"], 2, "NAME=VALUE"),
+        (["run", "--env", "1A"], 2, "'1A' is not the name of a variable"),
         (["run", "-a", "'open"], 2, "-a: No closing quotation"),
         (["run", "--argv"], 2, "--argv needs a command"),
         (["run", "-e", "missing.py"], 2, "no such entry file: missing.py"),

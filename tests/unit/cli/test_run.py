@@ -315,19 +315,46 @@ def test_an_env_file_stays_here(nsml, state, project):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "told", "why", "advice"),
     [
-        (["--env", "MISSING"], "MISSING is not set here"),
-        (["--env", "NSML_RANK=1"], "NSML_RANK is set by the platform"),
-        (["--env", "HOME=/x"], "HOME is set by the platform"),
-        (["--env-file", "none"], "cannot read none: No such file or directory"),
-        (["--env-file", "."], "cannot read .: Is a directory"),
-        (["--env-file", "bad"], "bad, line 2: there is no = in it"),
+        (["--env", "=topsecret"], "--env: there is no name before the =", "NAME=VALUE", "--env"),
+        (["--env", ""], "--env: it names no variable", "NAME=VALUE", "nsml run --env"),
+        (["--env", "1A=topsecret"], "--env: '1A' is not the name of a", "letters", "--help"),
+        (["--env", "MISSING"], "--env: MISSING is not set here", "exported", "export MISSING"),
+        (["--env", "NSML_RANK=1"], "NSML_RANK is set by the platform", "relies", "another name"),
+        (["--env", "HOME=/x"], "HOME is set by the platform", "relies on", "another name"),
+        (["--env-file", "none"], "cannot read 'none': No such file", "looked in", "train.env"),
+        (["--env-file", ""], "cannot read '': Is a directory", "looked in", "--env-file .env"),
+        (["--env-file", "."], "cannot read '.': Is a directory", "looked in", "--env-file .env"),
+        (["--env-file", "bad"], "bad, line 2: there is no = in it", "a line is NAME=", "--help"),
+        (["--env-file", "binary"], "binary, line 1: it is no text in UTF-8", "a line", "--help"),
+        (["--env-file", "large"], "large is larger than any file of", "32 KiB", "dataset push"),
+        (["--image", ""], "--image: '' is not the name of an image", "[HOST", "without --image"),
+        (["--image", "a b"], "--image: 'a b' is not the name of an", "[HOST", "without --image"),
+        (["--secret", ""], "--secret: it takes NAME or NAME=VAR", "a secret of yours", "secret ls"),
+        (["--secret", "A=RANK"], "--secret: RANK is set by the", "relies", "--secret A=ANOTHER"),
     ],
 )
-def test_variables_that_cannot_be(nsml, state, project, words, told):
+def test_variables_that_cannot_be(nsml, state, project, words, told, why, advice):
+    (project / ".env").write_text("A=1\n")
+    (project / "train.env").write_text("A=1\n")
+    (project / "binary").write_bytes(b"\xff\xfe\0topsecret")
+    (project / "large").write_bytes(b"#" * (2 << 20))
     (project / "bad").write_text("A=1\ntopsecret\n")
     result = nsml("run", *words, check=False)
     assert (result.code, state.sessions) == (2, {})
-    assert told in result.stderr
+    first, rest = result.stderr.split("\n  why: ")
+    assert told in first
+    assert why in rest.split("\n  try: ")[0]
+    assert advice in rest.split("\n  try: ")[1]
     assert "topsecret" not in result.stderr
+
+
+def test_a_name_that_no_folder_may_have_is_told_with_what_to_do(nsml, state, project):
+    (project / "aux.py").touch()
+    result = nsml("run", check=False)
+    assert (result.code, state.sessions) == (1, {})
+    assert result.stderr.startswith("error: 'aux.py' cannot be sent\n  why: ")
+    assert ".nsmlignore" in result.stderr
+    (project / ".nsmlignore").write_text("aux.py\n")
+    assert nsml("run").code == 0

@@ -77,6 +77,17 @@ async def test_set_list_replace_remove(rig: Rig) -> None:
     assert details["try"]
 
 
+async def test_who_names_none_of_theirs_is_told_what_there_is(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    assert (await refused(remove(kim, "NOWHERE")))[2]["why"] == "there is none yet"
+    for number in range(7):
+        await put(kim, f"KEY_{number}")
+    _, _, details = await refused(remove(kim, "NOWHERE"))
+    assert details["why"] == "there is KEY_0, KEY_1, KEY_2, KEY_3, KEY_4, and 2 more"
+    _, _, details = await refused(remove(kim, "KEY6"))
+    assert details["why"] == "there is KEY_6"
+
+
 @pytest.mark.parametrize(
     ("name", "value", "code"),
     [
