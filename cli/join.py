@@ -13,7 +13,7 @@ from cli.bringup import BringUp
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, toml, user_name
-from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, node_words
+from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, tell_node
 from cli.processes import program
 from cli.units import AGENT_UNIT, agent_unit
 from nsml.client import contexts
@@ -90,7 +90,7 @@ def join(
             agent = bring_up.ensure(AGENT, _node_settings(app, folder, choices))
     app.write("joined" if bring_up.started else "already joined, and the agent runs")
     app.write(f"  platform       {choices.server}")
-    app.write(f"  node           {node_words(choices, agent)}")
+    tell_node(app, choices, agent)
 
 
 def _write_unit(app: App, folder: DataFolder, choices: Choices) -> Path:

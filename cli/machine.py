@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,12 +12,15 @@ import click
 from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
 from cli.local import AGENT, CONTROL_PLANE
+from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from cli.app import App
     from cli.local import Choices, DataFolder
 
+_REASON_COLUMNS = 80
 DATA = click.option(
     "--data",
     type=click.Path(file_okay=False, path_type=Path),
@@ -66,16 +70,29 @@ def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
             )
 
 
-def node_words(choices: Choices, agent: Mapping[str, Any]) -> str:
-    """The node of this machine in words, from what its agent said when it was ready."""
+def node_lines(choices: Choices, agent: Mapping[str, Any]) -> list[str]:
+    """The node of this machine: one line, and those below say why it is no more than that.
+
+    `agent` is what the agent said when it was ready; empty: there is none.
+    """
     if not agent:
-        return "none: this machine runs no sessions"
+        return ["none: this machine runs no sessions"]
     models = Counter(str(model) for model in agent.get("devices", ()))
     gpus = ", ".join(f"{count} x {model}" for model, count in models.items()) or "no GPUs"
     if agent.get("simulated"):
         gpus += " (simulated)"
-    note = f" ({agent['device_note']})" if agent.get("device_note") and not models else ""
-    if agent.get("only_owner"):
-        note += f"; runs only sessions of {choices.admin}: {agent['only_owner']}"
-    why = f" ({agent['isolation_note']})" if agent.get("isolation_note") else ""
-    return f"{choices.node}, isolation {agent.get('isolation')}{why}, {gpus}{note}"
+    reasons = [
+        "" if models else agent.get("device_note"),
+        agent.get("only_owner") and f"runs only sessions of {choices.admin}: {agent['only_owner']}",
+        agent.get("isolation_note"),
+    ]
+    return [
+        f"{choices.node}, isolation {agent.get('isolation')}, {gpus}",
+        *(line for reason in reasons if reason for line in wrap(str(reason), _REASON_COLUMNS)),
+    ]
+
+
+def tell_node(app: App, choices: Choices, agent: Mapping[str, Any]) -> None:
+    """Write what node this is, as the result of a command that started it."""
+    for number, line in enumerate(node_lines(choices, agent)):
+        app.write(f"  {'' if number else 'node':<14} {visible(line)}")

@@ -23,7 +23,7 @@ from cli.local import (
     node_name,
     user_name,
 )
-from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, node_words
+from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, tell_node
 from nsml.client.errors import NotSignedIn
 from nsml.client.trust import digest_of
 
@@ -262,7 +262,7 @@ def _tell_up(
     app.write(f"  coordination   {_words_of(choices.coordination)}")
     if choices.listen:
         app.write(f"  other machines {choices.listen}, with TLS")
-    app.write(f"  node           {node_words(choices, agent)}")
+    tell_node(app, choices, agent)
     app.write(f"  you            {choices.admin}, context {CONTEXT_NAME}")
     app.write(f"  data           {folder.path}")
     gpus = 1 if agent.get("devices") else 0

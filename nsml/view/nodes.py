@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import nodes_pb2, resources_pb2
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from nsml.v1.nodes_pb2 import DeviceUse, GetClusterResponse, GetNodeResponse, Node
 
 
+_ROW_COLUMNS = 88
 _LIMITS = ("memory", "cpus", "processes", "disk")
 
 
@@ -397,7 +399,13 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ("note", note(node)),
         ("sessions", ", ".join([*answer.sessions, *hidden]) or "none"),
     ]
-    return [node.name, *(f"  {title:<10}{text}" for title, text in rows if text)]
+    return [node.name, *(line for title, text in rows if text for line in _wrapped(title, text))]
+
+
+def _wrapped(title: str, text: str) -> list[str]:
+    """A row of `shown_lines`, in about 100 columns: reasons can be several sentences."""
+    lines = wrap(text, _ROW_COLUMNS, break_long_words=False, break_on_hyphens=False)
+    return [f"  {'' if number else title:<10}{line}" for number, line in enumerate(lines)]
 
 
 def _resources(resources: resources_pb2.Resources) -> dict[str, Any]:

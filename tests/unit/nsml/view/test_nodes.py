@@ -50,3 +50,8 @@ def test_a_node_says_why_its_isolation_is_no_stronger():
     assert "  isolation namespace" in nodes.shown_lines(answer, now=NOW)
     answer.node.isolation_note = "no container engine"
     assert "  isolation namespace: no container engine" in nodes.shown_lines(answer, now=NOW)
+    answer.node.isolation_note = "no containers: " + "it does not answer; " * 20
+    lines = nodes.shown_lines(answer, now=NOW)
+    assert max(map(len, lines)) <= 100
+    first = next(n for n, line in enumerate(lines) if line.startswith("  isolation "))
+    assert lines[first + 1].startswith(" " * 12 + "does not answer; it ")

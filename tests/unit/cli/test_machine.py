@@ -1,0 +1,34 @@
+"""What up and join say of the node that they started."""
+
+from cli.local import Choices
+from cli.machine import node_lines
+
+CHOICES = Choices(node="gpu-7", admin="kim")
+
+
+def test_a_node_is_one_line_and_its_reasons_stand_below():
+    agent = {
+        "devices": ["NVIDIA A100-SXM4-80GB"] * 8,
+        "isolation": "namespace",
+        "isolation_note": "no containers: " + "the engine does not answer; " * 8 + "end",
+        "only_owner": "its agent has neither root nor a container engine",
+        "device_note": "not shown where there are devices",
+    }
+    first, owner, *why = node_lines(CHOICES, agent)
+    assert first == "gpu-7, isolation namespace, 8 x NVIDIA A100-SXM4-80GB"
+    assert owner.startswith("runs only sessions of kim: its agent has neither root")
+    assert max(map(len, why)) <= 80
+    assert " ".join(why) == "no containers: " + "the engine does not answer; " * 8 + "end"
+
+
+def test_a_node_with_nothing_to_explain_is_one_line():
+    agent = {"devices": ["Simulated GPU"], "simulated": True, "isolation": "container"}
+    assert node_lines(CHOICES, agent) == [
+        "gpu-7, isolation container, 1 x Simulated GPU (simulated)"
+    ]
+    assert node_lines(CHOICES, {}) == ["none: this machine runs no sessions"]
+
+
+def test_why_there_are_no_gpus_is_told():
+    agent = {"devices": [], "isolation": "container", "device_note": "no NVIDIA driver"}
+    assert node_lines(CHOICES, agent) == ["gpu-7, isolation container, no GPUs", "no NVIDIA driver"]
