@@ -233,14 +233,16 @@ def _isolation(settings: Settings) -> IsolationFacts:
     found = probe_isolation(
         settings.data / "trial", trial_id=trial_id, python=Path(sys.base_prefix)
     )
-    if obstacle:
-        reason = "; ".join(filter(None, [found.reason, f"level user does not work: {obstacle}"]))
-        found = replace(found, reason=reason)
+    no_user = obstacle or found.user_reason
+    reasons = [found.reason, no_user and f"level user does not work: {no_user}"]
+    if Isolation.NAMESPACE not in found.with_accounts:
+        found = replace(found, reason="; ".join(filter(None, reasons)))
     if settings.isolation in {"auto", "container"}:
         return found
     wanted = Isolation(settings.isolation)
     if wanted not in found.levels:
-        raise SettingsError(f"isolation {wanted.value} does not work here: {found.reason}")
+        why = "; ".join(filter(None, reasons))
+        raise SettingsError(f"isolation {wanted.value} does not work here: {why}")
     return replace(found, level=wanted)
 
 

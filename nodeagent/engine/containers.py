@@ -77,6 +77,8 @@ def image_facts(engine: Engine, image: str) -> ImageFacts:
     try:
         with translated(engine.socket):
             found = sdk.api.inspect_image(image)
+    except NotThere:
+        raise NotThere(f"image {image} is not on this node") from None
     except EngineRefused as error:
         raise NotThere(f"image {image} is not on this node: {error}") from error
     variables = (found.get("Config") or {}).get("Env") or []

@@ -82,7 +82,7 @@ def probe_containers(
         if default_image:
             _try(place, machine, scratch, trial_id)
     except NotThere as error:
-        raise NoContainers(f"{error}; deploy/image/build makes nsml-base") from error
+        raise NoContainers(f"{error} (nsml doctor node says what to do)") from error
     except EngineError as error:
         raise NoContainers(str(error)) from error
     return place

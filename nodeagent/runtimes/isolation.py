@@ -39,7 +39,8 @@ _RUNS_PYTHON = " && exec {python} -I -S -c pass"
 class IsolationFacts:
     """What was found: the strongest level, all that work, and why a stronger one does not.
 
-    `with_accounts` are the levels at which programs can run as users of their own.
+    `with_accounts` are the levels at which programs can run as users of their own. `user_reason` is
+    why `user` is not among them, where it was tried: of use only where no stronger level is.
     """
 
     level: Isolation
@@ -47,6 +48,7 @@ class IsolationFacts:
     with_accounts: frozenset[Isolation]
     machine: Machine
     reason: str
+    user_reason: str = ""
 
 
 def probe_isolation(
@@ -63,6 +65,7 @@ def probe_isolation(
     found = {Isolation.NONE}
     with_accounts: set[Isolation] = set()
     reasons: list[str] = []
+    user_reason = ""
     machine = this_machine(with_pid=False)
     for account in dict.fromkeys((trial_id, None)):
         for with_pid in (True, False):
@@ -85,13 +88,14 @@ def probe_isolation(
             found.add(Isolation.USER)
             with_accounts.add(Isolation.USER)
         else:
-            reasons.append(f"level user does not work: {reason}")
+            user_reason = reason
     return IsolationFacts(
         level=next(level for level in _STRONGEST_FIRST if level in (with_accounts or found)),
         levels=frozenset(found),
         with_accounts=frozenset(with_accounts),
         machine=machine,
         reason="; ".join(reasons),
+        user_reason=user_reason,
     )
 
 

@@ -4,8 +4,12 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent import production
 from nodeagent.config import SettingsError, read_settings
 from nodeagent.production import ChannelMaker
+from nodeagent.runtimes.interface import Isolation
+from nodeagent.runtimes.isolation import IsolationFacts
+from nodeagent.runtimes.launch import this_machine
 
 BASE = 'node = "n1"\nserver = "127.0.0.1:1"\ndata = "data"\n'
 
@@ -21,6 +25,28 @@ def test_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:
     assert settings.data == tmp_path / "data"
     assert settings.token_file == tmp_path / "t"
     assert settings.key_file is None
+
+
+@pytest.mark.parametrize(("has_accounts", "note"), [(True, ""), (False, "the way is shut")])
+def test_a_weaker_level_is_explained_only_where_no_stronger_one_works(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_accounts: bool, note: str
+) -> None:
+    found = IsolationFacts(
+        level=Isolation.NAMESPACE,
+        levels=frozenset({Isolation.NONE, Isolation.NAMESPACE}),
+        with_accounts=frozenset({Isolation.NAMESPACE}) if has_accounts else frozenset(),
+        machine=this_machine(with_pid=False),
+        reason="",
+        user_reason="the way is shut",
+    )
+    monkeypatch.setattr(production, "probe_isolation", lambda *_, **__: found)
+    monkeypatch.setattr(production, "_trial_id", lambda _: (1000, ""))
+    settings = read_settings(write(tmp_path, BASE), {})
+    assert note in production._isolation(settings).reason
+    assert bool(production._isolation(settings).reason) is bool(note)
+    strict = read_settings(write(tmp_path, BASE + 'isolation = "user"\n'), {})
+    with pytest.raises(SettingsError, match="user does not work here: .*the way is shut"):
+        production._isolation(strict)
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
