@@ -20,17 +20,17 @@ from controlplane.domain.errors import (
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import NO_DATASET
 from controlplane.domain.snapshot import SessionChanged
-from controlplane.domain.values import Session, SessionSpec
+from controlplane.domain.values import Isolation, Session, SessionSpec
 from controlplane.operations import records
 from controlplane.operations.content import SEND_IT
 from controlplane.operations.validation import Submission, validated
 from controlplane.scheduler import (
     can_ever_fit,
     keep_to_owners,
-    meets_nowhere,
     request_of,
     runs_nowhere,
     schedule,
+    without_network,
 )
 from controlplane.scheduler.explain import cores_text, describe
 from controlplane.store.interface import (
@@ -62,6 +62,7 @@ if TYPE_CHECKING:
 MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
 """Sessions in one transaction: each writes itself, its name, its request id, perhaps a counter."""
 
+_MOST_NAMED: Final = 3
 TRIES: Final = 8
 """How often a submission is decided again when others wrote in between."""
 
@@ -197,13 +198,8 @@ class Submitter:
                 why="no node runs containers",
                 attempt="without --image: programs run in the nodes' own environments\nnsml node ls",
             )
-        if nodes and meets_nowhere(nodes, request):
-            raise CannotEverFit(
-                "this can never be placed: no node gives gangs a network",
-                why="their agents run containers and have no gang_network",
-                attempt="--nodes 1\n"
-                'gang_network = "host" in agent.site.toml of a pod\'s agents, by their administrator',
-            )
+        if shut := without_network(nodes, request):
+            raise _no_network(shut, is_all=len(shut) == len(nodes))
         if nodes and not can_ever_fit(nodes, request):
             raise CannotEverFit(
                 f"this can never be placed: it needs {describe(request)}",
@@ -346,6 +342,24 @@ def _silent() -> NsmlError:
 
 def _dataset(spec: SessionSpec) -> str:
     return spec.datasets[0].name if spec.datasets else NO_DATASET
+
+
+def _no_network(shut: Sequence[Node], *, is_all: bool) -> NsmlError:
+    """The refusal of a gang because of nodes that give gangs no network."""
+    names = sorted(node.name for node in shut)
+    named = ", ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
+    has_containers = any(node.isolation is Isolation.CONTAINER for node in shut)
+    return CannotEverFit(
+        "this can never be placed: "
+        + ("no node gives" if is_all else "too few nodes give")
+        + " gangs a network",
+        why=f"{'nodes' if len(names) > 1 else 'node'} {named}: "
+        + ("containers without a gang_network" if has_containers else "gang_network is none"),
+        attempt="nsml run --nodes 1    one replica, with all GPUs of one node if need be\n"
+        "nsml down, then nsml up --isolation namespace    on a machine of your own\n"
+        'gang_network = "host" in agent.site.toml of the nodes of a pod    their administrator,'
+        " who starts the agents anew",
+    )
 
 
 def _largest(nodes: Sequence[Node]) -> str:

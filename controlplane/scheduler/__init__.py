@@ -4,8 +4,8 @@ from controlplane.scheduler.fit import Request, request_of
 from controlplane.scheduler.rooms import (
     can_ever_fit,
     keep_to_owners,
-    meets_nowhere,
     runs_nowhere,
+    without_network,
 )
 from controlplane.scheduler.schedule import schedule
 
@@ -13,8 +13,8 @@ __all__ = [
     "Request",
     "can_ever_fit",
     "keep_to_owners",
-    "meets_nowhere",
     "request_of",
     "runs_nowhere",
     "schedule",
+    "without_network",
 ]

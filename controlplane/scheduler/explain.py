@@ -12,9 +12,9 @@ from controlplane.scheduler.fit import refusal
 from controlplane.scheduler.rooms import (
     can_ever_fit,
     keep_to_owners,
-    meets_nowhere,
     most_together,
     runs_nowhere,
+    without_network,
 )
 
 if TYPE_CHECKING:
@@ -62,8 +62,8 @@ def _never(nodes: list[Node], request: Request) -> str:
         return owners
     if runs_nowhere(nodes, request):
         return "no node runs containers"
-    if meets_nowhere(nodes, request):
-        return "no node gives gangs a network"
+    if shut := without_network(nodes, request):
+        return f"{'no node gives' if len(shut) == len(nodes) else 'too few nodes give'} gangs a network"
     if request.replica_count > 1 and request.gpu_thousandths:
         return "no nodes of one GPU model are large enough"
     if request.whole_devices > 1 and any(device.parent_uuid for device in devices):

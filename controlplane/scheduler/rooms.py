@@ -11,6 +11,7 @@ from controlplane.domain.closed import owner_words
 from controlplane.domain.plan import ReplicaPlacement
 from controlplane.domain.snapshot import NodeCapacity, capacity_of
 from controlplane.domain.values import (
+    HOST_NETWORK,
     NO_NETWORK,
     WHOLE_DEVICE,
     Allocation,
@@ -234,9 +235,14 @@ def keep_to_owners(nodes: Iterable[Node], request: Request) -> str:
     return f"node {first.name} {owner_words(first)}{others}"
 
 
-def meets_nowhere(nodes: Iterable[Node], request: Request) -> bool:
-    """Whether it is a gang and no node gives its replicas a network."""
-    return request.replica_count > 1 and all(node.gang_network == NO_NETWORK for node in nodes)
+def without_network(nodes: Iterable[Node], request: Request) -> list[Node]:
+    """The nodes that give gangs no network, where this gang would fit if they did; else none."""
+    nodes = list(nodes)
+    shut = [node for node in nodes if node.gang_network == NO_NETWORK]
+    if request.replica_count == 1 or not shut or can_ever_fit(nodes, request):
+        return []
+    opened = (replace(node, gang_network=HOST_NETWORK) for node in nodes)
+    return shut if can_ever_fit(opened, request) else []
 
 
 def _with_all_devices(node: Node) -> Node:

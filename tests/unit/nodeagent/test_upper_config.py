@@ -45,7 +45,7 @@ def test_a_weaker_level_is_explained_only_where_no_stronger_one_works(
     assert note in production._isolation(settings).reason
     assert bool(production._isolation(settings).reason) is bool(note)
     strict = read_settings(write(tmp_path, BASE + 'isolation = "user"\n'), {})
-    with pytest.raises(SettingsError, match="user does not work here: .*the way is shut"):
+    with pytest.raises(SettingsError, match=r"user does not work here: .*the way is shut"):
         production._isolation(strict)
 
 

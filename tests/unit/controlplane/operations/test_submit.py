@@ -298,6 +298,16 @@ async def test_a_gang_where_no_node_gives_it_a_network_is_refused() -> None:
         with pytest.raises(CannotEverFit) as refused:
             await submitter.submit(wish("r2", replica_count=2))
         assert "no node gives gangs a network" in str(refused.value)
+        assert refused.value.why == "node a: gang_network is none"
+        single, own, administrators = refused.value.attempt.splitlines()
+        assert single.startswith("nsml run --nodes 1 ")
+        assert "nsml up --isolation namespace " in own
+        assert administrators.startswith('gang_network = "host" in agent.site.toml ')
+        await at.made.write(node("b", isolation=Isolation.CONTAINER, gang_network="none"))
+        await at.made.settled(submitter.state)
+        with pytest.raises(CannotEverFit) as refused:
+            await submitter.submit(wish("r2", replica_count=2))
+        assert refused.value.why == "nodes a, b: containers without a gang_network"
         await at.made.write(node("b", gang_network="overlay:x"))
         await at.made.settled(submitter.state)
         assert (await submitter.submit(wish("r3", replica_count=2))).spec.replica_count == 2

@@ -213,6 +213,12 @@ def test_a_gang_where_no_node_gives_it_a_network() -> None:
     gang = session(replicas=2)
     plan = schedule(cluster(node("a", 8, gang_network="none"), gang), NOW)
     assert reason(plan, gang) == "needs 2 x 1 GPU; no node gives gangs a network"
+    nodes = [node("a", 8, gang_network="none"), node("b", 1)]
+    plan = schedule(cluster(*nodes, gang), NOW)
+    assert reason(plan, gang) == "needs 2 x 1 GPU; too few nodes give gangs a network"
+    wide = session(9000, replicas=2)
+    plan = schedule(cluster(*nodes, wide), NOW)
+    assert "needs 2 x 9 GPUs; no nodes of one" in reason(plan, wide)
 
 
 def test_what_never_fits_is_said_so() -> None:
