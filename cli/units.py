@@ -29,8 +29,10 @@ RestartSec=2
 KillMode=process
 OOMPolicy=continue
 
-# Limits of sessions are control groups below the agent's own.
+# Limits of sessions are control groups beside the agent's own. Where systemd is older than 254 and does
+# not know the second line, an agent that is root makes them at the top of the hierarchy.
 Delegate=yes
+DelegateSubgroup=agent
 TasksMax=infinity
 LimitNOFILE=65536
 LimitMEMLOCK=infinity

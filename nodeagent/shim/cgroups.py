@@ -8,9 +8,10 @@ version 1    /sys/fs/cgroup/CONTROLLER/<the agent's own>/nsml-DIGEST/REPLICA    
 version 2    /sys/fs/cgroup/<delegated>/nsml-DIGEST/REPLICA                     one for all
 ```
 
-Version 2 lets no group have both processes and controllers for those below it. An agent that is alone in
-a group that was given to it (systemd: `Delegate=yes`) therefore moves into a group `agent` inside; one
-that is root uses the top of the hierarchy, where that rule does not hold.
+Version 2 lets no group have both processes and controllers for those below it. An agent in a unit of systemd
+is therefore started in a group `agent` inside (`Delegate=yes`, `DelegateSubgroup=agent`); one that is alone in
+another group that was given to it moves there itself. One that is root uses else the top of the hierarchy,
+where that rule does not hold.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ CONTROLLERS = (MEMORY, PIDS, CPU)
 
 _LEAF = "agent"
 _TRIAL = "trial"
+_SERVICE = ".service"
+"""Of a unit of systemd, which starts its program in that group each time: with groups of sessions below
+that pass controllers on, the kernel would not let it in again."""
+_NONE_PASSED = f"it passes on none of {', '.join(CONTROLLERS)}"
 _LONGEST_REMOVAL_S = 2.0
 _PERIOD_US = 100_000
 _LONGEST_PERIOD_US = 1_000_000
@@ -352,7 +357,7 @@ def _delegated(place: str, name: str) -> Base:
     """Pass controllers on to the groups below `place/name`. Raises OSError."""
     wanted = [one for one in CONTROLLERS if one in _words(place, "cgroup.controllers")]
     if not wanted:
-        return {"version": 2, "folders": {}}
+        raise OSError(_NONE_PASSED)
     if set(wanted) - set(_words(place, "cgroup.subtree_control")):
         if os.path.exists(os.path.join(place, "cgroup.type")):
             _empty(place)
@@ -361,16 +366,20 @@ def _delegated(place: str, name: str) -> Base:
     with contextlib.suppress(FileExistsError):
         os.mkdir(folder, 0o755)
     _pass_on(folder, wanted)
-    passed = _words(folder, "cgroup.subtree_control")
+    passed = set(wanted) & set(_words(folder, "cgroup.subtree_control"))
+    if not passed:
+        raise OSError(_NONE_PASSED)
     return {"version": 2, "folders": {one: folder for one in wanted if one in passed}}
 
 
 def _empty(place: str) -> None:
     """Move this process, the only one in `place`, into a group inside. Raises OSError."""
     me = str(os.getpid())
-    others = set(_words(place, "cgroup.procs")) - {me}
-    if others:
+    inside = set(_words(place, "cgroup.procs"))
+    if inside - {me}:
         raise OSError(errno.EBUSY, "other processes are in the agent's control group")
+    if inside and place.endswith(_SERVICE):
+        raise OSError(errno.EBUSY, "its unit lacks DelegateSubgroup=agent, which a restart needs")
     leaf = os.path.join(place, _LEAF)
     with contextlib.suppress(FileExistsError):
         os.mkdir(leaf, 0o755)

@@ -94,21 +94,26 @@ def test_a_group_that_is_not_there_has_nothing(tmp_path: Path) -> None:
     assert group.remove()
 
 
-def machine(tmp_path: Path, *, procs: str) -> tuple[str, str]:
-    """A machine with version 2, whose agent is in the group /unit; its files are plain ones."""
+def machine(
+    tmp_path: Path,
+    *,
+    procs: str,
+    unit: str = "unit",
+    own: str = "",
+    passed: str = "cpu memory pids",
+) -> tuple[str, str]:
+    """A machine with version 2, whose agent is in the group /unit/own; its files are plain ones."""
     top = tmp_path / "cgroup"
-    unit = top / "unit"
-    unit.mkdir(parents=True)
-    for name, content in {
-        "cgroup.type": "domain",
-        "cgroup.controllers": "cpu memory pids",
-        "cgroup.subtree_control": "",
-        "cgroup.procs": procs,
-    }.items():
-        (unit / name).write_text(content)
+    (top / unit / own).mkdir(parents=True)
+    (top / unit / own / "cgroup.procs").touch()
+    files = {"cgroup.subtree_control": "", "cgroup.procs": procs}
+    for name, content in {**files, "cgroup.type": "domain", "cgroup.controllers": passed}.items():
+        (top / unit / name).write_text(content)
+    for name, content in {**files, "cgroup.controllers": "cpu memory pids"}.items():
+        (top / name).write_text(content)
     proc = tmp_path / "proc"
     proc.mkdir()
-    (proc / "cgroup").write_text("0::/unit\n")
+    (proc / "cgroup").write_text(f"0::/{unit}/{own}\n")
     (proc / "mountinfo").write_text(f"30 20 0:26 / {top} rw - cgroup2 cgroup2 rw,nsdelegate\n")
     return str(top), str(proc)
 
@@ -121,6 +126,35 @@ def test_a_group_that_others_are_in_is_left_alone(tmp_path: Path) -> None:
     )
     assert base is None
     assert "other processes" in reason
+
+
+def test_a_service_that_is_started_in_the_group_itself_gets_none_inside(tmp_path: Path) -> None:
+    """Once that group passed controllers on, systemd could not start the agent in it again."""
+    root, proc = machine(tmp_path, procs=f"{os.getpid()}\n", unit="nsml-agent.service")
+    _, reason = find_base("nsml-x", lambda: pytest.fail("tried"), root=root, proc=proc)
+    assert not [one for one in Path(root, "nsml-agent.service").iterdir() if one.is_dir()]
+    if os.geteuid() == 0:
+        assert Path(root, "nsml-x").is_dir()
+    else:
+        assert "DelegateSubgroup=agent" in reason
+
+
+def test_a_service_that_is_started_in_a_group_inside_has_its_groups_beside_that(
+    tmp_path: Path,
+) -> None:
+    root, proc = machine(tmp_path, procs="", unit="nsml-agent.service", own="agent")
+    find_base("nsml-x", lambda: pytest.fail("tried"), root=root, proc=proc)
+    unit = Path(root, "nsml-agent.service")
+    assert (unit / "nsml-x").is_dir()
+    assert (unit / "cgroup.subtree_control").read_text().startswith("+")
+
+
+def test_a_group_without_controllers_is_said_to_have_none(tmp_path: Path) -> None:
+    root, proc = machine(tmp_path, procs=f"{os.getpid()}\n", passed="")
+    base, reason = find_base("nsml-x", lambda: pytest.fail("tried"), root=root, proc=proc)
+    assert base is None
+    assert f"{root}/unit: it passes on none of memory, pids, cpu" in reason
+    assert Path(root, "nsml-x").is_dir() == (os.geteuid() == 0)
 
 
 def test_without_any_hierarchy_there_is_none_and_why(tmp_path: Path) -> None:
