@@ -276,7 +276,7 @@ class ShimDriver(ABC):
             return None
 
     def _watch_claimed(self, replica_id: ReplicaId) -> bool:
-        """Watch the shim that the folder's claim names; False when it is gone.
+        """Watch the shim that the folder's claim names; False when it is gone, OSError when that is not known.
 
         It need not be the one that this driver started: of two, only one got the claim.
         """
@@ -284,17 +284,22 @@ class ShimDriver(ABC):
         if watched is not None and not watched.gone.is_set():
             return True
         claim = read_claim(self._folders.of(replica_id))
-        if claim is None:
+        if claim is None or claim.boot_id != self._boot_id:
             return False
         if watched is not None and watched.shim.pid == claim.pid:
             return False
         try:
             pidfd = os.pidfd_open(claim.pid)
-        except OSError:
+        except ProcessLookupError:
             return False
-        # only now is the number bound to a process, and can be compared with the claim
-        if not is_alive(claim, self._boot_id):
-            os.close(pidfd)
+        is_ours = False
+        try:
+            # only now is the number bound to a process, and can be compared with the claim
+            is_ours = is_alive(claim, self._boot_id)
+        finally:
+            if not is_ours:
+                os.close(pidfd)
+        if not is_ours:
             return False
         self._unwatch(replica_id)
         self._watch(replica_id, StartedShim(claim.pid, pidfd))
@@ -368,12 +373,15 @@ def _written(secrets: Mapping[str, str]) -> bytes:
 
 
 def is_alive(claim: ShimClaim, boot_id: str) -> bool:
-    """Whether the pid of `claim` is, in this boot, still the process that made it, and no zombie."""
+    """Whether the pid of `claim` is, in this boot, still the process that made it, and no zombie.
+
+    Raises OSError when that cannot be found out, for want of descriptors.
+    """
     if claim.boot_id != boot_id:
         return False
     try:
         stat = Path(f"/proc/{claim.pid}/stat").read_bytes()
-    except OSError:
+    except (FileNotFoundError, ProcessLookupError):
         return False
     fields = stat.rpartition(b")")[2].split()
     return fields[0] not in (b"Z", b"X") and int(fields[19]) == claim.start_ticks

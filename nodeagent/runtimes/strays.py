@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -17,6 +18,10 @@ from nodeagent.runtimes.limits import group_of
 if TYPE_CHECKING:
     from nodeagent.folders import ReplicaFolder
     from nodeagent.shim.cgroups import Group
+
+
+_WANTS = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM})
+"""What this agent, or its machine, lacks for a moment; all else is said of the process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,10 +46,17 @@ class Strays:
         if self.group is not None and found:
             self.group.kill()
         for entry in os.scandir("/proc"):
-            if entry.name.isdigit() and self._is_one(entry.path):
-                with contextlib.suppress(OSError):
-                    os.kill(int(entry.name), signal.SIGKILL)
-                    found.add(int(entry.name))
+            if not entry.name.isdigit():
+                continue
+            pid = int(entry.name)
+            try:
+                if self._is_one(entry.path):
+                    os.kill(pid, signal.SIGKILL)
+                    found.add(pid)
+            except OSError as error:
+                # what could not be looked at is looked at again: devices are freed on our word
+                if error.errno in _WANTS:
+                    found.add(pid)
         return sorted(found)
 
     def _is_one(self, process: str) -> bool:
@@ -82,16 +94,15 @@ def ticks_now() -> int:
 
 
 def _real_uid(process: str) -> int | None:
-    with contextlib.suppress(OSError, ValueError):
-        status = Path(process, "status").read_bytes()
-        return int(status.partition(b"\nUid:")[2].split()[0])
+    with contextlib.suppress(ValueError, IndexError):
+        return int(_read(process, "status").partition(b"\nUid:")[2].split()[0])
     return None
 
 
 def _began(process: str) -> float:
     """When a process began, in ticks; endless for one that is gone, or dead and not reaped."""
-    with contextlib.suppress(OSError, ValueError, IndexError):
-        fields = Path(process, "stat").read_bytes().rpartition(b")")[2].split()
+    with contextlib.suppress(ValueError, IndexError):
+        fields = _read(process, "stat").rpartition(b")")[2].split()
         if fields[0] not in (b"Z", b"X"):
             return int(fields[19])
     return math.inf
@@ -107,10 +118,7 @@ def group_in(folder: ReplicaFolder) -> Group | None:
 
 def _has_mark(process: str, mark: bytes) -> bool:
     """Not of one that overwrote its environment with a title (setproctitle)."""
-    try:
-        return mark in Path(process, "environ").read_bytes().split(b"\0")
-    except OSError:
-        return False
+    return mark in _read(process, "environ").split(b"\0")
 
 
 def _speaks_to(process: str, output: str) -> bool:
@@ -119,3 +127,13 @@ def _speaks_to(process: str, output: str) -> bool:
             if os.readlink(f"{process}/fd/{number}") == output:  # noqa: PTH115 - no file system is asked
                 return True
     return False
+
+
+def _read(process: str, name: str) -> bytes:
+    """A file of a process, empty where it has gone or may not be seen; raises OSError for `_WANTS`."""
+    try:
+        return Path(process, name).read_bytes()
+    except OSError as error:
+        if error.errno in _WANTS:
+            raise
+        return b""
