@@ -98,6 +98,7 @@ def test_processes_of_two_hosts_meet(hosts, code, reducer, wheels):
     # the first agent reaches its control plane on the loopback: where others reach it must be said
     offline = {
         "PIP_NO_INDEX": "1",
+        "PIP_COMPILE": "0",  # torch has thousands of modules, of which few are used
         "PIP_FIND_LINKS": str(wheels),
         "NSML_AGENT_HOST": one.address,
         "NSML_AGENT_ISOLATION": "namespace",
