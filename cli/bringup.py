@@ -14,7 +14,7 @@ from nsml.client.contexts import write_private
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from cli.app import App
@@ -72,7 +72,9 @@ class BringUp:
         )
         self.started.append(name)
         try:
-            return launched.wait_ready(folder.ready(name), deadline_s=READY_WITHIN_S)
+            return launched.wait_ready(
+                folder.ready(name), deadline_s=READY_WITHIN_S, more_s=self._patience(name)
+            )
         except StartFailed as error:
             raise _did_not_start(title, str(error), folder, name) from error
 
@@ -84,9 +86,26 @@ class BringUp:
                 lambda: self._folder.said(name),
                 alive=lambda: self._folder.running(name) is not None,
                 deadline_s=READY_WITHIN_S,
+                more_s=self._patience(name),
             )
         except StartFailed as error:
             raise _did_not_start(TITLES[name], str(error), self._folder, name) from error
+
+    def _patience(self, name: str) -> Callable[[], float]:
+        """Grants a program the seconds that it says it may wait for something else, and tells of it."""
+        granted_s = 0.0
+
+        def more_s() -> float:
+            nonlocal granted_s
+            said = {} if granted_s else processes.read_json(self._folder.starting(name))
+            program, within_s = self._folder.running(name), said.get("within_s")
+            is_its_own = program is not None and said.get("pid") == program.pid
+            if is_its_own and isinstance(within_s, int | float):
+                granted_s = within_s
+                self._app.say(f"{'':<14} waits up to {within_s:g} s: {said.get('awaits')}")
+            return granted_s
+
+        return more_s
 
 
 def stop_program(folder: DataFolder, name: str) -> bool:
@@ -106,6 +125,7 @@ def clear_leftovers(folder: DataFolder, name: str) -> None:
     record.unlink(missing_ok=True)
     with contextlib.suppress(NotADirectoryError):  # the program itself will tell
         folder.ready(name).unlink(missing_ok=True)
+        folder.starting(name).unlink(missing_ok=True)
 
 
 def _did_not_start(title: str, reason: str, folder: DataFolder, name: str) -> CommandError:

@@ -121,6 +121,10 @@ class DataFolder:
         """What a program writes when it serves, or has registered."""
         return self.path / name / "ready.json"
 
+    def starting(self, name: str) -> Path:
+        """What a program writes while its start waits for something else."""
+        return self.path / name / "starting.json"
+
     def running(self, name: str) -> Program | None:
         """The program's process, if it is alive."""
         return processes.recorded(self.path / f"{name}.pid")

@@ -71,11 +71,13 @@ class Launched:
         """Its process id."""
         return self._process.pid
 
-    def wait_ready(self, ready: Path, *, deadline_s: float) -> Mapping[str, Any]:
-        """What it wrote into `ready`, once the file is its own.
+    def wait_ready(
+        self, ready: Path, *, deadline_s: float, more_s: Callable[[], float] = lambda: 0.0
+    ) -> Mapping[str, Any]:
+        """What it wrote into `ready`, once the file is its own; times as for `wait_until`.
 
         Raises:
-            StartFailed: it ended, or nothing came within `deadline_s`.
+            StartFailed: it ended, or nothing came in time.
         """
 
         def said() -> Mapping[str, Any]:
@@ -84,7 +86,10 @@ class Launched:
 
         try:
             return wait_until(
-                said, alive=lambda: self._process.poll() is None, deadline_s=deadline_s
+                said,
+                alive=lambda: self._process.poll() is None,
+                deadline_s=deadline_s,
+                more_s=more_s,
             )
         except StartFailed as error:
             raise StartFailed(self.last_words() or str(error)) from error
@@ -137,20 +142,28 @@ def program(name: str) -> list[str]:
     return [sys.executable, "-c", f"from {module} import main; main()"]
 
 
-def wait_until(said: Callable[[], T], *, alive: Callable[[], bool], deadline_s: float) -> T:
+def wait_until(
+    said: Callable[[], T],
+    *,
+    alive: Callable[[], bool],
+    deadline_s: float,
+    more_s: Callable[[], float] = lambda: 0.0,
+) -> T:
     """Wait until `said` gives something true, and give it.
 
+    `more_s` may grant more time than `deadline_s` while that lasts.
+
     Raises:
-        StartFailed: `alive` was no longer so, or nothing came within `deadline_s`.
+        StartFailed: `alive` was no longer so, or nothing came in time.
     """
-    ends_at = time.monotonic() + deadline_s
-    while time.monotonic() < ends_at:
+    began = time.monotonic()
+    while time.monotonic() < began + deadline_s + more_s():
         if answer := said():
             return answer
         if not alive():
             raise StartFailed("it ended")
         time.sleep(_POLL_S)
-    raise StartFailed(f"not ready after {deadline_s:g} s")
+    raise StartFailed(f"not ready after {time.monotonic() - began:.0f} s")
 
 
 def signal_program(program: Program, number: signal.Signals) -> bool:

@@ -47,9 +47,12 @@ from nsml.v1 import resources_pb2 as resources
 
 SPOOL_VERSION = 1
 _ALREADY_RUNS = 3
+_START_AGAIN = -1
 _CONTACT_EVERY_S = 1.0
 _RELIEVE_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
+_LOOK_AGAIN_S = (5.0, 600.0)
+"""First and longest pause; what is looked for may take a container each time."""
 _PROCESSES, _PROCESSES_PER_CORE = 4096, 128
 """Libraries start a thread for each core in each process."""
 
@@ -139,6 +142,22 @@ class Agent:
         finally:
             ready.unlink(missing_ok=True)
             await self._link.close()
+
+    async def outgrown(self) -> None:
+        """Return once an agent that starts now would separate sessions better than this one.
+
+        That is looked for while nothing runs here: users would lose their tunnels, and what is being
+        prepared would begin anew.
+        """
+        has_grown, pause_s = self._parts.has_grown, _LOOK_AGAIN_S[0]
+        while has_grown is not None:
+            await self._parts.clock.sleep(pause_s)
+            if not self._replicas.is_idle:
+                continue
+            if await has_grown() and self._replicas.is_idle:
+                return
+            pause_s = min(2 * pause_s, _LOOK_AGAIN_S[1])
+        await asyncio.Event().wait()
 
     # What the Control stream speaks for.
 
@@ -373,22 +392,39 @@ def main() -> NoReturn:
         settings = read_settings(arguments.config, os.environ)
     except SettingsError as error:
         sys.exit(f"nsml-agent: {error}")
-    sys.exit(asyncio.run(_serve(settings)))
+    outcome = asyncio.run(_serve(settings))
+    if outcome == _START_AGAIN:
+        # the same process, so that whoever watches over this agent need not know
+        os.execv(sys.executable, sys.orig_argv)  # noqa: S606 - our own command line
+    sys.exit(outcome)
 
 
 async def _serve(settings: Settings) -> int:
-    from nodeagent.production import opened  # noqa: PLC0415 - not for the simulation
-
+    """Live until a signal or one's own end, also while the parts are being opened."""
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, stopping.set)
+    async with TaskGroup() as group:
+        ordered = group.create_task(stopping.wait())
+        living = group.create_task(_live(settings))
+        await asyncio.wait({ordered, living}, return_when=asyncio.FIRST_COMPLETED)
+        if stopping.is_set():
+            log.info("agent.stopping", node=settings.node)
+        for task in (ordered, living):
+            task.cancel()
+    return 0 if living.cancelled() else living.result()
+
+
+async def _live(settings: Settings) -> int:
+    from nodeagent.production import opened  # noqa: PLC0415 - not for the simulation
+
     try:
         async with opened(settings) as parts:
             agent = Agent(settings, parts)
             async with TaskGroup() as group:
                 working = group.create_task(agent.run())
-                await stopping.wait()
-                log.info("agent.stopping", node=settings.node)
+                await agent.outgrown()
+                log.info("agent.outgrown", node=settings.node)
                 working.cancel()
     except JournalLocked as error:
         sys.stderr.write(f"nsml-agent: {error}\n")
@@ -396,4 +432,4 @@ async def _serve(settings: Settings) -> int:
     except (SettingsError, JournalError) as error:
         sys.stderr.write(f"nsml-agent: {error}\n")
         return 1
-    return 0
+    return _START_AGAIN

@@ -76,7 +76,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     where its agent has neither root nor a container engine."""
 
     isolation: Literal["auto", "container", "namespace", "user", "none"] = "auto"
-    """How sessions are separated; `auto`: the strongest that this machine allows."""
+    """How sessions are separated; `auto`: the strongest that this machine allows, containers also where
+    their engine comes up after the agent."""
 
     uid_first: int = 1_900_000_000
     """First of the ids that an agent with root gives its users on this machine, and caches of theirs."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -77,6 +77,8 @@ class Parts:
     refused. `run_long` is for work that programs or drivers can make last for minutes: it must not
     hold up what `run` does. `accounts` are whom users are on this machine; without, all programs run
     as the agent's own user. `relieve` makes room on the node's disks, where they are short of it.
+    `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
+    where it cannot become so.
     Without `has_sockets` user code cannot make requests (the simulation).
     """
 
@@ -98,5 +100,6 @@ class Parts:
     accounts: Accounts | None = None
     has_sockets: bool = True
     relieve: Callable[[], None] | None = None
+    has_grown: Callable[[], Awaitable[bool]] | None = None
     load: Callable[[Mapping[str, float]], object] = lambda _: None
     touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()

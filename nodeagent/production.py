@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import os
 import random
 import resource
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -26,7 +27,7 @@ from nodeagent.config import Settings, SettingsError
 from nodeagent.engine.client import Engine, EngineError
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.virtualenvs import Environments
-from nodeagent.folders import ReplicaFolders
+from nodeagent.folders import ReplicaFolders, write_atomically
 from nodeagent.gangs import HOST, NONE, GangNetwork, interface_variables
 from nodeagent.hooks import Hook, ImageHook, PythonHook
 from nodeagent.journal import Journal
@@ -37,7 +38,13 @@ from nodeagent.probes.host import HostFacts, HostProbe
 from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.renewal import Renew
-from nodeagent.runtimes.containment import NoContainers, engine_mark, probe_containers
+from nodeagent.runtimes.containment import (
+    NoContainers,
+    containers_at_start,
+    engine_mark,
+    probe_containers,
+    tried_in_time,
+)
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.interface import Isolation
 from nodeagent.runtimes.isolation import IsolationFacts, probe_isolation, with_containers
@@ -93,13 +100,15 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
     settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
     settings.data.chmod(0o700)
     journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
+    open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     try:
         token = None if settings.token_file is None else partial(_token, settings.token_file)
         clock = SystemClock()
         held = HeldDevices(clock)
         probe = _probe(settings, clock, held)
         isolation = await in_thread(lambda: _isolation(settings))
-        isolation, engine_place = await _containers(settings, isolation)
+        containers = _containers_probe(settings, isolation)
+        isolation, engine_place = await _containers(settings, isolation, containers, clock)
         accounts = await in_thread(lambda: _accounts(settings, isolation))
         limits = await in_thread(lambda: _limits(settings))
         # only now: programs are given the limit that was found
@@ -135,8 +144,13 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 relieve=partial(relieve, stores, keep, partial(used_things, folders)),
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
                 accounts=accounts,
+                has_grown=_has_containers_now(containers)
+                if engine_place is None and settings.isolation == "auto"
+                else None,
             )
     finally:
+        # an agent that starts anew in this process finds what this one found
+        resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
         journal.close()
 
 
@@ -283,23 +297,13 @@ def _only_owner(isolation: IsolationFacts) -> str:
     return "its agent has root and cannot run users under ids of their own"
 
 
-async def _containers(
-    settings: Settings, found: IsolationFacts
-) -> tuple[IsolationFacts, EnginePlace | None]:
-    """What was found with containers, and where they are made; else why there are none.
-
-    An engine that hangs must not keep the node away.
-
-    Raises:
-        SettingsError: containers are asked for, and do not work.
-    """
-    if settings.isolation not in {"auto", "container"}:
-        return found, None
+def _containers_probe(settings: Settings, found: IsolationFacts) -> Callable[[], EnginePlace]:
+    """Tries containers as the settings say; blocking, raises NoContainers."""
     _, most_open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
     trial_id, obstacle = _trial_id(settings)
 
     def probe() -> EnginePlace:
-        return probe_containers(
+        place = probe_containers(
             Engine(settings.engine_socket),
             found.machine,
             settings.data / "trial",
@@ -309,22 +313,57 @@ async def _containers(
             most_open_files=most_open_files,
             trial_id=trial_id,
         )
-
-    try:
-        async with asyncio.timeout(_ENGINE_ANSWERS_WITHIN_S):
-            place = await in_own_thread(probe)
         if os.geteuid() == 0 and obstacle:
             log.warning("containers.run_as_root", reason=obstacle)
-        return with_containers(found, trial_id=trial_id), place
-    except NoContainers as error:
-        reason = str(error)
-    except TimeoutError:
-        reason = f"no engine answers within {_ENGINE_ANSWERS_WITHIN_S:g} s"
-    if settings.isolation == "container":
-        raise SettingsError(f"isolation container does not work here: {reason}")
-    log.info("containers.unused", reason=reason)
-    reasons = [f"no containers: {reason}", found.reason]
-    return replace(found, reason="; ".join(filter(None, reasons))), None
+        return place
+
+    return probe
+
+
+async def _containers(
+    settings: Settings, found: IsolationFacts, probe: Callable[[], EnginePlace], clock: Clock
+) -> tuple[IsolationFacts, EnginePlace | None]:
+    """What was found with containers, and where they are made; else why there are none.
+
+    Raises:
+        SettingsError: containers are asked for, and do not work.
+    """
+    if settings.isolation not in {"auto", "container"}:
+        return found, None
+    starting = settings.data / "starting.json"
+
+    def tell(reason: str, within_s: float) -> None:
+        """To `nsml up`, which waits for this agent."""
+        awaits = f"sessions ran in containers here, and {reason}"
+        words = {"pid": os.getpid(), "awaits": awaits, "within_s": within_s}
+        write_atomically(starting, json.dumps(words).encode())
+
+    try:
+        place = await containers_at_start(
+            probe, settings.data, awaits=tell, clock=clock, run_long=in_own_thread
+        )
+    except NoContainers as reason:
+        if settings.isolation == "container":
+            raise SettingsError(f"isolation container does not work here: {reason}") from reason
+        log.info("containers.unused", reason=str(reason))
+        reasons = [f"no containers: {reason}", found.reason]
+        return replace(found, reason="; ".join(filter(None, reasons))), None
+    finally:
+        starting.unlink(missing_ok=True)
+    return with_containers(found, trial_id=_trial_id(settings)[0]), place
+
+
+def _has_containers_now(probe: Callable[[], EnginePlace]) -> Callable[[], Awaitable[bool]]:
+    """Looks whether they work by now."""
+
+    async def look() -> bool:
+        try:
+            await tried_in_time(probe, in_own_thread)
+        except NoContainers:
+            return False
+        return True
+
+    return look
 
 
 def _runtime(

@@ -107,6 +107,11 @@ class Replicas:
         """Those that hold their devices."""
         return [runner for runner in self._runners.values() if runner.is_running]
 
+    @property
+    def is_idle(self) -> bool:
+        """Whether nothing runs here or is about to."""
+        return not self._waiting and not self.running()
+
     def shares(self) -> dict[str, float]:
         """How much of each device is held, by uuid; 1 is all of it."""
         shares: dict[str, float] = {}

@@ -1,7 +1,12 @@
-"""Whether containers work on this machine: tried for real, once, when the agent starts."""
+"""Whether containers work on this machine: tried for real when the agent starts, and again where not.
+
+An engine may come up after the agent, or be away for a moment: where the last agent of a data folder
+had containers (`containers.used` in it), the next waits for them before it goes on without.
+"""
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import os
@@ -9,7 +14,9 @@ import subprocess
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nodeagent.engine.client import EngineError, NotThere
+import structlog
+
+from nodeagent.engine.client import EngineError, EngineUnreachable, NotThere
 from nodeagent.engine.containers import image_facts, remove_container
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.runtimes.container import ContainerPlace, container_name
@@ -19,15 +26,77 @@ from nodeagent.runtimes.launcher import start_directly
 from nodeagent.runtimes.records import read_exit
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from nodeagent.engine.client import Engine, EngineFacts
     from nodeagent.runtimes.launch import Machine
+    from nsml.clock import Clock, Offload
 
+COMES_WITHIN_S = 120.0
+_ANSWERS_WITHIN_S = 20.0
+_AGAIN_S = 2.0
 _TRIAL_LIMIT_S = 20.0
 _MARK = "engine.mark"
+_USED = "containers.used"
+
+log = structlog.get_logger()
 
 
 class NoContainers(Exception):
     """Containers do not work here; the message says why, and what to do about it."""
+
+
+class EngineAway(NoContainers):
+    """No engine answers: it may be on its way up."""
+
+
+async def tried_in_time(probe: Callable[[], EnginePlace], run_long: Offload) -> EnginePlace:
+    """What `probe` finds. An engine that hangs must not keep the node away.
+
+    Raises:
+        NoContainers: they do not work.
+    """
+    try:
+        async with asyncio.timeout(_ANSWERS_WITHIN_S):
+            return await run_long(probe)
+    except TimeoutError:
+        raise EngineAway(f"no engine answers within {_ANSWERS_WITHIN_S:g} s") from None
+
+
+async def containers_at_start(
+    probe: Callable[[], EnginePlace],
+    data: Path,
+    *,
+    awaits: Callable[[str, float], object],
+    clock: Clock,
+    run_long: Offload,
+) -> EnginePlace:
+    """What `probe` finds, in the end, and note for the next agent of the data folder whether it did.
+
+    Where the last one had containers an engine that does not answer is waited for, so many seconds at
+    most; `awaits` is told that, once, with the reason.
+
+    Raises:
+        NoContainers: they do not work.
+    """
+    used, began = data / _USED, clock.monotonic()
+    is_awaited = False
+    while True:
+        try:
+            place = await tried_in_time(probe, run_long)
+        except NoContainers as reason:
+            has_time = clock.monotonic() - began < COMES_WITHIN_S
+            if not (isinstance(reason, EngineAway) and used.exists() and has_time):
+                used.unlink(missing_ok=True)
+                raise
+            if not is_awaited:
+                log.warning("engine.awaited", reason=str(reason), within_s=COMES_WITHIN_S)
+                awaits(str(reason), COMES_WITHIN_S)
+            is_awaited = True
+        else:
+            write_atomically(used, b"", is_durable=True)
+            return place
+        await clock.sleep(_AGAIN_S)
 
 
 def engine_mark(data: Path) -> str:
@@ -83,6 +152,8 @@ def probe_containers(
             _try(place, machine, scratch, trial_id)
     except NotThere as error:
         raise NoContainers(f"{error} (nsml doctor node says what to do)") from error
+    except EngineUnreachable as error:
+        raise EngineAway(str(error)) from error
     except EngineError as error:
         raise NoContainers(str(error)) from error
     return place

@@ -18,7 +18,9 @@ from nodeagent.probes.host import HostProbe
 from nsml.content.manifest import decode
 from nsml.content.packing import pack
 from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import resources_pb2 as resources
 from nsml.v1 import sessions_pb2 as sessions
+from tests.engines import SOCKET, required_engine, required_image
 from tests.scripted_platform import ScriptedPlatform, assignment, session_id
 
 PATIENCE_S = 30.0
@@ -403,6 +405,46 @@ async def test_a_program_loads_another_sessions_checkpoint(
     assert lines[0] == "['weights'] 3000002", lines
     assert lines[1].startswith("KeyError")
     assert report.exit.exit_code == 0
+
+
+async def test_an_engine_that_comes_later_is_used_once_nothing_runs(
+    node: Node, platform: ScriptedPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    required_engine()
+    door = tmp_path / "docker.sock"
+    monkeypatch.setenv("NSML_AGENT_ENGINE_SOCKET", str(door))
+    monkeypatch.setenv("NSML_AGENT_DEFAULT_IMAGE", required_image())
+    await node.end()
+    await node.start()
+    assert platform.registrations[-1].isolation != resources.ISOLATION_CONTAINER
+    assert "no such socket" in platform.registrations[-1].isolation_note
+    await platform.order(assignment(S, "sleep", "1000"))
+    await platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+    seen = len(platform.registrations)
+    door.symlink_to(SOCKET)
+    await platform.order()
+    await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    await platform.until(lambda: len(platform.registrations) > seen)
+    assert platform.registrations[-1].isolation == resources.ISOLATION_CONTAINER
+    await until((node.data / "ready.json").exists)
+    said = json.loads((node.data / "ready.json").read_text())
+    assert node.process is not None
+    assert said["pid"] == node.process.pid, "who watches over it sees the same process"
+    await platform.order(assignment(OTHER, "sh", "-c", "test -e /.nsml && exit 4", grace=0.0))
+    assert (await platform.phase(OTHER, pb.REPLICA_PHASE_FINALIZED)).exit.exit_code == 4
+
+    door.unlink()
+    await node.end()
+    node.process = await node.launch()
+    await until((node.data / "starting.json").exists)
+    assert await node.end() == 0, "who waits for an engine can be ended"
+    node.process = await node.launch()
+    await until((node.data / "starting.json").exists)
+    seen = len(platform.registrations)
+    door.symlink_to(SOCKET)
+    await platform.until(lambda: len(platform.registrations) > seen)
+    assert platform.registrations[-1].isolation == resources.ISOLATION_CONTAINER
+    assert not (node.data / "starting.json").exists()
 
 
 def put(platform: ScriptedPlatform, folder: Path) -> str:

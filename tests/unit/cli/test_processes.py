@@ -15,7 +15,8 @@ from pathlib import Path
 import pytest
 
 from cli import local, processes
-from cli.bringup import LEAST_ROOM_BYTES, too_full
+from cli.app import App
+from cli.bringup import LEAST_ROOM_BYTES, BringUp, stop_program, too_full
 from cli.exits import CommandError
 from cli.local import Choices, DataFolder
 from cli.processes import Program, StartFailed
@@ -163,6 +164,37 @@ def test_waiting_ends_with_its_deadline() -> None:
     with pytest.raises(StartFailed, match="not ready"):
         processes.wait_until(dict, alive=lambda: True, deadline_s=0.05)
     assert time.monotonic() >= begun
+
+
+def test_who_waits_for_something_else_is_granted_that_time_and_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    script = (
+        "import json, os, sys, time\n"
+        "me = {'pid': os.getpid()}\n"
+        "folder = sys.argv[1] + '/agent/'\n"
+        "open(folder + 's', 'w').write(json.dumps({**me, 'within_s': 60, 'awaits': 'the engine'}))\n"
+        "os.rename(folder + 's', folder + 'starting.json')\n"
+        "time.sleep(0.5)\n"
+        "open(folder + 'r', 'w').write(json.dumps(me))\n"
+        "os.rename(folder + 'r', folder + 'ready.json')\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setattr(
+        processes, "program", lambda _: [sys.executable, "-c", script, str(tmp_path)]
+    )
+    monkeypatch.setattr("cli.bringup.READY_WITHIN_S", 0.3)
+    folder = DataFolder(tmp_path)
+    (tmp_path / "agent").mkdir()
+    folder.starting("agent").write_text(json.dumps({"pid": 1, "within_s": 600, "awaits": "stale"}))
+    app = App(environ=os.environ)
+    try:
+        assert BringUp(app, folder).ensure("agent", {})["pid"]
+        said = capsys.readouterr().err
+        assert "waits up to 60 s: the engine" in said
+        assert "stale" not in said
+    finally:
+        stop_program(folder, "agent")
 
 
 def test_choices_are_kept_and_damage_is_told(tmp_path: Path) -> None:

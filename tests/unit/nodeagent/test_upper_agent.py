@@ -77,6 +77,7 @@ class World:
     hooks: list[Hook] = field(default_factory=list)
     token: str = "secret"
     mps_folder: Path | None = None
+    has_grown: Callable[[], Coroutine[Any, Any, bool]] | None = None
 
     @asynccontextmanager
     async def agent(self, server: str = "cp") -> AsyncIterator[Agent]:
@@ -110,6 +111,7 @@ class World:
                 has_sockets=False,
                 touch=lambda _, replica_id: self.machine.contacted(replica_id),
                 hooks=self.hooks,
+                has_grown=self.has_grown,
             ),
         )
         try:
@@ -1278,3 +1280,38 @@ def put(platform: ScriptedPlatform, folder: Path) -> str:
     packed = pack(folder)
     blobs = [packed.source.read(digest) for digest in packed.manifest.blobs()]
     return platform.put_manifest(packed.manifest.encode(), *blobs)
+
+
+def test_an_agent_is_outgrown_only_while_nothing_runs(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        looks: list[float] = []
+
+        async def has_grown() -> bool:
+            looks.append(world.clock.monotonic())
+            return len(looks) > 3
+
+        world.has_grown = has_grown
+        async with world.agent() as agent, asyncio.TaskGroup() as group:
+            outgrown = group.create_task(agent.outgrown())
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            await world.clock.sleep(3000)
+            assert not looks, "nobody's work is disturbed"
+            await world.platform.order()
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+            ended_at = world.clock.monotonic()
+            await outgrown
+            assert looks[0] <= ended_at + 600
+            assert len(looks) == 4
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
+def test_an_agent_that_nothing_can_outgrow_never_is(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        async with world.agent() as agent:
+            with pytest.raises(TimeoutError):
+                async with asyncio.timeout(3000):
+                    await agent.outgrown()
+
+    on_virtual_time(tmp_path, test)

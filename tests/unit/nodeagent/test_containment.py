@@ -1,0 +1,114 @@
+"""Whether an agent starts with containers: tried, waited for where it had them before, and remembered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+from nodeagent.runtimes.containment import (
+    COMES_WITHIN_S,
+    EngineAway,
+    NoContainers,
+    containers_at_start,
+    tried_in_time,
+)
+from nodeagent.runtimes.docker import EnginePlace
+from nsml.clock import inline
+from tests.simulation.virtual_time import VirtualClock, run
+
+PLACE = cast("EnginePlace", object())
+AWAY = EngineAway("no engine answers at /s")
+NO_IMAGE = NoContainers("there is no image nsml-base:latest")
+
+
+@dataclass
+class Start:
+    """One start after another in a data folder; the last outcome of a probe repeats."""
+
+    data: Path
+    told: list[tuple[str, float]] = field(default_factory=list)
+    tries: int = 0
+    took_s: float = 0.0
+
+    def __call__(self, *outcomes: EnginePlace | Exception) -> EnginePlace:
+        self.told.clear()
+        self.tries = 0
+
+        async def start() -> EnginePlace:
+            clock = VirtualClock(asyncio.get_running_loop())
+            try:
+                return await containers_at_start(
+                    self._probe(outcomes),
+                    self.data,
+                    awaits=lambda *said: self.told.append(said),
+                    clock=clock,
+                    run_long=inline,
+                )
+            finally:
+                self.took_s = clock.monotonic()
+
+        return run(start())
+
+    def _probe(self, outcomes: Sequence[EnginePlace | Exception]) -> Callable[[], EnginePlace]:
+        def probe() -> EnginePlace:
+            outcome = outcomes[min(self.tries, len(outcomes) - 1)]
+            self.tries += 1
+            if isinstance(outcome, Exception):
+                raise outcome
+            return outcome
+
+        return probe
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Start:
+    return Start(tmp_path)
+
+
+def test_a_machine_that_never_had_containers_is_not_kept_waiting(start: Start) -> None:
+    for _ in range(2):
+        with pytest.raises(EngineAway):
+            start(AWAY, PLACE)
+        assert (start.tries, start.took_s, start.told) == (1, 0, [])
+
+
+def test_an_engine_that_comes_up_after_its_agent_is_waited_for(start: Start) -> None:
+    assert start(PLACE) is PLACE
+    assert start(AWAY, AWAY, AWAY, PLACE) is PLACE
+    assert 0 < start.took_s < COMES_WITHIN_S
+    assert start.told == [(str(AWAY), COMES_WITHIN_S)], "once"
+    assert start(AWAY, PLACE) is PLACE, "and the next time again"
+
+
+def test_an_engine_that_does_not_come_is_waited_for_once(start: Start) -> None:
+    start(PLACE)
+    with pytest.raises(EngineAway):
+        start(AWAY)
+    assert COMES_WITHIN_S <= start.took_s < COMES_WITHIN_S + 30
+    with pytest.raises(EngineAway):
+        start(AWAY)
+    assert start.took_s == 0
+
+
+def test_what_waiting_does_not_mend_is_not_waited_for(start: Start) -> None:
+    start(PLACE)
+    with pytest.raises(NoContainers, match="nsml-base"):
+        start(AWAY, NO_IMAGE, PLACE)
+    assert start.tries == 2
+
+
+def test_an_engine_that_accepts_and_does_not_answer_is_away() -> None:
+    async def never(_work: Callable[[], Any]) -> Any:
+        await asyncio.Event().wait()
+
+    async def try_it() -> None:
+        with pytest.raises(EngineAway, match="within 20 s"):
+            await tried_in_time(lambda: PLACE, never)
+
+    work: Coroutine[Any, Any, None] = try_it()
+    run(work)
