@@ -233,6 +233,7 @@ class ControlPlane:
             group.create_task(self.identities.run(), name="identities")
             group.create_task(self.state.follow(), name="state")
             group.create_task(self.submitter.run(), name="submit")
+            group.create_task(self.secrets.renew(), name="secrets")
             group.create_task(self.leading.run(), name="leader")
 
     def interceptor(self) -> AccessInterceptor:

@@ -15,7 +15,7 @@ from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_secret
 from controlplane.operations import records
-from controlplane.store.interface import Get, Transaction
+from controlplane.store.interface import Get, StoreError, Transaction
 from controlplane.stored.v1.records_pb2 import SecretRecord
 
 if TYPE_CHECKING:
@@ -33,6 +33,9 @@ MOST_SECRETS: Final = 100
 """Of one user."""
 MOST_SECRET_BYTES: Final = 32 << 10
 """Of one value; with the most that a session uses this keeps its order within one message."""
+
+_AGAIN_S: Final = 1.0
+"""Between two tries to seal secrets anew."""
 
 _MOST_NAMED: Final = 5
 _NOT_STARTED: Final = frozenset({ReplicaPhase.PLACED, ReplicaPhase.PREPARING})
@@ -60,7 +63,7 @@ class OpenedSecret:
 
 
 class UserSecrets:
-    """Secrets of all users. Any control plane with the vault's key may use them, leader or not."""
+    """Secrets of all users. Any control plane with the vault's keys may use them, leader or not."""
 
     def __init__(self, store: KeyValueStore, vault: Vault, *, clock: Clock) -> None:
         self._store = store
@@ -154,6 +157,41 @@ class UserSecrets:
             (one.held.session_id, one.held.attempt, one.held.rank): of_session[one.session.id]
             for one in needing
         }
+
+    async def renew(self) -> None:
+        """Seal with the vault's first key what its others sealed, so that these can go.
+
+        Where there are no others nothing is read; while the store does not answer it waits.
+        """
+        while self._vault.has_older_keys:
+            try:
+                items = (await self._store.list(SECRETS.prefix, keys_only=True)).items
+                names = [item.key.removeprefix(SECRETS.prefix) for item in items]
+                left = [name for name in names if not await self._renewed(name)]
+            except StoreError as error:
+                _log.warning("secrets.not_renewed", error=str(error))
+                await self._clock.sleep(_AGAIN_S)
+            else:
+                _log.info("secrets.renewed", key=self._vault.key_id, count=len(names), left=left)
+                return
+
+    async def _renewed(self, key: str) -> bool:
+        """Whether it is sealed with the first key now, or is gone; False when nothing opens it."""
+        owner, _, name = key.partition("/")
+        while True:
+            known = await SECRETS.get(self._store, key)
+            if known is None or known.value.key_id == self._vault.key_id:
+                return True
+            try:
+                value = self._vault.open(known.value.sealed, owner=owner, name=name)
+            except NotOpened:
+                return False
+            record = SecretRecord()
+            record.CopyFrom(known.value)
+            record.sealed = self._vault.seal(value, owner=owner, name=name)
+            record.key_id = self._vault.key_id
+            if await self._write([SECRETS.unchanged(known)], [SECRETS.put(key, record)]):
+                return True
 
     async def _opened(self, session: Session) -> tuple[OpenedSecret, ...]:
         """The secrets of a session, read in one step."""

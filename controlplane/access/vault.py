@@ -1,4 +1,4 @@
-"""The key under which users' secrets lie in the store: who copies the store has none of them.
+"""The keys under which users' secrets lie in the store: who copies the store has none of them.
 
 AES-256-GCM. What is sealed says whose it is and what it is called, so that a value that somebody
 puts under another name, or another user's, does not open there.
@@ -6,6 +6,7 @@ puts under another name, or another user's, does not open there.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Final
 
@@ -15,6 +16,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from controlplane.access.files import read_private, write_private
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from controlplane.access.secret import RandomBytes
@@ -29,61 +31,67 @@ class NotOpened(Exception):
 
 
 class Vault:
-    """Seals and opens values with one key."""
+    """Seals values with the first of its keys, and opens what any of them sealed.
 
-    def __init__(self, key: bytes, random_bytes: RandomBytes) -> None:
-        self._cipher = AESGCM(key)
+    Attributes:
+        key_id: of the first; tells keys apart and says nothing of them.
+        has_older_keys: whether there are others, which are on their way out.
+    """
+
+    def __init__(self, keys: Sequence[bytes], random_bytes: RandomBytes) -> None:
+        self._ciphers = [AESGCM(key) for key in keys]
         self._random_bytes = random_bytes
-        self.key_id = hashlib.sha256(b"nsml secrets\0" + key).hexdigest()[:16]
-        """Tells keys apart and says nothing of them."""
+        self.key_id = hashlib.sha256(b"nsml secrets\0" + keys[0]).hexdigest()[:16]
+        self.has_older_keys = len(keys) > 1
 
     def seal(self, value: bytes, *, owner: str, name: str) -> bytes:
         """The value as only this key opens it, under this owner and name."""
         # Random: 96 bits for the few values that are ever set meet no other.
         nonce = self._random_bytes(_NONCE_BYTES)
-        return nonce + self._cipher.encrypt(nonce, value, _place(owner, name))
+        return nonce + self._ciphers[0].encrypt(nonce, value, _place(owner, name))
 
     def open(self, sealed: bytes, *, owner: str, name: str) -> bytes:
         """The value again.
 
         Raises:
-            NotOpened: it was not sealed with this key, for this owner and name.
+            NotOpened: it was sealed with none of the keys, or not for this owner and name.
         """
         nonce, rest = sealed[:_NONCE_BYTES], sealed[_NONCE_BYTES:]
-        try:
-            return self._cipher.decrypt(nonce, rest, _place(owner, name))
-        except (InvalidTag, ValueError) as error:
-            raise NotOpened("it was not sealed with this key, for this place") from error
+        for cipher in self._ciphers:
+            with contextlib.suppress(InvalidTag, ValueError):
+                return cipher.decrypt(nonce, rest, _place(owner, name))
+        raise NotOpened("it was not sealed with our keys, for this place")
 
 
 def open_vault(folder: Path, random_bytes: RandomBytes) -> Vault:
-    """The vault whose key lies in `folder`, which gets one at the first start.
+    """The vault whose keys lie in `folder`, one a line, which gets one at the first start.
 
-    As with the authority: control planes that share a store share the key, so copy the file to each
-    of them. Without it what was sealed is lost, and has to be set again.
+    As with the authority: control planes that share a store share the keys, so copy the file to each
+    of them. Without it what was sealed is lost, and has to be set again. A new key is put in front of
+    the others, which can go once all is sealed anew (`UserSecrets.renew`).
 
     Raises:
-        PermissionError: others may read the key.
-        ValueError: what lies there is not a key.
+        PermissionError: others may read the keys.
+        ValueError: a line there is not a key.
     """
     path = folder / KEY_FILE
     written = read_private(path)
     if written is None:
         key = random_bytes(KEY_BYTES)
         write_private(path, key.hex().encode() + b"\n")
-        return Vault(key, random_bytes)
+        return Vault([key], random_bytes)
     try:
-        key = bytes.fromhex(written.decode("ascii").strip())
+        keys = [bytes.fromhex(line) for line in written.decode("ascii").split()]
     except ValueError:
-        key = b""
-    if len(key) != KEY_BYTES:
-        raise ValueError(f"{path} is not a key of {KEY_BYTES} bytes")
-    return Vault(key, random_bytes)
+        keys = []
+    if not keys or any(len(key) != KEY_BYTES for key in keys):
+        raise ValueError(f"{path} has a line that is not a key of {KEY_BYTES} bytes")
+    return Vault(keys, random_bytes)
 
 
 def make_vault(random_bytes: RandomBytes) -> Vault:
     """A vault whose key is written nowhere."""
-    return Vault(random_bytes(KEY_BYTES), random_bytes)
+    return Vault([random_bytes(KEY_BYTES)], random_bytes)
 
 
 def _place(owner: str, name: str) -> bytes:

@@ -58,7 +58,28 @@ def test_the_key_is_made_once_and_only_its_owner_reads_it(tmp_path: Path) -> Non
         open_vault(tmp_path, os.urandom)
 
 
-@pytest.mark.parametrize("content", ["", "00", "zz" * 32, "00" * 33])
+def test_the_first_key_seals_and_all_of_them_open(tmp_path: Path) -> None:
+    before = open_vault(tmp_path, os.urandom)
+    sealed = before.seal(b"s3cret", owner="kim", name="A")
+    path = tmp_path / KEY_FILE
+    path.write_text(f"{os.urandom(32).hex()}\n{path.read_text()}")
+    both = open_vault(tmp_path, os.urandom)
+    assert (before.has_older_keys, both.has_older_keys) == (False, True)
+    assert both.key_id != before.key_id
+    assert both.open(sealed, owner="kim", name="A") == b"s3cret"
+    anew = both.seal(b"s3cret", owner="kim", name="A")
+    with pytest.raises(NotOpened):
+        before.open(anew, owner="kim", name="A")
+    path.write_text(path.read_text().splitlines()[0])
+    after = open_vault(tmp_path, os.urandom)
+    assert after.open(anew, owner="kim", name="A") == b"s3cret"
+    with pytest.raises(NotOpened):
+        after.open(sealed, owner="kim", name="A")
+
+
+@pytest.mark.parametrize(
+    "content", ["", "\n", "00", "zz" * 32, "00" * 33, "00" * 32 + "\n" + "00" * 31]
+)
 def test_what_is_no_key_is_refused_not_replaced(tmp_path: Path, content: str) -> None:
     path = tmp_path / KEY_FILE
     path.write_text(content)

@@ -4,16 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.access.user_secrets import MOST_SECRET_BYTES, MOST_SECRETS, OpenedSecret
-from controlplane.access.vault import make_vault
+from controlplane.access.records import SECRETS
+from controlplane.access.user_secrets import (
+    MOST_SECRET_BYTES,
+    MOST_SECRETS,
+    OpenedSecret,
+    UserSecrets,
+)
+from controlplane.access.vault import Vault, make_vault
 from controlplane.domain.identity import Role
 from controlplane.domain.values import SecretUse
 from controlplane.operations.records import decode_session, encode_session
+from controlplane.plane import Surroundings
 from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
 from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1 import secrets_pb2 as pb
@@ -47,10 +55,14 @@ def remove(user: Stubs, name: str = "TOKEN", whose: str = ""):
     return user.secrets.RemoveSecret(pb.RemoveSecretRequest(name=name, user=whose))
 
 
-async def names(user: Stubs, whose: str = "") -> list[str]:
+async def listed(user: Stubs, whose: str = "") -> list[pb.Secret]:
     answer = await user.secrets.ListSecrets(pb.ListSecretsRequest(user=whose))
     assert MARK.encode() not in answer.SerializeToString()
-    return [one.name for one in answer.secrets]
+    return list(answer.secrets)
+
+
+async def names(user: Stubs, whose: str = "") -> list[str]:
+    return [one.name for one in await listed(user, whose)]
 
 
 async def kept(rig: Rig) -> bytes:
@@ -381,6 +393,55 @@ async def test_another_key_and_a_damaged_record_are_told(rig: Rig) -> None:
     agent = await (await rig.agent()).connect()
     [assignment] = await agent.assignments(1)
     assert "set it again" in assignment.secrets[0].problem
+
+
+async def test_secrets_are_sealed_anew_with_the_first_key(monkeypatch) -> None:
+    old, new = os.urandom(32), os.urandom(32)
+    other = Vault([os.urandom(32)], os.urandom)
+    async with surroundings(vault=Vault([old], os.urandom)) as on:
+        async with serving(on) as rig:
+            kim = await rig.user("kim")
+            made = (await put(kim)).secret
+            await put(kim, "SET_MEANWHILE")
+            await put(kim, "FOREIGN")
+            rig.plane.secrets._vault = other
+            await put(kim, "FOREIGN")
+        both = replace(on, vault=Vault([new, old], os.urandom))
+        secrets = UserSecrets(on.store, both.vault, clock=on.clock)
+        commit, faults = on.store.commit, [StoreUnavailable("down")]
+
+        async def other_first(transaction: Transaction):
+            changed = [one.key for one in transaction.success if isinstance(one, Put)]
+            if faults and any(key.startswith("secret/") for key in changed):
+                raise faults.pop()
+            if changed == ["secret/kim/SET_MEANWHILE"]:
+                monkeypatch.setattr(on.store, "commit", commit)
+                await secrets.put("kim", "SET_MEANWHILE", b"another")
+            return await commit(transaction)
+
+        monkeypatch.setattr(on.store, "commit", other_first)
+        async with serving(both):
+            await until(lambda: _sealed_by(on, both.vault, 2), "all that opens is sealed anew")
+        async with serving(replace(on, vault=Vault([new], os.urandom))) as rig:
+            await until(lambda: one_leads(rig), "it leads")
+            token = await rig.plane.accounts.create_token("kim", 3600)
+            kim = Stubs(await rig.channel(), token.secret.text)
+            [kept] = [one for one in await listed(kim) if one.name == "TOKEN"]
+            assert kept == made, "its value is no newer"
+            names_of = ("TOKEN", "SET_MEANWHILE", "FOREIGN")
+            uses = [sessions_pb2.SecretUse(name=name, variable=name) for name in names_of]
+            await kim.submit(secrets=uses)
+            agent = await (await rig.agent()).connect()
+            [assignment] = await agent.assignments(1)
+            told = {one.variable: (one.value, one.problem) for one in assignment.secrets}
+            assert told["TOKEN"] == (MARK, "")
+            assert told["SET_MEANWHILE"] == ("another", "")
+            assert "set it again" in told["FOREIGN"][1]
+
+
+async def _sealed_by(on: Surroundings, vault: Vault, count: int) -> bool:
+    items = (await on.store.list("secret/")).items
+    return sum(SECRETS.stored(item).value.key_id == vault.key_id for item in items) == count
 
 
 async def test_one_damaged_record_costs_one_secret(rig: Rig) -> None:
