@@ -310,12 +310,24 @@ def _rollup(pid: int) -> dict[str, int]:
 
 
 def _shm_bytes(pids: Iterable[int]) -> int:
-    """What is in the replica's own /dev/shm; 0 where that cannot be seen."""
+    """What is in the replica's own /dev/shm; 0 where that cannot be seen, or is the machine's.
+
+    A process whose root is not made yet still has the machine's, and with it what others keep there.
+    """
     for pid in pids:
         with contextlib.suppress(OSError):
-            space = os.statvfs(f"/proc/{pid}/root/dev/shm")
-            return (space.f_blocks - space.f_bfree) * space.f_frsize
+            path = f"/proc/{pid}/root/dev/shm"
+            if _device_of(path) != _device_of("/dev/shm"):  # noqa: S108 - only looked at
+                space = os.statvfs(path)
+                return (space.f_blocks - space.f_bfree) * space.f_frsize
     return 0
+
+
+def _device_of(path: str) -> int | None:
+    """The file system that `path` lies on; None where it is not there."""
+    with contextlib.suppress(OSError):
+        return os.stat(path).st_dev
+    return None
 
 
 def _some_cpus(folder: str, cpus: float) -> frozenset[int] | None:
