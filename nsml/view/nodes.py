@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from nsml.v1.nodes_pb2 import DeviceUse, GetClusterResponse, GetNodeResponse, Node
+    from nsml.v1.resources_pb2 import Device
 
 
 _ROW_COLUMNS = 88
@@ -38,7 +39,21 @@ def devices(nodes: Iterable[Node]) -> list[NodeDevice]:
 
 def is_free(item: NodeDevice) -> bool:
     """Whether nothing holds any of it and something may."""
-    return not (item.use.allocated_thousandths or item.use.device.withheld)
+    return not (item.use.allocated_thousandths or item.use.device.withheld or held_with(item))
+
+
+def held_with(item: NodeDevice) -> list[Device]:
+    """What sessions hold of the same hardware: the GPU that it is an instance of, or instances of it.
+
+    While they do, nothing is placed on it.
+    """
+    device = item.use.device
+    return [
+        use.device
+        for use in item.node.devices
+        if use.allocated_thousandths
+        and (use.device.uuid == device.parent_uuid or use.device.parent_uuid == device.uuid)
+    ]
 
 
 def state_word(node: Node) -> str:
@@ -227,6 +242,9 @@ def _power(item: NodeDevice, _now: float) -> str:
 
 def _held(item: NodeDevice, _now: float) -> str:
     """How much of it sessions hold; why it is withheld stands in the node's note."""
+    others = held_with(item)
+    if others and not item.use.allocated_thousandths:
+        return "as GPU " + ", ".join(str(device.index) for device in others)
     if not item.use.device.withheld:
         return thousandths(item.use.allocated_thousandths)
     if not item.use.allocated_thousandths:
@@ -299,6 +317,7 @@ def device_record(item: NodeDevice) -> dict[str, Any]:
         "withheld": use.device.withheld or None,
         "parent_uuid": use.device.parent_uuid or None,
         "allocated": use.allocated_thousandths / 1000,
+        "held_with": [device.uuid for device in held_with(item)],
         "sessions": [name for name in use.sessions if name],
     }
 

@@ -55,3 +55,30 @@ def test_a_node_says_why_its_isolation_is_no_stronger():
     assert max(map(len, lines)) <= 100
     first = next(n for n, line in enumerate(lines) if line.startswith("  isolation "))
     assert lines[first + 1].startswith(" " * 12 + "does not answer; it ")
+
+
+def device(index, uuid, parent="", *, allocated=0):
+    found = nodes_pb2.DeviceUse(allocated_thousandths=allocated)
+    found.device.index, found.device.uuid, found.device.parent_uuid = index, uuid, parent
+    return found
+
+
+def held(*uses):
+    items = nodes.devices([nodes_pb2.Node(name="a", devices=uses)])
+    (column,) = [one for one in nodes.DEVICE_COLUMNS if one.key == "allocated"]
+    return [(column.cell(item, NOW), nodes.is_free(item)) for item in items]
+
+
+def test_instances_of_a_gpu_that_is_held_are_not_free():
+    """It was cut while a session had all of it: the driver lists both, under names of their own."""
+    whole, other = device(0, "GPU-0", allocated=1000), device(3, "GPU-1")
+    parts = [device(1, "MIG-1", "GPU-0"), device(2, "MIG-2", "GPU-0")]
+    shown = held(whole, *parts, other)
+    assert shown == [("1", False), ("as GPU 0", False), ("as GPU 0", False), ("0", True)]
+    item = nodes.devices([nodes_pb2.Node(devices=[whole, *parts])])[1]
+    assert nodes.device_record(item)["held_with"] == ["GPU-0"]
+
+
+def test_a_gpu_with_instances_that_are_held_is_not_free():
+    parts = [device(1, "MIG-1", "GPU-0", allocated=1000), device(2, "MIG-2", "GPU-0")]
+    assert held(device(0, "GPU-0"), *parts) == [("as GPU 1", False), ("1", False), ("0", True)]
