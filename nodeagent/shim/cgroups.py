@@ -142,7 +142,7 @@ class Group:
         if MEMORY not in self._of:
             return False
         # version 2 counts that; of version 1 not every kernel does, but it holds the peak
-        if self._version != 1 and _keyed(self._of[MEMORY], "memory.events").get("oom", 0):
+        if self._version != 1 and self._met_its_limit():
             return True
         return limit - self.memory_peak() < max(limit // 50, _NEAR_BYTES)
 
@@ -150,8 +150,14 @@ class Group:
         """The most memory that it used at one time, bytes; the kernel's cache of its files counts."""
         if MEMORY not in self._of:
             return 0
-        name = "memory.max_usage_in_bytes" if self._version == 1 else "memory.peak"
-        return _number(self._of[MEMORY], name)
+        folder = self._of[MEMORY]
+        if self._version == 1:
+            return _number(folder, "memory.max_usage_in_bytes")
+        peak = _number(folder, "memory.peak")
+        # before Linux 5.19 version 2 keeps none; of what has met its limit it is known all the same
+        if not peak and self._met_its_limit():
+            return _number(folder, "memory.max")
+        return peak
 
     def memory_used(self) -> int:
         """What its processes use now and cannot be taken back, bytes: no cache of files."""
@@ -167,6 +173,10 @@ class Group:
         if PIDS not in self._of:
             return 0
         return _keyed(self._of[PIDS], "pids.events").get("max", 0)
+
+    def _met_its_limit(self) -> bool:
+        """Of version 2: whether it was refused memory for its own limit."""
+        return _keyed(self._of[MEMORY], "memory.events").get("oom", 0) > 0
 
     def _limit_memory(self, limit: int) -> None:
         if self._version == 1:

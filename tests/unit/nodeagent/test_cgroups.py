@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.shim.cgroups import CPU, MEMORY, PIDS, Group, find_base
+from nodeagent.shim.watch import memory_excess
 
 FILES = {
     "cgroup.procs": "",
@@ -75,6 +76,20 @@ def test_what_version_2_says_of_memory(tmp_path: Path) -> None:
     assert group.has_met_its_memory(10_000_000)
     assert (group.memory_peak(), group.memory_used()) == (999_424, 750)
     assert (group.refused_forks(), group.members()) == (7, [7, 12])
+
+
+def test_where_version_2_keeps_no_peak_what_met_its_limit_has_used_that(tmp_path: Path) -> None:
+    """Before Linux 5.19."""
+    said = {"memory.max": "200000000\n", "memory.events": "oom 1\noom_kill 1\n"}
+    group = second_version(tmp_path, **said, **{"memory.stat": "anon 12000000\n"})
+    assert group.memory_peak() == 200_000_000
+    _, message = memory_excess(group, 200_000_000, group.memory_used()) or ("", "")
+    assert "used 200.0 MB of 200.0 MB given" in message
+
+
+def test_where_version_2_keeps_no_peak_what_met_no_limit_has_none(tmp_path: Path) -> None:
+    said = {"memory.max": "200000000\n", "memory.events": "oom 0\noom_kill 1\n"}
+    assert second_version(tmp_path, **said).memory_peak() == 0
 
 
 def test_a_kill_by_the_machine_is_not_one_by_the_limit(tmp_path: Path) -> None:
