@@ -67,8 +67,12 @@ class ProcessDriver(ShimDriver):
     async def __aexit__(self, *exception: object) -> None:
         """Let go; with no replica left no control group is left either."""
         await super().__aexit__(*exception)
-        if self._machine.limits.groups is not None:
+        # a shim that has just been started has no group yet, and cannot make it without ours
+        if self._machine.limits.groups is not None and not self._has_live_replicas():
             remove_base(self._machine.limits.groups)
+
+    def _has_live_replicas(self) -> bool:
+        return any(not self._folders.of(one).exit.exists() for one in self._folders.ids())
 
     async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
         if spec.isolation not in self._levels:
