@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _BYTES = 4096
-_LONGEST_MESSAGE = 500
+_LONGEST_MESSAGE = 250
+"""JSON takes up to twelve bytes for a character; what is written beside it stays under 1000."""
 
 
 def take(folder: str) -> None:
@@ -35,6 +36,11 @@ def spend(folder: str, name: str, content: Mapping[str, object]) -> None:
     # Spaces after a JSON document are part of it.
     _write(path, json.dumps(content).encode().ljust(_BYTES)[:_BYTES], 0)
     os.rename(path, os.path.join(folder, name))
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _path(folder: str) -> str:
