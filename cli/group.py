@@ -255,11 +255,6 @@ class BadValue(click.BadParameter):
         self.why = why
         self.advice = advice
 
-    def format_message(self) -> str:
-        """The option and what is wrong: `--env: ...`."""
-        names = self.param.opts if self.param is not None else []
-        return f"{max(names, key=len)}: {self.message}" if names else self.message
-
 
 class Refused(click.Option):
     """An option that is known only to say why it is not taken: neither shown nor suggested."""

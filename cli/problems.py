@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -59,12 +60,7 @@ def problem_of(error: BaseException) -> Problem:
         case click.ClickException():
             return _usage_problem(error)
         case OSError():
-            where = f"{error.filename}: " if error.filename else ""
-            return Problem(
-                code=ExitCode.FAILED,
-                reason="SYSTEM",
-                message=f"{where}{error.strerror or error}",
-            )
+            return _system_problem(error)
     return Problem(code=ExitCode.FAILED, reason=_reason(error), message=str(error))
 
 
@@ -89,7 +85,7 @@ def _platform_problem(error: ClientError) -> Problem:
 
 def _usage_problem(error: click.ClickException) -> Problem:
     advice: list[str] = []
-    message = error.format_message()
+    message = _usage_message(error)
     if isinstance(error, click.UsageError) and error.ctx is not None:
         path = error.ctx.command_path
         if isinstance(error, click.NoSuchOption):
@@ -101,6 +97,37 @@ def _usage_problem(error: click.ClickException) -> Problem:
     why = error.why if isinstance(error, BadValue) else ""
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
     return Problem(code=code, reason="USAGE", message=message.rstrip("."), why=why, advice=advice)
+
+
+def _system_problem(error: OSError) -> Problem:
+    where = f"{error.filename}: " if error.filename else ""
+    message = f"{where}{error.strerror or error}"
+    advice: Sequence[str] = ()
+    if isinstance(error, FileNotFoundError) and not where and _is_nowhere():
+        message, advice = "the folder that you are in is not there any more", ("cd to one that is",)
+    return Problem(code=ExitCode.FAILED, reason="SYSTEM", message=message, advice=advice)
+
+
+def _is_nowhere() -> bool:
+    """Whether the working folder was removed."""
+    try:
+        Path.cwd()
+    except OSError:
+        return True
+    return False
+
+
+def _usage_message(error: click.ClickException) -> str:
+    """What is wrong with the command line: `--env: ...` for a value of an option or argument."""
+    match error:
+        case click.MissingParameter():
+            return error.format_message()
+        case click.BadParameter(param=click.Option(opts=names)):
+            long = next((name for name in names if name.startswith("--")), names[0])
+            return f"{long}: {error.message}"
+        case click.BadParameter(param=click.Argument() as argument, ctx=click.Context() as context):
+            return f"{argument.make_metavar(context)}: {error.message}"
+    return error.format_message()
 
 
 def _reason(error: BaseException) -> str:

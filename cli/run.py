@@ -428,7 +428,7 @@ def _within(folder: Path, name: str) -> str:
 
 def _check_image_line(folder: Path, packed: Packed) -> None:
     """Raise where the `#nsml:` line of what is sent names no image: no node could follow it."""
-    from nsml.images import IMAGE_FILES, NamesNoImage, asked_image
+    from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 
     sent = {item.path for item in packed.manifest.entries}
     files = [name for name in IMAGE_FILES if name in sent and (folder / name).is_file()]
@@ -441,6 +441,7 @@ def _check_image_line(folder: Path, packed: Packed) -> None:
             str(error),
             code=ExitCode.USAGE,
             reason="NO_IMAGE",
+            why=RULE,
             advice="the line put right, such as: #nsml: pytorch/pytorch:2.4.0\n"
             "nsml run --image NAME    and no such line",
         ) from error

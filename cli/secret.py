@@ -100,7 +100,11 @@ def _value(app: App, name: str, variable: str | None) -> bytes:
     """The value, not empty, from where it may come without being seen."""
     value = _read(app, name) if variable is None else _of_variable(app, variable)
     if not value:
-        raise CommandError("the value is empty: nothing is set", code=ExitCode.USAGE)
+        raise CommandError(
+            "the value is empty: nothing is set",
+            code=ExitCode.USAGE,
+            advice=f"nsml secret set {name} < FILE\nnsml secret rm {name}",
+        )
     return value
 
 

@@ -280,7 +280,7 @@ def _ports(s: Symptoms) -> Iterator[Finding]:
             "sysctl -w net.ipv4.ip_local_port_range='32768 60999'",
         )
     elif not s.server and not s.server_refusal:
-        yield _ok("ports", "this machine has not joined: no control plane to reach")
+        yield _ok("ports", "no other machine's control plane to reach: this one has not joined any")
 
 
 def _disk(s: Symptoms) -> Iterator[Finding]:

@@ -37,6 +37,7 @@ from nsml.clock import Offload
 from nsml.content.errors import ContentError
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from nodeagent.environments.images import Images
@@ -210,9 +211,9 @@ def _not_honoured(wanted: Requirements) -> list[str]:
     """What a node without containers passes over, a sentence each."""
     notes = []
     if wanted.packages:
+        count = counted(len(wanted.packages), "system package")
         notes.append(
-            f"nsml_package.txt: {len(wanted.packages)} system packages are not installed:"
-            " this node runs programs without containers"
+            f"nsml_package.txt: not installed ({count}): this node runs programs without containers"
         )
     if wanted.image is not None:
         notes.append(

@@ -66,7 +66,7 @@ def asked_image(texts: Iterable[tuple[str, str]]) -> str | None:
                 continue
             image = re.split(r"(?:^|\s)#", found[1], maxsplit=1)[0].strip()
             if not is_reference(image):
-                raise NamesNoImage(f"{file}, line {number}: {line[:120]!r} names no image: {RULE}")
+                raise NamesNoImage(f"{file}, line {number}: {line[:120]!r} names no image")
             return image
     return None
 

@@ -357,8 +357,7 @@ def _no_network(shut: Sequence[Node], *, is_all: bool) -> NsmlError:
         + ("containers without a gang_network" if has_containers else "gang_network is none"),
         attempt="nsml run --nodes 1    one replica, with all GPUs of one node if need be\n"
         "nsml down, then nsml up --isolation namespace    on a machine of your own\n"
-        'gang_network = "host" in agent.site.toml of the nodes of a pod    their administrator,'
-        " who starts the agents anew",
+        'gang_network = "host" in agent.site.toml of a pod\'s nodes    their administrator',
     )
 
 

@@ -236,7 +236,7 @@ def _check_shm(shm_bytes: int, memory_bytes: int) -> None:
     raise InvalidRequest(
         f"{asked}, and no word of memory",
         why=f"shared memory is a part of it, and who names none gets {most / 1e9:.12g} GB at most",
-        attempt="name the memory, too",
+        attempt="nsml run --memory SIZE",
     )
 
 

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     Say = Callable[[bytes], object]
 
 _LOOK_EVERY_S = 0.1
+_LONGEST_TOLD = 300
+"""Bytes of one line in the reason of a failure; the log has it whole."""
 _MOST_SAID_BYTES = 8 << 20
 _LAST_LINES = 3
 _TELLING = re.compile(rb"(?:ERROR|E|error|nsml): ?(.+)")
@@ -163,12 +165,12 @@ class LastWords:
         self._say(piece)
         *lines, self._rest = (self._rest + piece).split(b"\n")
         for line in lines:
-            self._take(line[:500].strip())
+            self._take(_short(line))
         self._rest = self._rest[:1000]
 
     def reason(self, otherwise: str) -> str:
         """On one line: the lines that say what is wrong, else the last ones, else `otherwise`."""
-        self._take(self._rest[:500].strip())
+        self._take(_short(self._rest))
         lines = self._telling or self._last
         return "; ".join(line.decode(errors="replace") for line in lines) or otherwise
 
@@ -179,6 +181,11 @@ class LastWords:
         telling = _TELLING.match(line)
         if telling and telling[1] not in self._telling:
             self._telling.append(telling[1])
+
+
+def _short(line: bytes) -> bytes:
+    line = line.strip()
+    return line if len(line) <= _LONGEST_TOLD else line[:_LONGEST_TOLD] + b"..."
 
 
 class _Bounded:

@@ -62,6 +62,10 @@ umask 022
 cd /
 here=/run/nsml-build
 fail() { echo "nsml: $1" >&2; exit 1; }
+say_how_many() {
+    count=$(($(wc -l <"$1")))
+    if [ "$count" -eq 1 ]; then echo "Installing 1 $2"; else echo "Installing $count ${2}s"; fi
+}
 . "$here/environment"
 tmp=$(mktemp -d)
 trap 'rm -rf "$tmp"' EXIT
@@ -86,7 +90,7 @@ if [ -s "$here/packages.txt" ]; then
         cp "$here"/mirrors/* "$tmp/parts/"
         set -- "$@" -o Dir::Etc::sourcelist=/dev/null -o "Dir::Etc::sourceparts=$tmp/parts"
     fi
-    echo "Installing $(wc -l <"$here/packages.txt") system packages"
+    say_how_many "$here/packages.txt" "system package"
     apt-get "$@" update
     xargs -a "$here/packages.txt" apt-get "$@" install -y --no-install-recommends --
     apt-get clean
@@ -110,7 +114,7 @@ if [ -s "$here/requirements.txt" ]; then
         "$python" -m pip --version >/dev/null 2>&1 ||
             fail "the image's $("$python" --version) has no pip, and the platform's does not run on it"
     fi
-    echo "Installing $(wc -l <"$here/requirements.txt") requirements"
+    say_how_many "$here/requirements.txt" requirement
     "$python" -m pip install -r "$here/requirements.txt"
 fi
 """

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 from nodeagent.beneath import open_folder
 from nodeagent.environments.builds import EnvironmentFailed
-from nsml.images import IMAGE_FILES, NamesNoImage, asked_image
+from nsml.images import IMAGE_FILES, RULE, NamesNoImage, asked_image
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -80,7 +80,7 @@ def _image(texts: dict[str, str | None]) -> str | None:
             (name, text) for name in IMAGE_FILES if (text := texts[name]) is not None
         )
     except NamesNoImage as error:
-        raise EnvironmentFailed(str(error)) from None
+        raise EnvironmentFailed(f"{error}: {RULE}") from None
 
 
 def _packages(listed: str) -> tuple[str, ...]:
@@ -198,8 +198,11 @@ def _checked(line: str, file: str, *, may_build: bool) -> str:
         # pip would read the second line as an option, and send variables of the agent to an index
         raise EnvironmentFailed(f"{file}: {line!r} has a line break or names a variable")
     requirement = re.sub(r"\s--hash[= ]\S+", "", line).strip()
+    # pip reads what begins with - behind a package as options, of the whole file
+    has_options = re.search(r"\s-", requirement) is not None
     by_url = _BY_ARCHIVE if may_build else _BY_WHEEL
-    if _BY_VERSION.fullmatch(requirement) or by_url.fullmatch(requirement):
+    is_package = _BY_VERSION.fullmatch(requirement) or by_url.fullmatch(requirement)
+    if is_package and not has_options:
         return line
     try:
         option, *values = shlex.split(line.replace("=", " ", 1) if line.startswith("--") else line)

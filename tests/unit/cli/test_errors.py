@@ -23,6 +23,8 @@ from nsml.v1 import sessions_pb2 as pb
             2,
             "no such option: --gpu\n  try: nsml run --gpus\n       nsml run --c",
         ),
+        (["run", "-g", "2x"], 2, "error: --gpus: '2x' is not a number"),
+        (["run", "-n", "0"], 2, "error: --nodes: 0 is not in the range"),
         (["run", "-z"], 2, "no such option: -z\n  try: nsml run --help"),
         (["--contxt", "lab", "ps"], 2, "no such option: --contxt\n  try: nsml --context"),
         (["login", "lab", "--pasword"], 2, "no such option: --pasword\n  try: nsml login --help"),

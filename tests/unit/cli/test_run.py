@@ -179,7 +179,7 @@ def test_an_image_line_that_names_none_is_refused(nsml, project, state, file):
     (project / file).write_text("# -*- coding: utf-8 -*-\n#nsml: bad name\n")
     refused = nsml("run", check=False)
     assert (refused.code, state.sessions) == (2, {})
-    assert f"{file}, line 2: '#nsml: bad name' names no image: it is [HOST" in refused.stderr
+    assert f"{file}, line 2: '#nsml: bad name' names no image\n  why: it is [HOST" in refused.stderr
     assert "try: the line put right" in refused.stderr
     (project / ".nsmlignore").write_text(f"{file}\n")
     assert nsml("run").code == 0
@@ -348,6 +348,15 @@ def test_variables_that_cannot_be(nsml, state, project, words, told, why, advice
     assert why in rest.split("\n  try: ")[0]
     assert advice in rest.split("\n  try: ")[1]
     assert "topsecret" not in result.stderr
+
+
+def test_a_folder_that_was_removed_meanwhile_is_told(nsml, state, tmp_path, monkeypatch):
+    (tmp_path / "gone").mkdir()
+    monkeypatch.chdir(tmp_path / "gone")
+    (tmp_path / "gone").rmdir()
+    result = nsml("run", check=False)
+    assert (result.code, state.sessions) == (1, {})
+    assert result.stderr.startswith("error: the folder that you are in is not there any more\n")
 
 
 def test_a_name_that_no_folder_may_have_is_told_with_what_to_do(nsml, state, project):

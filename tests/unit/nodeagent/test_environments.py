@@ -218,6 +218,21 @@ def test_an_image_line_that_names_none_is_refused(tmp_path: Path, line: str) -> 
         read_requirements(code_with(tmp_path, setup_dot_py=f"{line}\n"))
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "psutil==5.9 --no-binary psutil",
+        "psutil --pre",
+        "x -e y",
+        "x; a > '1' --pre",
+        "https://x.y/z.whl -r o",
+    ],
+)
+def test_options_behind_a_package_are_refused(tmp_path: Path, line: str) -> None:
+    with pytest.raises(EnvironmentFailed, match="is not installed"):
+        read_requirements(code_with(tmp_path, requirements_dot_txt=f"{line}\n"))
+
+
 def test_a_file_that_includes_itself_is_refused(tmp_path: Path) -> None:
     with pytest.raises(EnvironmentFailed, match="deeply"):
         read_requirements(code_with(tmp_path, requirements_dot_txt="-r requirements.txt"))

@@ -78,7 +78,7 @@ def test_lines_that_ask_for_an_image(text: str, image: str | None) -> None:
 def test_a_line_that_names_none_is_shown_whole(line: str) -> None:
     with pytest.raises(NamesNoImage) as refused:
         asked_image([("setup.py", f"#!/usr/bin/python3\n{line}\nimport os\n")])
-    assert f"setup.py, line 2: {line!r} names no image: it is [HOST" in str(refused.value)
+    assert f"setup.py, line 2: {line!r} names no image" == str(refused.value)
 
 
 def test_the_first_file_with_such_a_line_decides() -> None:
