@@ -191,10 +191,11 @@ class Shim:
         self._end_if_exceeded(self._program.exceeded())
 
     def _note_child(self) -> None:
-        """Keep the program's pid in `shim.json` from when it is known."""
+        """Keep the program's pid in `shim.json` from when it is known: a note for people."""
         if self._program.pid and "child" not in self.claim:
             self.claim["child"] = self._program.pid
-            _replace(self.folder, "shim.json", self.claim)
+            with contextlib.suppress(OSError):  # a full disk ends no program
+                _replace(self.folder, "shim.json", self.claim)
 
     def end_everything(self) -> None:
         """Kill what the program left behind; return when no process of the replica is alive."""

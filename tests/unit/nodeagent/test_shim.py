@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -51,3 +52,12 @@ def test_an_exit_record_is_on_the_disk_before_it_has_its_name(
     spec = {"namespace": None, "time_limit_s": None}
     shim.Shim(str(tmp_path), spec, claim).write_exit_record()
     assert flushed == [(record.stat().st_ino, False), (tmp_path.stat().st_ino, True)]
+
+
+def test_a_program_goes_on_whose_pid_the_disk_does_not_take(tmp_path: Path) -> None:
+    claim = {"pid": 1, "start_ticks": 1, "boot_id": "b"}
+    supervised = shim.Shim(str(tmp_path), {"namespace": None, "time_limit_s": None}, claim)
+    supervised._program.pid = 1
+    (tmp_path / f".shim.json.{os.getpid()}").mkdir()
+    supervised._note_child()
+    assert not (tmp_path / "shim.json").exists()
