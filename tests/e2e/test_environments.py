@@ -14,7 +14,7 @@ from nodeagent.engine.client import Engine
 from nodeagent.engine.images import remove_image
 from tests.e2e.programs import contained_platform, wait_for, write_program
 from tests.engines import SOCKET
-from tests.unit.nodeagent.test_environments import make_wheel
+from tests.unit.nodeagent.environments.test_virtualenvs import make_wheel
 
 USES = "import greeting\nprint('user code says', greeting.TEXT)\n"
 

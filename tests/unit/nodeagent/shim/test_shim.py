@@ -14,7 +14,7 @@ import pytest
 
 from nodeagent.shim import shim
 
-ROOT = Path(__file__).parents[3]
+ROOT = Path(__file__).parents[4]
 LOADED = (
     "import sys; sys.path.append(sys.argv[1])\n"
     "from nodeagent.shim import shim, zygote\n"
