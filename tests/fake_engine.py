@@ -149,8 +149,6 @@ def _here(word: str, folders: dict[str, str]) -> str:
 
 
 class _Server(socketserver.ThreadingUnixStreamServer):
-    daemon_threads = True
-
     def __init__(self, path: str, engine: FakeEngine) -> None:
         self.engine = engine
         super().__init__(path, _Call)
