@@ -149,7 +149,8 @@ class ExitRecord:
     Exactly one of `exit_code` and `signal` is set when the program ended; both are None when it
     never ran or nobody saw its end. `output_bytes` is the length of the finished log.
     `memory_peak_bytes` is the most that its processes used at one time, 0 where nobody measured it;
-    `max_rss_bytes` is that of the largest single process.
+    `max_rss_bytes` is that of the largest single process; of a container, where only the whole is seen,
+    it is the same.
     """
 
     why: ExitWhy

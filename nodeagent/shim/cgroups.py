@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 MEMORY, PIDS, CPU = "memory", "pids", "cpu"
 CONTROLLERS = (MEMORY, PIDS, CPU)
+_TIMES = "cpuacct"
+"""The controller of version 1 that counts time; version 2 counts it without any."""
 
 _LEAF = "agent"
 _TRIAL = "trial"
@@ -69,7 +71,7 @@ class Group:
     @property
     def controllers(self) -> frozenset[str]:
         """What it can limit."""
-        return frozenset(self._of)
+        return frozenset(self._of) - {_TIMES}
 
     def make(
         self, *, memory_bytes: int | None, cpus: float | None, process_count: int | None
@@ -161,12 +163,26 @@ class Group:
 
     def memory_used(self) -> int:
         """What its processes use now and cannot be taken back, bytes: no cache of files."""
-        if MEMORY not in self._of:
-            return 0
-        parts = _keyed(self._of[MEMORY], "memory.stat")
-        if self._version == 1:
-            return parts.get("total_rss", 0) + parts.get("total_shmem", 0)
-        return parts.get("anon", 0) + parts.get("shmem", 0)
+        return self._of_memory("total_rss", "anon") + self._of_memory("total_shmem", "shmem")
+
+    def memory_peak_held(self) -> int:
+        """`memory_peak` without the cache of files that is there now, bytes: about what processes used."""
+        cached = self._of_memory("total_cache", "file") - self._of_memory("total_shmem", "shmem")
+        return max(self.memory_peak() - cached, 0)
+
+    def cpu_s(self) -> tuple[float, float]:
+        """Seconds of processor time that it took so far: for programs, and for the kernel in their place."""
+        if _TIMES not in self._of:
+            return 0.0, 0.0
+        if self._version != 1:
+            parts = _keyed(self._of[_TIMES], "cpu.stat")
+            return parts.get("user_usec", 0) / 1e6, parts.get("system_usec", 0) / 1e6
+        whole = _number(self._of[_TIMES], "cpuacct.usage") / 1e9
+        ticks = _keyed(self._of[_TIMES], "cpuacct.stat")
+        user, system = ticks.get("user", 0), ticks.get("system", 0)
+        # exact is the sum only
+        share = user / (user + system) if user + system else 1.0
+        return whole * share, whole * (1 - share)
 
     def refused_forks(self) -> int:
         """How many processes and threads it was refused."""
@@ -177,6 +193,13 @@ class Group:
     def _met_its_limit(self) -> bool:
         """Of version 2: whether it was refused memory for its own limit."""
         return _keyed(self._of[MEMORY], "memory.events").get("oom", 0) > 0
+
+    def _of_memory(self, in_first: str, in_second: str) -> int:
+        """A part of the memory that is used now, by its name in version 1 and 2."""
+        if MEMORY not in self._of:
+            return 0
+        name = in_first if self._version == 1 else in_second
+        return _keyed(self._of[MEMORY], "memory.stat").get(name, 0)
 
     def _limit_memory(self, limit: int) -> None:
         if self._version == 1:
@@ -222,21 +245,25 @@ def join(doors: Iterable[int]) -> None:
         os.write(door, b"0")
 
 
-def group_of_process(pid: int, *, root: str = "/sys/fs/cgroup") -> Group | None:
-    """The group that a process is in, made by somebody else: an engine. None where none can be seen."""
-    proc = f"/proc/{pid}"
-    own = _own_groups(proc)
+def group_of_process(
+    pid: int, *, root: str = "/sys/fs/cgroup", proc: str = "/proc/self"
+) -> Group | None:
+    """The group that a process is in, made by somebody else: an engine. None where none can be seen.
+
+    `proc` is this process, whose mounts are looked at; its neighbour `pid` is in the same folder.
+    """
+    own = _own_groups(os.path.join(os.path.dirname(proc), str(pid)))
     places: dict[str, str | None] = {}
-    for controller in CONTROLLERS:
-        mount = _mount_of("/proc/self", root, "cgroup", controller)
+    for controller in (*CONTROLLERS, _TIMES):
+        mount = _mount_of(proc, root, "cgroup", controller)
         if mount is not None and controller in own:
             places[controller] = _found(mount, own[controller])
-    mount = _mount_of("/proc/self", root, "cgroup2", "")
+    mount = _mount_of(proc, root, "cgroup2", "")
     is_first = bool(places)
     if not is_first and mount is not None and "" in own and own[""] != "/":
         place = _found(mount, own[""])
         passed = _words(place, "cgroup.controllers") if place else []
-        places = {one: place for one in CONTROLLERS if one in passed}
+        places = {_TIMES: place} | {one: place for one in CONTROLLERS if one in passed}
     folders = {controller: place for controller, place in places.items() if place}
     names = {os.path.basename(folder) for folder in folders.values()}
     if len(names) != 1:

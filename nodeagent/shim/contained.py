@@ -15,8 +15,7 @@ import signal
 import time
 
 from nodeagent.engine.wire import Container
-from nodeagent.shim.cgroups import group_of_process
-from nodeagent.shim.keeper import Keeper, Opening, bring_up, end, has_ended, keep
+from nodeagent.shim.keeper import Keeper, Opening, bring_up, end, group_held, has_ended, keep
 from nodeagent.shim.watch import OUT_OF_MEMORY, memory_excess, memory_message
 
 TYPE_CHECKING = False
@@ -47,6 +46,8 @@ FIRST_PROGRAM = (
     "echo \"cannot start '$1': the image has no such program\" >/nsml/.said; exit 127"
 )
 """A script for /bin/sh: its arguments become the program, whose output the host keeps as bytes."""
+_LAST_WORDS_S = 2.0
+"""How long a keeper may take, after the container's end, to say what that used."""
 _GIVE_UP_S = 600.0
 """How long an engine is asked how a container ended of which nothing is left."""
 
@@ -68,6 +69,7 @@ class Contained:
         self._container = Container(plan["socket"], plan["api"], plan["name"])
         self._pidfd = -1
         self._keeper: Keeper | None = None
+        self._is_all_heard = False
         self._failure = ""
         self._has_begun = False
         self._is_given_up = False
@@ -156,7 +158,8 @@ class Contained:
         group = self._group
         if group is None or self._pidfd < 0:
             return None
-        self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_used())
+        # the last reading stands, should its group be gone before the keeper has read it
+        self._note_use(group.cpu_s(), group.memory_used())
         excess = memory_excess(group, self._memory_limit(), self.memory_peak_bytes)
         if excess is not None:
             self.memory_peak_bytes = max(self.memory_peak_bytes, group.memory_peak())
@@ -178,7 +181,7 @@ class Contained:
         keeper = self._keeper
         if keeper is None or self._is_given_up:
             return
-        is_lost = keeper.has_ended()
+        is_lost = self._is_all_heard = keeper.has_ended()
         for word, descriptors in keeper.heard():
             self._take(word, descriptors)
         if not is_lost or self._failure or (self._pidfd >= 0 and has_ended(self._pidfd)):
@@ -186,7 +189,8 @@ class Contained:
         keeper.leave()
         container, pidfd = self._container, self._pidfd
         if self._has_begun:
-            self._keeper = Keeper(lambda line: keep(line, container, pidfd))
+            group = self._group
+            self._keeper = Keeper(lambda line: keep(line, container, pidfd, group))
         else:
             self._failure = "it was not started: the process that saw to it was killed"
             self._keeper = Keeper(lambda _: end(container, pidfd, may_come=pidfd < 0))
@@ -194,16 +198,21 @@ class Contained:
     def _take(self, word: Word, descriptors: list[int]) -> None:
         if "pid" in word:
             self.pid, (self._pidfd,) = word["pid"], descriptors
-            group = group_of_process(self.pid) if self.pid else None
-            # of a first process that has just ended the number may be another's by now
-            self._group = None if has_ended(self._pidfd) else group
+            self._group = group_held(self.pid, self._pidfd)
         elif "gate" in word:
             self._has_begun = True
             with contextlib.suppress(OSError):  # whoever waited there has ended
                 os.write(descriptors[0], _LAST_WORD)
             os.close(descriptors[0])
-        else:
+        elif "failed" in word:
             self._failure = word["failed"]
+        else:
+            self._note_use(word["cpu_s"], word["peak_bytes"])
+
+    def _note_use(self, cpu_s: Sequence[float], peak_bytes: int) -> None:
+        self.cpu_s = [max(pair) for pair in zip(self.cpu_s, cpu_s, strict=True)]
+        self.memory_peak_bytes = max(self.memory_peak_bytes, peak_bytes)
+        self.max_rss_bytes = self.memory_peak_bytes
 
     def _give_up(self) -> None:
         """Have nothing begin that has not begun; what comes of it is the keeper's."""
@@ -218,6 +227,8 @@ class Contained:
         now = time.monotonic()
         if self._ended_at is None:
             self._ended_at = now
+        if not self._is_all_heard and now - self._ended_at < _LAST_WORDS_S:
+            return False
         try:
             found = self._container.inspect()
         except OSError:

@@ -22,11 +22,14 @@ import time
 
 from nodeagent.engine.wire import Container, Refused, Unanswered
 from nodeagent.shim import namespaces
+from nodeagent.shim.cgroups import group_of_process
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import TypedDict
+
+    from nodeagent.shim.cgroups import Group
 
     class Word(TypedDict, total=False):
         """What a keeper tells its shim, one of these.
@@ -34,11 +37,14 @@ if TYPE_CHECKING:
         pid: the container was started; its first process, 0 when that has ended; with its pidfd.
         gate: that process reads what comes through the gate; with a descriptor to write to.
         failed: the container was not started, or does not begin: why.
+        cpu_s, peak_bytes: it has ended, and used so much, by its control group.
         """
 
         pid: int
         gate: bool
         failed: str
+        cpu_s: tuple[float, float]
+        peak_bytes: int
 
 
 _BEGINS_WITHIN_S = 20.0
@@ -134,27 +140,33 @@ class Opening:
 
 def bring_up(line: Line, container: Container, opening: Opening) -> None:
     """Make the container, start it, lead its first program to the gate, and keep it."""
-    may_come, pidfd = False, -1
+    may_come, pidfd, group = False, -1, None
     try:
         _make(container, opening.config)
         if not line.is_cut():
             _start(container, opening.image)
             pid, pidfd = _first_process(container)
             line.say({"pid": pid}, pidfd)
+            group = group_held(pid, pidfd)
             _lead_to_gate(line, pidfd, opening)
     except OSError as error:
         may_come = isinstance(error, _Unmade)
         line.say({"failed": str(error)[:1000]})
     else:
         if pidfd >= 0:
-            keep(line, container, pidfd)
+            keep(line, container, pidfd, group)
             return
     end(container, pidfd, may_come=may_come)
 
 
-def keep(line: Line, container: Container, pidfd: int) -> None:
-    """Return at the container's end, which wakes the shim, or end it after the shim."""
+def keep(line: Line, container: Container, pidfd: int, group: Group | None) -> None:
+    """Return at the container's end, which wakes the shim, or end it after the shim.
+
+    Its `group` goes a moment after its last process: here nobody has anything else to do then.
+    """
     line.await_end(pidfd)
+    if group is not None:
+        line.say({"cpu_s": group.cpu_s(), "peak_bytes": group.memory_peak_held()})
     if line.is_cut():
         end(container, pidfd, may_come=False)
 
@@ -175,6 +187,13 @@ def end(container: Container, pidfd: int, *, may_come: bool) -> None:
                 return
         time.sleep(pause)
         pause = min(2 * pause, _LONGEST_PAUSE_S)
+
+
+def group_held(pid: int, pidfd: int) -> Group | None:
+    """The control group of a process that `pidfd` holds; None where it has ended, or none is seen."""
+    group = group_of_process(pid) if pid else None
+    # of one that has just ended the number may be another's by now
+    return None if has_ended(pidfd) else group
 
 
 def has_ended(pidfd: int) -> bool:

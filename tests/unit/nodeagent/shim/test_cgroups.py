@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim.cgroups import CPU, MEMORY, PIDS, Group, find_base
+from nodeagent.shim.cgroups import CPU, MEMORY, PIDS, Group, find_base, group_of_process
 from nodeagent.shim.watch import memory_excess
 
 FILES = {
@@ -90,6 +90,44 @@ def test_where_version_2_keeps_no_peak_what_met_its_limit_has_used_that(tmp_path
 def test_where_version_2_keeps_no_peak_what_met_no_limit_has_none(tmp_path: Path) -> None:
     said = {"memory.max": "200000000\n", "memory.events": "oom 0\noom_kill 1\n"}
     assert second_version(tmp_path, **said).memory_peak() == 0
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_what_a_group_says_of_time_and_of_what_processes_held(tmp_path: Path, version: int) -> None:
+    group = group_of_process(os.getpid(), **hierarchies(tmp_path, version))
+    assert group is not None
+    assert group.cpu_s() == pytest.approx((3.0, 1.0))
+    assert group.memory_peak_held() == 1_000_000 - 400_000 + 50_000
+    assert group.controllers == {MEMORY, PIDS, CPU}
+
+
+def hierarchies(tmp_path: Path, version: int) -> dict[str, str]:
+    """Of a machine on which this process is in the group /box, as files."""
+    top, proc = tmp_path / "cgroup", tmp_path / "proc"
+    kinds = ["memory", "pids", "cpu", "cpuacct"] if version == 1 else [""]
+    files = {
+        "cpuacct.usage": "4000000000\n",
+        "cpuacct.stat": "user 297\nsystem 99\n",
+        "cpu.stat": "usage_usec 4000000\nuser_usec 3000000\nsystem_usec 1000000\n",
+        "memory.max_usage_in_bytes": "1000000\n",
+        "memory.peak": "1000000\n",
+        "memory.stat": "cache 1\nfile 400000\nshmem 50000\ntotal_cache 400000\ntotal_shmem 50000\n",
+        "cgroup.controllers": "cpu memory pids\n",
+    }
+    mounts, groups = [], []
+    for number, kind in enumerate(kinds):
+        box = top / kind / "box"
+        box.mkdir(parents=True)
+        for name, content in files.items():
+            (box / name).write_text(content)
+        filesystem = f"cgroup cgroup rw,{kind}" if kind else "cgroup2 cgroup2 rw"
+        mounts.append(f"30 20 0:26 / {top / kind} rw - {filesystem}\n")
+        groups.append(f"{number}:{kind}:/box\n")
+    for name in ("self", str(os.getpid())):
+        (proc / name).mkdir(parents=True)
+        (proc / name / "mountinfo").write_text("".join(mounts))
+        (proc / name / "cgroup").write_text("".join(groups))
+    return {"root": str(top), "proc": str(proc / "self")}
 
 
 def test_a_kill_by_the_machine_is_not_one_by_the_limit(tmp_path: Path) -> None:
