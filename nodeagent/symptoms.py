@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from nodeagent.doctor import EngineSymptoms, Symptoms
-from nodeagent.engine.client import Engine, EngineError, NotThere
-from nodeagent.engine.containers import image_facts
+from nodeagent.engine.client import Engine, EngineError, EngineRefused
+from nodeagent.engine.images import find_image
 from nodeagent.probes.nvml import NvmlProbe
 from nodeagent.runtimes.isolation import probe_isolation
 
@@ -116,10 +116,9 @@ def _engine(at: Path, default_image: str) -> EngineSymptoms | None:
 
 def _has(engine: Engine, image: str) -> bool:
     try:
-        image_facts(engine, image)
-    except NotThere:
+        return find_image(engine, image) is not None
+    except EngineRefused:  # no name that an image can have
         return False
-    return True
 
 
 def _isolation() -> dict[str, Any]:

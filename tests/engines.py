@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.engine.client import Engine, EngineError, EngineFacts, NotThere
-from nodeagent.engine.containers import image_facts
+from nodeagent.engine.images import stored_image
 
 RECIPE = Path(__file__).parents[1] / "deploy" / "image" / "build"
 SOCKET = Path(os.environ.get("DOCKER_HOST", "unix:///var/run/docker.sock").removeprefix("unix://"))
@@ -67,7 +67,7 @@ def _image() -> tuple[str | None, str]:
         # Test processes side by side build it once.
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            image_facts(engine, tag)
+            stored_image(engine, tag)
         except NotThere:
             built = subprocess.run(
                 [str(RECIPE), tag],

@@ -23,14 +23,6 @@ class Found:
     replica: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ImageFacts:
-    """An image that is on this machine: its id, and the variables that programs find in it."""
-
-    id: str
-    environment: dict[str, str]
-
-
 def containers_of(engine: Engine, mark: str) -> list[Found]:
     """All containers, running or not, that bear the agent's `mark`. Raises EngineError."""
     sdk = engine.sdk
@@ -69,19 +61,3 @@ def _has_processes(engine: Engine, name: str) -> bool:
     except NotThere:
         return False
     return bool(state["Running"] or state["Pid"] or state.get("Restarting"))
-
-
-def image_facts(engine: Engine, image: str) -> ImageFacts:
-    """What is in `image`, by reference or id. Raises NotThere, EngineError."""
-    sdk = engine.sdk
-    try:
-        with translated(engine.socket):
-            found = sdk.api.inspect_image(image)
-    except NotThere:
-        raise NotThere(f"image {image} is not on this node") from None
-    except EngineRefused as error:
-        raise NotThere(f"image {image} is not on this node: {error}") from error
-    variables = (found.get("Config") or {}).get("Env") or []
-    return ImageFacts(
-        id=found["Id"], environment=dict(line.split("=", 1) for line in variables if "=" in line)
-    )

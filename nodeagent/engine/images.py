@@ -15,8 +15,6 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeVar
 
-import docker.auth
-
 from nodeagent.engine.client import (
     Engine,
     EngineRefused,
@@ -27,7 +25,7 @@ from nodeagent.engine.client import (
 from nsml.images import parts_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
 T = TypeVar("T")
@@ -44,12 +42,13 @@ _CAPABILITIES = ("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "SETGID", "SETUID"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoredImage:
-    """An image on this machine. `entrypoint`, `command` and `user` are its configuration's."""
+    """An image on this machine. All but its `id` is its configuration's; `environment`: variables."""
 
     id: str
     entrypoint: Sequence[str] = ()
     command: Sequence[str] = ()
     user: str = ""
+    environment: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,20 +90,29 @@ class PullProgress:
         return f"{len(self.done)} of {len(self.known)} layers, {here:.0f} of {whole:.0f} MB"
 
 
-def find_image(engine: Engine, reference: str) -> StoredImage | None:
-    """The image that `reference` (a name or an id) stands for here. Raises EngineError."""
+def stored_image(engine: Engine, reference: str) -> StoredImage:
+    """The image that `reference` (a name or an id) stands for here. Raises NotThere, EngineError."""
     try:
         with translated(engine.socket):
             found = engine.sdk.api.inspect_image(reference)
     except NotThere:
-        return None
+        raise NotThere(f"image {reference} is not on this node") from None
     config = found.get("Config") or {}
+    variables = config.get("Env") or ()
     return StoredImage(
         id=found["Id"],
         entrypoint=config.get("Entrypoint") or (),
         command=config.get("Cmd") or (),
         user=config.get("User") or "",
+        environment=dict(line.split("=", 1) for line in variables if "=" in line),
     )
+
+
+def find_image(engine: Engine, reference: str) -> StoredImage | None:
+    """As `stored_image`; None where there is none. Raises EngineError."""
+    with contextlib.suppress(NotThere):
+        return stored_image(engine, reference)
+    return None
 
 
 def pull_image(
@@ -273,6 +281,8 @@ def _access(name: str, credentials: Path | None) -> dict[str, str]:
     """What the file has for the registry of `name`; nothing where it has none."""
     if credentials is None:
         return {}
+    import docker.auth  # noqa: PLC0415 - see Engine.sdk
+
     config = docker.auth.load_config(str(credentials))
     registry, _ = docker.auth.resolve_repository_name(name)
     return dict(config.resolve_authconfig(registry) or {})

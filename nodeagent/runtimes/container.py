@@ -14,7 +14,7 @@ from nodeagent.engine.containers import AGENT_LABEL, REPLICA_LABEL
 from nodeagent.gangs import overlay_name
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
 from nodeagent.shim.cgroups import cpu_quota
-from nodeagent.shim.contained import FIRST_PROGRAM
+from nodeagent.shim.contained import BEGUN, GATE, GIVEN, SAID, START_FAILED_CODE
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,6 +24,14 @@ if TYPE_CHECKING:
 
 NODE_LABEL = "nsml.node"
 OUTPUT = "/.nsml/output"
+_FAILS = f">{RUN}/{SAID}; exit {START_FAILED_CODE}"
+FIRST_PROGRAM = (
+    f"{GIVEN}=; if [ -p {RUN}/{GATE} ]; then . {RUN}/{GATE}; fi; "
+    f'if [ "${GIVEN}" != all ]; then echo "it was not let begin" {_FAILS}; fi; unset {GIVEN}; '
+    f'if command -v "$1" >/dev/null 2>&1; then echo {BEGUN} >{RUN}/{SAID}; exec "$@" >>{OUTPUT} 2>&1; fi; '
+    f"echo \"cannot start '$1': the image has no such program\" {_FAILS}"
+)
+"""A script for /bin/sh: its arguments become the program, whose output the host keeps as bytes."""
 _MOST_PROCESSES = 8192
 """Of a session that asks for no limit: enough for any training, too few to harm the machine."""
 _LEAST_CPUS = 0.05

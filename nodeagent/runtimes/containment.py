@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import structlog
 
 from nodeagent.engine.client import EngineError, EngineUnreachable, NotThere
-from nodeagent.engine.containers import image_facts, remove_container
+from nodeagent.engine.containers import remove_container
+from nodeagent.engine.images import stored_image
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.runtimes.container import ContainerPlace, container_name
 from nodeagent.runtimes.docker import EnginePlace, container_content
@@ -181,7 +182,7 @@ def _try(place: EnginePlace, machine: Machine, scratch: Path, account: int | Non
         uid=account,
         gid=account,
     )
-    image = image_facts(place.engine, place.default_image or "")
+    image = stored_image(place.engine, place.default_image or "")
     folder.create()
     try:
         if account is not None:

@@ -9,13 +9,8 @@ from typing import TYPE_CHECKING, Any
 import structlog
 
 from nodeagent.engine.client import EngineError
-from nodeagent.engine.containers import (
-    ImageFacts,
-    containers_of,
-    end_container,
-    image_facts,
-    remove_container,
-)
+from nodeagent.engine.containers import containers_of, end_container, remove_container
+from nodeagent.engine.images import stored_image
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.container import ContainerPlace, container_config, container_name
 from nodeagent.runtimes.interface import Isolation, StartRefused
@@ -29,10 +24,12 @@ if TYPE_CHECKING:
     from typing import Self
 
     from nodeagent.engine.client import Engine
+    from nodeagent.engine.images import StoredImage
     from nodeagent.folders import ReplicaFolder, ReplicaFolders
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
+    from nodeagent.shim.cgroups import Group
     from nsml.clock import Clock, Offload
 
 log = structlog.get_logger()
@@ -96,10 +93,10 @@ class DockerDriver(ShimDriver):
         refuse_unsound(spec)
         if not self._image(spec):
             raise StartRefused("the session names no image, and this node has no default_image")
-        await self._run_long(lambda: self._image_facts(spec))
+        await self._run_long(lambda: self._stored_image(spec))
 
     def _content(self, spec: ReplicaSpec, folder: ReplicaFolder) -> Mapping[str, Any]:
-        return container_content(spec, folder, self._machine, self._place, self._image_facts(spec))
+        return container_content(spec, folder, self._machine, self._place, self._stored_image(spec))
 
     async def _clear(self, replica_id: ReplicaId, folder: ReplicaFolder) -> None:
         await super()._clear(replica_id, folder)
@@ -110,7 +107,7 @@ class DockerDriver(ShimDriver):
         engine = self._place.engine
         await self._insist("container.not_ended", replica_id, lambda: _unended(engine, name))
 
-    def _is_enclosed(self, folder: ReplicaFolder) -> bool:  # noqa: ARG002 - all of them are
+    def _is_enclosed(self, group: Group | None) -> bool:  # noqa: ARG002 - all of them are
         """A container's processes end with its first."""
         return True
 
@@ -130,9 +127,9 @@ class DockerDriver(ShimDriver):
     def _image(self, spec: ReplicaSpec) -> str:
         return spec.image or self._place.default_image or ""
 
-    def _image_facts(self, spec: ReplicaSpec) -> ImageFacts:
+    def _stored_image(self, spec: ReplicaSpec) -> StoredImage:
         try:
-            return image_facts(self._place.engine, self._image(spec))
+            return stored_image(self._place.engine, self._image(spec))
         except EngineError as error:
             raise StartRefused(str(error)) from error
 
@@ -166,7 +163,7 @@ def container_content(
     folder: ReplicaFolder,
     machine: Machine,
     place: EnginePlace,
-    image: ImageFacts,
+    image: StoredImage,
 ) -> dict[str, Any]:
     """The content of `spec.json` for a container."""
     config = container_config(

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.interface import ReplicaSpec
     from nodeagent.runtimes.launcher import Launcher
     from nodeagent.runtimes.records import ShimClaim
+    from nodeagent.shim.cgroups import Group
     from nsml.clock import Clock, Offload
 
 _SHORTEST_PAUSE_S = 0.02
@@ -230,7 +231,7 @@ class ShimDriver(ABC):
         now = ticks_now()  # first: who begins meanwhile is counted below, or is younger
         uid, group = account_of(folder), group_in(folder)
         others = (self._folders.of(other) for other in self._folders.ids() if other != replica_id)
-        is_alone = not self._is_enclosed(folder) and not any(
+        is_alone = not self._is_enclosed(group) and not any(
             account_of(other) == uid and not other.exit.exists() for other in others
         )
         return Strays(
@@ -241,9 +242,9 @@ class ShimDriver(ABC):
             group=group,
         )
 
-    def _is_enclosed(self, folder: ReplicaFolder) -> bool:
+    def _is_enclosed(self, group: Group | None) -> bool:
         """Whether no process of a replica can hide: another agent's, of the same uid, may be here."""
-        return group_in(folder) is not None
+        return group is not None
 
     async def _facts(self, replica_id: ReplicaId) -> ReplicaFacts:
         folder = self._folders.of(replica_id)

@@ -37,15 +37,8 @@ BEGUN = "begun"
 GATE = ".gate"
 """A named pipe in run/, at which the first program waits for commands that set secret variables (no
 file, no engine and no image ever holds them), and for the last one, with which it may begin."""
-_LAST_WORD = b"nsml_given=all\n"
-FIRST_PROGRAM = (
-    "nsml_given=; if [ -p /nsml/.gate ]; then . /nsml/.gate; fi;"
-    ' if [ "$nsml_given" != all ]; then echo "it was not let begin" >/nsml/.said; exit 127; fi;'
-    " unset nsml_given;"
-    ' if command -v "$1" >/dev/null 2>&1; then echo begun >/nsml/.said; exec "$@" >>/.nsml/output 2>&1; fi;'
-    "echo \"cannot start '$1': the image has no such program\" >/nsml/.said; exit 127"
-)
-"""A script for /bin/sh: its arguments become the program, whose output the host keeps as bytes."""
+GIVEN = "nsml_given"
+"""A variable that the last command sets to `all`."""
 _LAST_WORDS_S = 2.0
 """How long a keeper may take, after the container's end, to say what that used."""
 _GIVE_UP_S = 600.0
@@ -202,7 +195,7 @@ class Contained:
         elif "gate" in word:
             self._has_begun = True
             with contextlib.suppress(OSError):  # whoever waited there has ended
-                os.write(descriptors[0], _LAST_WORD)
+                os.write(descriptors[0], f"{GIVEN}=all\n".encode())
             os.close(descriptors[0])
         elif "failed" in word:
             self._failure = word["failed"]

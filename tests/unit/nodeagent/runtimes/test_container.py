@@ -8,9 +8,13 @@ from typing import Any
 
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gangs import GangNetwork
-from nodeagent.runtimes.container import ContainerPlace, container_config, container_name
+from nodeagent.runtimes.container import (
+    FIRST_PROGRAM,
+    ContainerPlace,
+    container_config,
+    container_name,
+)
 from nodeagent.runtimes.interface import DeviceGrant, Isolation, Mount, ReplicaSpec
-from nodeagent.shim.contained import FIRST_PROGRAM
 
 REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=2, rank=1)
 FOLDER = ReplicaFolder(Path("/agent/replicas") / str(REPLICA))
