@@ -19,7 +19,7 @@ from controlplane.store.interface import Get, StoreError, Transaction
 from controlplane.stored.v1.records_pb2 import SecretRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Container, Iterable, Mapping, Sequence
 
     from controlplane.access.vault import Vault
     from controlplane.domain.identity import User
@@ -140,23 +140,26 @@ class UserSecrets:
                 raise _no_secret(owner.name, use.name, of_owner, attempt=attempt)
 
     async def for_orders(
-        self, orders: Orders
+        self, orders: Orders, given: Container[tuple[str, int, int]] = ()
     ) -> Mapping[tuple[str, int, int], tuple[OpenedSecret, ...]]:
         """What the programs of a node that have not been started need, by session, attempt, rank.
 
-        Each session gets secrets of its own owner, with the values that they have now.
+        Each session gets secrets of its own owner, with the values that they have now; nothing those
+        that were `given` theirs.
 
         Raises:
             StoreError: the store does not answer.
         """
-        needing = [one for one in orders.assignments if _needs_secrets(one)]
-        sessions = {one.session.id: one.session for one in needing}
+        needing = {
+            key: one.session
+            for one in orders.assignments
+            if (key := (one.held.session_id, one.held.attempt, one.held.rank)) not in given
+            and _needs_secrets(one)
+        }
+        sessions = {session.id: session for session in needing.values()}
         opened = await asyncio.gather(*map(self._opened, sessions.values()))
         of_session = dict(zip(sessions, opened, strict=True))
-        return {
-            (one.held.session_id, one.held.attempt, one.held.rank): of_session[one.session.id]
-            for one in needing
-        }
+        return {key: of_session[session.id] for key, session in needing.items()}
 
     async def renew(self) -> None:
         """Seal with the vault's first key what its others sealed, so that these can go.

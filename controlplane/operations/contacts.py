@@ -35,6 +35,7 @@ class Link:
         wants_orders: its allocation changed.
         tunnels: those that the agent is to dial.
         ordered: what it was last told to run: session id, attempt, rank.
+        given: those among them of which it has all that they begin with: it said that it obeys.
         owed: replicas that run there and should not: the node takes no sessions before they ended.
         starts_anew: the agent must forget how new the orders were that it obeyed, and has not yet
             said that it obeys ours.
@@ -48,6 +49,7 @@ class Link:
         self.wants_orders = True
         self.tunnels: list[TunnelOrder] = []
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()
+        self.given: frozenset[tuple[str, int, int]] = frozenset()
         self.owed: set[tuple[str, int, int]] = set()
         self.starts_anew = False
         self.failure: NsmlError | None = None

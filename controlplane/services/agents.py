@@ -180,7 +180,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     async def _opened(self, link: Link, orders: Orders) -> Secrets | None:
         """What programs are to be given; None, to ask again, while the store does not answer."""
         try:
-            return await self._secrets.for_orders(orders)
+            return await self._secrets.for_orders(orders, given=link.given)
         except StoreError as error:
             _log.warning("orders.secrets_unavailable", node=link.node, error=str(error))
             await self._clock.sleep(_AGAIN_S)
@@ -201,6 +201,8 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                         changing = self._registrar.change_devices(link, said)
                         group.create_task(changing, name="control.devices")
                     case "orders_accepted":
+                        # With what it was sent since: that came with its secrets, too.
+                        link.given = link.ordered
                         group.create_task(self._registrar.obeyed(link), name="control.obeyed")
 
     async def _report(self, link: Link, report: Report) -> None:

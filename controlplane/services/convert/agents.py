@@ -164,16 +164,22 @@ def orders_messages(
     orders: Orders, term: int, secrets: Secrets
 ) -> Iterator[agents_pb2.ControlResponse]:
     """What a node is to run; `secrets` are for its programs that are still to be started."""
-    parts = list(parts_of(_assignment(one, secrets) for one in orders.assignments))
-    for number, assignments in enumerate(parts, start=1):
-        yield agents_pb2.ControlResponse(
-            orders=agents_pb2.Orders(
-                term=term,
-                revision=orders.revision,
-                assignments=assignments,
-                more=number < len(parts),
-            )
+    parts = parts_of(_assignment(one, secrets) for one in orders.assignments)
+    part = next(parts)
+    for following in parts:  # made one at a time: together they may be very many bytes
+        yield _orders_message(orders, term, part, more=True)
+        part = following
+    yield _orders_message(orders, term, part, more=False)
+
+
+def _orders_message(
+    orders: Orders, term: int, assignments: list[agents_pb2.Assignment], *, more: bool
+) -> agents_pb2.ControlResponse:
+    return agents_pb2.ControlResponse(
+        orders=agents_pb2.Orders(
+            term=term, revision=orders.revision, assignments=assignments, more=more
         )
+    )
 
 
 def tunnel_message(order: TunnelOrder) -> agents_pb2.ControlResponse:

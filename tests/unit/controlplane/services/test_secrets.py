@@ -23,7 +23,7 @@ from controlplane.domain.values import SecretUse
 from controlplane.operations.records import decode_session, encode_session
 from controlplane.plane import Surroundings
 from controlplane.store.interface import Get, Put, StoreUnavailable, Transaction
-from nsml.v1 import resources_pb2, sessions_pb2
+from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import secrets_pb2 as pb
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.rig import (
@@ -31,6 +31,7 @@ from tests.unit.controlplane.rig import (
     Stubs,
     one_leads,
     platform,
+    report_of,
     serving,
     surroundings,
     until,
@@ -280,6 +281,36 @@ async def test_of_many_sessions_all_are_read_at_once(rig: Rig, monkeypatch) -> N
     assert [one.secrets[0].value for one in assignments] == [MARK] * 4
 
 
+async def test_what_an_agent_obeys_is_not_given_again(rig: Rig) -> None:
+    """Each change of its orders would send all values of all that prepare there once more."""
+    kim = await rig.user("kim")
+    await put(kim)
+    agent = await (await rig.agent(gpus=4)).connect()
+
+    async def told(count: int) -> dict[str, list[str]]:
+        orders = await agent.assignments(count)
+        return {one.replica.session_id: [each.value for each in one.secrets] for one in orders}
+
+    first = (await kim.submit(secrets=USE)).id
+    assert await told(1) == {first: [MARK]}
+    second = (await kim.submit(secrets=USE)).id
+    assert await told(2) == {first: [MARK], second: [MARK]}, "it may not have heard of the first"
+    await agent.say(agents_pb2.ControlRequest(orders_accepted=agents_pb2.OrdersAccepted()))
+    replica = agent.orders.assignments[0].replica
+    await agent.report(replica, "PREPARING")
+
+    async def acknowledged() -> bool:
+        return bool(agent.acknowledged)
+
+    await until(acknowledged, "both are heard")
+    third = (await kim.submit(secrets=USE)).id
+    assert await told(3) == {first: [], second: [], third: [MARK]}
+    await agent.close()
+    prepares = report_of(replica, "PREPARING")
+    agent = await (await rig.agent(gpus=4, replicas=(prepares,))).connect()
+    assert await told(3) == {one: [MARK] for one in (first, second, third)}, "it begins anew"
+
+
 async def test_of_this_moment(rig: Rig) -> None:
     """Set anew while it waits: the program gets the value that it has when it is started."""
     kim = await rig.user("kim")
@@ -469,11 +500,11 @@ async def test_orders_wait_for_a_store_that_does_not_answer(rig: Rig, monkeypatc
     opened = rig.plane.secrets.for_orders
     tries = []
 
-    async def silent(orders):
+    async def silent(orders, **how):
         tries.append(orders)
         if len(tries) < 3:
             raise StoreUnavailable("no answer")
-        return await opened(orders)
+        return await opened(orders, **how)
 
     monkeypatch.setattr(rig.plane.secrets, "for_orders", silent)
     await kim.submit(secrets=USE)
