@@ -24,7 +24,7 @@ from nodeagent.runtimes.launcher import Launcher
 from nsml.clock import SystemClock, in_thread
 from tests.contract.test_runtime_contract import MARK, has_ended, soon, until
 from tests.engines import SOCKET, absent, required_image
-from tests.unit.nodeagent.test_container import REPLICA
+from tests.unit.nodeagent.runtimes.test_container import REPLICA
 
 _FLAGS = ["--bridge", "none", "--iptables=false", "--live-restore"]
 

@@ -30,7 +30,7 @@ from tests.contract.test_runtime_contract import (
     until,
 )
 from tests.fake_engine import FakeEngine
-from tests.unit.nodeagent.test_container import REPLICA
+from tests.unit.nodeagent.runtimes.test_container import REPLICA
 
 
 @dataclass
