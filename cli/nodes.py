@@ -91,6 +91,7 @@ def status(app: App, *, session: str | None) -> None:
 
 
 def _explain(app: App, reference: str) -> None:
+    from nsml.v1.sessions_pb2 import SESSION_STATE_UNKNOWN
     from nsml.view.sessions import record, state_text
     from nsml.view.text import visible
 
@@ -99,11 +100,17 @@ def _explain(app: App, reference: str) -> None:
     lines = [f"{session.name}  {state_text(session)}"]
     if session.waiting:
         lines.append(f"  why: {session.waiting}")
+    if session.state == SESSION_STATE_UNKNOWN:
+        lines.append(
+            "  why: nothing is heard of its node; it may go on there, and keeps what it holds"
+        )
     if session.end.message:
         lines.append(f"  why: {session.end.message}")
     if session.replicas:
         nodes = ", ".join(dict.fromkeys(replica.node for replica in session.replicas))
         lines.append(f"  on:  {nodes} (attempt {session.attempt})")
+        if session.state == SESSION_STATE_UNKNOWN:
+            lines.append(f"  see: nsml node show {session.replicas[0].node}")
     fields = ("name", "id", "state", "waiting", "attempt", "replicas", "end")
     write_one(app, {key: shown[key] for key in fields}, [visible(line) for line in lines])
 

@@ -84,7 +84,7 @@ def _root() -> LazyGroup:
         params=options,
         callback=lambda: None,
         help="A machine-learning platform run from a terminal.\n\n"
-        "Help: nsml COMMAND -h, and nsml help references, flags, environment, exit-codes.",
+        "Help: nsml COMMAND -h, and nsml help references, code, flags, environment, exit-codes.",
         context_settings=HELP_NAMES,
     )
 

@@ -109,6 +109,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
         "nsml run -g 0.5 --time-limit 2h --retry 3",
         "nsml run -g 8 --nodes 2 --no-queue",
         "nsml run --env-file .env --env LR=0.02 --secret WANDB_API_KEY",
+        "nsml run --image pytorch/pytorch:2.4.0 --memory 24G --shm-size 8G",
         "nsml run --argv -- ./train.sh --fast",
     ],
 )
@@ -238,7 +239,7 @@ def run(context: click.Context, /, **given: Any) -> int:
     """Submit this folder as a session: `python -u ENTRY ARGS` on some GPUs, with a dataset.
 
     Words after -- are arguments of the program; with --argv they are the whole command.
-    .nsmlignore names files that are not sent.
+    What the folder may say of packages, images and what is not sent: nsml help code.
     """
     app = the_app(context)
     wish = _wish(given, context.meta["words"], context.meta["given"])

@@ -29,6 +29,22 @@ How to name a session
 A short form that fits several sessions is refused, with the list of them.
 """
 
+CODE = """\
+What a folder of code says
+
+  main.py           the program, unless ENTRY or -e names another
+  .nsmlignore       what is not sent, in the syntax of .gitignore
+  setup.py          install_requires: Python packages; it is read, never executed
+  requirements.txt  more of them, by name and version or https URL
+  nsml_package.txt  Debian packages, one a line, for nodes that run containers
+  #nsml: IMAGE      at the head of setup.py or requirements.txt: the container image,
+                    unless --image names one; for nodes that run containers
+  .env              stays here: --env-file .env gives its variables to the program
+
+What it asks for is made once on each node, and found again by later sessions; the
+beginning of a session's log shows it being made.
+"""
+
 ENVIRONMENT = """\
 Environment variables
 
@@ -87,6 +103,7 @@ def _flags() -> str:
 TOPICS: dict[str, Callable[[], str]] = {
     "exit-codes": _exit_codes,
     "references": lambda: REFERENCES,
+    "code": lambda: CODE,
     "environment": lambda: ENVIRONMENT,
     "flags": _flags,
 }
@@ -97,7 +114,7 @@ TOPICS: dict[str, Callable[[], str]] = {
 @pass_app
 @click.pass_context
 def show_help(context: click.Context, app: App, *, words: tuple[str, ...]) -> None:
-    """Help on a command, or on a topic: exit-codes, references, environment, flags."""
+    """Help on a command, or on a topic: exit-codes, references, code, environment, flags."""
     root = context.find_root()
     if len(words) == 1 and words[0] in TOPICS:
         app.write(TOPICS[words[0]]().rstrip("\n"))

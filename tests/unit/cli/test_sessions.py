@@ -128,6 +128,23 @@ def test_a_command_made_from_the_spec(nsml, everything):
     )
 
 
+def test_why_nothing_is_known_of_it(nsml, state):
+    replicas = [pb.Replica(rank=0, node="gpu-7")]
+    state.add("kim/mnist/1", pb.SESSION_STATE_UNKNOWN, replicas=replicas)
+    assert nsml("status", "--explain", "@last").stdout.splitlines() == [
+        "kim/mnist/1  ⚠ Unknown",
+        "  why: nothing is heard of its node; it may go on there, and keeps what it holds",
+        "  on:  gpu-7 (attempt 1)",
+        "  see: nsml node show gpu-7",
+    ]
+
+
+def test_what_a_folder_says_is_a_topic_of_help(nsml):
+    said = nsml("help", "code").stdout
+    assert "#nsml: IMAGE" in said
+    assert max(map(len, said.splitlines())) <= 90
+
+
 def test_why_it_waits(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED, waiting="61 free, largest hole 6")
     result = nsml("status", "--explain", "@last")
