@@ -22,6 +22,7 @@ from nodeagent.engine.client import (
     NotThere,
     translated,
 )
+from nodeagent.engine.containers import remove_container
 from nsml.images import parts_of
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ def run_build(
     `say` gets its output. `keep` is called, after code 0, with the container's id, to commit it.
     Nothing is left of the container. Raises EngineError and what `look` raises.
     """
-    remove_build(engine, build.name)
+    remove_container(engine, build.name)
     api = engine.sdk.api
     with translated(engine.socket):
         made = api.create_container(
@@ -180,7 +181,7 @@ def run_build(
             keep(made)
         return code, bool(state.get("OOMKilled"))
     finally:
-        remove_build(engine, build.name)
+        remove_container(engine, build.name)
 
 
 def commit_build(engine: Engine, container: str, base: StoredImage, tag: str) -> None:
@@ -197,12 +198,6 @@ def commit_build(engine: Engine, container: str, base: StoredImage, tag: str) ->
             patient.sdk.api.commit(container, repository=name, tag=version, changes=changes)
     finally:
         patient.close()
-
-
-def remove_build(engine: Engine, name: str) -> None:
-    """End a build's container and delete it; idempotent. Raises EngineError."""
-    with contextlib.suppress(NotThere), translated(engine.socket):
-        engine.sdk.api.remove_container(name, force=True, v=True)
 
 
 def builds_named(engine: Engine, prefix: str) -> list[str]:

@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import structlog
 
 from nodeagent.engine.client import EngineError, EngineRefused
+from nodeagent.engine.containers import remove_container
 from nodeagent.engine.images import (
     BuildContainer,
     StoredImage,
@@ -32,7 +33,6 @@ from nodeagent.engine.images import (
     commit_build,
     find_image,
     pull_image,
-    remove_build,
     remove_image,
     run_build,
 )
@@ -115,7 +115,7 @@ class Images:
             key = name.removeprefix(self._container(""))
             with self._builds.unused(key) as is_free:
                 if is_free:
-                    remove_build(self._engine, name)
+                    remove_container(self._engine, name)
                     shutil.rmtree(self.folder / f"{key}.build", ignore_errors=True)
 
     def resolve(self, asked: str, wanted: str | None) -> tuple[str, str]:

@@ -36,6 +36,11 @@ def spend(folder: str, name: str, content: Mapping[str, object]) -> None:
     # Spaces after a JSON document are part of it.
     _write(path, json.dumps(content).encode().ljust(_BYTES)[:_BYTES], 0)
     os.rename(path, os.path.join(folder, name))
+    flush_names(folder)
+
+
+def flush_names(folder: str) -> None:
+    """Return once the names in `folder` are on the disk. Raises OSError."""
     descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         os.fsync(descriptor)

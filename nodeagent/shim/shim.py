@@ -370,11 +370,7 @@ def _replace(folder: str, name: str, content: dict[str, object], *, durable: boo
     _write(staged, content, durable=durable)
     os.rename(staged, os.path.join(folder, name))
     if durable:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        reserve.flush_names(folder)
 
 
 def _write(path: str, content: dict[str, object], *, durable: bool) -> None:
