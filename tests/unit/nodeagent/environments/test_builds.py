@@ -294,7 +294,7 @@ def test_a_build_cannot_fill_the_log(site: Site) -> None:
         (b"E: Unable to locate package nope\n", "Unable to locate package nope"),
         (b"one\ntwo\n\nthree\nfour", "two; three; four"),
         (b"", "nothing said"),
-        (b"ERROR: " + b"x" * 100_000, "x" * 493),
+        (b"ERROR: " + b"x" * 100_000, "x" * 293 + "..."),
         (b"\xff\n", "\ufffd"),
     ],
 )
