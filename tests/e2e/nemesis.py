@@ -162,7 +162,7 @@ def _ticks(pid: int) -> int:
 class Faults:
     """Ends and pauses the platform's processes; `heal` makes all of them run again."""
 
-    def __init__(self, platform: Platform, rng: random.Random, joined: Callable[[], None] | None):
+    def __init__(self, platform: Platform, rng: random.Random, joined: Callable[[], object] | None):
         self._platform = platform
         self._rng = rng
         self._joined = joined

@@ -3,10 +3,6 @@
 import time
 from pathlib import Path
 
-from bench.platform import Platform
-from nodeagent.engine.containers import containers_of
-from tests.engines import required_engine, required_image
-
 WITNESS = '''\
 """Reports and prints, and writes down first-hand what it did, for the test to hold against."""
 import os, sys, time
@@ -45,23 +41,3 @@ def wait_for(condition, *, timeout_s: float = 60.0, what: str = "condition"):
             return value
         time.sleep(0.05)
     raise AssertionError(f"not within {timeout_s:g} s: {what}")
-
-
-def contained_platform() -> Platform:
-    """A platform whose sessions run in containers; skips or fails the test where there is no engine."""
-    engine, _ = required_engine()
-    return Platform(
-        simulate_gpus=2,
-        options=["--isolation", "container"],
-        environment={
-            "NSML_AGENT_ENGINE_SOCKET": str(engine.socket),
-            "NSML_AGENT_DEFAULT_IMAGE": required_image(),
-        },
-    )
-
-
-def nothing_is_left_in_engine(platform: Platform) -> None:
-    """Ends when no container of the platform's agent is there any more."""
-    engine, _ = required_engine()
-    mark = (platform.folder / "data/agent/engine.mark").read_text()
-    wait_for(lambda: containers_of(engine, mark) == [], what="containers are gone")

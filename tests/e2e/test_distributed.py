@@ -15,6 +15,7 @@ import pytest
 
 from bench.platform import ROOT, Platform
 from tests.e2e.nemesis import ENDED
+from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for
 
 EXAMPLE = ROOT / "examples/distributed"
@@ -26,24 +27,9 @@ ON_THE_NETWORK = ("--isolation", "namespace")  # as containers are only where th
 def platform() -> Iterator[Platform]:
     with Platform(simulate_gpus=1, options=[*ON_THE_NETWORK, "--listen", "127.0.0.1:0"]) as running:
         running.nsml("dataset", "push", "digits", str(ROOT / "examples/digits/data"))
-        made = running.nsml("admin", "join-token")
-        told = re.search(r"nsml join (\S+) --token TOKEN", made.stderr)
-        assert told, made.stderr
-        second = running.folder / "second"
-        place = ("--data", str(second))
-        joining = (
-            "--token",
-            "-",
-            "--name",
-            "second",
-            "--simulate-gpus",
-            "1",
-            *ON_THE_NETWORK,
-            *place,
-        )
-        running.nsml("join", told[1], *joining, stdin=made.stdout, timeout_s=120)
+        second = join_second(running, invitation(running), *ON_THE_NETWORK)
         yield running
-        running.nsml("down", "-y", *place, timeout_s=120)
+        running.nsml("down", "-y", "--data", str(second), timeout_s=120)
 
 
 def submit(platform: Platform, args: str) -> str:

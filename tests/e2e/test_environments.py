@@ -12,7 +12,8 @@ import pytest
 from bench.platform import PROGRAMS, Platform
 from nodeagent.engine.client import Engine
 from nodeagent.engine.images import remove_image
-from tests.e2e.programs import contained_platform, wait_for, write_program
+from tests.e2e.platforms import contained_platform
+from tests.e2e.programs import wait_for, write_program
 from tests.engines import SOCKET
 from tests.unit.nodeagent.environments.test_virtualenvs import make_wheel
 

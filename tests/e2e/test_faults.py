@@ -19,12 +19,8 @@ from tests.e2e.nemesis import (
     check_streams,
     listed,
 )
-from tests.e2e.programs import (
-    contained_platform,
-    nothing_is_left_in_engine,
-    wait_for,
-    write_program,
-)
+from tests.e2e.platforms import contained_platform, nothing_is_left_in_engine
+from tests.e2e.programs import wait_for, write_program
 
 ENDLESS = "-1 0.01 0"
 

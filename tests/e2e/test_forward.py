@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from bench.platform import PROGRAMS, ROOT, Platform
+from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
 
 SERVER = """\
@@ -136,13 +137,8 @@ def test_what_is_not_served_resets_the_connection(
 
 
 def test_a_stranger_finds_no_session(platform: Platform, session: str, tmp_path: Path) -> None:
-    platform.nsml("admin", "user", "add", "stranger")
-    token = platform.nsml("admin", "user", "token", "stranger").stdout.strip().splitlines()[-1]
-    file = tmp_path / "token"
-    file.write_text(token)
-    file.chmod(0o600)
-    environment = {"NSML_TOKEN_FILE": str(file)}
-    done = platform.nsml("forward", session, "web", check=False, environment=environment)
+    stranger = user_of(platform, "stranger", tmp_path)
+    done = platform.nsml("forward", session, "web", check=False, environment=stranger)
     assert (done.returncode, done.stdout) == (5, ""), done.stderr
 
 

@@ -1,11 +1,11 @@
 """Two agents on one platform: a gang over both, and users who do not see one another's things."""
 
-import re
 import subprocess
 
 import pytest
 
 from bench.platform import Platform
+from tests.e2e.platforms import invitation, join_second, user_of
 from tests.e2e.programs import wait_for, write_program
 
 GANG = """\
@@ -27,16 +27,7 @@ def platform():
 @pytest.fixture
 def second(platform):
     """The data folder of a second machine, which joins and leaves again."""
-    made = platform.nsml("admin", "join-token")
-    told = re.search(r"nsml join (\S+) --token TOKEN", made.stderr)
-    assert told, made.stderr
-    folder = platform.folder / "second"
-    platform.nsml(
-        *("join", told[1], "--token", "-", "--name", "second", "--simulate-gpus", "1"),
-        *("--data", str(folder), *ON_THE_NETWORK),
-        stdin=made.stdout,
-        timeout_s=120,
-    )
+    folder = join_second(platform, invitation(platform), *ON_THE_NETWORK)
     yield folder
     platform.nsml("down", "-y", "--data", str(folder), timeout_s=120)
     left = subprocess.run(["pgrep", "-f", str(folder)], capture_output=True, check=False)
@@ -55,12 +46,7 @@ def test_a_gang_runs_over_two_agents(platform, second, tmp_path):
 def test_somebody_elses_private_session_does_not_exist(platform, tmp_path):
     write_program(tmp_path / "code", "print('private')\n")
     name = platform.nsml("run", "-g", "0", "-o", "name", cwd=tmp_path / "code").stdout.strip()
-    platform.nsml("admin", "user", "add", "lee")
-    token = platform.nsml("admin", "user", "token", "lee").stdout.strip().splitlines()[-1]
-    file = tmp_path / "lee.token"
-    file.write_text(token)
-    file.chmod(0o600)
-    lee = {"NSML_TOKEN_FILE": str(file)}
+    lee = user_of(platform, "lee", tmp_path)
     for command in (["logs"], ["stop", "-y"], ["rm", "-y"], ["getid"], ["events"], ["model", "ls"]):
         done = platform.nsml(*command, name, check=False, environment=lee)
         assert done.returncode == 5, (command, done.returncode, done.stderr)

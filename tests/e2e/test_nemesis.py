@@ -5,16 +5,17 @@ NSML_SOAK_SECONDS=120 asks for the long run, NSML_SEED repeats one.
 
 import os
 import random
-import re
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from bench.platform import Platform
 from nodeagent.engine.containers import containers_of
 from tests.e2e.nemesis import SOAKING, Crowd, Faults, Stream, Witnesses, check
+from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for
 from tests.engines import required_engine, required_image
 
@@ -35,28 +36,20 @@ def two_agents(
     gpus: int,
     environment: dict[str, str],
     second_has: dict[str, str] | None = None,
-) -> Iterator[tuple[Platform, Callable[[], None], Witnesses]]:
+) -> Iterator[tuple[Platform, Callable[[], object], Witnesses]]:
     """A platform with a second node, what starts that one's agent, and the witnesses of both.
 
     `second_has` are variables of the second agent's.
     """
     listening = ["--listen", "127.0.0.1:0", *options]
     with Platform(simulate_gpus=gpus, options=listening, environment=environment) as platform:
-        made = platform.nsml("admin", "join-token")
-        told = re.search(r"nsml join (\S+) --token", made.stderr)
-        assert told, made.stderr
-        second = platform.folder / "second"
+        # once: there may be no control plane to ask for another
+        invited = invitation(platform)
 
-        def join() -> None:
-            arguments = ("--token", "-", "--name", "second", "--simulate-gpus", str(gpus))
-            platform.nsml(
-                *("join", told[1], *arguments, "--data", str(second)),
-                stdin=made.stdout,
-                timeout_s=120,
-                environment=second_has,
-            )
+        def join() -> Path:
+            return join_second(platform, invited, gpus=gpus, environment=second_has)
 
-        join()
+        second = join()
         witnesses = Witnesses(platform, [platform.folder / "data", second])
         try:
             yield platform, join, witnesses

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from bench.platform import Platform
+from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
 
 MARK, SETTING = f"s3cret-{secrets.token_hex(8)}", f"setting-{secrets.token_hex(8)}"
@@ -69,15 +70,6 @@ print("found", [path.replace("HF_", "HF-") for path in found], os.environ.get("H
 def platform():
     with Platform(simulate_gpus=2) as running:
         yield running
-
-
-def user_of(platform: Platform, name: str, folder: Path, *more: str) -> dict[str, str]:
-    """A new user, as the environment of their command lines."""
-    platform.nsml("admin", "user", "add", name, *more)
-    file = folder / f"{name}.token"
-    file.write_text(platform.nsml("admin", "user", "token", name).stdout.split()[-1])
-    file.chmod(0o600)
-    return {"NSML_TOKEN_FILE": str(file)}
 
 
 def files_with(folder: Path, *marks: str) -> list[str]:

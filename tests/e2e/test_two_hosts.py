@@ -14,6 +14,7 @@ import pytest
 from bench.platform import ROOT, Platform
 from tests.e2e.hosts import Host, engine_on, two_hosts
 from tests.e2e.nemesis import ENDED
+from tests.e2e.platforms import invitation, join_second
 from tests.e2e.programs import wait_for
 from tests.engines import required_image
 
@@ -51,19 +52,6 @@ def hosts() -> Iterator[tuple[Host, Host]]:
         yield made
 
 
-def join(platform: Platform, host: Host, server: str, **environment: str) -> None:
-    """A second node, on the other host."""
-    made = platform.nsml("admin", "join-token")
-    platform.nsml(
-        *("join", server, "--token", "-", "--name", "second", "--simulate-gpus", "1"),
-        *("--data", str(platform.folder / "second")),
-        stdin=made.stdout,
-        timeout_s=120,
-        by=host.enter,
-        environment=environment,
-    )
-
-
 def trained(platform: Platform, code: Path, reducer: str) -> None:
     """Sees the example train on both nodes, the replicas with one another."""
     platform.nsml("dataset", "push", "digits", str(ROOT / "examples/digits/data"))
@@ -85,13 +73,6 @@ def trained(platform: Platform, code: Path, reducer: str) -> None:
     assert len(digests[0]) == 1
 
 
-def server_of(platform: Platform) -> str:
-    told = platform.nsml("admin", "join-token").stderr
-    found = re.search(r"nsml join (\S+) --token TOKEN", told)
-    assert found, told
-    return found[1]
-
-
 @pytest.mark.parametrize("reducer", ["ring", "gloo"])
 def test_processes_of_two_hosts_meet(hosts, code, reducer, wheels):
     one, other = hosts
@@ -108,7 +89,8 @@ def test_processes_of_two_hosts_meet(hosts, code, reducer, wheels):
         simulate_gpus=1, options=listening, environment=offline, by=one.enter
     ) as platform:
         try:
-            join(platform, other, server_of(platform), NSML_AGENT_HOST="")
+            alone = {"NSML_AGENT_HOST": ""}
+            join_second(platform, invitation(platform), by=other.enter, environment=alone)
             told = {node["host"] for node in platform.json("node", "ls")["items"]}
             assert told == {one.address, other.address}
             trained(platform, code, reducer)
@@ -143,7 +125,7 @@ def test_containers_of_two_hosts_meet_where_that_is_allowed(hosts):
             platform.up()
             try:
                 alone = {"NSML_AGENT_HOST": "", "NSML_AGENT_ENGINE_SOCKET": str(there)}
-                join(platform, other, server_of(platform), **alone)
+                join_second(platform, invitation(platform), by=other.enter, environment=alone)
                 trained(platform, DISTRIBUTED, "ring")
                 check_only_gangs_are_on_the_network(platform)
             finally:

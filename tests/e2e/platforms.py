@@ -1,0 +1,69 @@
+"""Platforms of the end-to-end tests: in containers, with a second node, with further users."""
+
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from bench.platform import Platform
+from nodeagent.engine.containers import containers_of
+from tests.e2e.programs import wait_for
+from tests.engines import required_engine, required_image
+
+
+def invitation(platform: Platform) -> tuple[str, str]:
+    """Where another machine joins the platform, and a token for it."""
+    made = platform.nsml("admin", "join-token")
+    told = re.search(r"nsml join (\S+) --token TOKEN", made.stderr)
+    assert told, made.stderr
+    return told[1], made.stdout
+
+
+def join_second(
+    platform: Platform,
+    invited: tuple[str, str],
+    *options: str,
+    gpus: int = 1,
+    by: Sequence[str] = (),
+    environment: Mapping[str, str] | None = None,
+) -> Path:
+    """Start the agent of a node "second" with simulated GPUs; its data folder."""
+    server, token = invited
+    folder = platform.folder / "second"
+    platform.nsml(
+        *("join", server, "--token", "-", "--name", "second", "--simulate-gpus", str(gpus)),
+        *("--data", str(folder), *options),
+        stdin=token,
+        timeout_s=120,
+        by=by,
+        environment=dict(environment or {}),
+    )
+    return folder
+
+
+def user_of(platform: Platform, name: str, folder: Path, *more: str) -> dict[str, str]:
+    """A new user, as the environment of their command lines."""
+    platform.nsml("admin", "user", "add", name, *more)
+    file = folder / f"{name}.token"
+    file.write_text(platform.nsml("admin", "user", "token", name).stdout.split()[-1])
+    file.chmod(0o600)
+    return {"NSML_TOKEN_FILE": str(file)}
+
+
+def contained_platform() -> Platform:
+    """A platform whose sessions run in containers; skips or fails the test where there is no engine."""
+    engine, _ = required_engine()
+    return Platform(
+        simulate_gpus=2,
+        options=["--isolation", "container"],
+        environment={
+            "NSML_AGENT_ENGINE_SOCKET": str(engine.socket),
+            "NSML_AGENT_DEFAULT_IMAGE": required_image(),
+        },
+    )
+
+
+def nothing_is_left_in_engine(platform: Platform) -> None:
+    """Ends when no container of the platform's agent is there any more."""
+    engine, _ = required_engine()
+    mark = (platform.folder / "data/agent/engine.mark").read_text()
+    wait_for(lambda: containers_of(engine, mark) == [], what="containers are gone")
