@@ -261,7 +261,7 @@ def test_history_that_is_moved_away_is_a_gap_that_is_told(platform, witnesses):
     session.stop()
     session.reaches("STOPPED")
     logs = platform.nsml("logs", session.name)
-    assert "are lost" in logs.stderr
+    assert "(lost: " in logs.stderr
     last = [int(line.split()[1]) for line in logs.stdout.splitlines()]
     assert last == list(range(last[0], last[-1] + 1))
     assert "are lost" in platform.nsml("events", session.name, "loss", "-o", "csv").stderr

@@ -116,8 +116,8 @@ def test_containers_of_two_hosts_meet_where_that_is_allowed(hosts):
         with Platform(
             simulate_gpus=1, options=listening, environment=settings, by=one.enter
         ) as platform:
-            gang = ("run", "--no-code", "--nodes", "2", "-g", "0", "--argv", "--", "true")
-            refused = platform.nsml(*gang, check=False)
+            gang = ("run", "--no-code", "--nodes", "2", "-g", "0", "-c", "0.5", "--memory", "100M")
+            refused = platform.nsml(*gang, "--argv", "--", "true", check=False)
             assert refused.returncode == 7, refused.stderr
             assert "no node gives gangs a network" in refused.stderr
             platform.nsml("down", "-y")
