@@ -11,9 +11,12 @@ import os
 import re
 import sys
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
+
+from nodeagent.environments.builds import EnvironmentFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,6 +60,14 @@ def pip_options(environ: Mapping[str, str]) -> dict[str, str]:
         if name.startswith("PIP_") and value:
             options[_named(name.removeprefix("PIP_").lower())] = value
     return {name: options[name].strip() for name in sorted(options) if name in _OPTIONS}
+
+
+def pip_folder() -> Path:
+    """The platform's own pip. Raises EnvironmentFailed where it has none."""
+    found = find_spec("pip")
+    if found is None or found.origin is None:
+        raise EnvironmentFailed("the agent's own environment has no pip")
+    return Path(found.origin).parent
 
 
 def local_sources(options: Mapping[str, str]) -> list[Path]:

@@ -12,13 +12,17 @@ import json
 import os
 import shlex
 import shutil
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.engine.images import Mounted
 from nodeagent.environments.builds import EnvironmentFailed
-from nodeagent.environments.hostconfig import local_sources, pip_options, without_secrets
+from nodeagent.environments.hostconfig import (
+    local_sources,
+    pip_folder,
+    pip_options,
+    without_secrets,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -165,7 +169,7 @@ def write_recipe(
         _write(folder / "mirrors" / f"nsml-host-{number}.{suffix}", _with_keys(folder, text, apt))
     mounts = [Mounted(source=str(folder), target=PLACE)]
     if requirements.lines:
-        mounts.append(Mounted(source=str(_pip_folder()), target=f"{PLACE}/pip-site/pip"))
+        mounts.append(Mounted(source=str(pip_folder()), target=f"{PLACE}/pip-site/pip"))
         mounts += [Mounted(source=str(path), target=str(path)) for path in _shareable(options)]
     return mounts
 
@@ -209,13 +213,6 @@ def _given(folder: Path, source: Path, name: str) -> str:
     (folder / name).write_bytes(content)
     (folder / name).chmod(0o644)
     return f"{PLACE}/{name}"
-
-
-def _pip_folder() -> Path:
-    found = find_spec("pip")
-    if found is None or found.origin is None:
-        raise EnvironmentFailed("the agent's own environment has no pip")
-    return Path(found.origin).parent
 
 
 def _exports(environ: Mapping[str, str]) -> str:

@@ -23,12 +23,11 @@ import shutil
 import subprocess
 import sys
 from contextlib import suppress
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
-from nodeagent.environments.hostconfig import pip_options, without_secrets
+from nodeagent.environments.hostconfig import pip_folder, pip_options, without_secrets
 from nodeagent.folders import flush_filesystem
 from nodeagent.runtimes.interface import PythonEnvironment
 from nsml.view.units import counted
@@ -186,10 +185,7 @@ def _write_private(path: Path, text: str) -> None:
 
 def _pip(place: Path, listed: Path) -> list[str]:
     """The platform's pip in the interpreter of `place`, as its own `--python` starts it."""
-    found = find_spec("pip")
-    if found is None or found.origin is None:
-        raise EnvironmentFailed("the agent's own environment has no pip")
-    runner = Path(found.origin).with_name("__pip-runner__.py")
+    runner = pip_folder() / "__pip-runner__.py"
     options = "--no-input --no-color --progress-bar off --disable-pip-version-check"
     return [
         *(str(place / "bin" / "python"), "-I", "-c", _NOTHING_RUNS, str(runner)),
