@@ -3,7 +3,8 @@
 port    of a gang: the port at which others find the replica is free
 data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
 code    a working copy of the bundle is in app/
-python  the environment that the code's requirements ask for exists
+python  the environment that the code's requirements ask for exists, where there are no containers
+image   what the session or its code asks for exists as an image, where there are
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_use
@@ -41,6 +42,8 @@ from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from nodeagent.environments.images import Images
+
+T = TypeVar("T")
 
 _PYTHON = re.compile(r"python(3(\.\d+)?)?")
 
@@ -151,23 +154,11 @@ class PythonHook:
             for note in (*wanted.notes, *_not_honoured(wanted)):
                 await self._run(partial(draft.log.note, f"note: {note}"))
             if wanted.lines or _calls_python(draft.assignment.spec):
-                draft.python = await self._provide(wanted, draft)
+                provide = partial(self._environments.provide, wanted)
+                draft.python = await _provided(self._run, provide, draft, "environment")
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
             raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
-
-    async def _provide(self, wanted: Requirements, draft: Draft) -> PythonEnvironment:
-        cancelled = threading.Event()
-        return await uninterrupted(
-            self._run,
-            lambda: self._environments.provide(
-                wanted,
-                draft.log.write,
-                cancelled,
-                use=lambda key: note_use(draft.folder, f"environment {key}"),
-            ),
-            cancel=cancelled.set,
-        )
 
 
 class ImageHook:
@@ -190,21 +181,23 @@ class ImageHook:
             reference, note = self._images.resolve(draft.assignment.spec.image, wanted.image)
             for one in (*wanted.notes, *([note] if note else [])):
                 await self._run(partial(draft.log.note, f"note: {one}"))
-            cancelled = threading.Event()
-            draft.image = await uninterrupted(
-                self._run,
-                lambda: self._images.provide(
-                    reference,
-                    wanted,
-                    draft.log.write,
-                    cancelled,
-                    use=lambda key: note_use(draft.folder, f"image {key}"),
-                ),
-                cancel=cancelled.set,
-            )
+            provide = partial(self._images.provide, reference, wanted)
+            draft.image = await _provided(self._run, provide, draft, "image")
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
             raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
+
+
+async def _provided(run: Offload, provide: Callable[..., T], draft: Draft, kind: str) -> T:
+    """What `provide` finds or makes: told in the log, noted as used, given up when cancelled."""
+    cancelled = threading.Event()
+    return await uninterrupted(
+        run,
+        lambda: provide(
+            draft.log.write, cancelled, use=lambda key: note_use(draft.folder, f"{kind} {key}")
+        ),
+        cancel=cancelled.set,
+    )
 
 
 def _not_honoured(wanted: Requirements) -> list[str]:
