@@ -162,7 +162,7 @@ class _VariablesFile(click.ParamType[tuple[str, dict[str, str]]]):
                 content = file.read(_MOST_FILE_BYTES + 1)
         except OSError as error:
             raise BadValue(
-                f"cannot read {str(value)!r}: {error.strerror}",
+                f"cannot read {str(value)!r}: {error.strerror}" if value else "it names no file",
                 param,
                 ctx,
                 why=f"looked in {Path.cwd()}",

@@ -208,12 +208,13 @@ def _check_limits(limits: Limits) -> None:
     if limits.disk_bytes and not LEAST_DISK_BYTES <= limits.disk_bytes <= MOST_LIMIT_BYTES:
         raise InvalidRequest(
             f"a disk limit of {limits.disk_bytes} bytes",
-            why=f"it is {LEAST_DISK_BYTES} to {MOST_LIMIT_BYTES} bytes",
+            why=f"it is {LEAST_DISK_BYTES >> 20} MiB to {MOST_LIMIT_BYTES >> 60} EiB",
             attempt="leave it out for the node's default",
         )
     if limits.shm_bytes > MOST_LIMIT_BYTES:
         raise InvalidRequest(
-            f"shared memory of {limits.shm_bytes} bytes", why=f"at most {MOST_LIMIT_BYTES} bytes"
+            f"shared memory of {limits.shm_bytes} bytes",
+            why=f"at most {MOST_LIMIT_BYTES >> 60} EiB",
         )
     if limits.process_count > MOST_PROCESSES:
         raise InvalidRequest(

@@ -324,7 +324,7 @@ def test_an_env_file_stays_here(nsml, state, project):
         (["--env", "NSML_RANK=1"], "NSML_RANK is set by the platform", "relies", "another name"),
         (["--env", "HOME=/x"], "HOME is set by the platform", "relies on", "another name"),
         (["--env-file", "none"], "cannot read 'none': No such file", "looked in", "train.env"),
-        (["--env-file", ""], "cannot read '': Is a directory", "looked in", "--env-file .env"),
+        (["--env-file", ""], "--env-file: it names no file", "looked in", "--env-file .env"),
         (["--env-file", "."], "cannot read '.': Is a directory", "looked in", "--env-file .env"),
         (["--env-file", "bad"], "bad, line 2: there is no = in it", "a line is NAME=", "--help"),
         (["--env-file", "binary"], "binary, line 1: it is no text in UTF-8", "a line", "--help"),
