@@ -259,10 +259,14 @@ def code_of_end(session: Session) -> int:
     return code if 0 < code < 256 else ExitCode.FAILED
 
 
-def end_words(session: Session) -> str:
-    """How a session ended, in one line."""
+def end_words(session: Session, *, is_log_shown: bool = False) -> str:
+    """How a session ended, in one line; after its log without what that ended with, too."""
+    from nsml.v1.sessions_pb2 import CAUSE_ENVIRONMENT_FAILED
     from nsml.view.sessions import state_text
     from nsml.view.text import visible
 
-    message = f": {session.end.message}" if session.end.message else ""
+    # of a gang the log of another rank may have it
+    is_alone = is_log_shown and session.spec.replica_count <= 1
+    is_told = is_alone and session.end.cause == CAUSE_ENVIRONMENT_FAILED
+    message = f": {session.end.message}" if session.end.message and not is_told else ""
     return visible(f"session {session.name} {state_text(session)}{message}")

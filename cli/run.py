@@ -617,7 +617,7 @@ def _stay(
                 app.say(_goes_on(session))
                 return ExitCode.INTERRUPTED
             app.call(lambda client: client.sessions.stop(session.id, reason="ctrl-C"))
-    app.say(end_words(ended))
+    app.say(end_words(ended, is_log_shown=shows))
     if writes_end:
         _write(app, ended)
     if removes:

@@ -176,7 +176,9 @@ def _requirement_lines(code: Path, name: str, depth: int, *, may_build: bool) ->
     if depth == 0:
         raise EnvironmentFailed(f"{name}: files include one another too deeply")
     if Path(name).is_absolute() or ".." in Path(name).parts:
-        raise EnvironmentFailed(f"-r {name}: leads out of the folder of the code")
+        raise EnvironmentFailed(
+            f"-r {name}: leads out of the folder of the code, and nothing else is sent: copy it there"
+        )
     text = _text(code, name)
     if text is None:
         raise EnvironmentFailed(f"{name}: there is no such file")

@@ -238,6 +238,23 @@ def test_following_ends_where_the_session_is_held(nsml, state, project):
     assert "no python here" in result.stderr
 
 
+@pytest.mark.parametrize(("replicas", "times"), [(1, 0), (2, 1)])
+def test_what_the_log_ended_with_is_not_told_again(nsml, state, project, replicas, times):
+    def act(session):
+        session.spec.replica_count = replicas
+        running = state.change(session, state=pb.SESSION_STATE_RUNNING, attempt=1)
+        state.log(running, b"nsml: no such package\n")
+        end = pb.SessionEnd(cause=pb.CAUSE_ENVIRONMENT_FAILED, message="no such package")
+        state.change(running, state=pb.SESSION_STATE_FAILED, end=end)
+
+    thread = act_when_read(state, act)
+    result = nsml("run", "-f", check=False)
+    thread.join()
+    assert (result.code, result.stdout) == (1, "nsml: no such package\n")
+    assert "✗ Failed (environment" in result.stderr
+    assert result.stderr.count("no such package") == times
+
+
 @pytest.mark.parametrize(
     ("flags", "shown"),
     [([], "Session kim/None/1 started\n"), (["-o", "name"], "kim/None/1\n")],
