@@ -15,12 +15,12 @@ from cli.group import command, pass_app
 from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, toml, user_name
 from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, tell_node
 from cli.processes import program
-from cli.units import AGENT_UNIT, agent_unit
+from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT, agent_unit
 from nsml.client import contexts
 from nsml.client.contexts import write_private
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from cli.app import App
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     "--systemd",
     "is_unit",
     is_flag=True,
-    help="Start nothing: write a systemd unit for the agent, and say how to install it.",
+    help="Start nothing: write systemd units for the agent, and say how to install them.",
 )
 @SIMULATE
 @ISOLATION
@@ -83,7 +83,7 @@ def join(
         choices = _joined(app, folder, wanted, token)
         folder.keep(choices)
         if is_unit:
-            _tell_unit(app, choices, _write_unit(app, folder, choices))
+            _tell_units(app, choices, _write_units(app, folder, choices))
             return
         bring_up = BringUp(app, folder)
         with bring_up.undoing():
@@ -93,22 +93,25 @@ def join(
     tell_node(app, choices, agent)
 
 
-def _write_unit(app: App, folder: DataFolder, choices: Choices) -> Path:
-    """Write the agent's settings and a unit that runs it with them; where the unit is."""
+def _write_units(app: App, folder: DataFolder, choices: Choices) -> list[Path]:
+    """Write the agent's settings and the units that run it with them; where the units are."""
     settings = folder.settings(AGENT)
     write_private(settings, toml(_node_settings(app, folder, choices)))
-    unit = folder.path / AGENT_UNIT
-    unit.write_text(agent_unit(program(AGENT), settings), encoding="utf-8")
-    return unit
+    texts = {AGENT_UNIT: agent_unit(program(AGENT), settings), REPLICAS_UNIT: REPLICAS}
+    for name, text in texts.items():
+        (folder.path / name).write_text(text, encoding="utf-8")
+    return [folder.path / name for name in texts]
 
 
-def _tell_unit(app: App, choices: Choices, unit: Path) -> None:
+def _tell_units(app: App, choices: Choices, units: Sequence[Path]) -> None:
     app.write("joined; nothing is started")
     app.write(f"  platform       {choices.server}")
     app.write(f"  node           {choices.node}")
-    app.write(f"  unit           {unit}")
+    for unit in units:
+        app.write(f"  unit           {unit}")
     app.write("next, as root:")
-    app.write(f"  install -m 644 {shlex.quote(str(unit))} /etc/systemd/system/{AGENT_UNIT}")
+    files = " ".join(shlex.quote(str(unit)) for unit in units)
+    app.write(f"  install -m 644 {files} /etc/systemd/system/")
     app.write("  systemctl daemon-reload")
     app.write(f"  systemctl enable --now {AGENT_UNIT}")
 

@@ -1,4 +1,4 @@
-"""The systemd unit of a joined node's agent; `deploy/systemd` shows it for the usual places."""
+"""The systemd units of a joined node; `deploy/systemd` shows them for the usual places."""
 
 from __future__ import annotations
 
@@ -9,13 +9,37 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 AGENT_UNIT: Final = "nsml-agent.service"
+REPLICAS_UNIT: Final = "nsml-replicas.service"
+
+REPLICAS: Final = """\
+# The control group in which nsml-agent.service makes those of sessions. It is not the agent's own, since
+# systemd could not start the agent again in a group that passes limits on to running sessions.
+[Unit]
+Description=control groups of nsml sessions
+# Nothing needs it to stop: what runs in it would go on, and the agent be without its groups.
+RefuseManualStop=yes
+
+[Service]
+Type=exec
+ExecStart=/bin/sleep infinity
+Delegate=yes
+KillMode=process
+OOMPolicy=continue
+OOMScoreAdjust=-1000
+TasksMax=infinity
+
+# Nothing that systemd keeps by control groups, since it would hold for sessions: no PrivateDevices=,
+# DeviceAllow=, ProtectClock= or IPAddressDeny=.
+NoNewPrivileges=yes
+CapabilityBoundingSet=
+"""
 
 _AGENT: Final = """\
 # The node agent of nsml. `nsml join ... --systemd` writes this file with the right paths.
 [Unit]
 Description=nsml node agent
-Wants=network-online.target
-After=network-online.target docker.service
+Wants=network-online.target nsml-replicas.service
+After=network-online.target nsml-replicas.service docker.service
 StartLimitIntervalSec=0
 
 [Service]
@@ -29,8 +53,10 @@ RestartSec=2
 KillMode=process
 OOMPolicy=continue
 
-# Limits of sessions are control groups beside the agent's own. Where systemd is older than 254 and does
-# not know the second line, an agent that is root makes them at the top of the hierarchy.
+# Limits of sessions are control groups in that of the unit named here. Only an agent without root, or
+# without that unit, makes them below its own: for that it must be started in a group inside, which systemd
+# does since 254; an older one passes over the last line.
+Environment=NSML_AGENT_REPLICAS_UNIT=nsml-replicas.service
 Delegate=yes
 DelegateSubgroup=agent
 TasksMax=infinity

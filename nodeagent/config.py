@@ -143,6 +143,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     control_groups: bool = True
     """Keep limits by control groups where that works; false: shims watch, about once a second."""
 
+    replicas_unit: str = ""
+    """The unit of systemd beside the agent's own that replicas get their control groups in; it must not
+    be restarted with the agent's. `deploy/systemd/nsml-agent.service` sets it. Empty: there is none."""
+
     sample_interval_s: float = 1.0
     """Time between two readings of the node."""
 
@@ -193,6 +197,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("disk_bytes", self.disk_bytes >= 0, "not negative"),
             ("disk_floor_bytes", (self.disk_floor_bytes or 0) >= 0, "not negative"),
             ("processes", self.processes >= 0, "not negative"),
+            (
+                "replicas_unit",
+                not self.replicas_unit or re.fullmatch(r"[\w@:.-]+\.service", self.replicas_unit),
+                "the name of a unit, NAME.service",
+            ),
             ("sample_interval_s", self.sample_interval_s > 0, "more than 0"),
             ("longest_backoff_s", self.longest_backoff_s > 0, "more than 0"),
             (

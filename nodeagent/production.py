@@ -432,6 +432,7 @@ def _limits(settings: Settings) -> LimitFacts:
         settings.data,
         disk_floor_bytes=settings.disk_floor_bytes,
         with_groups=settings.control_groups,
+        unit=settings.replicas_unit,
     )
 
 

@@ -50,10 +50,13 @@ class LimitFacts:
         return Keeping.WATCHED
 
 
-def probe_limits(data: Path, *, disk_floor_bytes: int | None, with_groups: bool) -> LimitFacts:
+def probe_limits(
+    data: Path, *, disk_floor_bytes: int | None, with_groups: bool, unit: str = ""
+) -> LimitFacts:
     """Try for real what works for the agent of the data folder; blocks for some milliseconds.
 
-    `disk_floor_bytes` None: a share of the disk. Without `with_groups` nothing is tried.
+    `disk_floor_bytes` None: a share of the disk. Without `with_groups` nothing is tried. `unit` is that
+    of systemd in whose control group they are to be made, where it runs.
     """
     floor = disk_floor_bytes
     if floor is None:
@@ -61,7 +64,7 @@ def probe_limits(data: Path, *, disk_floor_bytes: int | None, with_groups: bool)
     if not with_groups:
         return LimitFacts(reason="switched off by the agent's settings", disk_floor_bytes=floor)
     name = "nsml-" + hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
-    groups, reason = cgroups.find_base(name, _start_idle)
+    groups, reason = cgroups.find_base(name, _start_idle, unit=unit)
     return LimitFacts(groups=groups, reason=reason, disk_floor_bytes=floor)
 
 

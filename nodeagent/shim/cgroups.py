@@ -8,10 +8,13 @@ version 1    /sys/fs/cgroup/CONTROLLER/<the agent's own>/nsml-DIGEST/REPLICA    
 version 2    /sys/fs/cgroup/<delegated>/nsml-DIGEST/REPLICA                     one for all
 ```
 
-Version 2 lets no group have both processes and controllers for those below it. An agent in a unit of systemd
-is therefore started in a group `agent` inside (`Delegate=yes`, `DelegateSubgroup=agent`); one that is alone in
-another group that was given to it moves there itself. One that is root uses else the top of the hierarchy,
-where that rule does not hold.
+Version 2 lets no group have both processes and controllers for those below it. Where groups of replicas are
+below the group of the agent's own unit, systemd could not start the agent in that again: they are made in the
+group of a unit beside it that is never restarted (`deploy/systemd/nsml-replicas.service`), whose own process
+is moved into a group `agent` inside. Without that unit, an agent that was started in a group `agent` of its
+own unit (`DelegateSubgroup=agent`) makes them beside that; one that is alone in another group that was given
+to it moves to such a group itself; and one that is root uses else the top of the hierarchy, where that rule
+does not hold.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ import errno
 import os
 import signal
 import time
+from functools import partial
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
@@ -42,8 +46,8 @@ _TIMES = "cpuacct"
 _LEAF = "agent"
 _TRIAL = "trial"
 _SERVICE = ".service"
-"""Of a unit of systemd, which starts its program in that group each time: with groups of sessions below
-that pass controllers on, the kernel would not let it in again."""
+"""Of a unit of systemd, which starts its program in that group each time: with groups of replicas below
+that pass controllers on, the kernel would not let it in again (EBUSY; systemd says 219/CGROUP)."""
 _NONE_PASSED = f"it passes on none of {', '.join(CONTROLLERS)}"
 _LONGEST_REMOVAL_S = 2.0
 _PERIOD_US = 100_000
@@ -273,16 +277,22 @@ def group_of_process(
 
 
 def find_base(
-    name: str, start: Callable[[], int], *, root: str = "/sys/fs/cgroup", proc: str = "/proc/self"
+    name: str,
+    start: Callable[[], int],
+    *,
+    unit: str = "",
+    root: str = "/sys/fs/cgroup",
+    proc: str = "/proc/self",
 ) -> tuple[Base | None, str]:
     """Where replicas' groups can be made, tried for real, and why not, or not for every controller.
 
     `name` is that of the agent's own folder of groups; `start` starts a process for the trial, which
-    ends when it is killed, and gives its pid. `root` is where hierarchies are mounted.
+    ends when it is killed, and gives its pid. `unit` is that of systemd beside the agent's own which is
+    there for them, in version 2; empty: none is. `root` is where hierarchies are mounted.
     """
     reasons: list[str] = []
     bases: list[Base] = []
-    for make in (_first_version_base, _second_version_base):
+    for make in (_first_version_base, partial(_second_version_base, unit)):
         try:
             base = make(name, root, proc)
         except OSError as error:
@@ -370,34 +380,48 @@ def _first_version_base(name: str, root: str, proc: str) -> Base:
     return {"version": 1, "folders": folders}
 
 
-def _second_version_base(name: str, root: str, proc: str) -> Base:
+def _second_version_base(unit: str, name: str, root: str, proc: str) -> Base:
     """A folder of ours where controllers may be passed on in the hierarchy of version 2."""
+    reasons = []
+    for place, empty in _second_version_places(unit, root, proc):
+        try:
+            return _delegated(place, name, empty)
+        except OSError as error:
+            reasons.append(f"{place}: {error.strerror or error}")
+    if reasons:
+        raise OSError("; ".join(reasons))
+    return {"version": 2, "folders": {}}
+
+
+def _second_version_places(
+    unit: str, root: str, proc: str
+) -> list[tuple[str, Callable[[str], None]]]:
+    """Where a folder of ours may be in version 2, the best first, and what empties each."""
     mount = _mount_of(proc, root, "cgroup2", "")
     own = _own_groups(proc).get("")
     if mount is None or own is None:
-        return {"version": 2, "folders": {}}
-    place = _inside(mount, own)
-    top = mount[1]
+        return []
+    place, top = _inside(mount, own), mount[1]
     if os.path.basename(place) == _LEAF:
         place = os.path.dirname(place)
-    places = [place, top] if os.geteuid() == 0 and place != top else [place]
-    reasons = []
-    for one in places:
-        try:
-            return _delegated(one, name)
-        except OSError as error:
-            reasons.append(f"{one}: {error.strerror or error}")
-    raise OSError("; ".join(reasons))
+    places: list[tuple[str, Callable[[str], None]]] = [(place, _leave)]
+    if unit and place != top:
+        places.insert(0, (os.path.join(os.path.dirname(place), unit), _clear))
+    if os.geteuid() == 0 and place != top:
+        places.append((top, _leave))
+    return places
 
 
-def _delegated(place: str, name: str) -> Base:
+def _delegated(place: str, name: str, empty: Callable[[str], None]) -> Base:
     """Pass controllers on to the groups below `place/name`. Raises OSError."""
+    if not os.path.isdir(place):
+        raise OSError("there is no such control group: its unit does not run")
     wanted = [one for one in CONTROLLERS if one in _words(place, "cgroup.controllers")]
     if not wanted:
         raise OSError(_NONE_PASSED)
     if set(wanted) - set(_words(place, "cgroup.subtree_control")):
         if os.path.exists(os.path.join(place, "cgroup.type")):
-            _empty(place)
+            empty(place)
         _pass_on(place, wanted)
     folder = os.path.join(place, name)
     with contextlib.suppress(FileExistsError):
@@ -409,18 +433,25 @@ def _delegated(place: str, name: str) -> Base:
     return {"version": 2, "folders": {one: folder for one in wanted if one in passed}}
 
 
-def _empty(place: str) -> None:
+def _leave(place: str) -> None:
     """Move this process, the only one in `place`, into a group inside. Raises OSError."""
-    me = str(os.getpid())
     inside = set(_words(place, "cgroup.procs"))
-    if inside - {me}:
+    if inside - {str(os.getpid())}:
         raise OSError(errno.EBUSY, "other processes are in the agent's control group")
     if inside and place.endswith(_SERVICE):
-        raise OSError(errno.EBUSY, "its unit lacks DelegateSubgroup=agent, which a restart needs")
+        raise OSError(errno.EBUSY, "once replicas ran there, its unit could not be started again")
+    _clear(place)
+
+
+def _clear(place: str) -> None:
+    """Move the processes that are in `place` itself into a group inside. Raises OSError."""
     leaf = os.path.join(place, _LEAF)
     with contextlib.suppress(FileExistsError):
         os.mkdir(leaf, 0o755)
-    _write(leaf, "cgroup.procs", me)
+    for pid in _words(place, "cgroup.procs"):
+        if pid == "0":  # to the kernel that would mean this process
+            raise OSError(errno.EBUSY, "a process that cannot be seen from here is in it")
+        _write(leaf, "cgroup.procs", pid)
 
 
 def _pass_on(folder: str, controllers: Iterable[str]) -> None:

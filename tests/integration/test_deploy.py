@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from cli.units import AGENT_UNIT, agent_unit
+from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT, agent_unit
 
 UNITS = Path(__file__).parents[2] / "deploy" / "systemd"
 
@@ -40,7 +40,8 @@ def systemd_version() -> int:
     return int(said.split()[1])
 
 
-def test_the_unit_in_deploy_is_the_one_that_join_writes() -> None:
+def test_the_units_in_deploy_are_those_that_join_writes() -> None:
+    assert (UNITS / REPLICAS_UNIT).read_text(encoding="utf-8") == REPLICAS
     shown = (UNITS / AGENT_UNIT).read_text(encoding="utf-8")
     assert shown == agent_unit(["/opt/nsml/bin/nsml-agent"], Path("/var/lib/nsml/agent.toml"))
 
@@ -49,8 +50,18 @@ def test_sessions_outlive_what_systemd_does() -> None:
     lines = (UNITS / AGENT_UNIT).read_text(encoding="utf-8").splitlines()
     assert {"KillMode=process", "OOMPolicy=continue", "Restart=always"} <= {*lines}
     assert {"Delegate=yes", "DelegateSubgroup=agent"} <= {*lines}
+    assert f"Environment=NSML_AGENT_REPLICAS_UNIT={REPLICAS_UNIT}" in lines
     walls = ("ProtectSystem=", "PrivateTmp=", "RestrictNamespaces=", "SystemCallFilter=")
     assert not [line for line in lines if line.startswith((*walls, "MemoryDenyWriteExecute="))]
+
+
+def test_what_systemd_keeps_by_groups_does_not_hold_for_sessions() -> None:
+    """They run in the group of that unit, so that the agent's can be started again."""
+    lines = (UNITS / REPLICAS_UNIT).read_text(encoding="utf-8").splitlines()
+    assert {"Delegate=yes", "KillMode=process", "OOMPolicy=continue"} <= {*lines}
+    assert "TasksMax=infinity" in lines
+    walls = ("PrivateDevices=", "DeviceAllow=", "DevicePolicy=", "ProtectClock=", "IPAddress")
+    assert not [line for line in lines if line.startswith((*walls, "MemoryMax=", "User="))]
 
 
 @needs_systemd

@@ -171,6 +171,20 @@ def machine(
     return str(top), str(proc)
 
 
+def machine_unit(tmp_path: Path, name: str, *, procs: str, passed: str = "") -> Path:
+    """The group of another unit on that machine, which passes these controllers on already."""
+    group = tmp_path / "cgroup" / name
+    group.mkdir()
+    files = {"cgroup.procs": procs, "cgroup.subtree_control": passed, "cgroup.type": "domain"}
+    for file, content in {**files, "cgroup.controllers": "cpu memory pids"}.items():
+        (group / file).write_text(content)
+    return group
+
+
+def trial() -> int:
+    pytest.fail("nothing can be tried in plain files")
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root looks for another place then")
 def test_a_group_that_others_are_in_is_left_alone(tmp_path: Path) -> None:
     root, proc = machine(tmp_path, procs=f"{os.getpid()}\n1\n")
@@ -189,7 +203,7 @@ def test_a_service_that_is_started_in_the_group_itself_gets_none_inside(tmp_path
     if os.geteuid() == 0:
         assert Path(root, "nsml-x").is_dir()
     else:
-        assert "DelegateSubgroup=agent" in reason
+        assert "could not be started again" in reason
 
 
 def test_a_service_that_is_started_in_a_group_inside_has_its_groups_beside_that(
@@ -200,6 +214,48 @@ def test_a_service_that_is_started_in_a_group_inside_has_its_groups_beside_that(
     unit = Path(root, "nsml-agent.service")
     assert (unit / "nsml-x").is_dir()
     assert (unit / "cgroup.subtree_control").read_text().startswith("+")
+
+
+def test_groups_are_made_in_a_unit_beside_that_is_not_started_again(tmp_path: Path) -> None:
+    root, proc = machine(tmp_path, procs=f"{os.getpid()}\n", unit="system.slice/nsml-agent.service")
+    waits = machine_unit(tmp_path, "system.slice/nsml-replicas.service", procs="77\n")
+    (waits / "agent").mkdir()
+    (waits / "agent" / "cgroup.procs").touch()
+    find_base("nsml-x", trial, unit=waits.name, root=root, proc=proc)
+    assert (waits / "nsml-x").is_dir()
+    assert (waits / "cgroup.subtree_control").read_text().startswith("+")
+    assert (waits / "agent" / "cgroup.procs").read_text() == "77", "its process made room"
+    own = waits.parent / "nsml-agent.service"
+    assert (own / "cgroup.subtree_control").read_text() == ""
+    assert not [one for one in own.iterdir() if one.is_dir()]
+
+
+def test_groups_in_a_unit_beside_are_found_again_and_nothing_is_moved(tmp_path: Path) -> None:
+    """Also where that unit itself has ended meanwhile: replicas keep its group."""
+    root, proc = machine(tmp_path, procs="", unit="nsml-agent.service", own="agent")
+    waits = machine_unit(tmp_path, "nsml-replicas.service", procs="", passed="cpu memory pids")
+    (waits / "nsml-x").mkdir()
+    (waits / "nsml-x" / "cgroup.subtree_control").write_text("cpu memory pids")
+    base, reason = find_base("nsml-x", trial, unit=waits.name, root=root, proc=proc)
+    assert base is None
+    assert "pids.max" in reason, "a group was tried in what was there"
+    assert not (waits / "agent").exists()
+    assert not Path(root, "nsml-agent.service", "nsml-x").exists()
+
+
+def test_without_the_unit_beside_groups_are_made_where_they_were(tmp_path: Path) -> None:
+    root, proc = machine(tmp_path, procs="", unit="nsml-agent.service", own="agent")
+    find_base("nsml-x", trial, unit="nsml-replicas.service", root=root, proc=proc)
+    assert Path(root, "nsml-agent.service", "nsml-x").is_dir()
+
+
+def test_a_process_that_cannot_be_seen_is_not_moved(tmp_path: Path) -> None:
+    """Its id reads as 0, which to the kernel means whoever writes it."""
+    root, proc = machine(tmp_path, procs="", unit="nsml-agent.service", own="agent")
+    waits = machine_unit(tmp_path, "nsml-replicas.service", procs="0\n")
+    find_base("nsml-x", trial, unit=waits.name, root=root, proc=proc)
+    assert not (waits / "nsml-x").exists()
+    assert Path(root, "nsml-agent.service", "nsml-x").is_dir()
 
 
 def test_a_group_without_controllers_is_said_to_have_none(tmp_path: Path) -> None:
