@@ -93,16 +93,18 @@ class BringUp:
 
     def _patience(self, name: str) -> Callable[[], float]:
         """Grants a program the seconds that it says it may wait for something else, and tells of it."""
-        granted_s = 0.0
+        granted_s, told = 0.0, set[str]()
 
         def more_s() -> float:
             nonlocal granted_s
-            said = {} if granted_s else processes.read_json(self._folder.starting(name))
+            said = processes.read_json(self._folder.starting(name))
             program, within_s = self._folder.running(name), said.get("within_s")
             is_its_own = program is not None and said.get("pid") == program.pid
-            if is_its_own and isinstance(within_s, int | float):
-                granted_s = within_s
-                self._app.say(f"{'':<14} waits up to {within_s:g} s: {said.get('awaits')}")
+            awaits = str(said.get("awaits"))
+            if is_its_own and isinstance(within_s, int | float) and awaits not in told:
+                told.add(awaits)
+                granted_s += within_s
+                self._app.say(f"{'':<14} waits up to {within_s:g} s: {awaits}")
             return granted_s
 
         return more_s

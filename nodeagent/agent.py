@@ -180,6 +180,7 @@ class Agent:
             only_owner=machine.only_owner,
             device_note=offer.device_note,
             isolation_note=machine.isolation_note,
+            setting_note=machine.setting_note,
             highest_term=self._replicas.highest[0],
             highest_revision=self._replicas.highest[1],
             gang_network=machine.gangs.mode,

@@ -20,6 +20,7 @@ from nsml.settings import SettingsError
 __all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be"]
 
 ENVIRONMENT_PREFIX = "NSML_AGENT_"
+_OWN_IMAGE = "nsml-base:latest"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -97,8 +98,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_bytes: int = 0
     """Memory that sessions may use in sum; 0: all of the machine."""
 
-    default_image: str = "nsml-base:latest"
-    """In containers: the image of sessions that name none; `deploy/image` makes this one."""
+    default_image: str = _OWN_IMAGE
+    """In containers: the image of sessions that name none; `deploy/image` makes this one, another is
+    pulled where it is missing."""
 
     image_aliases: dict[str, str] = {}
     """In containers: names of images that are retired, and those that take their place."""
@@ -152,6 +154,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     longest_backoff_s: float = 3.0
     """Longest pause between two attempts to reach the control plane."""
+
+    @property
+    def names_default_image(self) -> bool:
+        """Whether an administrator chose one, which a registry may have: ours is in none."""
+        return self.default_image not in {"", _OWN_IMAGE, _OWN_IMAGE.partition(":")[0]}
 
     def __post_init__(self) -> None:
         """Refuse values that no agent can work with."""

@@ -60,6 +60,8 @@ class Machine:
     isolation: Isolation
     isolation_note: str
     capacity: resources.Resources
+    setting_note: str = ""
+    """What its administrator set and it does not do; empty: it does all."""
     only_owner: str = ""
     """Why it takes the sessions of its owner alone; empty: of every user."""
     gangs: GangNetwork = field(default_factory=GangNetwork)

@@ -9,6 +9,7 @@ import os
 import random
 import resource
 import sys
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -39,10 +40,12 @@ from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.renewal import Renew
 from nodeagent.runtimes.containment import (
+    PULLED_WITHIN_S,
     NoContainers,
     containers_at_start,
     engine_mark,
     probe_containers,
+    pull_default_image,
     tried_in_time,
 )
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
@@ -72,6 +75,8 @@ _KEEPING = {
     Keeping.GROUP: resources.KEEPING_GROUP,
 }
 _ENGINE_ANSWERS_WITHIN_S = 20.0
+_Pull = Callable[[threading.Event], None]
+"""Fetches the default image until the event is set."""
 _OPTIONS = (
     # A control plane that stopped without a word, or a cut cable, is noticed by pings.
     ("grpc.keepalive_time_ms", 10_000),
@@ -108,7 +113,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         probe = _probe(settings, clock, held)
         isolation = await in_thread(lambda: _isolation(settings))
         containers = _containers_probe(settings, isolation)
-        isolation, engine_place = await _containers(settings, isolation, containers, clock)
+        pull = _pull(settings)
+        isolation, engine_place = await _containers(settings, isolation, containers, pull, clock)
         accounts = await in_thread(lambda: _accounts(settings, isolation))
         limits = await in_thread(lambda: _limits(settings))
         # only now: programs are given the limit that was found
@@ -144,7 +150,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 relieve=partial(relieve, stores, keep, partial(used_things, folders)),
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
                 accounts=accounts,
-                has_grown=_has_containers_now(containers)
+                has_grown=_has_containers_now(containers, pull)
                 if engine_place is None and settings.isolation == "auto"
                 else None,
             )
@@ -320,8 +326,28 @@ def _containers_probe(settings: Settings, found: IsolationFacts) -> Callable[[],
     return probe
 
 
+def _pull(settings: Settings) -> _Pull | None:
+    """Fetches the default image that an administrator chose; None: there is none to fetch."""
+    if not settings.names_default_image:
+        return None
+
+    def pull(cancelled: threading.Event) -> None:
+        pull_default_image(
+            Engine(settings.engine_socket),
+            settings.default_image,
+            credentials=settings.registry_config,
+            cancelled=cancelled,
+        )
+
+    return pull
+
+
 async def _containers(
-    settings: Settings, found: IsolationFacts, probe: Callable[[], EnginePlace], clock: Clock
+    settings: Settings,
+    found: IsolationFacts,
+    probe: Callable[[], EnginePlace],
+    pull: _Pull | None,
+    clock: Clock,
 ) -> tuple[IsolationFacts, EnginePlace | None]:
     """What was found with containers, and where they are made; else why there are none.
 
@@ -332,33 +358,47 @@ async def _containers(
         return found, None
     starting = settings.data / "starting.json"
 
-    def tell(reason: str, within_s: float) -> None:
+    def tell(awaits: str, within_s: float) -> None:
         """To `nsml up`, which waits for this agent."""
-        awaits = f"sessions ran in containers here, and {reason}"
         words = {"pid": os.getpid(), "awaits": awaits, "within_s": within_s}
         write_atomically(starting, json.dumps(words).encode())
 
+    def tell_and_pull(fetch: _Pull, cancelled: threading.Event) -> None:
+        tell(f"pulling image {settings.default_image}", PULLED_WITHIN_S)
+        fetch(cancelled)
+
     try:
         place = await containers_at_start(
-            probe, settings.data, awaits=tell, clock=clock, run_long=in_own_thread
+            probe,
+            settings.data,
+            awaits=lambda why, s: tell(f"sessions ran in containers here, and {why}", s),
+            clock=clock,
+            run_long=in_own_thread,
+            pull=pull and partial(tell_and_pull, pull),
         )
     except NoContainers as reason:
         if settings.isolation == "container":
             raise SettingsError(f"isolation container does not work here: {reason}") from reason
-        log.info("containers.unused", reason=str(reason))
         reasons = [f"no containers: {reason}", found.reason]
-        return replace(found, reason="; ".join(filter(None, reasons))), None
+        found = replace(found, reason="; ".join(filter(None, reasons)))
+        if not settings.names_default_image:
+            log.info("containers.unused", reason=str(reason))
+            return found, None
+        log.warning("containers.unused", reason=str(reason), default_image=settings.default_image)
+        return replace(found, unmet=f"default_image is set, and no containers: {reason}"), None
     finally:
         starting.unlink(missing_ok=True)
     return with_containers(found, trial_id=_trial_id(settings)[0]), place
 
 
-def _has_containers_now(probe: Callable[[], EnginePlace]) -> Callable[[], Awaitable[bool]]:
+def _has_containers_now(
+    probe: Callable[[], EnginePlace], pull: _Pull | None
+) -> Callable[[], Awaitable[bool]]:
     """Looks whether they work by now."""
 
     async def look() -> bool:
         try:
-            await tried_in_time(probe, in_own_thread)
+            await tried_in_time(probe, in_own_thread, pull=pull)
         except NoContainers:
             return False
         return True
@@ -460,6 +500,7 @@ def _machine(
         only_owner=_only_owner(isolation),
         gangs=_gangs(settings, isolation.level, interface_of(host)),
         isolation_note=isolation.reason,
+        setting_note=isolation.unmet,
         capacity=resources.Resources(
             cpu_thousandths=round(1000 * (settings.cpus or facts.cpus)),
             memory_bytes=settings.memory_bytes or facts.memory_bytes,

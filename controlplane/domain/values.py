@@ -366,6 +366,7 @@ class Node:
     """Why its agent cannot keep users apart; "" when it can, or runs sessions without isolation."""
     gang_network: str = HOST_NETWORK
     isolation_note: str = ""
+    setting_note: str = ""
     registered_at: float = 0.0
     limits: KeptLimits = field(default_factory=KeptLimits)
     drain: Drain | None = None

@@ -210,6 +210,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             device_note=node.device_note,
             owner_note=owner_words(node),
             isolation_note=node.isolation_note,
+            setting_note=node.setting_note,
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),
             hold=hold_message(node.hold, names_replicas=who.is_admin),

@@ -1,7 +1,8 @@
 """Whether containers work on this machine: tried for real when the agent starts, and again where not.
 
 An engine may come up after the agent, or be away for a moment: where the last agent of a data folder
-had containers (`containers.used` in it), the next waits for them before it goes on without.
+had containers (`containers.used` in it), the next waits for them before it goes on without. An image
+that the site names is pulled before anything is decided without it.
 """
 
 from __future__ import annotations
@@ -11,14 +12,17 @@ import base64
 import json
 import os
 import subprocess
+import threading
+import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import structlog
 
-from nodeagent.engine.client import EngineError, EngineUnreachable, NotThere
+from nodeagent.engine.client import EngineError, EngineRefused, EngineUnreachable, NotThere
 from nodeagent.engine.containers import remove_container
-from nodeagent.engine.images import stored_image
+from nodeagent.engine.images import pull_image, stored_image
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.runtimes.container import ContainerPlace, container_name
 from nodeagent.runtimes.docker import EnginePlace, container_content
@@ -34,8 +38,10 @@ if TYPE_CHECKING:
     from nsml.clock import Clock, Offload
 
 COMES_WITHIN_S = 120.0
+PULLED_WITHIN_S = 600.0
 _ANSWERS_WITHIN_S = 20.0
 _AGAIN_S = 2.0
+_TELL_EVERY_S = 10.0
 _TRIAL_LIMIT_S = 20.0
 _MARK = "engine.mark"
 _USED = "containers.used"
@@ -51,12 +57,38 @@ class EngineAway(NoContainers):
     """No engine answers: it may be on its way up."""
 
 
-async def tried_in_time(probe: Callable[[], EnginePlace], run_long: Offload) -> EnginePlace:
-    """What `probe` finds. An engine that hangs must not keep the node away.
+class NoDefaultImage(NoContainers):
+    """The engine does not have the default image: a registry may."""
+
+
+async def tried_in_time(
+    probe: Callable[[], EnginePlace],
+    run_long: Offload,
+    *,
+    pull: Callable[[threading.Event], object] | None = None,
+) -> EnginePlace:
+    """What `probe` finds, after `pull` where only the default image was missing.
+
+    An engine that hangs must not keep the node away. `pull` bounds itself; the event says that nobody
+    waits for it any more.
 
     Raises:
         NoContainers: they do not work.
     """
+    try:
+        return await _tried(probe, run_long)
+    except NoDefaultImage:
+        if pull is None:
+            raise
+    cancelled = threading.Event()
+    try:
+        await run_long(partial(pull, cancelled))
+    finally:
+        cancelled.set()
+    return await _tried(probe, run_long)
+
+
+async def _tried(probe: Callable[[], EnginePlace], run_long: Offload) -> EnginePlace:
     try:
         async with asyncio.timeout(_ANSWERS_WITHIN_S):
             return await run_long(probe)
@@ -71,8 +103,11 @@ async def containers_at_start(
     awaits: Callable[[str, float], object],
     clock: Clock,
     run_long: Offload,
+    pull: Callable[[threading.Event], object] | None = None,
 ) -> EnginePlace:
     """What `probe` finds, in the end, and note for the next agent of the data folder whether it did.
+
+    `pull` is for a default image that is missing, as in `tried_in_time`.
 
     Where the last one had containers an engine that does not answer is waited for, so many seconds at
     most; `awaits` is told that, once, with the reason.
@@ -84,7 +119,7 @@ async def containers_at_start(
     is_awaited = False
     while True:
         try:
-            place = await tried_in_time(probe, run_long)
+            place = await tried_in_time(probe, run_long, pull=pull)
         except NoContainers as reason:
             has_time = clock.monotonic() - began < COMES_WITHIN_S
             if not (isinstance(reason, EngineAway) and used.exists() and has_time):
@@ -98,6 +133,38 @@ async def containers_at_start(
             write_atomically(used, b"", is_durable=True)
             return place
         await clock.sleep(_AGAIN_S)
+
+
+def pull_default_image(
+    engine: Engine, image: str, *, credentials: Path | None, cancelled: threading.Event
+) -> None:
+    """Have `image` here, from its registry, and say so in the log. Blocking.
+
+    Raises:
+        NoContainers: it cannot be had, not within `PULLED_WITHIN_S`, or `cancelled` was set.
+    """
+    ends_at, told_at = time.monotonic() + PULLED_WITHIN_S, time.monotonic()
+
+    def look() -> None:
+        if cancelled.is_set() or time.monotonic() > ends_at:
+            raise NoContainers(
+                f"image {image} was not pulled within {PULLED_WITHIN_S:g} s (docker pull {image})"
+            )
+
+    log.info("image.pulling", image=image, within_s=PULLED_WITHIN_S)
+    try:
+        for progress in pull_image(engine, image, credentials=credentials, look=look):
+            if time.monotonic() > told_at + _TELL_EVERY_S:
+                told_at = time.monotonic()
+                log.info("image.pulling", image=image, progress=progress.text())
+    except EngineRefused as error:
+        raise NoContainers(
+            f"image {image} is not on this node and cannot be pulled: {error}; is the name right"
+            " (default_image), and may this node read that registry (registry_config)?"
+        ) from error
+    except EngineUnreachable as error:
+        raise EngineAway(str(error)) from error
+    log.info("image.pulled", image=image)
 
 
 def engine_mark(data: Path) -> str:
@@ -130,6 +197,7 @@ def probe_containers(
     no trial: what sessions name is seen when they start.
 
     Raises:
+        NoDefaultImage: the image is what is missing.
         NoContainers: they do not work, or this agent cannot keep them.
     """
     try:
@@ -152,7 +220,7 @@ def probe_containers(
         if default_image:
             _try(place, machine, scratch, trial_id)
     except NotThere as error:
-        raise NoContainers(f"{error} (nsml doctor node says what to do)") from error
+        raise NoDefaultImage(f"{error} (nsml doctor node says what to do)") from error
     except EngineUnreachable as error:
         raise EngineAway(str(error)) from error
     except EngineError as error:

@@ -41,6 +41,7 @@ class IsolationFacts:
 
     `with_accounts` are the levels at which programs can run as users of their own. `user_reason` is
     why `user` is not among them, where it was tried: of use only where no stronger level is.
+    `unmet` is what the administrator set and this machine does not do.
     """
 
     level: Isolation
@@ -49,6 +50,7 @@ class IsolationFacts:
     machine: Machine
     reason: str
     user_reason: str = ""
+    unmet: str = ""
 
 
 def probe_isolation(

@@ -118,9 +118,9 @@ def is_simulated(node: Node) -> bool:
 
 
 def note(node: Node) -> str:
-    """Whose sessions alone it runs, what its agent says of its devices, and which are withheld."""
+    """Whose sessions alone it runs, what it lacks by its agent's word, and what is withheld."""
     withheld = [use.device for use in node.devices if use.device.withheld]
-    parts = [said for said in (node.owner_note, node.device_note) if said]
+    parts = [said for said in (node.owner_note, node.setting_note, node.device_note) if said]
     if withheld:
         reasons: dict[str, list[str]] = {}
         for device in withheld:
@@ -348,6 +348,7 @@ def record(node: Node) -> dict[str, Any]:
             "note": node.limits.note or None,
         },
         "isolation_note": node.isolation_note or None,
+        "setting_note": node.setting_note or None,
         "simulated": is_simulated(node),
         "devices": [device_record(NodeDevice(node=node, use=use)) for use in node.devices],
     }

@@ -21,6 +21,7 @@ from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
 from nsml.v1 import sessions_pb2 as sessions
 from tests.engines import SOCKET, required_engine, required_image
+from tests.registry import registry_of
 from tests.scripted_platform import ScriptedPlatform, assignment, session_id
 
 PATIENCE_S = 30.0
@@ -445,6 +446,38 @@ async def test_an_engine_that_comes_later_is_used_once_nothing_runs(
     await platform.until(lambda: len(platform.registrations) > seen)
     assert platform.registrations[-1].isolation == resources.ISOLATION_CONTAINER
     assert not (node.data / "starting.json").exists()
+
+
+async def test_a_default_image_that_is_not_here_is_pulled_before_sessions_go_without(
+    node: Node, platform: ScriptedPlatform, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, _ = required_engine()
+    monkeypatch.setenv("NSML_AGENT_ENGINE_SOCKET", str(SOCKET))
+    with registry_of(engine, required_image(), password="hushhush") as registry:
+        monkeypatch.setenv("NSML_AGENT_DEFAULT_IMAGE", registry.reference)
+        await node.end()
+        await node.start()
+        said = platform.registrations[-1]
+        assert said.isolation != resources.ISOLATION_CONTAINER
+        assert f"image {registry.reference} is not on this node" in said.setting_note
+        assert "cannot be pulled" in said.setting_note
+        assert "registry_config" in said.isolation_note
+        await node.end()
+        access = tmp_path / "registry.json"
+        access.write_text(json.dumps(registry.credentials))
+        monkeypatch.setenv("NSML_AGENT_REGISTRY_CONFIG", str(access))
+        await node.start()
+        said = platform.registrations[-1]
+        assert said.isolation == resources.ISOLATION_CONTAINER
+        assert said.setting_note == ""
+        assert not (node.data / "starting.json").exists()
+        told = (tmp_path / "agent.log").read_text()
+        assert '"image.pulled"' in told
+        assert "hush" not in told
+        await platform.order(assignment(S, "sh", "-c", "test -e /.nsml && exit 4", grace=0.0))
+        assert (await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)).exit.exit_code == 4
+        await platform.order()
+        await until(lambda: not list((node.data / "replicas").iterdir()))
 
 
 def put(platform: ScriptedPlatform, folder: Path) -> str:

@@ -63,6 +63,7 @@ def to_registration(message: agents_pb2.Register, now: float) -> Registration:
         only_owner=message.only_owner[:MOST_NOTE_CHARS],
         gang_network=message.gang_network or HOST_NETWORK,
         isolation_note=message.isolation_note[:MOST_NOTE_CHARS],
+        setting_note=message.setting_note[:MOST_NOTE_CHARS],
         registered_at=now,
         limits=to_kept(message.limits, most_note_chars=MOST_NOTE_CHARS),
     )

@@ -37,7 +37,11 @@ LATER_FIELD = b"\xf8\x7c\x01"
     [
         (session(memo="first"), encode_session, decode_session),
         (node("n1", gpus=2), encode_node, decode_node),
-        (node("n2", owner="kim", only_owner="it has no root"), encode_node, decode_node),
+        (
+            node("n2", owner="kim", only_owner="it has no root", setting_note="no image"),
+            encode_node,
+            decode_node,
+        ),
         (held("n1", ("n1-0", 500)), encode_allocation, decode_allocation),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,6 +15,7 @@ from nodeagent.runtimes.containment import (
     COMES_WITHIN_S,
     EngineAway,
     NoContainers,
+    NoDefaultImage,
     containers_at_start,
     tried_in_time,
 )
@@ -23,7 +25,7 @@ from tests.simulation.virtual_time import VirtualClock, run
 
 PLACE = cast("EnginePlace", object())
 AWAY = EngineAway("no engine answers at /s")
-NO_IMAGE = NoContainers("there is no image nsml-base:latest")
+NO_IMAGE = NoDefaultImage("there is no image nsml-base:latest")
 
 
 @dataclass
@@ -112,3 +114,53 @@ def test_an_engine_that_accepts_and_does_not_answer_is_away() -> None:
 
     work: Coroutine[Any, Any, None] = try_it()
     run(work)
+
+
+def test_an_image_that_is_missing_is_pulled_before_anything_is_decided() -> None:
+    outcomes: list[EnginePlace | Exception] = [NO_IMAGE, PLACE]
+    pulls: list[threading.Event] = []
+
+    def probe() -> EnginePlace:
+        outcome = outcomes.pop(0)
+        if isinstance(outcome, Exception):
+            raise outcome
+        return outcome
+
+    async def try_it() -> None:
+        assert await tried_in_time(probe, inline, pull=pulls.append) is PLACE
+        assert [one.is_set() for one in pulls] == [True], "nobody waits for it any more"
+        outcomes[:] = [AWAY]
+        with pytest.raises(EngineAway):
+            await tried_in_time(probe, inline, pull=pulls.append)
+        assert len(pulls) == 1, "no image mends that"
+        outcomes[:] = [NO_IMAGE, NO_IMAGE]
+        with pytest.raises(NoDefaultImage):
+            await tried_in_time(probe, inline, pull=pulls.append)
+
+    run(try_it())
+
+
+def test_a_pull_ends_when_nobody_waits_for_it_any_more() -> None:
+    given: list[threading.Event] = []
+
+    def missing() -> EnginePlace:
+        raise NO_IMAGE
+
+    async def try_it() -> None:
+        pulls = asyncio.Event()
+
+        async def own_thread(work: Callable[[], Any]) -> Any:
+            done = work()
+            pulls.set()
+            await asyncio.Event().wait()
+            return done
+
+        waiting = asyncio.create_task(tried_in_time(missing, own_thread, pull=given.append))
+        await pulls.wait()
+        assert not given[0].is_set()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        assert given[0].is_set()
+
+    run(try_it())

@@ -57,6 +57,12 @@ def test_a_node_says_why_its_isolation_is_no_stronger():
     assert lines[first + 1].startswith(" " * 12 + "does not answer; it ")
 
 
+def test_a_node_says_where_it_is_listed_what_its_administrator_set_in_vain():
+    node = nodes_pb2.Node(name="a", setting_note="default_image is set, and no containers: gone")
+    assert cells(node)["note"] == "default_image is set, and no containers: gone"
+    assert nodes.record(node)["setting_note"] == "default_image is set, and no containers: gone"
+
+
 def device(index, uuid, parent="", *, allocated=0):
     found = nodes_pb2.DeviceUse(allocated_thousandths=allocated)
     found.device.index, found.device.uuid, found.device.parent_uuid = index, uuid, parent

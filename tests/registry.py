@@ -1,0 +1,110 @@
+"""A registry of images with one image in it, for those who know its password."""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import tarfile
+import tempfile
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import IO, Any
+
+from nodeagent.engine.client import Engine
+from nodeagent.engine.images import remove_image
+
+_KIND = "application/vnd.docker.distribution.manifest.v2+json"
+
+
+@dataclass(frozen=True)
+class Registry:
+    """Where it is, and a docker `config.json` that opens it."""
+
+    reference: str
+    credentials: dict[str, Any]
+
+
+@contextlib.contextmanager
+def registry_of(engine: Engine, image: str, *, password: str) -> Iterator[Registry]:
+    """A registry on this machine that has `image`; what was pulled from it is removed."""
+    access = base64.b64encode(f"kim:{password}".encode()).decode()
+    with tempfile.TemporaryDirectory() as folder:
+        manifest, blobs = _unpacked(engine, image, Path(folder))
+
+        class Answers(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                if self.headers.get("Authorization") != f"Basic {access}":
+                    self._answer(401, b"", {"WWW-Authenticate": 'Basic realm="lab"'})
+                elif "/manifests/" in self.path:
+                    digest = f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+                    named = {"Content-Type": _KIND, "Docker-Content-Digest": digest}
+                    self._answer(200, manifest, named)
+                elif blob := blobs.get(self.path.rpartition("/")[2]):
+                    self._answer(200, blob.read_bytes(), {})
+                else:
+                    self._answer(200 if self.path == "/v2/" else 404, b"", {})
+
+            do_HEAD = do_GET  # noqa: N815 - the name that it is called by
+
+            def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                self.send_header("Content-Length", str(len(content)))
+                self.end_headers()
+                if self.command == "GET":
+                    self.wfile.write(content)
+
+            def log_message(self, *_given: object) -> None:
+                """Nothing."""
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Answers)
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        host = f"127.0.0.1:{server.server_port}"
+        try:
+            yield Registry(f"{host}/lab/base:3", {"auths": {host: {"auth": access}}})
+        finally:
+            server.shutdown()
+            server.server_close()
+            remove_image(engine, f"{host}/lab/base:3")
+
+
+def _unpacked(engine: Engine, image: str, folder: Path) -> tuple[bytes, dict[str, Path]]:
+    """The manifest of an image, and what it is of by digest."""
+    with (folder / "saved.tar").open("w+b") as file:
+        for piece in engine.sdk.api.get_image(image):
+            file.write(piece)
+        file.seek(0)
+        with tarfile.open(fileobj=file) as archive:
+            (listed,) = json.load(_file(archive, "manifest.json"))
+            blobs: dict[str, Path] = {}
+            config = _blob(_file(archive, listed["Config"]), folder, blobs)
+            layers = [_blob(_file(archive, name), folder, blobs) for name in listed["Layers"]]
+    kind = "application/vnd.docker.container.image.v1+json"
+    layer = "application/vnd.docker.image.rootfs.diff.tar.gzip"
+    content = {
+        "schemaVersion": 2,
+        "mediaType": _KIND,
+        "config": {"mediaType": kind, **config},
+        "layers": [{"mediaType": layer, **one} for one in layers],
+    }
+    return json.dumps(content).encode(), blobs
+
+
+def _file(archive: tarfile.TarFile, name: str) -> IO[bytes]:
+    found = archive.extractfile(name)
+    assert found is not None
+    return found
+
+
+def _blob(source: IO[bytes], folder: Path, blobs: dict[str, Path]) -> dict[str, Any]:
+    content = source.read()
+    digest = f"sha256:{hashlib.sha256(content).hexdigest()}"
+    blobs[digest] = folder / digest
+    blobs[digest].write_bytes(content)
+    return {"digest": digest, "size": len(content)}
