@@ -227,7 +227,7 @@ async def test_only_what_is_silent_is_fenced(rig: Rig, alive: Any) -> None:
 
 async def test_a_control_plane_that_does_not_lead_says_so(alive: Any) -> None:
     """It knows of no agent, so nothing that it says of one would be true."""
-    async with surroundings() as on, serving(on, **FAST) as one, serving(on, **FAST) as other:
+    async with surroundings() as on, serving(on) as one, serving(on) as other:
         await until(lambda: one_leads(one, other), "one leads")
         leader, follower = (one, other) if one.plane.committer.is_leading else (other, one)
         root = await root_of(leader)
