@@ -203,11 +203,14 @@ class Images:
 
         def pull(tell: Say) -> None:
             nonlocal is_due
+            # One that was there before is not ours to remove, also when it is asked for again.
+            is_ours = self._record(key).exists() or find_image(self._engine, reference) is None
             self._pull(reference, tell, asker)
             is_due = False
             if not is_there():
                 raise EnvironmentFailed(f"image {reference} was pulled and is not there")
-            self._remember(key, reference)
+            if is_ours:
+                self._remember(key, reference)
 
         self._builds.provide(
             key,
