@@ -77,8 +77,9 @@ class Parts:
     one replica. `hooks` come after those for data and code. `dial_factory` makes a connection of its
     own for each tunnel. `renew` renews the node's certificate; None where a token says who it is.
     `token` reads that, again when it is refused. `run_long` is for work that programs or drivers can
-    make last for minutes: it must not hold up what `run` does. `accounts` are whom users are on this machine; without, all programs run
-    as the agent's own user. `relieve` makes room on the node's disks, where they are short of it.
+    make last for minutes: it must not hold up what `run` does. `accounts` are whom users are on this
+    machine; without, all programs run as the agent's own user. `relieve` makes room on the node's
+    disks, where they are short of it.
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
     Without `has_sockets` user code cannot make requests (the simulation).
