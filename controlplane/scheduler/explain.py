@@ -40,7 +40,7 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
             counts["silent"] += 1
         elif capacity.node.closed_by:
             counts[capacity.node.closed_by] += 1
-    closed = [closed_words(one.node) for one in snapshot.nodes.values() if one.node.closed_by]
+    closed = [one.node for one in snapshot.nodes.values() if one.node.closed_by]
     open_rooms = list(rooms)
     for room in open_rooms:
         counts[room.shortage(request) or "fit some replicas"] += 1
@@ -81,11 +81,11 @@ def describe(request: Request) -> str:
     return one if one.startswith(_DEFAULT_SHARE) else f"{one} on one node"
 
 
-def _named(closed: list[str]) -> list[str]:
+def _named(closed: list[Node]) -> list[str]:
     """Why nodes are closed: of the first few, and how many more there are."""
     more = len(closed) - _MOST_NAMED
     return [
-        *closed[:_MOST_NAMED],
+        *map(closed_words, closed[:_MOST_NAMED]),
         *([f"and {more} more {'node' if more == 1 else 'nodes'}"] if more > 0 else []),
     ]
 
