@@ -180,13 +180,16 @@ class Contained:
         if not is_lost or self._failure or (self._pidfd >= 0 and has_ended(self._pidfd)):
             return
         keeper.leave()
-        container, pidfd = self._container, self._pidfd
-        if self._has_begun:
-            group = self._group
-            self._keeper = Keeper(lambda line: keep(line, container, pidfd, group))
-        else:
+        container, pidfd, group = self._container, self._pidfd, self._group
+        if not self._has_begun:
             self._failure = "it was not started: the process that saw to it was killed"
-            self._keeper = Keeper(lambda _: end(container, pidfd, may_come=pidfd < 0))
+        with contextlib.suppress(
+            OSError
+        ):  # no room for a process now: asked again at the next look
+            if self._has_begun:
+                self._keeper = Keeper(lambda line: keep(line, container, pidfd, group))
+            else:
+                self._keeper = Keeper(lambda _: end(container, pidfd, may_come=pidfd < 0))
 
     def _take(self, word: Word, descriptors: list[int]) -> None:
         if "pid" in word:
