@@ -32,8 +32,6 @@ FIRST_PROGRAM = (
     f"echo \"cannot start '$1': the image has no such program\" {_FAILS}"
 )
 """A script for /bin/sh: its arguments become the program, whose output the host keeps as bytes."""
-_MOST_PROCESSES = 8192
-"""Of a session that asks for no limit: enough for any training, too few to harm the machine."""
 _LEAST_CPUS = 0.05
 """The engine prepares a container within its limit: with less that takes longer than anybody waits."""
 _MEMLOCK = ({"Name": "memlock", "Soft": -1, "Hard": -1},)
@@ -124,7 +122,7 @@ def container_config(
             "MemorySwap": spec.memory_bytes or 0,
             **_cpu_limit(spec.cpus),
             # The first process, which is ours, counts too.
-            "PidsLimit": (spec.process_count or _MOST_PROCESSES) + 1,
+            "PidsLimit": spec.process_count + 1 if spec.process_count else 0,
             "OomScoreAdj": _OOM_SCORE,
             "OomKillDisable": False,
             "Ulimits": [
