@@ -24,13 +24,16 @@ RULE: Final = "it is [HOST[:PORT]/]NAME[:TAG][@sha256:...], in small letters up 
 """What a reference looks like, for messages."""
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]*[A-Za-z0-9])?"
-_HOST = rf"{_LABEL}(?:\.{_LABEL})*(?::[0-9]{{1,5}})?"
+_PORT = "(?::[0-9]{1,5})"
+# without a dot or a port it is the first part of a name, to engines, but for localhost
+_HOST = rf"(?:localhost{_PORT}?|{_LABEL}(?:\.{_LABEL})+{_PORT}?|{_LABEL}{_PORT})"
 _PART = r"[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*"
 _REFERENCE = re.compile(
     rf"(?P<name>(?:{_HOST}/)?{_PART}(?:/{_PART})*)"
     r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}))?"
     r"(?:@(?P<digest>sha(?:256:[0-9a-f]{64}|512:[0-9a-f]{128})))?"
 )
+_ID = re.compile(r"[0-9a-f]{64}")
 _LONGEST_NAME = 255
 _LINE = re.compile(r"#\s*nsml:(.*)")
 
@@ -42,8 +45,10 @@ class NamesNoImage(ValueError):
 def is_reference(text: str) -> bool:
     """Whether `text` names an image."""
     found = _REFERENCE.fullmatch(text) if len(text) <= LONGEST else None
-    # to an engine sha256:... is an id, of whosever image it is
-    return found is not None and len(found["name"]) <= _LONGEST_NAME and found["name"] != "sha256"
+    if found is None or len(found["name"]) > _LONGEST_NAME:
+        return False
+    # to an engine these are ids, of whosever image it is
+    return found["name"] != "sha256" and _ID.fullmatch(text) is None
 
 
 def asked_image(texts: Iterable[tuple[str, str]]) -> str | None:

@@ -17,6 +17,9 @@ DIGEST = "sha256:" + "0" * 64
         ("registry.lab:5000/kim/torch:2.6-cu12", ("registry.lab:5000/kim/torch", "2.6-cu12", "")),
         (f"localhost:5000/a__b/c-d.e@{DIGEST}", ("localhost:5000/a__b/c-d.e", "", DIGEST)),
         (f"a:b@{DIGEST}", ("a", "b", DIGEST)),
+        ("Registry.Lab/x", ("Registry.Lab/x", "", "")),
+        ("UPPER:5000/x", ("UPPER:5000/x", "", "")),
+        ("localhost/x:1", ("localhost/x", "1", "")),
     ],
 )
 def test_references(reference: str, parts: tuple[str, str, str]) -> None:
@@ -30,6 +33,7 @@ def test_references(reference: str, parts: tuple[str, str, str]) -> None:
         *("", " ", "a b", "a;reboot", "$(id)", "`id`", "a\n", "a\nFROM b", "-v", "--privileged"),
         *("A", "a/B", "a//b", "/a", "a/", "a:", "a@", "a:b:c", "a@sha256:12", "a|b", "a&b", "a>b"),
         *("../a", "a/../b", "http://a/b", "a:" + "t" * 129, "a" * 256, "a\0", "ä", "a:ä", "a'b"),
+        *("UPPER/x", "Kim/torch:1", "LOCALHOST/x", "-a/b", "a-/b", "0" * 64, "a.b/C"),
         *("host:port/a", ".a", "a..b", "a___b", f"a@{DIGEST}\n", DIGEST),
     ],
 )
