@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from controlplane.domain.closed import closed_words
 from controlplane.domain.plan import Explanation, Shortage
 from controlplane.domain.values import WHOLE_DEVICE
-from controlplane.scheduler.fit import refusal
+from controlplane.scheduler.fit import NO_CONTAINERS, NO_GANGS, OWNERS_ONLY, refusal
 from controlplane.scheduler.rooms import (
     can_ever_fit,
     keep_to_owners,
@@ -28,6 +28,15 @@ _WHOLE_CORE = 1000
 _WITHHELD_NAMED = 2
 _MOST_NAMED = 2
 _DEFAULT_SHARE = "a share of a node's cores"
+_CONTAINED_SHARE = "a node that runs containers, and a share of its cores"
+_FITS_SOME = "fit some replicas"
+_OF_ONE_AND_OF_SEVERAL = {
+    NO_CONTAINERS: (NO_CONTAINERS, "run no containers"),
+    NO_GANGS: (NO_GANGS, "give gangs no network"),
+    OWNERS_ONLY: (OWNERS_ONLY, "take their owners' sessions only"),
+    _FITS_SOME: ("fits some replicas", _FITS_SOME),
+}
+"""What counts say of nodes; all else is a word for their state."""
 
 
 def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explanation:
@@ -43,7 +52,7 @@ def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explan
     closed = [one.node for one in snapshot.nodes.values() if one.node.closed_by]
     open_rooms = list(rooms)
     for room in open_rooms:
-        counts[room.shortage(request) or "fit some replicas"] += 1
+        counts[room.shortage(request) or _FITS_SOME] += 1
     shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
     nodes = [entry.node for entry in snapshot.nodes.values()]
     if not can_ever_fit(nodes, request):
@@ -74,11 +83,12 @@ def _never(nodes: list[Node], request: Request) -> str:
 def describe(request: Request) -> str:
     """What is asked for, in words: "4 GPUs on one node", "3 x 1 GPU"."""
     one = _one_replica(request)
+    if request.replica_count == 1 and not one:
+        return _CONTAINED_SHARE if request.in_container else _DEFAULT_SHARE
+    one = one or _DEFAULT_SHARE
     if request.in_container:
         one = f"{one} in a container"
-    if request.replica_count > 1:
-        return f"{request.replica_count} x {one}"
-    return one if one.startswith(_DEFAULT_SHARE) else f"{one} on one node"
+    return f"{request.replica_count} x {one}" if request.replica_count > 1 else f"{one} on one node"
 
 
 def _named(closed: list[Node]) -> list[str]:
@@ -99,7 +109,7 @@ def _one_replica(request: Request) -> str:
         parts.append(cores_text(request.cpu_thousandths))
     if request.memory_bytes:
         parts.append(f"{_gib(request.memory_bytes)} of memory")
-    return ", ".join(parts) or _DEFAULT_SHARE
+    return ", ".join(parts)
 
 
 def cores_text(thousandths: int) -> str:
@@ -158,4 +168,10 @@ def _withheld(rooms: list[Room], request: Request) -> str:
 
 
 def _listed(counts: Counter[str]) -> str:
-    return ", ".join(f"{count} {what}" for what, count in counts.most_common())
+    """What keeps how many nodes from it: "2 nodes run no containers, 1 is drained"."""
+    told = []
+    for what, count in counts.most_common():
+        one, several = _OF_ONE_AND_OF_SEVERAL.get(what, (f"is {what}", f"are {what}"))
+        nodes = "" if told else " node" if count == 1 else " nodes"
+        told.append(f"{count}{nodes} {one if count == 1 else several}")
+    return ", ".join(told)

@@ -85,15 +85,18 @@ def resources_on(node: Node, request: Request) -> Resources:
 OWNERS_ONLY = "takes its owner's sessions only"
 """The refusal of a node that does not keep users apart."""
 
+NO_CONTAINERS = "runs no containers"
+NO_GANGS = "gives gangs no network"
+
 
 def refusal(node: Node, request: Request) -> str:
     """Why sessions of this kind are never placed there, whatever is free; "" when they are."""
     if node.owner != request.owner and owner_words(node):
         return OWNERS_ONLY
     if request.in_container and node.isolation is not Isolation.CONTAINER:
-        return "runs no containers"
+        return NO_CONTAINERS
     if request.replica_count > 1 and node.gang_network == NO_NETWORK:
-        return "gives gangs no network"
+        return NO_GANGS
     return ""
 
 

@@ -151,7 +151,7 @@ async def test_what_is_queued_is_placed_when_an_agent_connects() -> None:
         at.run(loop)
         await turns()
         assert at.state.session(one.id).state is SessionState.QUEUED
-        assert "1 silent" in loop.waiting(one.id).reason
+        assert "1 node is silent" in loop.waiting(one.id).reason
         at.contacts.connect("a")
         await turns()
         assert at.state.session(one.id).state is SessionState.PREPARING

@@ -165,7 +165,7 @@ def test_draining_and_silent_nodes_take_nothing(state: str) -> None:
     )
     plan = schedule(snapshot, NOW)
     assert not plan.placements
-    said = {"draining": "node a is drained by root", "silent": "1 silent"}
+    said = {"draining": "node a is drained by root", "silent": "1 node is silent"}
     assert said[state] in reason(plan, wanted)
 
 
@@ -241,6 +241,24 @@ def test_a_gang_wider_than_every_model_never_fits() -> None:
     assert reason(plan, wanted) == "needs 3 x 1 GPU, all at once; there is room for 2 now"
     without = session(0, replicas=3, cpu=6000)
     assert len(schedule(cluster(*nodes, without), NOW).placements[0].replicas) == 3
+
+
+def test_what_wants_a_container_is_told_plainly_what_keeps_it() -> None:
+    wanted = session(0, spec={"image": "lab/x"})
+    contained = {"isolation": Isolation.CONTAINER}
+    nodes = [node("a", draining=True, **contained), node("b"), node("c"), node("d", **contained)]
+    full = held("d", ("d-0", 1000), cpu=8000)
+    told = reason(schedule(cluster(*nodes[:2], wanted), NOW), wanted)
+    assert told == (
+        "needs a node that runs containers, and a share of its cores; 1 node is drained,"
+        " 1 runs no containers; node a is drained by root"
+    )
+    told = reason(schedule(cluster(*nodes[:3], wanted), NOW), wanted)
+    assert "; 2 nodes run no containers, 1 is drained; node a" in told
+    told = reason(schedule(cluster(*nodes, full, wanted), NOW), wanted)
+    assert "its cores; at most 0 cores are free (node d); node a" in told
+    told = reason(schedule(cluster(nodes[0], node("e", draining=True), wanted), NOW), wanted)
+    assert "; no node takes sessions now (2 nodes are drained); node" in told
 
 
 def test_the_default_share_is_told_once() -> None:
@@ -408,6 +426,6 @@ def test_a_node_takes_so_many_replicas_however_small_they_are() -> None:
     gang, one, last = session(replicas=2, **small), session(**small), session(**small)
     plan = schedule(cluster(node(), Allocation(node="a", replicas=there), gang, one, last), NOW)
     assert places(plan) == {gang.id: ["a", "a"], one.id: ["a"]}
-    assert reason(plan, last).endswith("1 full of small replicas")
+    assert reason(plan, last).endswith("1 node is full of small replicas")
     one_short = Allocation(node="a", replicas=there[:2] + there)
     assert not schedule(cluster(node(), one_short, gang), NOW).placements
