@@ -132,7 +132,8 @@ def _reason(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
     if not short:
         return f"{needs}; {_listed(counts)}"
     dominant = max(short, key=lambda what: short[what])
-    return f"{needs}; {_largest(rooms, request, dominant)}"
+    open_to_it = [room for room in rooms if not refusal(room.node, request)]
+    return f"{needs}; {_largest(open_to_it, request, dominant)}"
 
 
 def _largest(rooms: list[Room], request: Request, what: str) -> str:
@@ -169,7 +170,7 @@ def _withheld(rooms: list[Room], request: Request) -> str:
 
 def _listed(counts: Counter[str]) -> str:
     """What keeps how many nodes from it: "2 nodes run no containers, 1 is drained"."""
-    told = []
+    told: list[str] = []
     for what, count in counts.most_common():
         one, several = _OF_ONE_AND_OF_SEVERAL.get(what, (f"is {what}", f"are {what}"))
         nodes = "" if told else " node" if count == 1 else " nodes"
