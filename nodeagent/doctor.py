@@ -71,6 +71,7 @@ class Symptoms:
     Attributes:
         settings_refusal: why the agent's settings cannot be used; empty: they can, or there are none.
         default_image: the image of sessions that name none, as the settings have it; "": there is none.
+        is_image_pulled: the agent asks a registry for it where it is missing.
         wanted_isolation: the settings' word, `auto` or a level.
         driver_refusal: why the NVIDIA driver gives no devices; empty when it does.
         has_nvidia_hardware: a PCI device of NVIDIA is there, whatever the driver says.
@@ -85,6 +86,7 @@ class Symptoms:
 
     settings_refusal: str = ""
     default_image: str = ""
+    is_image_pulled: bool = False
     wanted_isolation: str = "auto"
     devices: int = 0
     driver_refusal: str = ""
@@ -188,6 +190,13 @@ def _image(s: Symptoms) -> Iterator[Finding]:
         yield _ok("image", "no default image: sessions must name theirs")
     elif s.engine.has_default_image:
         yield _ok("image", s.default_image)
+    elif s.is_image_pulled:
+        yield _warn(
+            "image",
+            f"the engine has no {s.default_image} yet: the agent pulls it when it starts",
+            f"docker pull {s.default_image}    shows whether this machine may\n"
+            "registry_config in agent.site.toml, where its registry asks who it is",
+        )
     else:
         is_required = s.wanted_isolation == "container"
         yield Finding(
@@ -196,8 +205,7 @@ def _image(s: Symptoms) -> Iterator[Finding]:
             found=f"the engine has no {s.default_image}: "
             + ("the agent does not start" if is_required else "sessions get no containers"),
             advice=f"in a checkout of nsml, as root: deploy/image/build {s.default_image}\n"
-            f"docker pull {s.default_image}    where a registry has it\n"
-            'default_image = "ANOTHER" in agent.site.toml; then start the agent anew',
+            'default_image = "ANOTHER" in agent.site.toml, which the agent pulls when it starts',
         )
 
 

@@ -65,6 +65,7 @@ def look(
         **found,
         engine=_engine(engine, settings.default_image),
         default_image=settings.default_image,
+        is_image_pulled=settings.names_default_image,
         wanted_isolation=settings.isolation,
         clock_ahead_s=ahead_s,
         clock_error_s=error_s,

@@ -79,7 +79,12 @@ def test_a_sound_machine_has_nothing_to_do() -> None:
             "live-restore",
         ),
         ({"engine": NO_IMAGE}, "image", "warn", "deploy/image/build nsml-base:latest"),
-        ({"engine": NO_IMAGE, "default_image": "lab/x:1"}, "image", "warn", "docker pull lab/x:1"),
+        (
+            {"engine": NO_IMAGE, "default_image": "lab/x:1", "is_image_pulled": True},
+            "image",
+            "warn",
+            "docker pull lab/x:1",
+        ),
         ({"engine": NO_IMAGE, "wanted_isolation": "container"}, "image", "bad", "default_image ="),
         ({"settings_refusal": "agent.toml is not TOML"}, "settings", "bad", "put it right"),
         ({"isolation": "none", "engine": None}, "namespaces", "bad", "max_user_namespaces"),
