@@ -194,9 +194,15 @@ def resume(app: App, *, name: str) -> None:
     A node is held when the control plane's store was restored from a copy that is older than what the
     node was ordered. What it runs and the platform does not know is stopped then.
     """
-    hold = app.call(lambda client: client.nodes.get(name)).node.hold
+    from nsml.view.nodes import foreign_lines
+    from nsml.view.text import visible
+
+    found = app.call(lambda client: client.nodes.get(name)).node
+    hold = found.hold
     if hold.replicas and not hold.lifted_by:
-        app.say(f"node {name}: {hold.why}; resumed, it stops {', '.join(hold.replicas)}")
+        app.say(f"node {name}: {visible(hold.why)}; resumed, it stops:")
+        for line in foreign_lines(found, app.clock.time()):
+            app.say(f"  {visible(line)}")
         if not app.agrees("resume?", flag="-y"):
             raise CommandError("nothing is changed", code=ExitCode.USAGE)
     _told(app, app.call(lambda client: client.nodes.resume(name)))

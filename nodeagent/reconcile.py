@@ -92,7 +92,7 @@ class Replicas:
         waiting = [
             report_of(replica_id, pb.REPLICA_PHASE_PREPARING, at=at) for replica_id in self._waiting
         ]
-        return [*(runner.report() for runner in self._runners.values()), *waiting]
+        return [*(runner.introduction() for runner in self._runners.values()), *waiting]
 
     def gangs_before(self, replica_id: ReplicaId) -> list[ReplicaId]:
         """Replicas of gangs that began before this one and have not ended."""
@@ -220,7 +220,7 @@ class Replicas:
         stop = assignment.stop if assignment.HasField("stop") else None
         runner = Runner(self._place, replica_id, assignment, stop_order=stop, secrets=secrets)
         if facts is not None and facts.state is ReplicaState.RUNNING:
-            runner.phase = pb.REPLICA_PHASE_RUNNING
+            runner.phase, runner.started_at = pb.REPLICA_PHASE_RUNNING, facts.started_at
         elif facts is not None and facts.exit is not None:
             runner.phase, runner.exit = pb.REPLICA_PHASE_EXITED, exit_of(facts.exit, stop)
         self._runners[replica_id] = runner

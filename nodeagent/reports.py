@@ -36,6 +36,14 @@ def report_of(
     return report
 
 
+def placed_as(assignment: pb.Assignment, *, started_at: float) -> pb.PlacedAs:
+    """What the orders say of a replica whose program started then (Unix seconds; 0: it did not)."""
+    placed = pb.PlacedAs(session_name=assignment.session_name, device_uuids=assignment.device_uuids)
+    if started_at:
+        placed.started_at.FromMicroseconds(round(started_at * 1e6))
+    return placed
+
+
 def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:
     """How a program ended; the cause of a stopped one is its order's."""
     cause = _cause(record)

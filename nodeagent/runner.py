@@ -23,7 +23,7 @@ from nodeagent.given import GivenSecrets
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
 from nodeagent.outbox import Outbox
 from nodeagent.preparation import PreparationLog
-from nodeagent.reports import exit_of, exit_without_start, report_of
+from nodeagent.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.runtimes.interface import (
     DeviceGrant,
     ExitRecord,
@@ -116,6 +116,8 @@ class Runner:
     exit: pb.ReplicaExit | None = None
     stop_order: pb.StopOrder | None = None
     secrets: GivenSecrets = field(default_factory=GivenSecrets)
+    started_at: float = 0.0
+    """Unix seconds; 0: its program has not started."""
     has_collected: bool = False
     """Whether cursors of what it wrote may have been kept."""
     _since: float = 0.0
@@ -142,6 +144,13 @@ class Runner:
             at=self._since or self.place.clock.time(),
             end=self.exit,
         )
+
+    def introduction(self) -> pb.ReplicaReport:
+        """Where it is now, for a control plane that may never have heard of it."""
+        report = self.report()
+        if self.is_running:
+            report.placed_as.CopyFrom(placed_as(self.assignment, started_at=self.started_at))
+        return report
 
     def finalized(self) -> None:
         """The control plane knows its end and that nothing more comes."""
@@ -183,6 +192,7 @@ class Runner:
             await self._collect(failure)
             return
         self._is_started = True
+        self.started_at = self.started_at or self.place.clock.time()
         if self.stop_order is not None:
             await self._insist_on_stop(self.stop_order)
         record = await self._linger()

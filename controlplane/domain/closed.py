@@ -32,7 +32,8 @@ def fenced_words(name: str, fence: Fence) -> str:
 def hold_words(hold: Hold) -> str:
     """What a node's agent has that this platform's store never had."""
     if not hold.stands:
-        return f"resumed by {hold.lifted_by}, its agent still ends what should not run there"
+        left = "still ends what should not run there" if hold.replicas else "is to take new orders"
+        return f"resumed by {hold.lifted_by}, its agent {left}"
     if not hold.replicas:
         return f"its agent obeyed orders (term {hold.term}) that this platform's store never had"
     count = len(hold.replicas)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
@@ -314,6 +314,18 @@ class Fence:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PlacedAs:
+    """What a node's agent knows of one of its replicas: words for people, nothing is decided by them.
+
+    `started_at` is in Unix seconds; 0: its program has not started, or nobody knows when.
+    """
+
+    session_name: str = ""
+    device_uuids: tuple[str, ...] = ()
+    started_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
     """A node obeyed orders, or runs replicas, that this store never had: it was restored from a copy.
 
@@ -322,6 +334,7 @@ class Hold:
     Attributes:
         term, revision: of the newest orders that its agent obeyed.
         replicas: which run there and were never placed there: session id, attempt, rank.
+        foreign: what the agent says of the first of them.
         lifted_by: the administrator who said that these may be stopped, and those orders forgotten.
     """
 
@@ -329,6 +342,7 @@ class Hold:
     term: int = 0
     revision: int = 0
     replicas: frozenset[tuple[str, int, int]] = frozenset()
+    foreign: tuple[tuple[tuple[str, int, int], PlacedAs], ...] = ()
     lifted_by: str = ""
 
     @property
@@ -340,6 +354,14 @@ class Hold:
     def is_of_orders(self) -> bool:
         """Whether its agent obeyed what this store never had: that does not end by itself."""
         return bool(self.term or self.revision)
+
+    def without(self, key: tuple[str, int, int]) -> Hold:
+        """The same once that replica runs no more."""
+        return replace(
+            self,
+            replicas=self.replicas - {key},
+            foreign=tuple((one, known) for one, known in self.foreign if one != key),
+        )
 
     def covers(self, other: Hold) -> bool:
         """Whether nothing in `other` goes beyond what is known here."""

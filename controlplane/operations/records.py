@@ -29,6 +29,7 @@ from controlplane.domain.values import (
     KeptLimits,
     Limits,
     Node,
+    PlacedAs,
     Replica,
     Resources,
     SecretUse,
@@ -552,6 +553,15 @@ def _hold(hold: Hold | None) -> pb.HoldRecord | None:
         term=hold.term,
         revision=hold.revision,
         replicas=_replica_keys(hold.replicas),
+        foreign=[
+            pb.ForeignReplicaRecord(
+                replica=_replica_key(key),
+                session_name=known.session_name,
+                device_uuids=known.device_uuids,
+                started_at=known.started_at,
+            )
+            for key, known in hold.foreign
+        ],
         lifted_by=hold.lifted_by,
     )
 
@@ -562,19 +572,36 @@ def _to_hold(record: pb.HoldRecord) -> Hold:
         term=record.term,
         revision=record.revision,
         replicas=_to_replica_keys(record.replicas),
+        foreign=tuple(
+            (
+                _to_replica_key(one.replica),
+                PlacedAs(
+                    session_name=one.session_name,
+                    device_uuids=tuple(one.device_uuids),
+                    started_at=one.started_at,
+                ),
+            )
+            for one in record.foreign
+        ),
         lifted_by=record.lifted_by,
     )
 
 
 def _replica_keys(replicas: Iterable[tuple[str, int, int]]) -> list[pb.ReplicaKey]:
-    return [
-        pb.ReplicaKey(session_id=session_id, attempt=attempt, rank=rank)
-        for session_id, attempt, rank in sorted(replicas)
-    ]
+    return [_replica_key(key) for key in sorted(replicas)]
+
+
+def _replica_key(key: tuple[str, int, int]) -> pb.ReplicaKey:
+    session_id, attempt, rank = key
+    return pb.ReplicaKey(session_id=session_id, attempt=attempt, rank=rank)
 
 
 def _to_replica_keys(messages: Iterable[pb.ReplicaKey]) -> frozenset[tuple[str, int, int]]:
-    return frozenset((one.session_id, one.attempt, one.rank) for one in messages)
+    return frozenset(map(_to_replica_key, messages))
+
+
+def _to_replica_key(message: pb.ReplicaKey) -> tuple[str, int, int]:
+    return (message.session_id, message.attempt, message.rank)
 
 
 def encode_cluster(cluster_id: str, created_at: float, coordination: str) -> bytes:

@@ -8,10 +8,12 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import Denied, NotFound, StateConflict, Unavailable
 from controlplane.domain.names import check_node
-from controlplane.domain.values import WHOLE_DEVICE, Cause, Hold
+from controlplane.domain.values import WHOLE_DEVICE, Cause, Hold, PlacedAs
 from controlplane.operations import silence
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Device, Fence, Node
     from controlplane.operations.committer import Committer
@@ -26,6 +28,9 @@ if TYPE_CHECKING:
 
 ITSELF: Final = "the platform"
 """Who lifts a hold that needs nobody: what is stopped there was placed there, and given up since."""
+
+MOST_FOREIGN: Final = 50
+"""Of so many replicas that should not run on a node its record has what the agent says of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -98,7 +103,12 @@ class Registrar:
         owed = {_key(one) for one in said.replicas if not (one.phase.is_gone or self._wants(one))}
         if owed and hold is None:
             # Known as gone, and it runs all the same: its devices are not free yet.
-            hold = Hold(found_at=self._clock.time(), replicas=frozenset(owed), lifted_by=ITSELF)
+            hold = Hold(
+                found_at=self._clock.time(),
+                replicas=frozenset(owed),
+                foreign=_known_as(said, owed),
+                lifted_by=ITSELF,
+            )
         starts_anew = hold is not None and not hold.stands and hold.is_of_orders
         is_open = not (owed or starts_anew)
         await self._committer.decide(
@@ -136,8 +146,10 @@ class Registrar:
 
     async def ended(self, link: Link, report: Report) -> None:
         """An agent said where a replica is: the last that should not run may be gone."""
-        if report.phase.is_gone and _key(report) in link.owed:
-            link.owed.discard(_key(report))
+        key = _key(report)
+        if report.phase.is_gone and key in link.owed:
+            link.owed.discard(key)
+            await self._committer.decide(partial(_gone, name=link.node, key=key))
             await self._open(link)
 
     async def obeyed(self, link: Link) -> None:
@@ -167,11 +179,13 @@ class Registrar:
             or (said.highest_term == term and said.highest_revision > self._sent_to(said))
             or not await self._state.catch_up(said.highest_revision)
         )
+        strangers = await self._never_placed(said)
         found = Hold(
             found_at=self._clock.time(),
             term=said.highest_term if is_beyond else 0,
             revision=said.highest_revision if is_beyond else 0,
-            replicas=await self._never_placed(said),
+            replicas=strangers,
+            foreign=_known_as(said, strangers),
         )
         if not (is_beyond or found.replicas):
             return None
@@ -265,6 +279,24 @@ def _put(
     silence.put_node(draft, node)
     if is_open:
         silence.open_node(draft, node.name, node.boot_id)
+
+
+def _gone(draft: Draft, name: str, key: tuple[str, int, int]) -> None:
+    node = draft.node(name)
+    if node is not None and node.hold is not None and key in node.hold.replicas:
+        draft.put_node(replace(node, hold=node.hold.without(key)))
+
+
+def _known_as(
+    said: Registration, keys: Collection[tuple[str, int, int]]
+) -> tuple[tuple[tuple[str, int, int], PlacedAs], ...]:
+    """What the agent says of these: few, and of its own devices alone, since the node's record has it."""
+    own = {device.uuid for device in said.node.devices}
+    known = {_key(one): one.placed_as for one in said.replicas if one.placed_as is not None}
+    return tuple(
+        (key, replace(known[key], device_uuids=tuple(sorted(own & set(known[key].device_uuids)))))
+        for key in sorted(set(keys) & known.keys())[:MOST_FOREIGN]
+    )
 
 
 def _key(report: Report) -> tuple[str, int, int]:

@@ -6,7 +6,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionEvent, SessionState, advance, is_news
-from controlplane.domain.values import Cause, End, EndedAttempt, Exit, Replica, Session, Stop
+from controlplane.domain.values import (
+    Cause,
+    End,
+    EndedAttempt,
+    Exit,
+    PlacedAs,
+    Replica,
+    Session,
+    Stop,
+)
 
 if TYPE_CHECKING:
     from controlplane.operations.draft import Draft
@@ -36,7 +45,7 @@ class Report:
     """A step of one replica, said by (or, for a lost one, about) its node.
 
     `heard_at` is set when its end could have been heard of earlier, had the node not been silent: the
-    leader's time at which it counts as heard.
+    leader's time at which it counts as heard. `placed_as` is for people, should we not know it.
     """
 
     node: str
@@ -47,6 +56,7 @@ class Report:
     at: float
     exit: Exit | None = None
     heard_at: float | None = None
+    placed_as: PlacedAs | None = None
 
 
 def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: float) -> bool:

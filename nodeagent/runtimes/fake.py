@@ -135,6 +135,10 @@ class FakeMachine:
         process = self._processes.get(replica_id)
         return process is not None and not process.gone.is_set()
 
+    def started_at(self, replica_id: ReplicaId) -> float:
+        """When the replica's program began, in Unix seconds."""
+        return self._processes[replica_id].started_at
+
     def order_stop(self, replica_id: ReplicaId, *, grace_s: float, reason: str) -> None:
         """What SIGTERM to a shim does."""
         if self.running(replica_id):
@@ -315,7 +319,12 @@ class FakeDriver:
     def _facts(self, replica_id: ReplicaId) -> ReplicaFacts:
         folder = self._folders.of(replica_id)
         if self._machine.running(replica_id):
-            return ReplicaFacts(replica_id=replica_id, state=ReplicaState.RUNNING, pid=0)
+            return ReplicaFacts(
+                replica_id=replica_id,
+                state=ReplicaState.RUNNING,
+                pid=0,
+                started_at=self._machine.started_at(replica_id),
+            )
         if not folder.shim.exists():
             return ReplicaFacts(replica_id=replica_id, state=ReplicaState.PREPARED)
         record = read_exit(folder) or self._settle_lost(folder)

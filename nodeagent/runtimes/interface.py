@@ -181,11 +181,15 @@ class ReplicaState(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicaFacts:
-    """One line of `RuntimeDriver.list`; `exit` is set exactly when the state is EXITED."""
+    """One line of `RuntimeDriver.list`; `exit` is set exactly when the state is EXITED.
+
+    `started_at` is set when it is RUNNING, in Unix seconds.
+    """
 
     replica_id: ReplicaId
     state: ReplicaState
     pid: int | None = None
+    started_at: float = 0.0
     exit: ExitRecord | None = None
 
 

@@ -251,14 +251,24 @@ class ShimDriver(ABC):
         record = read_exit(folder)
         if record is None and self._watch_claimed(replica_id):
             pid = self._watched[replica_id].shim.pid
-            return ReplicaFacts(replica_id=replica_id, state=ReplicaState.RUNNING, pid=pid)
+            return self._running(replica_id, folder, pid)
         if record is None and folder.shim.exists():
             record = await self._settled_soon(replica_id, folder)
             if record is None:
-                return ReplicaFacts(replica_id=replica_id, state=ReplicaState.RUNNING)
+                return self._running(replica_id, folder, None)
         if record is None:
             return ReplicaFacts(replica_id=replica_id, state=ReplicaState.PREPARED)
         return ReplicaFacts(replica_id=replica_id, state=ReplicaState.EXITED, exit=record)
+
+    def _running(
+        self, replica_id: ReplicaId, folder: ReplicaFolder, pid: int | None
+    ) -> ReplicaFacts:
+        return ReplicaFacts(
+            replica_id=replica_id,
+            state=ReplicaState.RUNNING,
+            pid=pid,
+            started_at=_started_at(folder, self._clock.time()),
+        )
 
     async def _settled_soon(
         self, replica_id: ReplicaId, folder: ReplicaFolder
@@ -338,7 +348,7 @@ class ShimDriver(ABC):
         async with asyncio.timeout(within_s):
             await self._clear(replica_id, folder)
         now = self._clock.time()
-        started_at = folder.spec.stat().st_mtime if folder.spec.exists() else now
+        started_at = _started_at(folder, now)
         record = ExitRecord(
             why=ExitWhy.SHIM_LOST,
             exit_code=None,
@@ -367,6 +377,14 @@ def refuse_unsound(spec: ReplicaSpec) -> None:
             raise StartRefused(f"{mount.target}: the node has no such folder yet")
         if not mount.target.startswith("/") or ".." in Path(mount.target).parts:
             raise StartRefused(f"{mount.target!r} is not an absolute path")
+
+
+def _started_at(folder: ReplicaFolder, otherwise: float) -> float:
+    """Unix seconds of when all was ready for the shim."""
+    try:
+        return folder.spec.stat().st_mtime
+    except FileNotFoundError:
+        return otherwise
 
 
 def _written(secrets: Mapping[str, str]) -> bytes:

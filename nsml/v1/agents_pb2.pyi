@@ -138,16 +138,28 @@ class ReplicaExit(_message.Message):
     def __init__(self, cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., exit_code: _Optional[int] = ..., message: _Optional[str] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ran_for: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., memory_peak_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplicaReport(_message.Message):
-    __slots__ = ("replica", "phase", "exit", "at")
+    __slots__ = ("replica", "phase", "exit", "at", "placed_as")
     REPLICA_FIELD_NUMBER: _ClassVar[int]
     PHASE_FIELD_NUMBER: _ClassVar[int]
     EXIT_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
+    PLACED_AS_FIELD_NUMBER: _ClassVar[int]
     replica: ReplicaId
     phase: ReplicaPhase
     exit: ReplicaExit
     at: _timestamp_pb2.Timestamp
-    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., phase: _Optional[_Union[ReplicaPhase, str]] = ..., exit: _Optional[_Union[ReplicaExit, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    placed_as: PlacedAs
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., phase: _Optional[_Union[ReplicaPhase, str]] = ..., exit: _Optional[_Union[ReplicaExit, _Mapping]] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., placed_as: _Optional[_Union[PlacedAs, _Mapping]] = ...) -> None: ...
+
+class PlacedAs(_message.Message):
+    __slots__ = ("session_name", "device_uuids", "started_at")
+    SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUIDS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    session_name: str
+    device_uuids: _containers.RepeatedScalarFieldContainer[str]
+    started_at: _timestamp_pb2.Timestamp
+    def __init__(self, session_name: _Optional[str] = ..., device_uuids: _Optional[_Iterable[str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class OrdersAccepted(_message.Message):
     __slots__ = ("term", "revision")

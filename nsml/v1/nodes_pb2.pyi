@@ -50,16 +50,30 @@ class Fence(_message.Message):
     def __init__(self, asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Hold(_message.Message):
-    __slots__ = ("found_at", "why", "replicas", "lifted_by")
+    __slots__ = ("found_at", "why", "replicas", "lifted_by", "foreign")
     FOUND_AT_FIELD_NUMBER: _ClassVar[int]
     WHY_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LIFTED_BY_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     found_at: _timestamp_pb2.Timestamp
     why: str
     replicas: _containers.RepeatedScalarFieldContainer[str]
     lifted_by: str
-    def __init__(self, found_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., why: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., lifted_by: _Optional[str] = ...) -> None: ...
+    foreign: _containers.RepeatedCompositeFieldContainer[ForeignReplica]
+    def __init__(self, found_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., why: _Optional[str] = ..., replicas: _Optional[_Iterable[str]] = ..., lifted_by: _Optional[str] = ..., foreign: _Optional[_Iterable[_Union[ForeignReplica, _Mapping]]] = ...) -> None: ...
+
+class ForeignReplica(_message.Message):
+    __slots__ = ("replica", "session_name", "device_uuids", "started_at")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUIDS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    replica: str
+    session_name: str
+    device_uuids: _containers.RepeatedScalarFieldContainer[str]
+    started_at: _timestamp_pb2.Timestamp
+    def __init__(self, replica: _Optional[str] = ..., session_name: _Optional[str] = ..., device_uuids: _Optional[_Iterable[str]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class DeviceUse(_message.Message):
     __slots__ = ("device", "sample", "allocated_thousandths", "sessions")

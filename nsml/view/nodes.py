@@ -4,23 +4,26 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass
+from itertools import zip_longest
 from textwrap import wrap
 from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import nodes_pb2, resources_pb2
+from nsml.v1.nodes_pb2 import ForeignReplica
 from nsml.view.enums import enum_word
 from nsml.view.sessions import SIMULATED, seconds_of
 from nsml.view.tables import Column
 from nsml.view.units import ago, duration_text, memory_text, moment, thousandths
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping
 
     from nsml.v1.nodes_pb2 import DeviceUse, GetClusterResponse, GetNodeResponse, Node
     from nsml.v1.resources_pb2 import Device
 
 
 _ROW_COLUMNS = 88
+_MOST_FOREIGN = 20
 _LIMITS = ("memory", "cpus", "processes", "disk")
 
 
@@ -379,8 +382,45 @@ def _hold_record(node: Node) -> dict[str, Any]:
         "found_at": moment(seconds_of(hold.found_at)),
         "why": hold.why,
         "replicas": list(hold.replicas),
+        "foreign": [
+            {
+                "replica": one.replica,
+                "session": one.session_name or None,
+                "device_uuids": list(one.device_uuids),
+                "started_at": (
+                    moment(seconds_of(one.started_at)) if one.HasField("started_at") else None
+                ),
+            }
+            for one in hold.foreign
+        ],
         "lifted_by": hold.lifted_by or None,
     }
+
+
+def foreign_lines(node: Node, now: float) -> list[str]:
+    """What runs on a held node and should not, a line each; empty where the caller may not see it."""
+    known = {one.replica: one for one in node.hold.foreign}
+    indexes = {use.device.uuid: use.device.index for use in node.devices}
+    names = sorted(node.hold.replicas, key=lambda name: name not in known)[:_MOST_FOREIGN]
+    lines = [
+        _foreign_line(known.get(name, ForeignReplica(replica=name)), indexes, now) for name in names
+    ]
+    left = len(node.hold.replicas) - len(names)
+    return [*lines, f"and {left} more: nsml node show {node.name} -j"] if left else lines
+
+
+def _foreign_line(one: ForeignReplica, indexes: Mapping[str, int], now: float) -> str:
+    _, attempt, rank = one.replica.split(".")
+    gpus = sorted(indexes[uuid] for uuid in one.device_uuids if uuid in indexes)
+    since = f"started {ago(now - seconds_of(one.started_at))}" if one.HasField("started_at") else ""
+    parts = [
+        one.session_name or "a session that its agent cannot name",
+        f"attempt {attempt}, rank {rank}",
+        f"GPU {', '.join(map(str, gpus))}" if gpus else "",
+        since,
+        one.replica,
+    ]
+    return " · ".join(filter(None, parts))
 
 
 def shown_record(answer: GetNodeResponse) -> dict[str, Any]:
@@ -418,6 +458,7 @@ def shown_lines(answer: GetNodeResponse, now: float) -> list[str]:
         ("memory", _memory(node, now)),
         ("note", note(node)),
         ("sessions", ", ".join([*answer.sessions, *hidden]) or "none"),
+        *zip_longest(("foreign",), foreign_lines(node, now), fillvalue=""),
     ]
     return [node.name, *(line for title, text in rows if text for line in _wrapped(title, text))]
 

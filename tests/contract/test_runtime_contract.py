@@ -541,6 +541,7 @@ async def test_contact_keeps_the_replica(bench: Bench) -> None:
             await asyncio.sleep(0.05)
         (fact,) = await driver.list()
         assert fact.state is ReplicaState.RUNNING
+        assert fact.started_at > 0
         await driver.kill(spec.replica_id, reason="done")
         assert (await soon(driver.wait(spec.replica_id))).why is ExitWhy.STOPPED
 

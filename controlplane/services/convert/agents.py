@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
-from controlplane.domain.values import HOST_NETWORK, Cause, Device, Exit, Node, Resources
+from controlplane.domain.values import (
+    HOST_NETWORK,
+    Cause,
+    Device,
+    Exit,
+    Node,
+    PlacedAs,
+    Resources,
+)
 from controlplane.history.values import Channel, Chunk, DeviceSample, NodeSample, StreamKey
 from controlplane.operations.registration import ChangedDevices, Registration
 from controlplane.operations.reports import Report
@@ -141,6 +149,15 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
         phase=phase,
         at=time_of(message.at) or now,
         exit=ended,
+        placed_as=_to_placed_as(message.placed_as) if message.HasField("placed_as") else None,
+    )
+
+
+def _to_placed_as(message: agents_pb2.PlacedAs) -> PlacedAs:
+    return PlacedAs(
+        session_name=message.session_name[:MOST_FACT_BYTES],
+        device_uuids=tuple(message.device_uuids[:MOST_NODE_DEVICES]),
+        started_at=time_of(message.started_at),
     )
 
 

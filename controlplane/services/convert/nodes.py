@@ -9,7 +9,7 @@ from controlplane.services.convert.times import timestamp
 from nsml.v1 import nodes_pb2 as pb
 
 if TYPE_CHECKING:
-    from controlplane.domain.values import Drain, Fence, Hold
+    from controlplane.domain.values import Drain, Fence, Hold, PlacedAs
 
 
 def drain_message(drain: Drain | None) -> pb.Drain | None:
@@ -41,5 +41,15 @@ def hold_message(hold: Hold | None, *, names_replicas: bool) -> pb.Hold | None:
         found_at=timestamp(hold.found_at),
         why=hold_words(hold),
         replicas=[".".join(map(str, key)) for key in sorted(hold.replicas) if names_replicas],
+        foreign=[_foreign_message(*one) for one in hold.foreign if names_replicas],
         lifted_by=hold.lifted_by,
+    )
+
+
+def _foreign_message(key: tuple[str, int, int], known: PlacedAs) -> pb.ForeignReplica:
+    return pb.ForeignReplica(
+        replica=".".join(map(str, key)),
+        session_name=known.session_name,
+        device_uuids=known.device_uuids,
+        started_at=timestamp(known.started_at),
     )

@@ -342,18 +342,32 @@ class FenceRecord(_message.Message):
     def __init__(self, boot_id: _Optional[str] = ..., asked_by: _Optional[str] = ..., reason: _Optional[str] = ..., asked_at: _Optional[float] = ..., replicas: _Optional[_Iterable[_Union[ReplicaKey, _Mapping]]] = ...) -> None: ...
 
 class HoldRecord(_message.Message):
-    __slots__ = ("found_at", "term", "revision", "replicas", "lifted_by")
+    __slots__ = ("found_at", "term", "revision", "replicas", "lifted_by", "foreign")
     FOUND_AT_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
     LIFTED_BY_FIELD_NUMBER: _ClassVar[int]
+    FOREIGN_FIELD_NUMBER: _ClassVar[int]
     found_at: float
     term: int
     revision: int
     replicas: _containers.RepeatedCompositeFieldContainer[ReplicaKey]
     lifted_by: str
-    def __init__(self, found_at: _Optional[float] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaKey, _Mapping]]] = ..., lifted_by: _Optional[str] = ...) -> None: ...
+    foreign: _containers.RepeatedCompositeFieldContainer[ForeignReplicaRecord]
+    def __init__(self, found_at: _Optional[float] = ..., term: _Optional[int] = ..., revision: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaKey, _Mapping]]] = ..., lifted_by: _Optional[str] = ..., foreign: _Optional[_Iterable[_Union[ForeignReplicaRecord, _Mapping]]] = ...) -> None: ...
+
+class ForeignReplicaRecord(_message.Message):
+    __slots__ = ("replica", "session_name", "device_uuids", "started_at")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    SESSION_NAME_FIELD_NUMBER: _ClassVar[int]
+    DEVICE_UUIDS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    replica: ReplicaKey
+    session_name: str
+    device_uuids: _containers.RepeatedScalarFieldContainer[str]
+    started_at: float
+    def __init__(self, replica: _Optional[_Union[ReplicaKey, _Mapping]] = ..., session_name: _Optional[str] = ..., device_uuids: _Optional[_Iterable[str]] = ..., started_at: _Optional[float] = ...) -> None: ...
 
 class ReplicaKey(_message.Message):
     __slots__ = ("session_id", "attempt", "rank")

@@ -59,9 +59,31 @@ def test_a_hold_names_what_is_stopped_and_asks(nsml, state, everything):
     held.hold.replicas.append("saaaaaaaaaaaaaaaa.1.0")
     assert held.hold.why in nsml("node", "ls").stdout
     refused = nsml("node", "resume", "gpu-1", check=False)
-    assert "it stops saaaaaaaaaaaaaaaa.1.0" in refused.stderr
+    assert "it stops:\n  a session that its agent cannot name · attempt 1, rank 0" in refused.stderr
+    assert "saaaaaaaaaaaaaaaa.1.0" in refused.stderr
     assert held.HasField("hold")
     assert nsml("node", "resume", "gpu-1", "-y").stdout == "gpu-1  ready\n"
+
+
+def test_what_runs_on_a_held_node_is_told_as_people_know_it(nsml, state, everything):
+    held = state.nodes[0]
+    held.state = nodes_pb2.NODE_STATE_HELD
+    held.hold.why = "it runs 25 replicas that this platform never placed there"
+    held.hold.found_at.FromSeconds(EPOCH)
+    ids = [f"saaaaaaaaaaaaaaa{letter}.2.1" for letter in "abcdefghijklmnopqrstuvwxy"]
+    held.hold.replicas.extend(ids)
+    one = held.hold.foreign.add(replica=ids[7], session_name="kim/mnist/7\x1b[31m")
+    one.device_uuids.append(held.devices[0].device.uuid)
+    one.started_at.FromSeconds(EPOCH)
+    shown = nsml("node", "show", "gpu-1").stdout
+    assert "  foreign   kim/mnist/7␛[31m · attempt 2, rank 1 · GPU 0 · started " in shown
+    assert shown.count("cannot name") == 19
+    assert "  and 5 more: nsml node show gpu-1 -j\n" in shown
+    asked = nsml("node", "resume", "gpu-1", check=False).stderr
+    assert "  kim/mnist/7␛[31m · attempt 2" in asked
+    record = json.loads(nsml("node", "show", "gpu-1", "-j").stdout)
+    assert record["hold"]["replicas"] == ids
+    assert record["hold"]["foreign"][0]["replica"] == ids[7]
 
 
 def test_a_node_is_forgotten(nsml, state, everything):

@@ -389,6 +389,29 @@ def test_what_never_began_gets_its_secrets_with_the_next_orders(
     on_virtual_time(tmp_path, test, {"train": FOREVER})
 
 
+def test_an_agent_introduces_what_it_has_to_a_platform_that_may_not_know_it(
+    tmp_path: Path,
+) -> None:
+    """Also one that has only found it running: whose it is, and since when."""
+
+    async def test(world: World) -> None:
+        order = assignment(S, "train")
+        order.session_name = "kim/mnist/7"
+        async with world.agent():
+            await world.platform.order(order)
+            began = await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            await world.clock.sleep(1000)
+        async with world.agent():
+            await world.platform.until(lambda: len(world.platform.registrations) == 2)
+        [introduced] = world.platform.registrations[1].replicas
+        assert introduced.placed_as.session_name == "kim/mnist/7"
+        assert list(introduced.placed_as.device_uuids) == list(order.device_uuids)
+        started_at = introduced.placed_as.started_at.ToNanoseconds()
+        assert abs(started_at - began.at.ToNanoseconds()) < 60e9
+
+    on_virtual_time(tmp_path, test, {"train": FOREVER})
+
+
 def test_an_unknown_device_is_an_end_with_a_reason(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         order = assignment(S, "true")

@@ -418,6 +418,62 @@ async def test_what_was_never_placed_there_is_not_stopped_until_somebody_says_so
     await is_in(kim, "READY")
 
 
+def introduced(replica: agents_pb2.ReplicaId, name: str) -> agents_pb2.ReplicaReport:
+    """As an agent introduces a replica of a session of that name on its first device."""
+    report = report_of(replica, "RUNNING")
+    placed = report.placed_as
+    placed.session_name = name
+    placed.device_uuids.extend(["SIM-a-0", "of no device here", "SIM-a-0"])
+    placed.started_at.FromSeconds(1_700_000_000)
+    return report
+
+
+async def test_administrators_see_what_runs_on_a_held_node(rig: Rig, alive: Any) -> None:
+    kim, root = await rig.user("kim"), await root_of(rig)
+    unknown = replica_of(NOWHERE)
+    alive(await (await rig.agent(replicas=(introduced(unknown, "kim/mnist/7" * 99),))).connect())
+    [foreign] = (await shown(root)).hold.foreign
+    assert foreign.replica == f"{NOWHERE}.1.0"
+    assert foreign.session_name.startswith("kim/mnist/7")
+    assert len(foreign.session_name) <= 256
+    assert list(foreign.device_uuids) == ["SIM-a-0"]
+    assert foreign.started_at.seconds == 1_700_000_000
+    assert not (await shown(kim)).hold.foreign, "whose it is nobody knows"
+
+
+async def test_only_so_many_replicas_are_described(rig: Rig, alive: Any) -> None:
+    root = await root_of(rig)
+    many = tuple(
+        introduced(replica_of(NOWHERE, attempt), f"kim/None/{attempt}") for attempt in range(1, 71)
+    )
+    alive(await (await rig.agent(replicas=many)).connect())
+    hold = (await shown(root)).hold
+    assert (len(hold.replicas), len(hold.foreign)) == (70, 50)
+
+
+async def test_a_resumed_node_on_which_nothing_runs_says_nothing_of_an_end(
+    rig: Rig, alive: Any
+) -> None:
+    root = await root_of(rig)
+    unknown = replica_of(NOWHERE)
+    facts = {
+        "cluster_id": rig.plane.cluster_id,
+        "highest_term": 1 << 40,
+        "replicas": (introduced(unknown, "kim/None/1"),),
+    }
+    agent = alive(await (await rig.agent(**facts)).connect())
+    await agent.report(unknown, "EXITED", cause="COMPLETED")
+
+    async def forgotten() -> bool:
+        hold = (await shown(root)).hold
+        return not (hold.replicas or hold.foreign)
+
+    await until(forgotten, "what ended is not named any more")
+    resumed = (await root.nodes.ResumeNode(pb.ResumeNodeRequest(name="a"))).node
+    assert "ends" not in resumed.hold.why
+    assert "resumed by root" in resumed.hold.why
+
+
 async def _over(agent: Agent) -> bool:
     return agent.error is not None
 
