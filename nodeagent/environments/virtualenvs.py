@@ -26,6 +26,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from packaging.requirements import InvalidRequirement, Requirement
+
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.hostconfig import pip_folder, pip_options, without_secrets
 from nodeagent.folders import flush_filesystem
@@ -41,9 +43,9 @@ if TYPE_CHECKING:
 
 _FORMAT = 3
 _LOOK_EVERY_S = 0.1
-_NOT_FOUND = re.compile(
-    r"that satisfies the requirement ([A-Za-z0-9._-]+).*\(from versions: none\)"
-)
+_NOT_FOUND = re.compile(r"No matching distribution found for ([^;]+)")
+_VERSIONS = re.compile(r"^Available versions: (.+)$", re.MULTILINE)
+_MOST_TOLD = 4
 _NOTHING_RUNS = """
 import ctypes, runpy, sys
 
@@ -162,19 +164,43 @@ class Environments:
 def _explained(failure: str, cancelled: threading.Event | None) -> EnvironmentFailed:
     """`failure`, and where pip found no wheel, whether there is source that it would have to build."""
     missing = _NOT_FOUND.search(failure)
-    if missing is None:
-        return EnvironmentFailed(failure)
-    found: list[bytes] = []
-    asks = [sys.executable, "-m", "pip", "index", "versions", missing[1], "--no-binary", ":all:"]
     try:
-        _run([*asks, "--no-input", "--disable-pip-version-check"], found.append, cancelled)
-    except EnvironmentFailed:
+        wanted = Requirement(missing[1].strip()) if missing else None
+    except InvalidRequirement:
+        wanted = None
+    if wanted is None:
         return EnvironmentFailed(failure)
+    source = _versions(wanted.name, "--no-binary", cancelled)
+    if not any(wanted.specifier.contains(one, prereleases=True) for one in source):
+        return EnvironmentFailed(failure)
+    wheels = _versions(wanted.name, "--only-binary", cancelled)
     return EnvironmentFailed(
-        f"{missing[1]} has no wheel for Python {platform.python_version()} on this machine, only"
-        " source, and a node without containers does not run code of packages to build them:"
-        " ask for a version that has wheels, or for a node with containers (--image)"
+        f"{wanted.name}{wanted.specifier} has no wheel for Python {platform.python_version()} on this"
+        " machine, only source, and a node without containers does not run code of packages to build"
+        f" them: {_instead(wheels)} a node with containers (--image), which builds them"
     )
+
+
+def _versions(name: str, which: str, cancelled: threading.Event | None) -> list[str]:
+    """The versions that pip finds in its indexes as source or as wheels, newest first; [] for none."""
+    said: list[bytes] = []
+    asks = [sys.executable, "-m", "pip", "index", "versions", name, which, ":all:"]
+    try:
+        _run([*asks, "--no-input", "--disable-pip-version-check"], said.append, cancelled)
+    except EnvironmentFailed:
+        return []
+    found = _VERSIONS.search(b"".join(said).decode(errors="replace"))
+    return [] if found is None else [one.strip() for one in found[1].split(",")]
+
+
+def _instead(wheels: list[str]) -> str:
+    """What to ask for in place of source: "ask for a version that has wheels (2.1, 2.0), or for"."""
+    if not wheels:
+        return "no version of it has wheels: ask for"
+    told = ", ".join(wheels[:_MOST_TOLD])
+    if len(wheels) > _MOST_TOLD:
+        told += f" ... {wheels[-1]}"
+    return f"ask for a version that has wheels ({told}), or for"
 
 
 def _write_private(path: Path, text: str) -> None:

@@ -8,6 +8,7 @@ import fcntl
 import hashlib
 import os
 import platform
+import re
 import shutil
 import subprocess
 import sys
@@ -372,18 +373,42 @@ def test_a_half_built_environment_is_built_anew(tmp_path: Path) -> None:
     assert python(made.folder, "print(1)") == "1"
 
 
+def make_source(index: Path, name: str, version: str) -> Path:
+    """A source archive; what exists once any of it was run."""
+    trap = index.parent / "executed"
+    folder = index.parent / f"{name}-{version}"
+    folder.mkdir()
+    (folder / "setup.py").write_text(f"open({str(trap)!r}, 'w')\n")
+    words = f"Metadata-Version: 1.0\nName: {name}\nVersion: {version}\n"
+    (folder / "PKG-INFO").write_text(words)
+    shutil.make_archive(str(index / folder.name), "gztar", index.parent, folder.name)
+    return trap
+
+
 def test_what_is_source_only_is_said_so(tmp_path: Path, index: Path) -> None:
-    source = tmp_path / "sourceonly-1.0"
-    source.mkdir()
-    trap = tmp_path / "executed"
-    (source / "setup.py").write_text(f"open({str(trap)!r}, 'w')\n")
-    (source / "PKG-INFO").write_text("Metadata-Version: 1.0\nName: sourceonly\nVersion: 1.0\n")
-    shutil.make_archive(str(index / source.name), "gztar", tmp_path, source.name)
+    trap = make_source(index, "sourceonly", "1.0")
     environments = Environments(tmp_path / "environments")
-    with pytest.raises(
-        EnvironmentFailed, match=r"sourceonly has no wheel for Python .* only source"
-    ):
+    with pytest.raises(EnvironmentFailed) as said:
         environments.provide(Requirements(lines=("sourceonly==1.0",)), lambda _: None)
+    assert re.match(r"sourceonly==1.0 has no wheel for Python .*, only source", str(said.value))
+    assert "no version of it has wheels: ask for a node with containers" in str(said.value)
+    assert not trap.exists()
+
+
+@pytest.mark.parametrize("asked", ["mixed==0.4", "mixed<0.5", "mixed == 0.3.0 ; python_version>'3'"])
+def test_an_older_version_that_is_source_only_is_said_so(
+    tmp_path: Path, index: Path, asked: str
+) -> None:
+    make_wheel(index, "mixed", "")
+    for version in ("0.3", "0.4"):
+        trap = make_source(index, "mixed", version)
+    environments = Environments(tmp_path / "environments")
+    with pytest.raises(EnvironmentFailed, match=r"^mixed.* has no wheel .*only source") as said:
+        environments.provide(Requirements(lines=(asked,)), lambda _: None)
+    assert "ask for a version that has wheels (1.0)" in str(said.value)
+    assert "--image" in str(said.value)
+    with pytest.raises(EnvironmentFailed, match=r"from versions: 1.0.*No matching"):
+        environments.provide(Requirements(lines=("mixed==3",)), lambda _: None)
     assert not trap.exists()
 
 
