@@ -28,10 +28,15 @@ _FAILS = f">{RUN}/{SAID}; exit {START_FAILED_CODE}"
 FIRST_PROGRAM = (
     f"{GIVEN}=; if [ -p {RUN}/{GATE} ]; then . {RUN}/{GATE}; fi; "
     f'if [ "${GIVEN}" != all ]; then echo "it was not let begin" {_FAILS}; fi; unset {GIVEN}; '
+    'if [ "$1" = python ] && ! command -v python >/dev/null 2>&1 && command -v python3 >/dev/null 2>&1; '
+    'then shift; set -- python3 "$@"; fi; '
     f'if command -v "$1" >/dev/null 2>&1; then echo {BEGUN} >{RUN}/{SAID}; exec "$@" >>{OUTPUT} 2>&1; fi; '
-    f"echo \"cannot start '$1': the image has no such program\" {_FAILS}"
+    f"echo \"cannot start '$1': the image has no such program: name an image that has it\" "
+    f'"(--image), or its Debian package in nsml_package.txt" {_FAILS}'
 )
-"""A script for /bin/sh: its arguments become the program, whose output the host keeps as bytes."""
+"""A script for /bin/sh: its arguments become the program, whose output the host keeps as bytes.
+
+Where an image has `python3` only, as Debian's do, that is what `python` means."""
 _LEAST_CPUS = 0.05
 """The engine prepares a container within its limit: with less that takes longer than anybody waits."""
 _MEMLOCK = ({"Name": "memlock", "Soft": -1, "Hard": -1},)

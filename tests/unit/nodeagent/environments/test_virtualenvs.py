@@ -395,7 +395,9 @@ def test_what_is_source_only_is_said_so(tmp_path: Path, index: Path) -> None:
     assert not trap.exists()
 
 
-@pytest.mark.parametrize("asked", ["mixed==0.4", "mixed<0.5", "mixed == 0.3.0 ; python_version>'3'"])
+@pytest.mark.parametrize(
+    "asked", ["mixed==0.4", "mixed<0.5", "mixed == 0.3.0 ; python_version>'3'"]
+)
 def test_an_older_version_that_is_source_only_is_said_so(
     tmp_path: Path, index: Path, asked: str
 ) -> None:

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+import os
+import re
+import subprocess
+import threading
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+
+import pytest
 
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gangs import GangNetwork
@@ -147,6 +154,62 @@ def test_the_whole_configuration() -> None:
             ],
         },
     }
+
+
+@pytest.fixture
+def begins(tmp_path: Path) -> Callable[..., tuple[int, str, str]]:
+    """Runs the first program with these programs in the image: its code, output, what it said."""
+    places = {"/.nsml/output": tmp_path / "output", "/nsml": tmp_path / "run"}
+    script = re.sub("/\\.nsml/output|/nsml", lambda found: str(places[found[0]]), FIRST_PROGRAM)
+    (tmp_path / "image").mkdir()
+    (tmp_path / "run").mkdir()
+
+    def begin(*argv: str, image: Sequence[str]) -> tuple[int, str, str]:
+        for name in image:
+            program = tmp_path / "image" / name
+            program.write_text(f'#!/bin/sh\necho {name}; for one; do echo "[$one]"; done; exit 5\n')
+            program.chmod(0o755)
+        os.mkfifo(tmp_path / "run" / ".gate")
+        opener = threading.Thread(
+            target=lambda: (tmp_path / "run" / ".gate").write_text("nsml_given=all\n")
+        )
+        opener.start()
+        done = subprocess.run(
+            ["/bin/sh", "-c", script, "sh", *argv],
+            env={"PATH": str(tmp_path / "image")},
+            check=False,
+        )
+        opener.join()
+        output = tmp_path / "output"
+        said = (tmp_path / "run" / ".said").read_text().strip()
+        return done.returncode, output.read_text() if output.exists() else "", said
+
+    return begin
+
+
+def test_python_is_python3_where_an_image_has_only_that(
+    begins: Callable[..., tuple[int, str, str]],
+) -> None:
+    ended = begins("python", "-u", "a b.py", "*", image=["python3"])
+    assert ended == (5, "python3\n[-u]\n[a b.py]\n[*]\n", "begun")
+
+
+def test_python_is_the_images_own_where_it_has_one(
+    begins: Callable[..., tuple[int, str, str]],
+) -> None:
+    ended = begins("python", "x", image=["python", "python3"])
+    assert ended == (5, "python\n[x]\n", "begun")
+
+
+@pytest.mark.parametrize("name", ["python", "python2", "train"])
+def test_what_an_image_does_not_have_is_said_with_what_to_do(
+    begins: Callable[..., tuple[int, str, str]], name: str
+) -> None:
+    image = ["python3"] if name == "python2" else []
+    code, output, said = begins(name, image=image)
+    assert (code, output) == (127, "")
+    assert said.startswith(f"cannot start '{name}': the image has no such program: name an image")
+    assert said.endswith("(--image), or its Debian package in nsml_package.txt")
 
 
 def test_no_device_is_given_that_is_not_granted() -> None:
