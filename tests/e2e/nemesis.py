@@ -284,28 +284,33 @@ class Stream:
     def _submit(self, kind: str) -> None:
         steps, pause = self._rng.randrange(1, 120), self._rng.choice([0.0, 0.01, 0.03])
         gpus = self._rng.choice(["1", "1", "0.5", "2", "0"])
-        wanted = Wanted("", kind, "SUCCEEDED", 0)
         options = ["-g", gpus, "-a", f"{steps} {pause} 0"]
         match kind:
             case "true":
                 options = ["-g", gpus, "--no-code", "--argv", "--", "true"]
             case "fails":
                 options = ["-g", gpus, "-a", f"{steps} {pause} 3"]
-                wanted = Wanted("", kind, "FAILED", 3)
             case "endless":
                 options = ["-g", gpus, "--grace", "1s", "-a", "-1 0.02 0"]
-                wanted = Wanted("", kind, "STOPPED", None)
             case "gang":
                 options = ["-g", "1", "--nodes", "2", "-a", f"{steps} {pause} 0"]
-                wanted.replicas = 2
+        wanted = self._run(kind, options)
+        if wanted is not None and kind == "endless":
+            self._stop_later(wanted, self._rng.uniform(0, 6))
+
+    def _run(self, kind: str, options: list[str]) -> Wanted | None:
+        """Submit one and note what is to become of it; None where it was refused."""
         done = self._platform.nsml("run", "-o", "name", *options, cwd=self._code, check=False)
         if done.returncode != 0:
             self.refused.append(done.stderr)
-            return
-        wanted.name = done.stdout.strip()
+            return None
+        state, exit_code = {"fails": ("FAILED", 3), "endless": ("STOPPED", None)}.get(
+            kind, ("SUCCEEDED", 0)
+        )
+        wanted = Wanted(done.stdout.strip(), kind, state, exit_code)
+        wanted.replicas = 2 if kind == "gang" else 1
         self.acknowledged.append(wanted)
-        if kind == "endless":
-            self._stop_later(wanted, self._rng.uniform(0, 6))
+        return wanted
 
     def _stop_later(self, wanted: Wanted, seconds: float) -> None:
         stopper = threading.Thread(target=self._stop, args=(wanted, seconds), daemon=True)
@@ -355,26 +360,19 @@ class Crowd(Stream):
         seconds = self._rng.uniform(45, 75)
         steps, pause = round(seconds * self.REPORTS_PER_S), 1 / self.REPORTS_PER_S
         options = ["-g", "0.5", "-c", "1", "--memory", "200M", "--grace", "2s"]
-        wanted = Wanted("", kind, "SUCCEEDED", 0)
         match kind:
             case "report":
                 options += ["-a", f"{steps} {pause} 0"]
             case "fails":
                 options += ["-a", f"{steps} {pause} 3"]
-                wanted = Wanted("", kind, "FAILED", 3)
             case "endless":
                 options += ["-a", f"-1 {pause} 0"]
-                wanted = Wanted("", kind, "STOPPED", None)
             case "gang":
                 options += ["--nodes", "2", "-a", f"{steps} {pause} 0"]
-                wanted.replicas = 2
-        done = self._platform.nsml("run", "-o", "name", *options, cwd=self._code, check=False)
-        if done.returncode != 0:
-            self.refused.append(done.stderr)
+        wanted = self._run(kind, options)
+        if wanted is None:
             self._over.wait(0.2)
             return
-        wanted.name = done.stdout.strip()
-        self.acknowledged.append(wanted)
         self._live.add(wanted.name)
         if kind == "endless":
             self._stop_later(wanted, seconds)
