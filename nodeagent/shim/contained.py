@@ -183,9 +183,8 @@ class Contained:
         container, pidfd, group = self._container, self._pidfd, self._group
         if not self._has_begun:
             self._failure = "it was not started: the process that saw to it was killed"
-        with contextlib.suppress(
-            OSError
-        ):  # no room for a process now: asked again at the next look
+        with contextlib.suppress(OSError):
+            # fails where there is no room for a process now, and is asked again at the next look
             if self._has_begun:
                 self._keeper = Keeper(lambda line: keep(line, container, pidfd, group))
             else:
