@@ -11,6 +11,8 @@ from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler.fit import NO_CONTAINERS, NO_GANGS, OWNERS_ONLY, refusal
 from controlplane.scheduler.rooms import (
     can_ever_fit,
+    is_torn_ever,
+    is_torn_now,
     keep_to_owners,
     most_together,
     runs_nowhere,
@@ -29,6 +31,7 @@ _WITHHELD_NAMED = 2
 _MOST_NAMED = 2
 _DEFAULT_SHARE = "a share of a node's cores"
 _CONTAINED_SHARE = "a node that runs containers, and a share of its cores"
+_NEVER_TORN = "since a gang runs either in containers or without, all of it"
 _FITS_SOME = "fit some replicas"
 _OF_ONE_AND_OF_SEVERAL = {
     NO_CONTAINERS: (NO_CONTAINERS, "run no containers"),
@@ -73,11 +76,18 @@ def _never(nodes: list[Node], request: Request) -> str:
         return "no node runs containers"
     if shut := without_network(nodes, request):
         return f"{'no node gives' if len(shut) == len(nodes) else 'too few nodes give'} gangs a network"
-    if request.replica_count > 1 and request.gpu_thousandths:
-        return "no nodes of one GPU model are large enough"
+    if request.replica_count > 1 and (unlike := _never_alike(nodes, request)):
+        return unlike
     if request.whole_devices > 1 and any(device.parent_uuid for device in devices):
         return "no node is large enough, of MIG instances a replica has one at most"
     return "no node is large enough"
+
+
+def _never_alike(nodes: list[Node], request: Request) -> str:
+    """Which likeness of nodes keeps a gang out; "" where it is not that."""
+    if is_torn_ever(nodes, request):
+        return f"too few nodes are alike, {_NEVER_TORN}"
+    return "no nodes of one GPU model are large enough" if request.gpu_thousandths else ""
 
 
 def describe(request: Request) -> str:
@@ -127,7 +137,8 @@ def _reason(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
     if not rooms:
         return f"{needs}; no node takes sessions now ({_listed(counts)})"
     if request.replica_count > 1:
-        return f"{needs}, all at once; there is room for {most_together(rooms, request)} now"
+        torn = f", {_NEVER_TORN}" if is_torn_now(rooms, request) else ""
+        return f"{needs}, all at once; there is room for {most_together(rooms, request)} now{torn}"
     short = {what: counts[what] for what in ("GPUs", "cores", "memory") if counts[what]}
     if not short:
         return f"{needs}; {_listed(counts)}"

@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 Tightness = tuple[int, int, int, int, str]
-Alike = tuple[str, str]
-"""GPU model and network."""
+Alike = tuple[str, str, bool]
+"""GPU model, network, and whether programs run in containers: the same program finds other things there."""
 
 
 class Room:
@@ -106,7 +106,8 @@ class Room:
 
     def alike_for(self, request: Request) -> Alike:
         """What its replicas would get of which a gang combines only equal ones."""
-        return (self.model if request.gpu_thousandths else "", self.node.gang_network)
+        is_contained = self.node.isolation is Isolation.CONTAINER
+        return (self.model if request.gpu_thousandths else "", self.node.gang_network, is_contained)
 
     def wholes_for(self, count: int) -> list[str]:
         """Free devices of which one replica may have `count`.
@@ -249,6 +250,23 @@ def _with_all_devices(node: Node) -> Node:
     if not any(device.withheld for device in node.devices):
         return node
     return replace(node, devices=tuple(replace(one, withheld="") for one in node.devices))
+
+
+def is_torn_ever(nodes: Iterable[Node], request: Request) -> bool:
+    """Whether the gang would fit if some of its replicas might run in containers and others not."""
+    alike = (
+        replace(node, isolation=Isolation.CONTAINER) for node in nodes if not refusal(node, request)
+    )
+    return request.replica_count > 1 and can_ever_fit(alike, request)
+
+
+def is_torn_now(rooms: Iterable[Room], request: Request) -> bool:
+    """The same of what is free now."""
+    held = Counter[tuple[str, str]]()
+    for room in rooms:
+        model, network, _ = room.alike_for(request)
+        held[model, network] += room.holds(request)
+    return max(held.values(), default=0) >= request.replica_count
 
 
 def most_together(rooms: Iterable[Room], request: Request) -> int:

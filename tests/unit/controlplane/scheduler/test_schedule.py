@@ -209,6 +209,24 @@ def test_a_gang_goes_where_its_replicas_have_a_network_in_common() -> None:
     assert "can never" not in reason(waiting, gang)
 
 
+def test_a_gang_is_in_containers_or_without_all_of_it() -> None:
+    gang = session(replicas=2)
+    contained = [node(name, 1, isolation=Isolation.CONTAINER) for name in ("a", "d")]
+    plain = [node("b", 1), node("c", 1)]
+    assert places(schedule(cluster(contained[0], *plain, gang), NOW)) == {gang.id: ["b", "c"]}
+    assert places(schedule(cluster(plain[0], *contained, gang), NOW)) == {gang.id: ["a", "d"]}
+    torn = schedule(cluster(contained[0], plain[0], gang), NOW)
+    assert not torn.placements
+    why = "since a gang runs either in containers or without, all of it"
+    assert reason(torn, gang) == f"needs 2 x 1 GPU; too few nodes are alike, {why}"
+    now = schedule(cluster(*contained, plain[0], held("d", ("d-0", 1000)), gang), NOW)
+    assert not now.placements
+    words = f"needs 2 x 1 GPU, all at once; there is room for 1 now, {why}"
+    assert reason(now, gang) == words
+    wide = session(replicas=8)
+    assert why not in reason(schedule(cluster(*contained, *plain, wide), NOW), wide)
+
+
 def test_a_gang_where_no_node_gives_it_a_network() -> None:
     gang = session(replicas=2)
     plan = schedule(cluster(node("a", 8, gang_network="none"), gang), NOW)
@@ -357,6 +375,8 @@ def test_a_plan_is_sound(snapshot: ClusterSnapshot) -> None:
         wanted = snapshot.queued[placement.session_id]
         assert [r.rank for r in placement.replicas] == list(range(wanted.spec.replica_count))
         assert len({r.resources.gpu_thousandths for r in placement.replicas}) == 1
+        kinds = {snapshot.nodes[r.node].node.isolation for r in placement.replicas}
+        assert len({kind is Isolation.CONTAINER for kind in kinds}) == 1
         for replica in placement.replicas:
             capacity = snapshot.nodes[replica.node]
             assert capacity.takes_sessions
