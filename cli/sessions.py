@@ -198,22 +198,36 @@ def stop(
 ) -> int:
     """Ask sessions to end: SIGTERM, their grace, SIGKILL.
 
+    It does not wait for that: `nsml logs -f SESSION` does, and --kill shortens it.
+
     SESSION may be a glob in quotes, or - for names on stdin.
     """
     if kill and grace is not None:
         raise CommandError("--kill and --grace contradict each other", code=ExitCode.USAGE)
+    from nsml.client.streams import ENDED_STATES
+
     given = given_references(app, references)
+    going: list[str] = []
 
     async def act(client: Client) -> list[_Outcome]:
         async def one(name: str) -> str:
-            stopped = await client.sessions.stop(
-                name, grace_s=0.0 if kill else grace, reason=reason
-            )
-            return stopped.name
+            told = await client.sessions.stop(name, grace_s=0.0 if kill else grace, reason=reason)
+            if told.state not in ENDED_STATES:
+                going.append(told.name)
+            return told.name
 
         return await _each(await expand(client, given, include_ended=False), one)
 
-    return _report(app, app.call(act), done="stopped", conflict="already ended")
+    def done(count: int) -> str:
+        ended = [f"stopped {count - len(going)}"] if count > len(going) or not going else []
+        return " · ".join([*ended, *([f"stopping {len(going)}"] if going else [])])
+
+    code = _report(app, app.call(act), done=done, conflict="already ended")
+    if going:
+        which = going[0] if len(going) == 1 else "SESSION"
+        hurry = "" if kill else f"   to hurry: nsml stop --kill {which}"
+        app.say(f"to wait for the end: nsml logs -f {which}{hurry}")
+    return code
 
 
 @command(
@@ -243,7 +257,7 @@ def rm(app: App, *, references: tuple[str, ...], force: bool, confirm: int | Non
     if not (force or app.flags.says_yes):
         _confirm(app, names, confirm, is_mild=named_one_by_one)
     outcomes = app.call(lambda client: _each(names, client.sessions.remove))
-    return _report(app, outcomes, done="removed", conflict="still live")
+    return _report(app, outcomes, done="removed {}".format, conflict="still live")
 
 
 def _confirm(app: App, names: Sequence[str], confirm: int | None, *, is_mild: bool) -> None:
@@ -266,8 +280,10 @@ def _confirm(app: App, names: Sequence[str], confirm: int | None, *, is_mild: bo
             raise CommandError("nothing is removed", code=ExitCode.USAGE)
 
 
-def _report(app: App, outcomes: Sequence[_Outcome], *, done: str, conflict: str) -> int:
-    """Say what came of each; 9 when only some were done, else the code of what went wrong."""
+def _report(
+    app: App, outcomes: Sequence[_Outcome], *, done: Callable[[int], str], conflict: str
+) -> int:
+    """Say what came of each, `done` how so many succeeded; 9 when only some were done, else the code of what went wrong."""
     from cli.problems import problem_of, tell
     from nsml.client.errors import StateConflict
 
@@ -285,7 +301,7 @@ def _report(app: App, outcomes: Sequence[_Outcome], *, done: str, conflict: str)
             codes.add(problem.code)
             tell(app, problem)
     failed = len(failures) - len(conflicts)
-    app.say(f"{done} {len(succeeded)} · {conflict} {len(conflicts)} · failed {failed}")
+    app.say(f"{done(len(succeeded))} · {conflict} {len(conflicts)} · failed {failed}")
     if not failures:
         return ExitCode.OK
     return ExitCode.PARTLY if succeeded or len(codes) > 1 else codes.pop()

@@ -43,6 +43,20 @@ def test_stop_tells_what_came_of_each(nsml, three):
     assert result.stderr.splitlines()[-1] == "stopped 1 · already ended 1 · failed 1"
 
 
+def test_stop_says_stopping_of_what_has_not_ended(nsml, three):
+    three.stops_slowly = True
+    said = nsml("stop", "kim/mnist/1", "--grace", "1h")
+    assert names(said) == ["kim/mnist/1"]
+    told, advice = said.stderr.splitlines()[-2:]
+    assert told == "stopping 1 · already ended 0 · failed 0"
+    assert "nsml logs -f kim/mnist/1" in advice
+    assert "nsml stop --kill kim/mnist/1" in advice
+    again = nsml("stop", "kim/mnist/1", "lee/cifar/1", "--kill").stderr
+    assert "stopping 2 · " in again
+    assert "nsml logs -f SESSION" in again
+    assert "--kill" not in again
+
+
 def test_each_failure_is_told_in_the_format_of_the_output(nsml, three):
     for words in (("stop",), ("rm", "-y")):
         result = nsml(*words, "kim/mnist/8", "kim/mnist/9", check=False, NSML_OUTPUT="json")

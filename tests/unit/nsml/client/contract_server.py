@@ -72,6 +72,7 @@ class State:
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
         self.hidden_on_nodes = 0
+        self.stops_slowly = False
         self.now = 0
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.tokens = {TOKEN: "kim"}
@@ -267,7 +268,11 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             )
         end = pb.SessionEnd(cause=pb.CAUSE_STOP_REQUESTED, exit_code=143, message=request.reason)
         return pb.StopSessionResponse(
-            session=self.state.change(session, state=pb.SESSION_STATE_STOPPED, end=end)
+            session=(
+                self.state.change(session, state=pb.SESSION_STATE_STOPPING)
+                if self.state.stops_slowly
+                else self.state.change(session, state=pb.SESSION_STATE_STOPPED, end=end)
+            )
         )
 
     def RemoveSession(self, request, context):
