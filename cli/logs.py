@@ -65,6 +65,9 @@ def logs(
 
     Ctrl-C leaves; the session goes on.
     """
+    from nsml.view.sessions import log_of_first
+    from nsml.view.text import visible
+
     given = given_references(app, references)
 
     async def show(client: Client) -> None:
@@ -86,8 +89,11 @@ def logs(
         if follow:
             await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)
             return
-        for reader in readers:
+        for session, reader in zip(found, readers, strict=True):
             await reader.show(client, follow=False)
+            pointer = log_of_first(session, shown_rank=rank)
+            if pointer and attempt is None:
+                app.say(visible(f"rank {session.end.rank} ended first: {pointer}"))
 
     app.call(show)
 
@@ -110,7 +116,8 @@ async def _follow_all(
             return
         if session.waiting:
             app.say(visible(f"{session.name} queued: {session.waiting}"))
-        app.say(end_words(await follow_to_end(client, app, session, shows=reader)))
+        ended = await follow_to_end(client, app, session, shows=reader)
+        app.say(end_words(ended, shown_rank=reader.rank))
 
     async with beside_each_other() as group:
         for session, reader in zip(sessions, readers, strict=True):
@@ -143,7 +150,7 @@ class LogReader:
 
         self._app = app
         self._session = session
-        self._rank = rank
+        self.rank = rank
         self._attempt = attempt
         self._tail = tail
         self._offset = 0
@@ -160,7 +167,7 @@ class LogReader:
             client,
             self._session.id,
             attempt=self._attempt,
-            rank=self._rank,
+            rank=self.rank,
             offset=self._offset,
             tail_lines=self._tail,
             follow=follow,
@@ -259,14 +266,19 @@ def code_of_end(session: Session) -> int:
     return code if 0 < code < 256 else ExitCode.FAILED
 
 
-def end_words(session: Session, *, is_log_shown: bool = False) -> str:
-    """How a session ended, in one line; after its log without what that ended with, too."""
+def end_words(session: Session, *, is_log_shown: bool = False, shown_rank: int = 0) -> str:
+    """How a session ended, in one line; after its log without what that ended with, too.
+
+    Of a gang, also the command for the log of who ended first, where that is not the shown rank.
+    """
     from nsml.v1.sessions_pb2 import CAUSE_ENVIRONMENT_FAILED
-    from nsml.view.sessions import state_text
+    from nsml.view.sessions import log_of_first, state_text
     from nsml.view.text import visible
 
     # of a gang the log of another rank may have it
     is_alone = is_log_shown and session.spec.replica_count <= 1
     is_told = is_alone and session.end.cause == CAUSE_ENVIRONMENT_FAILED
     message = f": {session.end.message}" if session.end.message and not is_told else ""
-    return visible(f"session {session.name} {state_text(session)}{message}")
+    pointer = log_of_first(session, shown_rank=shown_rank)
+    where = f"   see: {pointer}" if pointer else ""
+    return visible(f"session {session.name} {state_text(session)}{message}{where}")

@@ -92,7 +92,7 @@ def status(app: App, *, session: str | None) -> None:
 
 def _explain(app: App, reference: str) -> None:
     from nsml.v1.sessions_pb2 import SESSION_STATE_UNKNOWN
-    from nsml.view.sessions import record, state_text
+    from nsml.view.sessions import log_of_first, record, state_text
     from nsml.view.text import visible
 
     session = app.call(lambda client: client.sessions.get(reference))
@@ -106,6 +106,8 @@ def _explain(app: App, reference: str) -> None:
         )
     if session.end.message:
         lines.append(f"  why: {session.end.message}")
+    if pointer := log_of_first(session):
+        lines.append(f"  see: {pointer}")
     if session.replicas:
         nodes = ", ".join(dict.fromkeys(replica.node for replica in session.replicas))
         lines.append(f"  on:  {nodes} (attempt {session.attempt})")

@@ -95,6 +95,14 @@ def state_text(session: Session) -> str:
     return text
 
 
+def log_of_first(session: Session, *, shown_rank: int = 0) -> str:
+    """The command that shows why a gang ended badly, where that is another rank's log than the shown one."""
+    is_bad = session.state in {sessions_pb2.SESSION_STATE_FAILED, sessions_pb2.SESSION_STATE_HELD}
+    if not is_bad or session.spec.replica_count <= 1 or session.end.rank == shown_rank:
+        return ""
+    return f"nsml logs {session.name} --rank {session.end.rank}"
+
+
 def seconds_of(stamp: Timestamp) -> float:
     """Unix seconds of a timestamp."""
     return float(stamp.seconds + stamp.nanos / 1e9)

@@ -156,6 +156,22 @@ def test_the_end_of_a_gang_names_the_replica_that_was_first(nsml, state):
     assert shown == "✗ Failed (exit 3, rank 2)\n"
 
 
+def test_a_gang_points_to_the_log_of_who_ended_first(nsml, state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_FAILED)
+    session.spec.replica_count = 4
+    session.end.cause, session.end.exit_code, session.end.rank = pb.CAUSE_PROGRAM_FAILED, 3, 2
+    pointer = "nsml logs kim/mnist/1 --rank 2"
+    assert f"rank 2 ended first: {pointer}\n" in nsml("logs", "kim/mnist/1").stderr
+    followed = nsml("logs", "-f", "kim/mnist/1").stderr
+    assert f"(exit 3, rank 2)   see: {pointer}\n" in followed
+    assert f"  see: {pointer}\n" in nsml("status", "--explain", "kim/mnist/1").stdout
+    assert pointer not in nsml("logs", "--rank", "2", "kim/mnist/1").stderr
+    assert pointer not in nsml("logs", "-f", "--rank", "2", "kim/mnist/1").stderr
+    assert pointer not in nsml("logs", "--attempt", "1", "kim/mnist/1").stderr
+    session.end.rank = 0
+    assert "--rank" not in nsml("logs", "-f", "kim/mnist/1").stderr
+
+
 def test_a_queued_session_says_why(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED, waiting="needs 8 GPUs on one node")
     assert "needs 8 GPUs on one node" in nsml("ps").stdout
