@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from nodeagent.shim.cgroups import Group
     from nodeagent.shim.keeper import Word
-    from nodeagent.shim.shim import Outcome
+    from nodeagent.shim.program import Outcome
     from nodeagent.shim.watch import Excess
 
 START_FAILED_CODE = 127
@@ -46,7 +46,7 @@ _GIVE_UP_S = 600.0
 
 
 class Contained:
-    """`shim.Program` as a container of an engine on this machine."""
+    """`Program` as a container of an engine on this machine."""
 
     def __init__(self, folder: str, spec: dict) -> None:  # type: ignore[type-arg]
         plan = spec["container"]

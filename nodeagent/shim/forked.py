@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from typing import NoReturn
 
-    from nodeagent.shim.shim import Outcome
+    from nodeagent.shim.program import Outcome
     from nodeagent.shim.watch import Excess
 
 WATCHED = (signal.SIGCHLD, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
@@ -34,7 +34,7 @@ _DEFAULTED = signal.valid_signals() - {signal.SIGKILL, signal.SIGSTOP}
 
 
 class Forked:
-    """`shim.Program` as a child of this process with all its descendants.
+    """`Program` as a child of this process with all its descendants.
 
     With a control group of its own, what is in that belongs to it too, whatever it detached itself from.
     """
