@@ -48,6 +48,26 @@ class BringUp:
                 stop_program(self._folder, name)
             raise
 
+    def check(self, name: str, settings: Mapping[str, object]) -> None:
+        """Look at what the machine's administrator set for a program, before anything is started.
+
+        Raises:
+            CommandError: the program would not start with it.
+        """
+        folder = self._folder
+        site, prefix = folder.site_settings(name), f"NSML_{name.upper()}_"
+        is_set = site.exists() or any(key.startswith(prefix) for key in self._app.environ)
+        if not is_set or folder.running(name) is not None:
+            return  # ours alone are sound
+        write_private(folder.settings(name), toml(settings))
+        reason = processes.refusal(name, folder.settings(name), environ=self._app.environ)
+        if reason:
+            raise CommandError(
+                f"the {TITLES[name]} would not start with its settings",
+                why=reason,
+                advice=f"mend {site if site.exists() else prefix + '... in the environment'}",
+            )
+
     def ensure(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
         """Make sure that a program runs; what it says when it is ready.
 

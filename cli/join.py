@@ -86,8 +86,10 @@ def join(
             _tell_units(app, choices, _write_units(app, folder, choices))
             return
         bring_up = BringUp(app, folder)
+        settings = _node_settings(app, folder, choices)
+        bring_up.check(AGENT, settings)
         with bring_up.undoing():
-            agent = bring_up.ensure(AGENT, _node_settings(app, folder, choices))
+            agent = bring_up.ensure(AGENT, settings)
     app.write("joined" if bring_up.started else "already joined, and the agent runs")
     app.write(f"  platform       {choices.server}")
     tell_node(app, choices, agent)

@@ -117,6 +117,10 @@ class DataFolder:
         """The settings file of a program."""
         return self.path / f"{name}.toml"
 
+    def site_settings(self, name: str) -> Path:
+        """What the machine's administrator sets beside them, where there is such a file."""
+        return self.path / f"{name}.site.toml"
+
     def ready(self, name: str) -> Path:
         """What a program writes when it serves, or has registered."""
         return self.path / name / "ready.json"

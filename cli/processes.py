@@ -133,6 +133,22 @@ def launch(
     return Launched(name, process, log, offset)
 
 
+def refusal(name: str, settings: Path, *, environ: Mapping[str, str]) -> str:
+    """Why `nsml-NAME` would not start with these settings, in its own words; empty: they are sound."""
+    said = subprocess.run(
+        [*program(name), "--config", str(settings), "--check"],
+        env=dict(environ),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        errors="replace",
+        check=False,
+    )
+    if said.returncode == 0:
+        return ""
+    return said.stderr.strip()[-_LAST_WORDS:] or f"it ended with code {said.returncode}"
+
+
 def program(name: str) -> list[str]:
     """The command of `nsml-NAME`: installed beside this interpreter, else run from its module."""
     script = Path(sys.executable).parent / f"nsml-{name}"

@@ -72,6 +72,9 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
     with folder.locked():
         choices = _chosen(app, folder, has_agent=not no_agent, **options)
         bring_up = BringUp(app, folder)
+        if choices.has_agent:
+            address = f"{ports.LOOPBACK}:{choices.port}"
+            bring_up.check(AGENT, _node_settings(app, folder, choices, address))
         with bring_up.undoing():
             said = bring_up.ensure(CONTROL_PLANE, _control_plane_settings(folder, choices))
             cluster = _ask_cluster(folder)
@@ -232,15 +235,21 @@ def _ensure_agent(
     if not choices.has_agent:
         return {}
     path = control_plane.get("socket")
-    settings = {
+    server = f"unix:{path}" if path else str(control_plane["address"])
+    return bring_up.ensure(AGENT, _node_settings(app, folder, choices, server))
+
+
+def _node_settings(
+    app: App, folder: DataFolder, choices: Choices, server: str
+) -> Mapping[str, object]:
+    return {
         "node": choices.node,
-        "server": f"unix:{path}" if path else control_plane["address"],
+        "server": server,
         "data": folder.path / AGENT,
         "token_file": folder.node_token,
         "owner": choices.admin,
         **agent_settings(choices, app.environ),
     }
-    return bring_up.ensure(AGENT, settings)
 
 
 def _use_context(app: App, folder: DataFolder) -> None:

@@ -245,6 +245,34 @@ def test_what_was_started_is_stopped_when_a_later_step_fails(machine: Machine) -
     assert machine.leftovers() == []
 
 
+def test_a_mistake_in_the_sites_settings_is_told_before_anything_starts(machine: Machine) -> None:
+    machine.data.mkdir()
+    site = machine.data / "agent.site.toml"
+    site.write_text('gang_netwrok = "host"\n')
+    told = machine.nsml("up", "--embedded")
+    assert told.returncode == 1
+    assert "gang_netwrok" in told.stderr
+    assert f"mend {site}" in told.stderr
+    assert "starting" not in told.stderr
+    assert not (machine.data / "controlplane").exists()
+
+
+def test_a_control_plane_that_ran_before_goes_on_when_the_agent_does_not_start(
+    machine: Machine,
+) -> None:
+    assert machine.up().returncode == 0
+    before = machine.program()
+    by_settings = machine.nsml("up", NSML_AGENT_CPUS="many")
+    assert by_settings.returncode == 1
+    assert "NSML_AGENT_... in the environment" in by_settings.stderr
+    by_itself = machine.nsml(
+        "up", "--isolation", "container", NSML_AGENT_ENGINE_SOCKET=str(machine.data / "none")
+    )
+    assert by_itself.returncode == 1
+    assert "the agent did not start" in by_itself.stderr
+    assert machine.program() == before
+
+
 def test_settings_of_what_runs_are_not_changed_silently(machine: Machine) -> None:
     assert machine.up().returncode == 0
     refused = machine.up("--port", "1")
