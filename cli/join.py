@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     "join",
     examples=[
         "nsml join gpu.lab:18600 --token nsml_...",
-        "nsml join gpu.lab:18600 --token nsml_... --name gpu-7",
+        "nsml join gpu.lab:18600",
         "nsml join gpu.lab:18600 --token nsml_... --data /var/lib/nsml --systemd",
     ],
 )
@@ -59,7 +59,10 @@ def join(
     isolation: str | None,
     data: Path | None,
 ) -> None:
-    """Make this machine a node of the platform at HOST:PORT, and start its agent."""
+    """Make this machine a node of the platform at HOST:PORT, and start its agent.
+
+    The same again, without a token, starts an agent that was stopped or killed.
+    """
     folder = data_folder(data, app.environ)
     address = contexts.parse_server(server)
     with folder.locked():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
 from pathlib import Path
 from textwrap import wrap
@@ -53,6 +54,12 @@ def agent_settings(choices: Choices, environ: Mapping[str, str]) -> dict[str, ob
     return settings
 
 
+def start_again(folder: DataFolder, choices: Choices) -> str:
+    """The command that starts what lives in the folder once more."""
+    command = f"nsml join {choices.server}" if choices.is_joined else "nsml up"
+    return f"{command} --data {shlex.quote(str(folder.path))}"
+
+
 def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
     """Refuse a change of settings that a running program already has."""
     pairs = [
@@ -66,7 +73,8 @@ def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
             raise CommandError(
                 f"the platform runs with another {flag}: {old or 'none'}",
                 code=ExitCode.CONFLICT,
-                advice=f"nsml down --keep-sessions, then nsml up {flag} {new}",
+                advice="nsml down --keep-sessions, then "
+                f"{start_again(folder, after) if after.is_joined else 'nsml up'} {flag} {new}",
             )
 
 

@@ -23,7 +23,15 @@ from cli.local import (
     node_name,
     user_name,
 )
-from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, tell_node
+from cli.machine import (
+    DATA,
+    ISOLATION,
+    SIMULATE,
+    agent_settings,
+    check_running,
+    start_again,
+    tell_node,
+)
 from nsml.client.errors import NotSignedIn
 from nsml.client.trust import digest_of
 
@@ -66,7 +74,8 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
     """Start a platform on this machine: coordination, the control plane, an agent.
 
     What runs already is left alone. What is chosen holds for the next `nsml up` in
-    the same data folder as well, except for --no-agent.
+    the same data folder as well, except for --no-agent. The agent of a machine that has joined
+    another platform is started by `nsml join HOST:PORT`, each time.
     """
     folder = data_folder(data, app.environ)
     with folder.locked():
@@ -111,8 +120,8 @@ def _chosen(
         raise CommandError(
             f"this machine is a node of the platform at {choices.server}",
             code=ExitCode.CONFLICT,
-            why=f"{folder.path} belongs to that",
-            advice="nsml up --data ANOTHER_FOLDER",
+            why=f"{folder.path} belongs to that; its agent needs no other platform, nor a new token",
+            advice=f"{start_again(folder, choices)}    starts the agent again",
         )
     wanted = etcd or ("embedded" if embedded else choices.coordination)
     if before is not None and before.coordination not in {wanted, "auto"}:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import shutil
+import signal
 import socket
 import subprocess
 from pathlib import Path
@@ -97,6 +99,15 @@ def test_other_machines_join_over_tls_with_a_token(machine: Machine, tmp_path: P
         refused = node.nsml("up", "--embedded")
         assert refused.returncode == 6
         assert "is a node of the platform" in refused.stderr
+        killed = processes.recorded(node.data / "agent.pid")
+        assert killed is not None
+        processes.signal_program(killed, signal.SIGKILL)
+        until(lambda: not killed.is_alive)
+        told = re.search(r"try: nsml (join .*?) {4}starts the agent again", refused.stderr)
+        assert told, refused.stderr
+        assert node.nsml(*shlex.split(told[1])).stdout.startswith("joined")
+        changed = node.nsml(*join[:2], "--simulate-gpus", "1")
+        assert f"then nsml join 127.0.0.1:{port} --data" in changed.stderr
     finally:
         assert node.nsml("down", "-y").returncode == 0
     assert node.leftovers() == []
