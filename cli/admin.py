@@ -143,9 +143,7 @@ def join_token(app: App, *, valid_for: float | None) -> None:
 
     made = app.call(make)
     if made.address:
-        # to be pasted, where a person looks; a script's log gets no secret
-        shown = made.token if app.stdout.isatty() else "TOKEN"
-        lines = [f"on each machine:  nsml join {made.address} --token {shown}"]
+        lines = [f"on each machine; asks for the token:  nsml join {made.address}"]
     else:
         lines = [
             "no machine can join yet: this platform listens to this machine alone",

@@ -29,13 +29,16 @@ if TYPE_CHECKING:
 @command(
     "join",
     examples=[
-        "nsml join gpu.lab:18600 --token nsml_...",
         "nsml join gpu.lab:18600",
-        "nsml join gpu.lab:18600 --token nsml_... --data /var/lib/nsml --systemd",
+        "nsml join gpu.lab:18600 --token-stdin < token.txt",
+        "nsml join gpu.lab:18600 --data /var/lib/nsml --systemd",
     ],
 )
 @click.argument("server", metavar="HOST:PORT")
-@click.option("--token", metavar="TOKEN", help="From nsml admin join-token; default: asks.")
+@click.option("--token-stdin", is_flag=True, help="Read the token from stdin; default: asks.")
+@click.option(
+    "--token", metavar="TOKEN", help="The same; whoever is on this machine can see it here (ps)."
+)
 @click.option("--name", metavar="NODE", help="Name of this node; default: the host's.")
 @click.option(
     "--systemd",
@@ -53,6 +56,7 @@ def join(
     *,
     server: str,
     token: str | None,
+    token_stdin: bool,
     name: str | None,
     is_unit: bool,
     simulate_gpus: int | None,
@@ -61,8 +65,13 @@ def join(
 ) -> None:
     """Make this machine a node of the platform at HOST:PORT, and start its agent.
 
+    The token is from nsml admin join-token.
     The same again, without a token, starts an agent that was stopped or killed.
     """
+    if token_stdin and token is not None:
+        raise click.UsageError("--token and --token-stdin exclude one another")
+    if token_stdin:
+        token = "-"  # noqa: S105 - stdin
     folder = data_folder(data, app.environ)
     address = contexts.parse_server(server)
     with folder.locked():
@@ -161,14 +170,16 @@ def _joined(app: App, folder: DataFolder, choices: Choices, token: str | None) -
 
 
 def _join_token(app: App, token: str | None) -> str:
-    if token is not None:
-        return app.stdin.readline() if token == "-" else token  # noqa: S105 - stdin
+    if token not in {None, "-"}:
+        return str(token)
+    if token is not None and not app.can_ask:
+        return app.stdin.readline()
     if not app.can_ask:
         raise CommandError(
             "a join token is needed",
             code=ExitCode.USAGE,
             advice="nsml admin join-token   on a machine where you are administrator\n"
-            "nsml join HOST:PORT --token TOKEN",
+            "nsml join HOST:PORT --token-stdin < FILE",
         )
     return str(click.prompt("Join token", hide_input=True, err=True))
 

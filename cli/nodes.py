@@ -135,7 +135,7 @@ def ls(app: App) -> None:
         found,
         columns=view.COLUMNS,
         record=view.record,
-        none="no nodes yet · nsml join HOST --token TOKEN",
+        none="no nodes yet · nsml join HOST",
         blank=nodes_pb2.Node(),
     )
 

@@ -111,7 +111,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             raise NotSignedIn(
                 f"the certificate of node {node} is not valid any more",
                 why="it has expired, or the node has joined anew with another key",
-                attempt="nsml join HOST --token TOKEN",
+                attempt="nsml join HOST",
             )
         return who
 

@@ -29,7 +29,7 @@ _log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IssuedJoinToken:
-    """What `nsml join --token` takes: SECRET.CA_DIGEST."""
+    """What `nsml join` asks for: SECRET.CA_DIGEST."""
 
     text: str
     expires_at: float

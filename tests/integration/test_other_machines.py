@@ -88,7 +88,11 @@ def test_other_machines_join_over_tls_with_a_token(machine: Machine, tmp_path: P
         assert wrong.returncode == 1
         assert "not the platform that you were told about" in wrong.stderr
         join = ("join", f"127.0.0.1:{port}", "--name", "gpu-7", "--simulate-gpus", "2")
-        joined = node.nsml(*join, "--token", "-", stdin=token)
+        both = node.nsml(*join, "--token", "-", "--token-stdin", stdin=token)
+        assert both.returncode == 2
+        none = node.nsml(*join)
+        assert "--token-stdin < FILE" in none.stderr
+        joined = node.nsml(*join, "--token-stdin", stdin=token)
         assert joined.returncode == 0, joined.stderr
         assert "(simulated)" in joined.stdout
         nodes = json.loads(machine.nsml("node", "ls", "-j").stdout)["items"]

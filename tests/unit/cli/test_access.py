@@ -118,10 +118,11 @@ def test_a_join_token_comes_with_the_line_that_uses_it(nsml, state):
     state.join_address = "gpu.lab:18600"
     result = nsml("admin", "join-token")
     assert result.stdout == "SECRET.DIGEST\n"
-    assert "nsml join gpu.lab:18600 --token TOKEN\n" in result.stderr
+    assert "nsml join gpu.lab:18600\n" in result.stderr
     assert "SECRET" not in result.stderr
     pasted = nsml("admin", "join-token", terminal=True).stderr
-    assert "nsml join gpu.lab:18600 --token SECRET.DIGEST\n" in pasted
+    assert "nsml join gpu.lab:18600\n" in pasted
+    assert "SECRET" not in pasted, "in a command line everybody on that machine could see it"
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
