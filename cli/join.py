@@ -13,7 +13,15 @@ from cli.bringup import BringUp
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, toml, user_name
-from cli.machine import DATA, ISOLATION, SIMULATE, agent_settings, check_running, tell_node
+from cli.machine import (
+    DATA,
+    ISOLATION,
+    SIMULATE,
+    agent_settings,
+    check_running,
+    open_way,
+    tell_node,
+)
 from cli.processes import program
 from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT, agent_unit
 from nsml.client import contexts
@@ -94,6 +102,7 @@ def join(
             )
         choices = _joined(app, folder, wanted, token)
         folder.keep(choices)
+        open_way(folder, choices)
         if is_unit:
             _tell_units(app, choices, _write_units(app, folder, choices))
             return

@@ -54,6 +54,15 @@ def agent_settings(choices: Choices, environ: Mapping[str, str]) -> dict[str, ob
     return settings
 
 
+def open_way(folder: DataFolder, choices: Choices) -> None:
+    """At level `user` let users' programs pass the data folder, to what is theirs below; not list it.
+
+    Nothing else in it is for others: its files and folders are their owner's.
+    """
+    if choices.isolation == "user" and choices.has_agent:
+        folder.path.chmod(0o711)
+
+
 def start_again(folder: DataFolder, choices: Choices) -> str:
     """The command that starts what lives in the folder once more."""
     command = f"nsml join {choices.server}" if choices.is_joined else "nsml up"

@@ -29,6 +29,7 @@ from cli.machine import (
     SIMULATE,
     agent_settings,
     check_running,
+    open_way,
     start_again,
     tell_node,
 )
@@ -80,6 +81,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
     folder = data_folder(data, app.environ)
     with folder.locked():
         choices = _chosen(app, folder, has_agent=not no_agent, **options)
+        open_way(folder, choices)
         bring_up = BringUp(app, folder)
         if choices.has_agent:
             address = f"{ports.LOOPBACK}:{choices.port}"

@@ -254,16 +254,24 @@ def _isolation(settings: Settings) -> IsolationFacts:
         settings.data / "trial", trial_id=trial_id, python=Path(sys.base_prefix)
     )
     no_user = obstacle or found.user_reason
-    reasons = [found.reason, no_user and f"level user does not work: {no_user}"]
-    if Isolation.NAMESPACE not in found.with_accounts:
-        found = replace(found, reason="; ".join(filter(None, reasons)))
+    user_words = no_user and f"level user does not work: {no_user}"
+    reasons = "; ".join(filter(None, [found.reason, user_words]))
     if settings.isolation in {"auto", "container"}:
-        return found
+        return replace(found, reason=reasons if _misses_user(found) else found.reason)
     wanted = Isolation(settings.isolation)
     if wanted not in found.levels:
-        why = "; ".join(filter(None, reasons))
+        why = no_user if wanted is Isolation.USER else reasons
         raise SettingsError(f"isolation {wanted.value} does not work here: {why}")
-    return replace(found, level=wanted)
+    # what a stronger level lacks is of no interest to who chose another
+    return replace(found, level=wanted, reason=found.reason if wanted is found.level else "")
+
+
+def _misses_user(found: IsolationFacts) -> bool:
+    """Whether it matters to this machine that level `user` does not work."""
+    if found.level is Isolation.NONE:
+        return True
+    # to keep users apart it would be there, if anything was
+    return os.geteuid() == 0 and not found.with_accounts
 
 
 def _accounts(settings: Settings, isolation: IsolationFacts) -> Accounts | None:

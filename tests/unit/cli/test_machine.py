@@ -1,7 +1,9 @@
 """What up and join say of the node that they started."""
 
-from cli.local import Choices
-from cli.machine import node_lines
+import pytest
+
+from cli.local import Choices, DataFolder
+from cli.machine import node_lines, open_way
 
 CHOICES = Choices(node="gpu-7", admin="kim")
 
@@ -32,3 +34,16 @@ def test_a_node_with_nothing_to_explain_is_one_line():
 def test_why_there_are_no_gpus_is_told():
     agent = {"devices": [], "isolation": "container", "device_note": "no NVIDIA driver"}
     assert node_lines(CHOICES, agent) == ["gpu-7, isolation container, no GPUs", "no NVIDIA driver"]
+
+
+@pytest.mark.parametrize(
+    ("isolation", "has_agent", "mode"),
+    [("user", True, 0o711), ("user", False, 0o700), ("auto", True, 0o700)],
+)
+def test_others_pass_a_new_data_folder_only_where_their_sessions_must(
+    tmp_path, isolation, has_agent, mode
+):
+    folder = DataFolder(tmp_path / "data")
+    with folder.locked():
+        open_way(folder, Choices(isolation=isolation, has_agent=has_agent))
+    assert folder.path.stat().st_mode & 0o777 == mode

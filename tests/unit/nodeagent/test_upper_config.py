@@ -27,9 +27,23 @@ def test_paths_are_meant_from_the_files_folder(tmp_path: Path) -> None:
     assert settings.key_file is None
 
 
-@pytest.mark.parametrize(("has_accounts", "note"), [(True, ""), (False, "the way is shut")])
-def test_a_weaker_level_is_explained_only_where_no_stronger_one_works(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_accounts: bool, note: str
+@pytest.mark.parametrize(
+    ("has_accounts", "uid", "chosen", "note"),
+    [
+        (True, 0, "auto", ""),
+        (False, 0, "auto", "the way is shut"),
+        (False, 1000, "auto", ""),
+        (False, 0, "namespace", ""),
+        (False, 0, "none", ""),
+    ],
+)
+def test_a_weaker_level_is_explained_only_where_it_would_be_used(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    has_accounts: bool,
+    uid: int,
+    chosen: str,
+    note: str,
 ) -> None:
     found = IsolationFacts(
         level=Isolation.NAMESPACE,
@@ -41,7 +55,8 @@ def test_a_weaker_level_is_explained_only_where_no_stronger_one_works(
     )
     monkeypatch.setattr(production, "probe_isolation", lambda *_, **__: found)
     monkeypatch.setattr(production, "_trial_id", lambda _: (1000, ""))
-    settings = read_settings(write(tmp_path, BASE), {})
+    monkeypatch.setattr(production.os, "geteuid", lambda: uid)
+    settings = read_settings(write(tmp_path, BASE + f'isolation = "{chosen}"\n'), {})
     assert note in production._isolation(settings).reason
     assert bool(production._isolation(settings).reason) is bool(note)
     strict = read_settings(write(tmp_path, BASE + 'isolation = "user"\n'), {})
