@@ -13,7 +13,8 @@ from cli.app import App
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, BadValue
 from nsml import variables
-from nsml.view.units import parse_size
+from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
+from nsml.view.units import memory_text, parse_size
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -51,6 +52,9 @@ class _Completed(click.ParamType[str]):
 class _Size(click.ParamType[int]):
     name = "size"
 
+    def __init__(self, least: int = 1) -> None:
+        self._least = least
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         try:
             size = value if isinstance(value, int) else parse_size(str(value))
@@ -58,6 +62,13 @@ class _Size(click.ParamType[int]):
             self.fail(str(error), param, ctx)
         if not size:
             self.fail(f"{value} is no size: leave it out for the default", param, ctx)
+        if size < self._least:
+            advice = meant_words(size) if str(value).isdecimal() else "name more, such as 512M"
+            self.fail(
+                f"{value} is less than the {memory_text(self._least)} that it needs; {advice}",
+                param,
+                ctx,
+            )
         return size
 
 
@@ -243,6 +254,9 @@ SESSION = _Completed("session")
 DATASET = _Completed("dataset")
 NODE = _Completed("node")
 SIZE = _Size()
+MEMORY = _Size(least=LEAST_MEMORY_BYTES)
+SHM_SIZE = _Size(least=LEAST_SHM_BYTES)
+DISK = _Size(least=LEAST_DISK_BYTES)
 GPUS = _Thousandths("gpus", shares_one=True)
 CPUS = _Thousandths("cpus", shares_one=False, least=1)
 TIME_LIMIT = _TimeLimit()

@@ -17,9 +17,12 @@ from cli.app import App, Format, new_request_id
 from cli.arguments import (
     CPUS,
     DATASET,
+    DISK,
     GPUS,
     IMAGE,
+    MEMORY,
     SECRET_USE,
+    SHM_SIZE,
     SIZE,
     TIME_LIMIT,
     VARIABLE,
@@ -133,15 +136,17 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     help="GPUs of each replica; 0 for none, 0.5 for half of one.",
 )
 @click.option("-c", "--cpus", type=CPUS, metavar="N", help="Cores; default: the GPUs' share.")
-@click.option("--memory", type=SIZE, metavar="SIZE", help="Such as 24G; default: the GPUs' share.")
+@click.option(
+    "--memory", type=MEMORY, metavar="SIZE", help="Such as 24G; default: the GPUs' share."
+)
 @click.option(
     "--shm-size",
-    type=SIZE,
+    type=SHM_SIZE,
     metavar="SIZE",
     help="Shared memory (in /dev/shm), part of the memory; default: 1G.",
 )
 @click.option(
-    "--disk", type=SIZE, metavar="SIZE", help="What it may write; default: the node's setting."
+    "--disk", type=DISK, metavar="SIZE", help="What it may write; default: the node's setting."
 )
 @click.option(
     "--processes",

@@ -20,6 +20,7 @@ from controlplane.domain.values import (
 from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml import variables
 from nsml.images import RULE, is_reference
+from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -37,8 +38,6 @@ MOST_DEVICES: Final = 1_000
 MOST_DATASETS: Final = 16
 MOST_SECRETS: Final = 32
 MOST_RETRIES: Final = 100
-LEAST_DISK_BYTES: Final = 1 << 20
-"""Below it not even the program's own files would fit: nothing could run."""
 MOST_LIMIT_BYTES: Final = 1 << 60
 MOST_PROCESSES: Final = 1 << 22
 """The most that Linux numbers."""
@@ -202,6 +201,12 @@ def _check_resources(resources: Resources) -> None:
             f"{gpu / WHOLE_DEVICE:g} GPUs",
             why="a share is of one device; more than one GPU is a whole number of them",
         )
+    if 0 < resources.memory_bytes < LEAST_MEMORY_BYTES:
+        raise InvalidRequest(
+            f"{resources.memory_bytes} bytes of memory",
+            why=f"no program runs in less than {LEAST_MEMORY_BYTES >> 20} MiB",
+            attempt=meant_words(resources.memory_bytes),
+        )
 
 
 def _check_limits(limits: Limits) -> None:
@@ -209,17 +214,22 @@ def _check_limits(limits: Limits) -> None:
         raise InvalidRequest(
             f"a disk limit of {limits.disk_bytes} bytes",
             why=f"it is {LEAST_DISK_BYTES >> 20} MiB to {MOST_LIMIT_BYTES >> 60} EiB",
-            attempt="leave it out for the node's default",
+            attempt=_meant(limits.disk_bytes, LEAST_DISK_BYTES),
         )
-    if limits.shm_bytes > MOST_LIMIT_BYTES:
+    if limits.shm_bytes and not LEAST_SHM_BYTES <= limits.shm_bytes <= MOST_LIMIT_BYTES:
         raise InvalidRequest(
             f"shared memory of {limits.shm_bytes} bytes",
-            why=f"at most {MOST_LIMIT_BYTES >> 60} EiB",
+            why=f"it is {LEAST_SHM_BYTES >> 20} MiB to {MOST_LIMIT_BYTES >> 60} EiB",
+            attempt=_meant(limits.shm_bytes, LEAST_SHM_BYTES),
         )
     if limits.process_count > MOST_PROCESSES:
         raise InvalidRequest(
             f"{limits.process_count} processes", why=f"at most {MOST_PROCESSES}: Linux has no more"
         )
+
+
+def _meant(asked: int, least: int) -> str:
+    return meant_words(asked) if asked < least else "leave it out for the node's default"
 
 
 def _check_shm(shm_bytes: int, memory_bytes: int) -> None:

@@ -376,9 +376,15 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         ({"grace_s": float("nan")}, InvalidRequest),
         ({"limits": Limits(disk_bytes=1)}, InvalidRequest),
         ({"limits": Limits(disk_bytes=1 << 63)}, InvalidRequest),
+        ({"limits": Limits(shm_bytes=300)}, InvalidRequest),
+        ({"resources": Resources(memory_bytes=300)}, InvalidRequest),
+        ({"resources": Resources(memory_bytes=(6 << 20) - 1)}, InvalidRequest),
         ({"limits": Limits(shm_bytes=1 << 63)}, InvalidRequest),
         (
-            {"limits": Limits(shm_bytes=2001), "resources": Resources(memory_bytes=2000)},
+            {
+                "limits": Limits(shm_bytes=(6 << 20) + 1),
+                "resources": Resources(memory_bytes=6 << 20),
+            },
             InvalidRequest,
         ),
         ({"limits": Limits(shm_bytes=24_000_000_001)}, InvalidRequest),
@@ -414,6 +420,21 @@ async def test_shared_memory_beyond_the_memory_is_refused_with_both_figures() ->
         with pytest.raises(InvalidRequest) as refused:
             await submitter.submit(more)
         assert refused.value.message == "2.000000001 GB of shared memory in 2 GB of memory"
+
+
+async def test_a_size_without_a_unit_is_refused_with_advice() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        for facts in (
+            {"resources": Resources(memory_bytes=300)},
+            {"limits": Limits(shm_bytes=300)},
+            {"limits": Limits(disk_bytes=300)},
+        ):
+            with pytest.raises(InvalidRequest) as refused:
+                await submitter.submit(wish("r1", **facts))
+            assert refused.value.attempt == "300 is bytes; 300M?"
+        least = Resources(memory_bytes=6 << 20)
+        await submitter.submit(wish("r2", resources=least))
 
 
 async def test_defaults() -> None:

@@ -294,7 +294,7 @@ async def test_no_refusal_is_larger_than_clients_take(rig: Rig) -> None:
 async def test_no_user_can_make_orders_that_a_node_cannot_take(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent()).connect()
-    little = resources_pb2.Resources(cpu_thousandths=1, memory_bytes=1)
+    little = resources_pb2.Resources(cpu_thousandths=1, memory_bytes=6 << 20)
     large = "x" * 32_000
     for _ in range(70):
         await kim.submit("true", large, environment={"A": large}, resources=little)
