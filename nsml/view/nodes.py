@@ -80,10 +80,15 @@ def _because(reason: str) -> str:
 
 
 def _moves(node: Node, now: float) -> str:
-    if not node.drain.HasField("move_at"):
+    if not (node.drain.HasField("move_at") and _is_in_use(node)):
         return ""
     left = seconds_of(node.drain.move_at) - now
     return f" (moves what runs in {duration_text(left)})" if left > 0 else " (moves what runs)"
+
+
+def _is_in_use(node: Node) -> bool:
+    held = node.allocated
+    return bool(held.gpu_thousandths or held.cpu_thousandths or held.memory_bytes)
 
 
 def isolation_word(node: Node) -> str:

@@ -31,6 +31,14 @@ def test_a_drain_says_who_why_and_when(nsml, everything):
     assert nsml("node", "resume", "gpu-1").stdout == "gpu-1  ready\n"
 
 
+def test_a_drained_node_that_is_empty_moves_nothing(nsml, state, everything):
+    state.nodes[0].allocated.Clear()
+    for when in ("0s", "2h"):
+        said = nsml("node", "drain", "gpu-1", "--move-after", when, "--reason", "disks")
+        assert said.stdout == "gpu-1  draining  drained by kim: disks\n"
+    assert "moves" not in nsml("node", "show", "gpu-1").stdout
+
+
 def test_a_fence_names_what_it_ends_and_asks(nsml, state, everything):
     state.nodes[0].state = nodes_pb2.NODE_STATE_SILENT
     state.on_nodes, state.hidden_on_nodes = ["kim/mnist/1"], 1
