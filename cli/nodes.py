@@ -227,14 +227,17 @@ def fence(app: App, *, name: str, reason: str, force: bool) -> None:
     Its sessions end (node lost) and run elsewhere if they have a --retry left. Should its agent come back
     in the same boot, it ends whatever it still runs before the node takes anything.
     """
-    from nsml.v1 import nodes_pb2 as pb
     from nsml.view.text import visible
 
     found = app.call(lambda client: client.nodes.get(name))
+    if found.HasField("fence_refusal") and not force:
+        refusal = found.fence_refusal
+        raise CommandError(
+            refusal.message, code=ExitCode.CONFLICT, why=refusal.why, advice=refusal.attempt
+        )
     hidden = [f"{found.hidden_sessions} of others"] if found.hidden_sessions else []
     names = ", ".join([*found.sessions, *hidden])
-    is_heard = found.node.state in {pb.NODE_STATE_READY, pb.NODE_STATE_DRAINING}
-    if names and (force or not is_heard):
+    if names:
         app.say(visible(f"node {name} ({_state(found.node)}): this ends {names}"))
         if not app.agrees("fence?", flag="-y"):
             raise CommandError("nothing is changed", code=ExitCode.USAGE)

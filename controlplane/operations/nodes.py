@@ -101,6 +101,10 @@ class NodeKeeper:
         await self.end_fenced(node)
         return node, had
 
+    def why_not_fenced(self, name: str) -> StateConflict | None:
+        """What a fence that is not forced would be refused with now."""
+        return None if name in self._contacts.unheard else self._not_silent(name)
+
     async def remove(self, name: str) -> None:
         """Forget it.
 
@@ -196,8 +200,8 @@ class NodeKeeper:
 
     def _fenced(self, name: str, word: Callable[..., Fence], draft: Draft, *, force: bool) -> Node:
         node = _known(draft, name)
-        if not force and name not in self._contacts.unheard:
-            raise self._not_silent(name)
+        if not force and (refusal := self.why_not_fenced(name)) is not None:
+            raise refusal
         # Fenced before, it holds none any more, and may still run them.
         held = replicas_of(draft.allocation(name).replicas)
         given_up = held | silence.given_up(node, node.boot_id)

@@ -14,7 +14,12 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Allocation, Resources
 from controlplane.operations.listing import page_size
-from controlplane.services.convert.nodes import drain_message, fence_message, hold_message
+from controlplane.services.convert.nodes import (
+    drain_message,
+    fence_message,
+    hold_message,
+    refusal_message,
+)
 from controlplane.services.convert.resources import (
     device_message,
     isolation_name,
@@ -117,6 +122,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             node=self._shown(stored.value, who),
             sessions=visible[:MOST_NAMES],
             hidden_sessions=len(sessions) - len(visible[:MOST_NAMES]),
+            fence_refusal=refusal_message(self._keeper.why_not_fenced(request.name)),
         )
 
     @answering

@@ -156,14 +156,26 @@ class GetNodeRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ...) -> None: ...
 
 class GetNodeResponse(_message.Message):
-    __slots__ = ("node", "sessions", "hidden_sessions")
+    __slots__ = ("node", "sessions", "hidden_sessions", "fence_refusal")
     NODE_FIELD_NUMBER: _ClassVar[int]
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     HIDDEN_SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    FENCE_REFUSAL_FIELD_NUMBER: _ClassVar[int]
     node: Node
     sessions: _containers.RepeatedScalarFieldContainer[str]
     hidden_sessions: int
-    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ...) -> None: ...
+    fence_refusal: FenceRefusal
+    def __init__(self, node: _Optional[_Union[Node, _Mapping]] = ..., sessions: _Optional[_Iterable[str]] = ..., hidden_sessions: _Optional[int] = ..., fence_refusal: _Optional[_Union[FenceRefusal, _Mapping]] = ...) -> None: ...
+
+class FenceRefusal(_message.Message):
+    __slots__ = ("message", "why", "attempt")
+    MESSAGE_FIELD_NUMBER: _ClassVar[int]
+    WHY_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    message: str
+    why: str
+    attempt: str
+    def __init__(self, message: _Optional[str] = ..., why: _Optional[str] = ..., attempt: _Optional[str] = ...) -> None: ...
 
 class DrainNodeRequest(_message.Message):
     __slots__ = ("name", "move_after", "reason")

@@ -9,6 +9,7 @@ from controlplane.services.convert.times import timestamp
 from nsml.v1 import nodes_pb2 as pb
 
 if TYPE_CHECKING:
+    from controlplane.domain.errors import StateConflict
     from controlplane.domain.values import Drain, Fence, Hold, PlacedAs
 
 
@@ -31,6 +32,13 @@ def fence_message(fence: Fence | None) -> pb.Fence | None:
     return pb.Fence(
         asked_by=fence.asked_by, reason=fence.reason, asked_at=timestamp(fence.asked_at)
     )
+
+
+def refusal_message(refusal: StateConflict | None) -> pb.FenceRefusal | None:
+    """What a fence would be refused with."""
+    if refusal is None:
+        return None
+    return pb.FenceRefusal(message=refusal.message, why=refusal.why, attempt=refusal.attempt)
 
 
 def hold_message(hold: Hold | None, *, names_replicas: bool) -> pb.Hold | None:

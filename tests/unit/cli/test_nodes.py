@@ -52,6 +52,19 @@ def test_a_fence_names_what_it_ends_and_asks(nsml, state, everything):
     assert yes.stdout == "gpu-1  fenced  fenced by kim: burnt\n  ended kim/mnist/1\n"
 
 
+def test_nobody_is_asked_about_a_fence_that_would_be_refused(nsml, state, everything):
+    state.nodes[0].state, state.on_nodes = nodes_pb2.NODE_STATE_SILENT, ["kim/mnist/1"]
+    state.fence_refusal = nodes_pb2.FenceRefusal(
+        message="node gpu-1 was heard a moment ago", why="it may be back", attempt="wait"
+    )
+    refused = nsml("node", "fence", "gpu-1", stdin="y\n", terminal=True, check=False)
+    assert refused.code == ExitCode.CONFLICT
+    assert "heard a moment ago" in refused.stderr
+    assert "fence?" not in refused.stderr + refused.stdout
+    forced = nsml("node", "fence", "gpu-1", "--force", stdin="y\n", terminal=True)
+    assert "fence?" in forced.stderr + forced.stdout
+
+
 def test_what_is_heard_is_fenced_by_force_only(nsml, everything):
     refused = nsml("node", "fence", "gpu-1", "-y", check=False)
     assert refused.code != 0

@@ -263,6 +263,19 @@ async def fenced(rig: Rig, kim: Stubs, root: Stubs, alive: Any, **spec: Any) -> 
     return session, replica
 
 
+async def test_whether_a_fence_would_be_refused_is_told_before(rig: Rig, alive: Any) -> None:
+    kim, root = await rig.user("kim"), await root_of(rig)
+    agent = alive(await (await rig.agent()).connect())
+    session, _ = await running(kim, agent)
+    told = await root.nodes.GetNode(pb.GetNodeRequest(name="a"))
+    assert told.fence_refusal.message == "node a is not silent"
+    assert told.fence_refusal.attempt == "nsml node drain a --move-after 0s"
+    await agent.close()
+    await kim.reaches(session.id, "UNKNOWN")
+    told = await root.nodes.GetNode(pb.GetNodeRequest(name="a"))
+    assert not told.HasField("fence_refusal")
+
+
 async def test_a_fenced_nodes_sessions_end_or_run_elsewhere(rig: Rig, alive: Any) -> None:
     kim, root = await rig.user("kim"), await root_of(rig)
     session, _ = await fenced(rig, kim, root, alive)

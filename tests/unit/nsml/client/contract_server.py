@@ -73,6 +73,7 @@ class State:
         self.on_nodes: list[str] = []
         self.hidden_on_nodes = 0
         self.stops_slowly = False
+        self.fence_refusal: nodes_pb2.FenceRefusal | None = None
         self.now = 0
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.tokens = {TOKEN: "kim"}
@@ -477,7 +478,10 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
     def GetNode(self, request, context):
         node = self._find(request.name, context)
         return nodes_pb2.GetNodeResponse(
-            node=node, sessions=self.state.on_nodes, hidden_sessions=self.state.hidden_on_nodes
+            node=node,
+            sessions=self.state.on_nodes,
+            hidden_sessions=self.state.hidden_on_nodes,
+            fence_refusal=self.state.fence_refusal,
         )
 
     def DrainNode(self, request, context):
