@@ -68,10 +68,12 @@ def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozense
     """
     used = uses()
     for store in stores:
-        last_used = store.cache.stored()
-        for key in last_used:
-            if f"{store.kind} {key}" in used:
+        for kind, _, key in (thing.partition(" ") for thing in used):
+            if kind == store.kind:
                 store.cache.touch(key)
+        if not _is_short(store.place, keep):
+            continue
+        last_used = store.cache.stored()
         unused = [key for key in last_used if f"{store.kind} {key}" not in used]
         for key in sorted(unused, key=lambda one: last_used[one]):
             if not _is_short(store.place, keep):

@@ -13,6 +13,7 @@ import re
 import threading
 import time
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from nodeagent.engine.client import (
@@ -114,6 +115,43 @@ def find_image(engine: Engine, reference: str) -> StoredImage | None:
     with contextlib.suppress(NotThere):
         return stored_image(engine, reference)
     return None
+
+
+def touch_image(engine: Engine, tag: str) -> None:
+    """Note with the engine, for all who share it, that `tag` is used now. Raises EngineError.
+
+    It keeps when a tag was last given. Nothing for one that is not there.
+    """
+    with contextlib.suppress(NotThere):
+        name_image(engine, tag, tag)
+
+
+def name_image(engine: Engine, reference: str, tag: str) -> None:
+    """Give an image a further name, or again one that it has. Raises NotThere, EngineError."""
+    name, version, _ = parts_of(tag)
+    with translated(engine.socket):
+        engine.sdk.api.tag(reference, name, version)
+
+
+def image_used_at(engine: Engine, reference: str) -> float:
+    """When it was last touched, or made: Unix seconds; 0 where it is gone. Raises EngineError."""
+    try:
+        with translated(engine.socket):
+            found = engine.sdk.api.inspect_image(reference)
+    except NotThere:
+        return 0.0
+    times = (found.get("Created"), (found.get("Metadata") or {}).get("LastTagTime"))
+    # of what never was an engine says the year 1
+    known = [one for one in times if one and not one.startswith("0001")]
+    return max((datetime.fromisoformat(one).timestamp() for one in known), default=0.0)
+
+
+def tags_of(engine: Engine, repository: str) -> list[str]:
+    """The tags of a repository's images here. Raises EngineError."""
+    with translated(engine.socket):
+        listed = engine.sdk.api.images(name=repository)
+    names = [name for one in listed for name in one.get("RepoTags") or ()]
+    return [name.rpartition(":")[2] for name in names if name.startswith(f"{repository}:")]
 
 
 def pull_image(

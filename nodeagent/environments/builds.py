@@ -91,6 +91,7 @@ class Builds:
     @contextmanager
     def unused(self, key: str) -> Iterator[bool]:
         """Whether nobody builds it or begins to use it, for as long as the context lasts."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         with self._locked(key, fcntl.LOCK_EX) as is_held:
             yield is_held
 

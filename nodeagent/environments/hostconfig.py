@@ -87,6 +87,11 @@ def without_secrets(options: Mapping[str, str]) -> dict[str, str]:
     return {name: " ".join(map(_bare, value.split())) for name, value in options.items()}
 
 
+def text_without_secrets(text: str) -> str:
+    """`text` without user names and passwords in URLs, wherever they stand in it."""
+    return re.sub(r"://[^/@\s]*@", "://", text)
+
+
 def _bare(word: str) -> str:
     if "://" not in word:
         return word

@@ -1,13 +1,14 @@
 """Images of sessions on a node that runs containers: which one, pulled, and what is built upon it.
 
 ```
-<agent data>/images/<key>.json    an image that this agent pulled or made; its mtime is the last use
+<agent data>/images/<key>.json    an image that it pulled, or made or found made; its mtime is the last use
 <agent data>/images/<key>.build/  what the build at hand reads, its configuration of pip and apt too
 ```
 
 The base is what the session names, else its code (`#nsml:`), else the site's default; names that are
 retired lead elsewhere. Requirements and system packages make a derived image `nsml-env:<key>` of it,
-once on the node. Packages may run code while they are built: in a container without privileges, with
+once for all agents of the engine. That keeps when each was last used, and any agent removes what nobody
+uses, also after one that is gone. Packages may run code while they are built: in a container without privileges, with
 nothing of the machine but the configuration of pip and apt that it needs to fetch anything at all.
 """
 
@@ -16,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 import time
 from contextlib import suppress
@@ -32,9 +34,13 @@ from nodeagent.engine.images import (
     builds_named,
     commit_build,
     find_image,
+    image_used_at,
+    name_image,
     pull_image,
     remove_image,
     run_build,
+    tags_of,
+    touch_image,
 )
 from nodeagent.environments.builds import Builds, EnvironmentCancelled, EnvironmentFailed, LastWords
 from nodeagent.environments.hostconfig import apt_configuration
@@ -49,6 +55,7 @@ if TYPE_CHECKING:
 
     from nodeagent.engine.client import Engine
     from nodeagent.environments.builds import Say
+    from nodeagent.environments.hostconfig import AptConfiguration
     from nodeagent.environments.requirements import Requirements
 
 DERIVED = "nsml-env"
@@ -56,6 +63,12 @@ DERIVED = "nsml-env"
 _RETIRED = "nsml/default_ml"
 """What NSML called its default image."""
 _TELL_EVERY_S = 2.0
+_NOTE_EVERY_S = 600.0
+"""How often the engine is told that an image is still used: it tells all who listen to its events."""
+_ABOUT_TO_START_S = 600.0
+"""So long another agent may take from its last look at an image to its container, which keeps it."""
+_KEY = re.compile(r"[0-9a-f]{32}(?:-[a-z0-9]+)?")
+"""Of a derived image; with a mark behind it of one that an agent was about to give its name."""
 
 log = structlog.get_logger()
 
@@ -108,6 +121,7 @@ class Images:
         self._mark = mark
         self._is_full = is_full
         self._builds = Builds(folder)
+        self._noted_at: dict[str, float] = {}
 
     def tidy(self) -> None:
         """Remove what builds of an agent that was killed left: containers and folders."""
@@ -165,30 +179,55 @@ class Images:
             raise EnvironmentFailed(f"the container engine of this node: {error}") from error
 
     def stored(self) -> dict[str, float]:
-        """When each that is ours to remove was last used: Unix seconds by key."""
-        found = {}
-        for record in self.folder.glob("*.json"):
-            with suppress(FileNotFoundError):
-                found[record.stem] = record.stat().st_mtime
+        """When each that may be removed was last used: Unix seconds by key."""
+        found = {record.stem: self._used_at(record.stem) for record in self.folder.glob("*.json")}
+        with suppress(EngineError):
+            for key in filter(_KEY.fullmatch, tags_of(self._engine, DERIVED)):
+                found[key] = max(self._used_at(key), image_used_at(self._engine, _tag(key)))
         return found
 
     def touch(self, key: str) -> None:
         """It is used now."""
+        if time.monotonic() >= self._noted_at.get(key, 0.0) + _NOTE_EVERY_S:
+            with suppress(EngineError):
+                self._note_use(key)
+        # by the clock that the engine has: the one that files get by themselves lags behind it
+        now = time.time_ns()
         with suppress(FileNotFoundError):
-            os.utime(self._record(key))
+            os.utime(self._record(key), ns=(now, now))
 
     def remove(self, key: str, is_used: Callable[[], bool]) -> bool:
         """Remove one that nobody uses or builds; whether it is gone. Raises EngineError."""
         with self._builds.unused(key) as is_free:
-            if not is_free or is_used():
+            if not is_free or is_used() or self._is_anothers(key):
                 return False
-            with suppress(FileNotFoundError):
-                reference = json.loads(self._record(key).read_bytes())["reference"]
-                if not remove_image(self._engine, reference):
-                    return False
+            if not remove_image(self._engine, self._reference(key)):
+                return False
             self._record(key).unlink(missing_ok=True)
+            self._noted_at.pop(key, None)
             self._builds.forget(key)
         return True
+
+    def _is_anothers(self, key: str) -> bool:
+        """Whether another agent may be about to start it."""
+        used_at = image_used_at(self._engine, _tag(key))
+        return used_at > max(self._used_at(key), time.time() - _ABOUT_TO_START_S)
+
+    def _note_use(self, key: str) -> None:
+        """Tell other agents, by the engine, that a derived image is used; nothing where there is none."""
+        touch_image(self._engine, _tag(key))
+        self._noted_at[key] = time.monotonic()
+
+    def _used_at(self, key: str) -> float:
+        """When this agent last used it; 0: never."""
+        with suppress(FileNotFoundError):
+            return self._record(key).stat().st_mtime
+        return 0.0
+
+    def _reference(self, key: str) -> str:
+        with suppress(FileNotFoundError):
+            return str(json.loads(self._record(key).read_bytes())["reference"])
+        return _tag(key)
 
     def _base(self, reference: str, asker: _Asker) -> StoredImage:
         """The image that `reference` names, pulled where it is missing or always is."""
@@ -244,20 +283,19 @@ class Images:
             ) from None
 
     def _derived(self, base: StoredImage, requirements: Requirements, asker: _Asker) -> str:
-        key = recipe_key(
-            mark=self._mark, base_id=base.id, requirements=requirements, environ=os.environ
-        )
-        tag = f"{DERIVED}:{key}"
+        apt = apt_configuration()
+        key = recipe_key(base_id=base.id, requirements=requirements, environ=os.environ, apt=apt)
+        tag = _tag(key)
         found: list[StoredImage] = []
 
         def is_there() -> bool:
+            self._note_use(key)  # before we look: whoever would remove it looks at that
             image = find_image(self._engine, tag)
             found[:] = [] if image is None else [image]
             return image is not None
 
         def build(tell: Say) -> None:
-            self._remember(key, tag)  # before it is there: what a killed agent made is known
-            self._build(key, base, requirements, replace(asker, say=tell))
+            self._build(key, base, requirements, apt, replace(asker, say=tell))
             if not is_there():
                 raise EnvironmentFailed("the image was built and is not there")
 
@@ -269,6 +307,8 @@ class Images:
             use=lambda: asker.use(key),
             cancelled=asker.cancelled,
         )
+        if not self._record(key).exists():
+            self._remember(key, tag)
         self.touch(key)
         return found[0].id
 
@@ -277,6 +317,7 @@ class Images:
         key: str,
         base: StoredImage,
         requirements: Requirements,
+        apt: AptConfiguration,
         asker: _Asker,
     ) -> None:
         settings = self._settings
@@ -293,7 +334,7 @@ class Images:
             container = BuildContainer(
                 name=self._container(key),
                 argv=("/bin/sh", f"{PLACE}/build.sh"),
-                mounts=write_recipe(folder, requirements, os.environ, apt_configuration()),
+                mounts=write_recipe(folder, requirements, os.environ, apt),
                 network=settings.network or self._network(),
                 memory_bytes=settings.memory_bytes,
                 cpus=min(settings.cpus, os.cpu_count() or 1),
@@ -304,7 +345,7 @@ class Images:
                 base,
                 say=words,
                 look=look,
-                keep=lambda made: commit_build(self._engine, made, base, f"{DERIVED}:{key}"),
+                keep=lambda made: self._keep(made, base, key),
             )
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -315,6 +356,17 @@ class Images:
         if code:
             reason = words.reason(f"the build ended with {code}")
             raise EnvironmentFailed(reason + _hint(reason))
+
+    def _keep(self, made: str, base: StoredImage, key: str) -> None:
+        """Make the image of what a build left, unless another agent did meanwhile.
+
+        Under a name of our own at first: an image whose name is given to another would stay for good.
+        """
+        tag, ours = _tag(key), _tag(f"{key}-{self._mark}")
+        commit_build(self._engine, made, base, ours)
+        if find_image(self._engine, tag) is None:
+            name_image(self._engine, ours, tag)
+        remove_image(self._engine, ours)
 
     def _look(self, asker: _Asker) -> None:
         """Raise when what is being made is not wanted any more, or has no room."""
@@ -336,6 +388,11 @@ class Images:
     def _remember(self, key: str, reference: str) -> None:
         content = json.dumps({"reference": reference}).encode()
         write_atomically(self._record(key), content, is_durable=True)
+
+
+def _tag(key: str) -> str:
+    """The name of a derived image."""
+    return f"{DERIVED}:{key}"
 
 
 def _hint(reason: str) -> str:

@@ -21,6 +21,7 @@ from nodeagent.environments.hostconfig import (
     local_sources,
     pip_folder,
     pip_options,
+    text_without_secrets,
     without_secrets,
 )
 
@@ -58,6 +59,9 @@ _ALWAYS = {
     "break-system-packages": "true",
 }
 """What an older pip does not know it passes by in a file, and refuses on a command line."""
+
+_WAYS_OF_FETCHING = {"trusted-host", "cert", "client-cert", "proxy", "timeout", "retries"}
+"""Options of pip that change nothing of what comes."""
 
 SCRIPT = r"""#!/bin/sh
 # Runs as root in a container of the base image, once: what it changes is the new image.
@@ -125,16 +129,24 @@ fi
 
 
 def recipe_key(
-    *, mark: str, base_id: str, requirements: Requirements, environ: Mapping[str, str]
+    *,
+    base_id: str,
+    requirements: Requirements,
+    environ: Mapping[str, str],
+    apt: AptConfiguration,
 ) -> str:
     """Names what would be built: the base, the lines in their order, and where they come from.
 
-    `mark` is the agent's: of agents on one engine each removes only what is its own.
+    Nothing of whoever builds is in it: agents of one engine share what they build.
     """
+    options = without_secrets(pip_options(environ))
+    sources = {name: options[name] for name in options if name not in _WAYS_OF_FETCHING}
+    mirrors = [apt.release, *(text_without_secrets(text) for _, text in apt.sources)]
     content = [
-        *(SCRIPT, mark, base_id),
+        *(SCRIPT, base_id),
         *(list(requirements.packages), list(requirements.lines)),
-        without_secrets(pip_options(environ)) if requirements.lines else {},
+        sources if requirements.lines else {},
+        mirrors if requirements.packages else [],
     ]
     return hashlib.sha256(json.dumps(content).encode()).hexdigest()[:32]
 

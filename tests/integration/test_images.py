@@ -15,12 +15,12 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from nodeagent.engine.client import Engine
-from nodeagent.engine.images import builds_named, find_image, remove_image
+from nodeagent.engine.images import builds_named, find_image, remove_image, tags_of
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.requirements import Requirements
@@ -116,7 +116,14 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
     folder = tmp_path / "images"
     images = Images(folder, engine, ImageSettings(default=base), mark=mark)
     with ThreadPoolExecutor(16) as pool:
-        yield Node(images, engine, base, mirror, mark, folder, pool)
+        node = Node(images, engine, base, mirror, mark, folder, pool)
+
+        def our_tags(*which: Any) -> list[str]:
+            """The engine has images of others, who did not ask for their removal."""
+            return [tag for tag in tags_of(*which) if tag in node.used]
+
+        monkeypatch.setattr("nodeagent.environments.images.tags_of", our_tags)
+        yield node
     for name in builds_named(engine, f"nsml-build-{mark}"):
         engine.sdk.api.remove_container(name, force=True)
     for record in folder.glob("*.json"):
@@ -321,6 +328,72 @@ def test_the_least_recently_used_go_and_what_is_needed_or_not_ours_stays(node: N
     assert find_image(node.engine, made["two"][0]) is None
     assert find_image(node.engine, node.base) is not None
     assert node.ask("one").result(120)
+
+
+def another_agent(node: Node, tmp_path: Path) -> Images:
+    """Of another data folder, on the same engine."""
+    folder = tmp_path / f"another-{uuid.uuid4().hex}"
+    return Images(folder, node.engine, ImageSettings(), mark=uuid.uuid4().hex[:12])
+
+
+def test_agents_of_one_engine_share_what_they_build(node: Node, tmp_path: Path) -> None:
+    make_wheel(node.mirror, "greeting", "")
+    image = node.ask("greeting").result(120)
+    said = bytearray()
+    other = another_agent(node, tmp_path)
+    assert node.ask("greeting", images=other, said=said).result(60) == image
+    assert said == b"", "it was built once"
+
+
+def test_agents_that_build_the_same_at_once_leave_one_image(node: Node, tmp_path: Path) -> None:
+    gate = node.mirror / "gate"
+    waits = f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.05)"
+    node.sdist("slow", waits)
+    before = len(node.engine.sdk.api.images(filters={"dangling": True}))
+    heard = [bytearray(), bytearray()]
+    agents = [node.images, another_agent(node, tmp_path)]
+    asked = [
+        node.ask("slow", images=one, said=said) for one, said in zip(agents, heard, strict=True)
+    ]
+    until(lambda: all(b"slow-1.0.tar.gz" in said for said in heard))
+    gate.touch()
+    assert len({one.result(120) for one in asked}) == 1
+    assert len(node.engine.sdk.api.images(filters={"dangling": True})) <= before
+
+
+def test_any_agent_removes_what_nobody_uses_and_nothing_that_another_begins_with(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_wheel(node.mirror, "greeting", "")
+    image = node.ask("greeting").result(120)
+    key = node.used[-1]
+    other = another_agent(node, tmp_path)
+    assert key in other.stored(), "also what an agent that is gone has left"
+    assert not other.remove(key, lambda: False), "its builder may be about to start it"
+    assert find_image(node.engine, image) is not None
+    # a while later
+    monkeypatch.setattr("nodeagent.environments.images._ABOUT_TO_START_S", -1e9)
+    made = node.engine.sdk.api.create_container(image, command=["true"])["Id"]
+    try:
+        assert not other.remove(key, lambda: False), "a container has it"
+    finally:
+        node.engine.sdk.api.remove_container(made)
+    assert find_image(node.engine, image) is not None
+    assert other.remove(key, lambda: False)
+    assert find_image(node.engine, image) is None
+    again = node.ask("greeting").result(120)
+    assert find_image(node.engine, again) is not None
+
+
+def test_who_uses_an_image_later_keeps_it_from_others(node: Node, tmp_path: Path) -> None:
+    make_wheel(node.mirror, "greeting", "")
+    image = node.ask("greeting").result(120)
+    key = node.used[-1]
+    other = another_agent(node, tmp_path)
+    assert node.ask("greeting", images=other).result(60) == image
+    assert not node.images.remove(key, lambda: False), "the other begins with it"
+    assert node.ask("greeting").result(60) == image
+    assert node.images.remove(key, lambda: False), "who used it last knows what needs it"
 
 
 class _Registry(BaseHTTPRequestHandler):

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from nodeagent.environments.hostconfig import (
+    AptConfiguration,
     apt_configuration,
     local_sources,
     pip_options,
@@ -159,15 +160,17 @@ def test_a_recipes_files(tmp_path: Path) -> None:
 def test_the_key_names_what_would_be_built() -> None:
     def key(**facts: object) -> str:
         given: dict[str, object] = {
-            "mark": "m",
             "base_id": "sha256:1",
             "requirements": Requirements(lines=("a",), packages=("b",)),
             "environ": {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://a/simple"},
+            "apt": AptConfiguration(
+                release="debian bookworm", sources=[("list", "deb http://m/ x")]
+            ),
         }
         return recipe_key(**{**given, **facts})  # type: ignore[arg-type]
 
     others = [
-        key(mark="n"),
+        key(apt=AptConfiguration(release="debian bookworm", sources=[("list", "deb http://n/ x")])),
         key(base_id="sha256:2"),
         key(requirements=Requirements(lines=("b",), packages=("b",))),
         key(requirements=Requirements(lines=("a",))),
@@ -177,5 +180,10 @@ def test_the_key_names_what_would_be_built() -> None:
     assert len({key(), *others}) == 7
     secret = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://kim:pw@a/simple"}
     assert key(environ=secret) == key()
+    fetched = {"PIP_TIMEOUT": "7", "PIP_CERT": "/a.pem", "PIP_PROXY": "http://p"}
+    plain = {"PIP_CONFIG_FILE": os.devnull, "PIP_INDEX_URL": "https://a/simple"}
+    assert key(environ={**plain, **fetched}) == key()
+    mirror = [("list", "deb http://kim:pw@m/ x")]
+    assert key(apt=AptConfiguration(release="debian bookworm", sources=mirror)) == key()
     noted = Requirements(lines=("a",), packages=("b",), notes=("x",), image="y")
     assert key(requirements=noted) == key()
