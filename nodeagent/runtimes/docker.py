@@ -68,13 +68,12 @@ class DockerDriver(ShimDriver):
     ) -> None:
         super().__init__(
             folders,
-            boot_id=machine.boot_id,
+            machine=machine,
             launcher=launcher,
             clock=clock,
             run=run,
             run_long=run_long,
         )
-        self._machine = machine
         self._place = place
 
     async def __aenter__(self) -> Self:

@@ -36,10 +36,12 @@ class Keeping(enum.StrEnum):
 class LimitFacts:
     """What was found: where replicas get control groups (None: nowhere), and why not or not all.
 
-    `disk_floor_bytes` is the room that replicas leave free on the disk of the data folder.
+    `disk_floor_bytes` is the room that replicas leave free on the disk of the data folder. `places` are
+    the folders of groups that agents of this data folder may have made, at whatever level of isolation.
     """
 
     groups: Base | None = None
+    places: tuple[str, ...] = ()
     reason: str = ""
     disk_floor_bytes: int = 0
 
@@ -61,11 +63,12 @@ def probe_limits(
     floor = disk_floor_bytes
     if floor is None:
         floor = min(int(shutil.disk_usage(data).total * _FLOOR_SHARE), _MOST_FLOOR_BYTES)
-    if not with_groups:
-        return LimitFacts(reason="switched off by the agent's settings", disk_floor_bytes=floor)
     name = "nsml-" + hashlib.sha256(str(data.resolve()).encode()).hexdigest()[:12]
-    groups, reason = cgroups.find_base(name, _start_idle, unit=unit)
-    return LimitFacts(groups=groups, reason=reason, disk_floor_bytes=floor)
+    groups, reason = None, "switched off by the agent's settings"
+    if with_groups:
+        groups, reason = cgroups.find_base(name, _start_idle, unit=unit)
+    places = tuple(cgroups.places_of(name, unit=unit))
+    return LimitFacts(groups=groups, places=places, reason=reason, disk_floor_bytes=floor)
 
 
 def shim_limits(spec: ReplicaSpec, facts: LimitFacts) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.interface import Isolation, StartRefused
 from nodeagent.runtimes.launch import shim_spec
 from nodeagent.runtimes.shims import ShimDriver, refuse_unsound
-from nodeagent.shim.cgroups import Group, names_in, remove_base
+from nodeagent.shim.cgroups import Group, names_in
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -49,13 +49,12 @@ class ProcessDriver(ShimDriver):
     ) -> None:
         super().__init__(
             folders,
-            boot_id=machine.boot_id,
+            machine=machine,
             launcher=launcher,
             clock=clock,
             run=run,
             run_long=run_long,
         )
-        self._machine = machine
         self._levels = levels
 
     async def __aenter__(self) -> Self:
@@ -63,16 +62,6 @@ class ProcessDriver(ShimDriver):
         await super().__aenter__()
         await self._run(self._sweep)
         return self
-
-    async def __aexit__(self, *exception: object) -> None:
-        """Let go; with no replica left no control group is left either."""
-        await super().__aexit__(*exception)
-        # a shim that has just been started has no group yet, and cannot make it without ours
-        if self._machine.limits.groups is not None and not self._has_live_replicas():
-            remove_base(self._machine.limits.groups)
-
-    def _has_live_replicas(self) -> bool:
-        return any(not self._folders.of(one).exit.exists() for one in self._folders.ids())
 
     async def _refuse_unless_possible(self, spec: ReplicaSpec) -> None:
         if spec.isolation not in self._levels:

@@ -32,12 +32,14 @@ from nodeagent.runtimes.interface import (
 from nodeagent.runtimes.launcher import StartedShim
 from nodeagent.runtimes.records import read_claim, read_exit, write_exit, write_stop
 from nodeagent.runtimes.strays import Strays, account_of, group_in, ticks_now, words_of
+from nodeagent.shim.cgroups import remove_empty
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
     from nodeagent.runtimes.interface import ReplicaSpec
+    from nodeagent.runtimes.launch import Machine
     from nodeagent.runtimes.launcher import Launcher
     from nodeagent.runtimes.records import ShimClaim
     from nodeagent.shim.cgroups import Group
@@ -71,14 +73,15 @@ class ShimDriver(ABC):
         self,
         folders: ReplicaFolders,
         *,
-        boot_id: str,
+        machine: Machine,
         launcher: Launcher,
         clock: Clock,
         run: Offload,
         run_long: Offload,
     ) -> None:
         self._folders = folders
-        self._boot_id = boot_id
+        self._machine = machine
+        self._boot_id = machine.boot_id
         self._launcher = launcher
         self._clock = clock
         self._run = run
@@ -93,10 +96,16 @@ class ShimDriver(ABC):
         return self
 
     async def __aexit__(self, *_exception: object) -> None:
-        """Stop watching; the shims live on."""
+        """Stop watching; the shims live on. With no replica left no control group is left either."""
         for replica_id in list(self._watched):
             self._unwatch(replica_id)
         await self._launcher.close()
+        # a shim that has just been started has no group yet, and cannot make it without ours
+        if not self._has_live_replicas():
+            remove_empty(self._machine.limits.places)
+
+    def _has_live_replicas(self) -> bool:
+        return any(not self._folders.of(one).exit.exists() for one in self._folders.ids())
 
     async def start(self, spec: ReplicaSpec) -> ReplicaHandle:
         """See `RuntimeDriver.start`."""

@@ -318,9 +318,18 @@ def names_in(base: Base) -> list[str]:
     return sorted(found)
 
 
-def remove_base(base: Base) -> None:
-    """Remove the agent's own folder of groups, if no group is left in it."""
-    for folder in set(base["folders"].values()):
+def places_of(
+    name: str, *, unit: str = "", root: str = "/sys/fs/cgroup", proc: str = "/proc/self"
+) -> list[str]:
+    """Wherever `find_base` may have made the agent's own folder of groups, by this agent or another."""
+    above = [place for _, place in _first_version_places(root, proc)]
+    above.extend(place for place, _ in _second_version_places(unit, root, proc))
+    return [os.path.join(place, name) for place in dict.fromkeys(above)]
+
+
+def remove_empty(folders: Iterable[str]) -> None:
+    """Remove those of these folders of groups that have no group left in them."""
+    for folder in folders:
         _is_removed(folder)
 
 
@@ -361,14 +370,10 @@ def _try_group(group: Group, start: Callable[[], int]) -> None:
 
 def _first_version_base(name: str, root: str, proc: str) -> Base:
     """A folder of ours in the agent's own group of each hierarchy of version 1."""
-    own = _own_groups(proc)
     folders: dict[str, str] = {}
     reasons: list[str] = []
-    for controller in CONTROLLERS:
-        mount = _mount_of(proc, root, "cgroup", controller)
-        if mount is None or controller not in own:
-            continue
-        folder = os.path.join(_inside(mount, own[controller]), name)
+    for controller, place in _first_version_places(root, proc):
+        folder = os.path.join(place, name)
         try:
             os.makedirs(folder, 0o755, exist_ok=True)
         except OSError as error:
@@ -378,6 +383,17 @@ def _first_version_base(name: str, root: str, proc: str) -> Base:
     if not folders and reasons:
         raise OSError("; ".join(reasons))
     return {"version": 1, "folders": folders}
+
+
+def _first_version_places(root: str, proc: str) -> list[tuple[str, str]]:
+    """Each controller of version 1, and the agent's own group in its hierarchy."""
+    own = _own_groups(proc)
+    places = []
+    for controller in CONTROLLERS:
+        mount = _mount_of(proc, root, "cgroup", controller)
+        if mount is not None and controller in own:
+            places.append((controller, _inside(mount, own[controller])))
+    return places
 
 
 def _second_version_base(unit: str, name: str, root: str, proc: str) -> Base:

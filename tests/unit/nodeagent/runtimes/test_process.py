@@ -11,7 +11,6 @@ from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.limits import LimitFacts
 from nodeagent.runtimes.process import ProcessDriver
-from nodeagent.shim.cgroups import MEMORY
 from nsml.clock import SystemClock, in_thread
 
 REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
@@ -20,7 +19,7 @@ REPLICA = ReplicaId(session_id="s" + "a" * 16, attempt=1, rank=0)
 async def test_groups_go_with_the_last_replica_and_not_before(tmp_path: Path) -> None:
     groups = tmp_path / "nsml-digest"
     groups.mkdir()
-    facts = LimitFacts(groups={"version": 2, "folders": {MEMORY: str(groups)}})
+    facts = LimitFacts(places=(str(groups), str(tmp_path / "nowhere")))
     folders = ReplicaFolders(tmp_path / "replicas")
     driver = ProcessDriver(
         folders,

@@ -7,7 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim.cgroups import CPU, MEMORY, PIDS, Group, find_base, group_of_process
+from nodeagent.shim.cgroups import (
+    CPU,
+    MEMORY,
+    PIDS,
+    Group,
+    find_base,
+    group_of_process,
+    places_of,
+    remove_empty,
+)
 from nodeagent.shim.watch import memory_excess
 
 FILES = {
@@ -247,6 +256,20 @@ def test_without_the_unit_beside_groups_are_made_where_they_were(tmp_path: Path)
     root, proc = machine(tmp_path, procs="", unit="nsml-agent.service", own="agent")
     find_base("nsml-x", trial, unit="nsml-replicas.service", root=root, proc=proc)
     assert Path(root, "nsml-agent.service", "nsml-x").is_dir()
+
+
+def test_every_place_that_groups_may_have_been_made_in_is_known(tmp_path: Path) -> None:
+    """An agent at another level, or started in another way, removes what an earlier one made."""
+    root, proc = machine(tmp_path, procs="", unit="nsml-agent.service", own="agent")
+    beside = machine_unit(tmp_path, "nsml-replicas.service", procs="")
+    for unit in ("", beside.name):
+        find_base("nsml-x", trial, unit=unit, root=root, proc=proc)
+    made = {str(one) for one in Path(root).rglob("nsml-x")}
+    assert {str(beside / "nsml-x"), f"{root}/nsml-agent.service/nsml-x"} <= made
+    places = places_of("nsml-x", unit=beside.name, root=root, proc=proc)
+    assert made <= {*places}
+    remove_empty(places)
+    assert not [*Path(root).rglob("nsml-x")]
 
 
 def test_a_process_that_cannot_be_seen_is_not_moved(tmp_path: Path) -> None:
