@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     examples=[
         "nsml join gpu.lab:18600",
         "nsml join gpu.lab:18600 --token-stdin < token.txt",
-        "nsml join gpu.lab:18600 --data /var/lib/nsml --systemd",
+        "nsml join gpu.lab:18600 --data /var/lib/nsml-node --systemd",
     ],
 )
 @click.argument("server", metavar="HOST:PORT")

@@ -43,7 +43,7 @@ def systemd_version() -> int:
 def test_the_units_in_deploy_are_those_that_join_writes() -> None:
     assert (UNITS / REPLICAS_UNIT).read_text(encoding="utf-8") == REPLICAS
     shown = (UNITS / AGENT_UNIT).read_text(encoding="utf-8")
-    assert shown == agent_unit(["/opt/nsml/bin/nsml-agent"], Path("/var/lib/nsml/agent.toml"))
+    assert shown == agent_unit(["/opt/nsml/bin/nsml-agent"], Path("/var/lib/nsml-node/agent.toml"))
 
 
 def test_sessions_outlive_what_systemd_does() -> None:
