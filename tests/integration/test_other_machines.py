@@ -12,6 +12,7 @@ import subprocess
 from pathlib import Path
 
 from cli import processes
+from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT
 from controlplane.access.authority import open_authority
 from nsml.client.trust import NodeFiles, needs_renewal, signing_request
 from nsml.clock import SystemClock
@@ -237,3 +238,18 @@ def test_a_joined_node_stops_with_its_sessions_or_without(machine: Machine, tmp_
 def state(machine: Machine) -> str:
     [item] = json.loads(machine.nsml("ps", "-a", "-j").stdout)["items"]
     return item["state"]
+
+
+def test_a_node_of_units_is_joined_and_nothing_is_started(machine: Machine, tmp_path: Path) -> None:
+    assert machine.up("--listen", "127.0.0.1:0").returncode == 0
+    token = machine.nsml("admin", "join-token").stdout
+    node = Machine(tmp_path / "a node")
+    joined = node.nsml("join", machine.ready()["listen"], "--systemd", "--token-stdin", stdin=token)
+    assert joined.returncode == 0, joined.stderr
+    units = [node.data / AGENT_UNIT, node.data / REPLICAS_UNIT]
+    files = " ".join(shlex.quote(str(unit)) for unit in units)
+    assert f"install -m 644 {files} /etc/systemd/system/\n" in joined.stdout
+    assert str(node.data / "agent.toml") in units[0].read_text(encoding="utf-8")
+    assert REPLICAS_UNIT in units[0].read_text(encoding="utf-8")
+    assert units[1].read_text(encoding="utf-8") == REPLICAS
+    assert node.leftovers() == []
