@@ -244,7 +244,8 @@ def test_a_node_of_units_is_joined_and_nothing_is_started(machine: Machine, tmp_
     assert machine.up("--listen", "127.0.0.1:0").returncode == 0
     token = machine.nsml("admin", "join-token").stdout
     node = Machine(tmp_path / "a node")
-    joined = node.nsml("join", machine.ready()["listen"], "--systemd", "--token-stdin", stdin=token)
+    join = ("join", machine.ready()["listen"], "--name", "gpu-8", "--systemd", "--token-stdin")
+    joined = node.nsml(*join, stdin=token)
     assert joined.returncode == 0, joined.stderr
     units = [node.data / AGENT_UNIT, node.data / REPLICAS_UNIT]
     files = " ".join(shlex.quote(str(unit)) for unit in units)
