@@ -12,7 +12,7 @@ from typing import Literal
 
 import msgspec
 
-from nodeagent.gangs import is_mode
+from nodeagent.gang_network import is_mode
 from nsml import settings
 from nsml.images import RULE, is_reference
 from nsml.settings import SettingsError

@@ -28,7 +28,7 @@ from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.requirements import Requirements, read_requirements
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gangs import GangNetwork, gang_variables, own_port
+from nodeagent.gang_network import GangNetwork, gang_variables, own_port
 from nodeagent.outbox import replica_of
 from nodeagent.preparation import PreparationLog
 from nodeagent.runtimes.interface import DeviceGrant, Mount, PythonEnvironment

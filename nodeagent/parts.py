@@ -10,7 +10,7 @@ from typing import Protocol
 
 from nodeagent.accounts import Accounts
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gangs import GangNetwork
+from nodeagent.gang_network import GangNetwork
 from nodeagent.hooks import Hook
 from nodeagent.link import ChannelFactory
 from nodeagent.probes.interface import DeviceProbe

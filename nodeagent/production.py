@@ -29,7 +29,7 @@ from nodeagent.engine.client import Engine, EngineError
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, write_atomically
-from nodeagent.gangs import HOST, NONE, GangNetwork, interface_variables
+from nodeagent.gang_network import HOST, NONE, GangNetwork, interface_variables
 from nodeagent.hooks import Hook, ImageHook, PythonHook
 from nodeagent.journal import Journal
 from nodeagent.meter import HeldDevices, NodeMeter

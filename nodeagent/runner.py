@@ -18,7 +18,7 @@ from nodeagent.assignments import note_unstarted, read_unstarted
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gangs import NONE, GangNetwork
+from nodeagent.gang_network import NONE, GangNetwork
 from nodeagent.given import GivenSecrets
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
 from nodeagent.outbox import Outbox

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from nodeagent.engine.containers import AGENT_LABEL, REPLICA_LABEL
-from nodeagent.gangs import overlay_name
+from nodeagent.gang_network import overlay_name
 from nodeagent.runtimes.launch import APP, RUN, SDK, all_mounts, layout_of, whole_environment
 from nodeagent.shim.cgroups import cpu_quota
 from nodeagent.shim.contained import BEGUN, GATE, GIVEN, SAID, START_FAILED_CODE

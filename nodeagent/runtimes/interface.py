@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from nodeagent.folders import ReplicaFolder, ReplicaId
-    from nodeagent.gangs import GangNetwork
+    from nodeagent.gang_network import GangNetwork
 
 
 class Isolation(enum.StrEnum):

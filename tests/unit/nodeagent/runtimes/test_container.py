@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gangs import GangNetwork
+from nodeagent.gang_network import GangNetwork
 from nodeagent.runtimes.container import (
     FIRST_PROGRAM,
     ContainerPlace,

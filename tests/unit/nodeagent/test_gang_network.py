@@ -12,7 +12,7 @@ import pytest
 
 from nodeagent.addresses import interface_of, is_port_free, reachable_host
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.gangs import (
+from nodeagent.gang_network import (
     HOST,
     NONE,
     gang_variables,
