@@ -65,7 +65,7 @@ class _Size(click.ParamType[int]):
         if size < self._least:
             advice = meant_words(size) if str(value).isdecimal() else "name more, such as 512M"
             self.fail(
-                f"{value} is less than the {memory_text(self._least)} that it needs; {advice}",
+                f"{value} is too little, {memory_text(self._least)} is the least; {advice}",
                 param,
                 ctx,
             )

@@ -169,10 +169,14 @@ class NodeKeeper:
                 why="its agent may be on its way back",
                 attempt="the same in some seconds",
             )
+        stored = self._state.nodes.get(name)
+        is_held = stored is not None and stored.value.hold is not None
         return StateConflict(
             f"node {name} is not silent",
             why="what it runs is not gone while its agent may still speak for it",
-            attempt=f"nsml node drain {name} --move-after 0s",
+            attempt=(
+                f"nsml node resume {name}" if is_held else f"nsml node drain {name} --move-after 0s"
+            ),
         )
 
     def _sessions_of(self, name: str) -> list[str]:

@@ -45,7 +45,11 @@ from nsml.v1 import sessions_pb2 as pb
         (["run", "-c", "2.00001"], 2, "2.00001 is finer than a thousandth"),
         (["run", "--time-limit", "0s"], 2, "0s is no time: leave it out for no limit"),
         (["run", "--memory", "much"], 2, "not a size"),
-        (["run", "--memory", "300"], 2, "less than the 6.0 MiB that it needs; 300 is bytes; 300M?"),
+        (
+            ["run", "--memory", "300"],
+            2,
+            "300 is too little, 6.0 MiB is the least; 300 is bytes; 300M?",
+        ),
         (["run", "--memory", "300K"], 2, "name more, such as 512M"),
         (["run", "--shm-size", "300"], 2, "300 is bytes; 300M?"),
         (["run", "--disk", "300"], 2, "300 is bytes; 300M?"),

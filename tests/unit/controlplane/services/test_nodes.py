@@ -452,6 +452,8 @@ async def test_administrators_see_what_runs_on_a_held_node(rig: Rig, alive: Any)
     assert list(foreign.device_uuids) == ["SIM-a-0"]
     assert foreign.started_at.seconds == 1_700_000_000
     assert not (await shown(kim)).hold.foreign, "whose it is nobody knows"
+    told = await root.nodes.GetNode(pb.GetNodeRequest(name="a"))
+    assert told.fence_refusal.attempt == "nsml node resume a", "a drain does nothing there"
 
 
 async def test_only_so_many_replicas_are_described(rig: Rig, alive: Any) -> None:
