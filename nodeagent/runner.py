@@ -27,6 +27,7 @@ from nodeagent.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.runtimes.interface import (
     DeviceGrant,
     ExitRecord,
+    ImageGone,
     Isolation,
     ReplicaFacts,
     ReplicaSpec,
@@ -214,6 +215,21 @@ class Runner:
                 return noted
         loop, told = asyncio.get_running_loop(), asyncio.Event()
         words = PreparationLog(self.folder, lambda: loop.call_soon_threadsafe(told.set))
+        try:
+            return await self._prepare_and_start(words, told)
+        except ImageGone as error:
+            # another agent's disk was short between the two
+            log.warning("image.gone", replica=str(self.replica_id), reason=str(error))
+        try:
+            return await self._prepare_and_start(words, told)
+        except ImageGone as error:
+            draft = Draft(self.assignment, self.folder, words)
+            return await self._fail(draft, sessions.CAUSE_START_FAILED, str(error))
+
+    async def _prepare_and_start(
+        self, words: PreparationLog, told: asyncio.Event
+    ) -> pb.ReplicaExit | None:
+        """As `_start`; raises ImageGone when what was prepared was removed before it started."""
         draft = Draft(self.assignment, self.folder, words)
         problem = self.secrets.problem(self.assignment.spec.secrets)
         if problem and self.stop_order is None:
@@ -236,6 +252,8 @@ class Runner:
                 pipes = await self.place.run(partial(mps_mount, folder))
                 spec = replace(spec, mps_pipes=pipes)
             await self.place.runtime.start(spec)
+        except ImageGone:
+            raise
         except (AccountsError, StartRefused, OSError, ValueError) as error:
             return await self._fail(draft, sessions.CAUSE_START_FAILED, str(error))
         return None

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
-from nodeagent.engine.client import EngineError
+from nodeagent.engine.client import EngineError, NotThere
 from nodeagent.engine.containers import containers_of, end_container, remove_container
 from nodeagent.engine.images import stored_image
 from nodeagent.folders import ReplicaId
 from nodeagent.runtimes.container import ContainerPlace, container_config, container_name
-from nodeagent.runtimes.interface import Isolation, StartRefused
+from nodeagent.runtimes.interface import ImageGone, Isolation, StartRefused
 from nodeagent.runtimes.launch import limits_of
 from nodeagent.runtimes.records import read_claim
 from nodeagent.runtimes.shims import ShimDriver, is_alive, refuse_unsound
@@ -129,6 +129,8 @@ class DockerDriver(ShimDriver):
     def _stored_image(self, spec: ReplicaSpec) -> StoredImage:
         try:
             return stored_image(self._place.engine, self._image(spec))
+        except NotThere as error:
+            raise ImageGone(str(error)) from error
         except EngineError as error:
             raise StartRefused(str(error)) from error
 

@@ -5,6 +5,7 @@ Errors, all subclasses of `RuntimeDriverError`:
 ```
 RuntimeDriverError
     StartRefused       the spec cannot be run here; nothing was left behind
+        ImageGone      it could be, with its image, which was here a moment ago
     ReplicaNotFound    no such replica on this machine
     ReplicaRunning     it runs, and what was asked needs it gone
 ```
@@ -208,6 +209,10 @@ class RuntimeDriverError(Exception):
 
 class StartRefused(RuntimeDriverError):
     """The spec cannot be run on this machine."""
+
+
+class ImageGone(StartRefused):
+    """The image that was prepared is not on this machine any more: it can be prepared again."""
 
 
 class ReplicaNotFound(RuntimeDriverError):

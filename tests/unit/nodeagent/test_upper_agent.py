@@ -26,7 +26,7 @@ from nodeagent.parts import Machine, Parts
 from nodeagent.probes.fake import FakeProbe
 from nodeagent.probes.interface import Device
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
-from nodeagent.runtimes.interface import Isolation, ReplicaSpec
+from nodeagent.runtimes.interface import ImageGone, Isolation, ReplicaHandle, ReplicaSpec
 from nodeagent.spool import ReplicaSpool
 from nodeagent.streams import Item
 from nsml.clock import inline
@@ -1152,6 +1152,37 @@ def test_what_the_preparation_says_is_in_the_log_while_it_says_it(tmp_path: Path
             hook.goes_on.set()
             await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
         assert world.platform.log(S) == b"one\ntwo\nthree\n"
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(output=b"three\n")])})
+
+
+@pytest.mark.parametrize("times", [1, 2])
+def test_what_was_prepared_and_vanished_is_prepared_once_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, times: int
+) -> None:
+    start, left = FakeDriver.start, [ImageGone("image x is not on this node")] * times
+
+    async def refuse(self: FakeDriver, spec: ReplicaSpec) -> ReplicaHandle:
+        if left:
+            raise left.pop()
+        return await start(self, spec)
+
+    monkeypatch.setattr(FakeDriver, "start", refuse)
+
+    async def test(world: World) -> None:
+        hook = Speaking()
+        hook.goes_on.set()
+        world.hooks.append(hook)
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        said = world.platform.log(S)
+        assert said.startswith(b"one\ntwo\none\ntwo\n")
+        if times == 1:
+            assert (report.exit.cause, said[16:]) == (sessions.CAUSE_COMPLETED, b"three\n")
+        else:
+            assert report.exit.cause == sessions.CAUSE_START_FAILED
+            assert "image x is not on this node" in report.exit.message
 
     on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(output=b"three\n")])})
 
