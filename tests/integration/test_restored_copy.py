@@ -52,6 +52,11 @@ def test_what_the_copy_does_not_know_runs_until_somebody_says_so(
     until(lambda: shown(machine)["state"] == "HELD")
     hold = shown(machine)["hold"]
     assert len(hold["replicas"]) == 1
+    [foreign] = hold["foreign"]
+    assert foreign["replica"] == hold["replicas"][0]
+    assert foreign["session"].endswith("/None/2")
+    assert len(foreign["device_uuids"]) == 1
+    assert foreign["started_at"]
     assert sessions(machine) == {"1": "RUNNING"}
     lost = machine.data / "agent" / "replicas" / hold["replicas"][0]
     assert not (lost / "exit.json").exists(), "the program that nobody knows was ended"
