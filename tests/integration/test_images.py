@@ -385,6 +385,24 @@ def test_any_agent_removes_what_nobody_uses_and_nothing_that_another_begins_with
     assert find_image(node.engine, again) is not None
 
 
+def test_what_an_agent_had_made_when_it_was_killed_goes_too(
+    node: Node, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has a name of that agent's own until it gets the one by which all find it."""
+    make_wheel(node.mirror, "greeting", "")
+    image = node.ask("greeting").result(120)
+    left = f"{node.used[-1]}-gone"
+    node.engine.sdk.api.tag(image, "nsml-env", left)
+    node.used.append(left)
+    other = another_agent(node, tmp_path)
+    assert left in other.stored()
+    assert not other.remove(left, lambda: False)
+    monkeypatch.setattr("nodeagent.environments.images._ABOUT_TO_START_S", -1e9)
+    assert other.remove(left, lambda: False)
+    assert find_image(node.engine, f"nsml-env:{left}") is None
+    assert find_image(node.engine, image) is not None
+
+
 def test_who_uses_an_image_later_keeps_it_from_others(node: Node, tmp_path: Path) -> None:
     make_wheel(node.mirror, "greeting", "")
     image = node.ask("greeting").result(120)
