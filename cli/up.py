@@ -87,7 +87,9 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
             address = f"{ports.LOOPBACK}:{choices.port}"
             bring_up.check(AGENT, _node_settings(app, folder, choices, address))
         with bring_up.undoing():
-            said = bring_up.ensure(CONTROL_PLANE, _control_plane_settings(folder, choices))
+            said, choices = _ensure_control_plane(
+                app, bring_up, folder, choices, is_fixed=options["port"] is not None
+            )
             cluster = _ask_cluster(folder)
             choices = replace(choices, coordination=_settled(choices, cluster))
             folder.keep(choices)
@@ -234,6 +236,21 @@ def _ask_cluster(folder: DataFolder) -> GetClusterResponse:
             why=f"{folder.admin_token} has expired, or was revoked by nsml logout",
             advice="nsml down --keep-sessions, then nsml up: a new one is made at its start",
         ) from error
+
+
+def _ensure_control_plane(
+    app: App, bring_up: BringUp, folder: DataFolder, choices: Choices, *, is_fixed: bool
+) -> tuple[Mapping[str, Any], Choices]:
+    """Start it; where somebody took its port since it was free, on another one."""
+    try:
+        said = bring_up.ensure(CONTROL_PLANE, _control_plane_settings(folder, choices))
+    except CommandError:
+        elsewhere = _with_ports(app, folder, choices, is_fixed=is_fixed)
+        if elsewhere.port == choices.port:
+            raise
+        choices = elsewhere
+        said = bring_up.ensure(CONTROL_PLANE, _control_plane_settings(folder, choices))
+    return said, choices
 
 
 def _ensure_agent(

@@ -7,7 +7,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -26,12 +26,17 @@ class Machine:
         self.config = folder / "config"
 
     def nsml(
-        self, *arguments: str, stdin: str = "", cwd: Path | None = None, **environment: str
+        self,
+        *arguments: str,
+        stdin: str = "",
+        cwd: Path | None = None,
+        program: Sequence[str] = (str(NSML),),
+        **environment: str,
     ) -> subprocess.CompletedProcess[str]:
         base = {k: v for k, v in os.environ.items() if not k.startswith("NSML_")}
         places = {"NSML_DATA": str(self.data), "NSML_CONFIG_DIR": str(self.config)}
         return subprocess.run(
-            [str(NSML), *arguments],
+            [*program, *arguments],
             env={**base, **places, **environment},
             cwd=cwd,
             input=stdin,

@@ -7,6 +7,7 @@ import os
 import signal
 import socket
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -204,6 +205,32 @@ def takes(thief: socket.socket, port: int) -> bool:
     except OSError:
         return False
     return True
+
+
+def test_a_port_that_is_taken_while_it_starts_is_avoided(machine: Machine) -> None:
+    sees_it_free_once = (
+        "from cli import ports\n"
+        "from cli.main import main\n"
+        "real, asked = ports.obstacle, []\n"
+        "def obstacle(host, port):\n"
+        "    asked.append(port)\n"
+        "    return real(host, port) if len(asked) > 1 else ''\n"
+        "ports.obstacle = obstacle\n"
+        "main()\n"
+    )
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        port = taken.getsockname()[1]
+    assert machine.up("--port", str(port)).returncode == 0
+    assert machine.nsml("down", "-y").returncode == 0
+    with socket.socket() as foreign:
+        foreign.bind(("127.0.0.1", port))
+        foreign.listen()
+        program = [sys.executable, "-c", sees_it_free_once]
+        moved = machine.nsml("up", "--no-agent", "--embedded", program=program)
+        assert moved.returncode == 0, moved.stderr
+        assert f"port {port}: address already in use" in moved.stderr
+        assert machine.ready()["address"] != f"127.0.0.1:{port}"
 
 
 def test_who_takes_the_port_of_a_dead_control_plane_is_sent_no_token(machine: Machine) -> None:
