@@ -14,13 +14,12 @@ import msgspec
 
 from nodeagent.gang_network import is_mode
 from nsml import settings
-from nsml.images import RULE, is_reference
+from nsml.images import OWN_IMAGE, RULE, is_made_here, is_reference
 from nsml.settings import SettingsError
 
 __all__ = ["Settings", "SettingsError", "read_settings", "settings_to_be"]
 
 ENVIRONMENT_PREFIX = "NSML_AGENT_"
-_OWN_IMAGE = "nsml-base:latest"
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -98,7 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     memory_bytes: int = 0
     """Memory that sessions may use in sum; 0: all of the machine."""
 
-    default_image: str = _OWN_IMAGE
+    default_image: str = OWN_IMAGE
     """In containers: the image of sessions that name none; `deploy/image` makes this one, another is
     pulled where it is missing."""
 
@@ -158,7 +157,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     @property
     def names_default_image(self) -> bool:
         """Whether an administrator chose one, which a registry may have: ours is in none."""
-        return self.default_image not in {"", _OWN_IMAGE, _OWN_IMAGE.partition(":")[0]}
+        return bool(self.default_image) and not is_made_here(self.default_image)
 
     def __post_init__(self) -> None:
         """Refuse values that no agent can work with."""

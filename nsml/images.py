@@ -20,6 +20,9 @@ IMAGE_FILES: Final = ("setup.py", "requirements.txt")
 LONGEST: Final = 512
 """Characters of a whole reference; its name alone has at most 255."""
 
+OWN_IMAGE: Final = "nsml-base:latest"
+"""The image of sessions that name none, where nobody says otherwise; `deploy/image` makes it."""
+
 RULE: Final = "it is [HOST[:PORT]/]NAME[:TAG][@sha256:...], in small letters up to the tag"
 """What a reference looks like, for messages."""
 
@@ -74,6 +77,14 @@ def asked_image(texts: Iterable[tuple[str, str]]) -> str | None:
                 raise NamesNoImage(f"{file}, line {number}: {line[:120]!r} names no image")
             return image
     return None
+
+
+def is_made_here(reference: str) -> bool:
+    """Whether an image of this name is made on its node, and is asked of no registry.
+
+    On a public registry anybody may hold the name.
+    """
+    return parts_of(reference)[0] == parts_of(OWN_IMAGE)[0]
 
 
 def whole_reference(reference: str) -> str:

@@ -46,7 +46,7 @@ from nodeagent.environments.builds import Builds, EnvironmentCancelled, Environm
 from nodeagent.environments.hostconfig import apt_configuration
 from nodeagent.environments.recipe import PLACE, recipe_key, write_recipe
 from nodeagent.folders import write_atomically
-from nsml.images import is_reference, parts_of, whole_reference
+from nsml.images import is_made_here, is_reference, parts_of, whole_reference
 
 if TYPE_CHECKING:
     import threading
@@ -233,7 +233,7 @@ class Images:
         """The image that `reference` names, pulled where it is missing or always is."""
         key = hashlib.sha256(f"{self._mark} {reference}".encode()).hexdigest()[:32]
         found: list[StoredImage] = []
-        is_due = self._settings.always_pulls
+        is_due = self._settings.always_pulls and not is_made_here(reference)
 
         def is_there() -> bool:
             image = None if is_due else find_image(self._engine, reference)
@@ -263,6 +263,11 @@ class Images:
         return found[0]
 
     def _pull(self, reference: str, say: Say, asker: _Asker) -> None:
+        if is_made_here(reference):
+            raise EnvironmentFailed(
+                f"image {reference} is not on this node, and no registry is asked for that name: its"
+                " administrator makes it (deploy/image/build), or another is asked for with --image"
+            )
         say(f"Pulling image {reference}\n".encode())
         told_at, told = time.monotonic(), ""
         try:

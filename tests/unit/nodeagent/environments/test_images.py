@@ -10,6 +10,7 @@ import pytest
 
 from nodeagent.engine.client import Engine
 from nodeagent.engine.images import PullProgress, StoredImage
+from nodeagent.environments.builds import EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
 from nodeagent.environments.requirements import Requirements
 
@@ -63,3 +64,21 @@ def test_what_was_there_before_is_never_ours(
     for _ in range(2):
         assert provided(tmp_path, always=always).stored() == {}
     assert engine.pulled == [REFERENCE] * (2 if always else 0)
+
+
+@pytest.mark.parametrize("reference", ["nsml-base:latest", "nsml-base:2"])
+def test_no_registry_is_asked_for_what_is_made_here(
+    engine: Engines, tmp_path: Path, reference: str
+) -> None:
+    settings = ImageSettings(default=reference, always_pulls=True)
+    images = Images(tmp_path / "images", Engine(tmp_path / "socket"), settings, mark="m")
+
+    def ask() -> None:
+        base, _ = images.resolve("", None)
+        images.provide(base, Requirements(), lambda _: None, threading.Event(), use=lambda _: None)
+
+    with pytest.raises(EnvironmentFailed, match="no registry is asked"):
+        ask()
+    engine.here[reference] = StoredImage(id="i")
+    ask()
+    assert engine.pulled == []
