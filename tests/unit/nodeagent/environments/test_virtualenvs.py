@@ -152,7 +152,7 @@ def test_included_files_stand_in_their_place(tmp_path: Path) -> None:
     [
         "-e .", ".", "./package", "/etc", "git+https://example.com/x.git", "x @ git+ssh://host/x",
         "https://example.com/x.tar.gz", "x @ file:///etc/passwd", "-r ../other.txt", "-r /etc/passwd",
-        "--no-binary :all:", "--install-option=--x", "-f /opt/wheels", "--trusted-host x", "a b",
+        "--no-binary :all:", "--install-option=--x", "-f /srv/wheels", "--trusted-host x", "a b",
         "--global-option=x", "'unclosed", "name; import os\n-e .", "file:x.whl", "-c limits.txt",
         "https://example.com/x.tar.gz#x.whl", "x @ https://example.com/x.tar.gz?x.whl",
         "x @ https://example.com/${HOME}.whl", "--index-url https://example.com/${HOME}", "x==${A}",
@@ -176,7 +176,7 @@ def test_where_packages_may_be_built_their_archives_are_taken(tmp_path: Path, li
     "line",
     [
         *("-e .", ".", "/etc", "git+https://example.com/x.git", "x @ file:///etc/passwd", "; id"),
-        *("-r ../other.txt", "--install-option=--x", "-f /opt/wheels", "$(id)", "`id`", "x && id"),
+        *("-r ../other.txt", "--install-option=--x", "-f /srv/wheels", "$(id)", "`id`", "x && id"),
         *("x==${A}", "--target /etc", "x | sh", "http://example.com/x.tar.gz", "-c x"),
     ],
 )
