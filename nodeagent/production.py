@@ -40,6 +40,7 @@ from nodeagent.probes.interface import DeviceProbe
 from nodeagent.probes.simulated import SimulatedProbe
 from nodeagent.renewal import Renew
 from nodeagent.runtimes.containment import (
+    ANSWERS_WITHIN_S,
     PULLED_WITHIN_S,
     NoContainers,
     containers_at_start,
@@ -74,7 +75,6 @@ _KEEPING = {
     Keeping.WATCHED: resources.KEEPING_WATCHED,
     Keeping.GROUP: resources.KEEPING_GROUP,
 }
-_ENGINE_ANSWERS_WITHIN_S = 20.0
 _Pull = Callable[[threading.Event], None]
 """Fetches the default image until the event is set."""
 _OPTIONS = (
@@ -457,7 +457,7 @@ async def _images(settings: Settings, place: EnginePlace) -> Images:
         is_full=partial(is_full, place.root),
     )
     try:
-        async with asyncio.timeout(_ENGINE_ANSWERS_WITHIN_S):
+        async with asyncio.timeout(ANSWERS_WITHIN_S):
             await in_own_thread(images.tidy)
     except (EngineError, OSError, TimeoutError) as error:
         log.warning("images.not_tidied", error=str(error))

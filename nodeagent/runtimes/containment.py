@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 COMES_WITHIN_S = 120.0
 PULLED_WITHIN_S = 600.0
-_ANSWERS_WITHIN_S = 20.0
+ANSWERS_WITHIN_S = 20.0
 _AGAIN_S = 2.0
 _TELL_EVERY_S = 10.0
 _TRIAL_LIMIT_S = 20.0
@@ -90,10 +90,10 @@ async def tried_in_time(
 
 async def _tried(probe: Callable[[], EnginePlace], run_long: Offload) -> EnginePlace:
     try:
-        async with asyncio.timeout(_ANSWERS_WITHIN_S):
+        async with asyncio.timeout(ANSWERS_WITHIN_S):
             return await run_long(probe)
     except TimeoutError:
-        raise EngineAway(f"no engine answers within {_ANSWERS_WITHIN_S:g} s") from None
+        raise EngineAway(f"no engine answers within {ANSWERS_WITHIN_S:g} s") from None
 
 
 async def containers_at_start(
