@@ -90,7 +90,8 @@ class BringUp:
         launched = processes.launch(
             name, ["--config", str(file)], folder=folder.path, environ=self._app.environ
         )
-        self.started.append(name)
+        if name not in self.started:
+            self.started.append(name)
         try:
             return launched.wait_ready(
                 folder.ready(name), deadline_s=READY_WITHIN_S, more_s=self._patience(name)

@@ -207,30 +207,43 @@ def takes(thief: socket.socket, port: int) -> bool:
     return True
 
 
+SEES_IT_FREE_ONCE = """
+from cli import ports
+from cli.main import main
+real, asked = ports.obstacle, []
+def obstacle(host, port):
+    asked.append(port)
+    return real(host, port) if len(asked) > 1 else ''
+ports.obstacle = obstacle
+main()
+"""
+"""The command line, for which a port is taken in the moment after it looked."""
+
+
 def test_a_port_that_is_taken_while_it_starts_is_avoided(machine: Machine) -> None:
-    sees_it_free_once = (
-        "from cli import ports\n"
-        "from cli.main import main\n"
-        "real, asked = ports.obstacle, []\n"
-        "def obstacle(host, port):\n"
-        "    asked.append(port)\n"
-        "    return real(host, port) if len(asked) > 1 else ''\n"
-        "ports.obstacle = obstacle\n"
-        "main()\n"
-    )
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         port = taken.getsockname()[1]
     assert machine.up("--port", str(port)).returncode == 0
     assert machine.nsml("down", "-y").returncode == 0
+    program = [sys.executable, "-c", SEES_IT_FREE_ONCE]
     with socket.socket() as foreign:
         foreign.bind(("127.0.0.1", port))
         foreign.listen()
-        program = [sys.executable, "-c", sees_it_free_once]
         moved = machine.nsml("up", "--no-agent", "--embedded", program=program)
         assert moved.returncode == 0, moved.stderr
         assert f"port {port}: address already in use" in moved.stderr
         assert machine.ready()["address"] != f"127.0.0.1:{port}"
+        assert machine.nsml("down", "-y").returncode == 0
+        # the port that it moved to is remembered: back to the one that is taken
+        choices = machine.data / "local.json"
+        kept = json.loads(choices.read_text())
+        choices.write_text(json.dumps({**kept, "port": port}))
+        (machine.data / "agent").write_text("a file where the agent's folder should be")
+        failed = machine.nsml("up", "--embedded", program=program)
+    assert failed.returncode == 1
+    assert "the agent did not start" in failed.stderr
+    assert failed.stderr.count("control plane  stopping again") == 1
 
 
 def test_who_takes_the_port_of_a_dead_control_plane_is_sent_no_token(machine: Machine) -> None:
