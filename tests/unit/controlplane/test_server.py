@@ -14,8 +14,8 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from controlplane.claim import StartRefused, choose_coordination
 from controlplane.config import SettingsError, read_settings
-from controlplane.server import StartRefused, choose_coordination
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc
 
 PLAIN = (
