@@ -302,6 +302,14 @@ class History(Protocol):
         """Charges and audit."""
         ...
 
+    async def mark(self, fresh: str = "") -> str:
+        """The mark that says whose this database is; "" while it has none.
+
+        A database without one gets `fresh`, for good: of several that come at once one is taken, and
+        all are told which.
+        """
+        ...
+
     async def close(self) -> None:
         """Write what is held back, and let go of the database."""
         ...

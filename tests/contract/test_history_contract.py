@@ -49,6 +49,14 @@ async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
     await opened.close()
 
 
+async def test_the_first_mark_stands(history: History) -> None:
+    assert await history.mark() == ""
+    said = await asyncio.gather(*[history.mark(f"c{number}/x") for number in range(5)])
+    assert len(set(said)) == 1
+    assert said[0] in {f"c{number}/x" for number in range(5)}
+    assert await history.mark("another") == await history.mark() == said[0]
+
+
 def log(session: str = "s1", *, attempt: int = 1, rank: int = 0) -> StreamKey:
     return StreamKey(session, attempt, rank, Channel.LOG)
 

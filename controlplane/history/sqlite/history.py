@@ -11,6 +11,7 @@ from controlplane.history.sqlite.streams import SqliteStreams
 from controlplane.history.sqlite.telemetry import SqliteTelemetry
 
 if TYPE_CHECKING:
+    import sqlite3
     from pathlib import Path
 
     from nsml.clock import Clock, Offload
@@ -25,6 +26,19 @@ class SqliteHistory:
         self.telemetry = SqliteTelemetry(database, clock)
         self.catalogue = SqliteCatalogue(database)
         self.ledger = SqliteLedger(database)
+
+    async def mark(self, fresh: str = "") -> str:
+        """See History."""
+
+        def work(connection: sqlite3.Connection) -> str:
+            if fresh:
+                connection.execute(
+                    "INSERT OR IGNORE INTO properties (name, value) VALUES ('mark', ?)", (fresh,)
+                )
+            row = connection.execute("SELECT value FROM properties WHERE name = 'mark'").fetchone()
+            return "" if row is None else str(row[0])
+
+        return await (self._database.write(work) if fresh else self._database.read(work))
 
     async def close(self) -> None:
         """See History."""

@@ -255,4 +255,9 @@ def _searched(tables: Database) -> None:
     sessions.transform(drop={"memo", "arguments"})
 
 
-STEPS: tuple[Callable[[Database], None], ...] = (_first, _searched)
+def _marked(tables: Database) -> None:
+    """What is said of the database as a whole; `mark`: see interface.History.mark."""
+    _table(tables, "properties", {"name": str, "value": str}, "name")
+
+
+STEPS: tuple[Callable[[Database], None], ...] = (_first, _searched, _marked)
