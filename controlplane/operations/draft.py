@@ -124,7 +124,7 @@ class Draft:
 
         The failure branch reads the fence's key first and then every key that is compared.
         """
-        success = tuple(self._operations())
+        success = tuple(self._operations(int(fence.operand)))
         compares = (fence, *self._compares())
         return Transaction(
             compares=compares,
@@ -143,18 +143,18 @@ class Draft:
             node = self.state.nodes.get(name)
             yield unchanged(records.node_key(name), node.revision if node else 0)
 
-    def _operations(self) -> Iterator[Operation]:
+    def _operations(self, term: int) -> Iterator[Operation]:
         for session_id, entry in self._sessions.items():
             if isinstance(entry, Removed):
                 yield Delete(key=records.session_key(session_id))
                 yield Delete(key=records.name_key(entry.session.name))
                 yield Delete(key=records.request_key(entry.session.owner, entry.session.request_id))
             else:
-                value = records.encode_session(entry)
+                value = records.encode_session(entry, term=term)
                 self.written[value] = entry
                 yield Put(key=records.session_key(session_id), value=value)
         for name, allocation in self._allocations.items():
-            value = records.encode_allocation(allocation)
+            value = records.encode_allocation(allocation, term=term)
             self.written[value] = allocation
             yield Put(key=records.allocation_key(name), value=value)
         for name, node in self._nodes.items():

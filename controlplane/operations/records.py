@@ -280,8 +280,8 @@ def _to_replica(record: pb.ReplicaRecord) -> Replica:
     )
 
 
-def encode_session(session: Session) -> bytes:
-    """Value of a session key, and of the catalogue."""
+def encode_session(session: Session, *, term: int = 0) -> bytes:
+    """Value of a session key, and of the catalogue; `term` is that of the leader that decided it."""
     record = pb.SessionRecord(
         id=session.id,
         name=session.name,
@@ -303,6 +303,7 @@ def encode_session(session: Session) -> bytes:
         bad_attempts=session.bad_attempts,
         attempts=[_attempt(attempt) for attempt in session.attempts],
         not_before=session.not_before,
+        term=term,
     )
     if session.end is not None:
         record.end.CopyFrom(
@@ -398,10 +399,11 @@ def _to_attempt(record: pb.AttemptRecord) -> EndedAttempt:
     )
 
 
-def encode_allocation(allocation: Allocation) -> bytes:
-    """Value of an allocation key."""
+def encode_allocation(allocation: Allocation, *, term: int = 0) -> bytes:
+    """Value of an allocation key; `term` is that of the leader that decided it."""
     return pb.AllocationRecord(
         node=allocation.node,
+        term=term,
         replicas=[
             pb.AllocatedReplica(
                 session_id=held.session_id,

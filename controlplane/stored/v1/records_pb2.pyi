@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionRecord(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -30,6 +30,7 @@ class SessionRecord(_message.Message):
     BAD_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     NOT_BEFORE_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -52,7 +53,8 @@ class SessionRecord(_message.Message):
     bad_attempts: int
     attempts: _containers.RepeatedCompositeFieldContainer[AttemptRecord]
     not_before: float
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ...) -> None: ...
+    term: int
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ...) -> None: ...
 
 class SpecRecord(_message.Message):
     __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets")
@@ -236,12 +238,14 @@ class AttemptRecord(_message.Message):
     def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class AllocationRecord(_message.Message):
-    __slots__ = ("node", "replicas")
+    __slots__ = ("node", "replicas", "term")
     NODE_FIELD_NUMBER: _ClassVar[int]
     REPLICAS_FIELD_NUMBER: _ClassVar[int]
+    TERM_FIELD_NUMBER: _ClassVar[int]
     node: str
     replicas: _containers.RepeatedCompositeFieldContainer[AllocatedReplica]
-    def __init__(self, node: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[AllocatedReplica, _Mapping]]] = ...) -> None: ...
+    term: int
+    def __init__(self, node: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[AllocatedReplica, _Mapping]]] = ..., term: _Optional[int] = ...) -> None: ...
 
 class AllocatedReplica(_message.Message):
     __slots__ = ("session_id", "attempt", "rank", "devices", "cpu_thousandths", "memory_bytes", "placed_at")
