@@ -315,7 +315,13 @@ class ControlPlane:
             silent_after_s=who.silent_after_s,
             term=lambda: self.leading.term,
             leader_address=self._leader_address,
+            addresses=self._agent_addresses,
         )
+
+    def _agent_addresses(self) -> tuple[str, ...]:
+        """Where agents reach the control planes that serve them."""
+        own = self.character.agent_address
+        return (own,) if own else ()
 
     def _nodes(self) -> NodeServicer:
         facts = ClusterFacts(

@@ -68,7 +68,8 @@ GRPC_OPTIONS: Final = (
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.keepalive_permit_without_calls", 1),
-    ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    # Clients and agents that know several control planes ask each second whether theirs is there.
+    ("grpc.http2.min_ping_interval_without_data_ms", 500),
     # A port that somebody else has is an error, not half of the calls.
     ("grpc.so_reuseport", 0),
 )

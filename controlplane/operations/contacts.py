@@ -34,6 +34,8 @@ class Link:
         acknowledged: committed reports that the agent need not repeat.
         wants_orders: its allocation changed.
         tunnels: those that the agent is to dial.
+        control_planes: where all control planes serve agents, as far as we know.
+        told_control_planes: what the agent was last told of that.
         ordered: what it was last told to run: session id, attempt, rank.
         given: those among them of which it has all that they begin with: it said that it obeys.
         owed: replicas that run there and should not: the node takes no sessions before they ended.
@@ -48,6 +50,8 @@ class Link:
         self.acknowledged: list[Report] = []
         self.wants_orders = True
         self.tunnels: list[TunnelOrder] = []
+        self.control_planes: tuple[str, ...] = ()
+        self.told_control_planes: tuple[str, ...] = ()
         self.ordered: frozenset[tuple[str, int, int]] = frozenset()
         self.given: frozenset[tuple[str, int, int]] = frozenset()
         self.owed: set[tuple[str, int, int]] = set()
@@ -70,6 +74,12 @@ class Link:
         """Ask the agent to dial a tunnel."""
         self.tunnels.append(order)
         self._wake.set()
+
+    def find_control_planes(self, addresses: tuple[str, ...]) -> None:
+        """Tell the agent where the control planes are, if that has changed."""
+        if addresses != self.control_planes:
+            self.control_planes = addresses
+            self._wake.set()
 
     def close(self, failure: NsmlError) -> None:
         """End the stream with a refusal."""

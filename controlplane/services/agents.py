@@ -33,7 +33,7 @@ from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2, agents_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable
+    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 
     from controlplane.access.user_secrets import UserSecrets
     from controlplane.history.values import StreamKey
@@ -71,6 +71,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     Args:
         term: our term, 0 while we do not lead.
         leader_address: where the leader is.
+        addresses: where every control plane serves agents, of those that do.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         silent_after_s: float,
         term: Callable[[], int],
         leader_address: Callable[[], str],
+        addresses: Callable[[], tuple[str, ...]],
     ) -> None:
         self._state = state
         self._committer = committer
@@ -103,6 +105,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._silent_after_s = silent_after_s
         self._term = term
         self._leader_address = leader_address
+        self._addresses = addresses
 
     @streaming
     async def Control(  # noqa: N802 - named by the contract
@@ -140,25 +143,24 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         return link
 
     def _registered(self, link: Link) -> agents_pb2.ControlResponse:
-        return agents_pb2.ControlResponse(
-            registered=agents_pb2.Registered(
-                cluster_id=self._cluster_id,
-                heartbeat_interval=duration(self._heartbeat_s),
-                silent_after=duration(self._silent_after_s),
-                term=self._term(),
-                starts_anew=link.starts_anew,
-            )
+        registered = agents_pb2.Registered(
+            cluster_id=self._cluster_id,
+            heartbeat_interval=duration(self._heartbeat_s),
+            silent_after=duration(self._silent_after_s),
+            term=self._term(),
+            starts_anew=link.starts_anew,
         )
+        link.control_planes = link.told_control_planes = self._addresses()
+        if link.control_planes:
+            registered.control_planes.addresses.extend(link.control_planes)
+        return agents_pb2.ControlResponse(registered=registered)
 
     async def _responses(self, link: Link) -> AsyncIterator[agents_pb2.ControlResponse]:
         while True:
             if link.failure is not None:
                 raise link.failure
-            if link.acknowledged:
-                reports, link.acknowledged = link.acknowledged, []
-                yield acknowledged_message(reports)
-            while link.tunnels:
-                yield tunnel_message(link.tunnels.pop(0))
+            for message in _news(link):
+                yield message
             term = self._term()
             if not term:  # lost while the agent registered, so that nobody closed the link
                 raise NotLeader(self._leader_address())
@@ -192,6 +194,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         async with TaskGroup() as group:
             async for request in requests:
                 self._contacts.heard(link.node)
+                link.find_control_planes(self._addresses())
                 match request.WhichOneof("kind"):
                     case "report":
                         report = to_report(request.report, link.node, self._clock.time())
@@ -245,6 +248,22 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     yield agents_pb2.TunnelResponse(data=one.data, end=one.end, gone=one.gone)
         finally:
             tunnel.agent_left()
+
+
+def _news(link: Link) -> Iterator[agents_pb2.ControlResponse]:
+    """All but orders that the agent is to be told."""
+    if link.acknowledged:
+        reports, link.acknowledged = link.acknowledged, []
+        yield acknowledged_message(reports)
+    while link.tunnels:
+        yield tunnel_message(link.tunnels.pop(0))
+    if link.control_planes != link.told_control_planes:
+        link.told_control_planes = link.control_planes
+        yield _control_planes(link.control_planes)
+
+
+def _control_planes(addresses: Iterable[str]) -> agents_pb2.ControlResponse:
+    return agents_pb2.ControlResponse(control_planes=agents_pb2.ControlPlanes(addresses=addresses))
 
 
 def _cursors(wanted: dict[StreamKey, int]) -> agents_pb2.IngestResponse:

@@ -170,30 +170,40 @@ class OrdersAccepted(_message.Message):
     def __init__(self, term: _Optional[int] = ..., revision: _Optional[int] = ...) -> None: ...
 
 class ControlResponse(_message.Message):
-    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel")
+    __slots__ = ("registered", "orders", "acknowledged", "open_tunnel", "control_planes")
     REGISTERED_FIELD_NUMBER: _ClassVar[int]
     ORDERS_FIELD_NUMBER: _ClassVar[int]
     ACKNOWLEDGED_FIELD_NUMBER: _ClassVar[int]
     OPEN_TUNNEL_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_PLANES_FIELD_NUMBER: _ClassVar[int]
     registered: Registered
     orders: Orders
     acknowledged: ReportsAcknowledged
     open_tunnel: OpenTunnel
-    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ...) -> None: ...
+    control_planes: ControlPlanes
+    def __init__(self, registered: _Optional[_Union[Registered, _Mapping]] = ..., orders: _Optional[_Union[Orders, _Mapping]] = ..., acknowledged: _Optional[_Union[ReportsAcknowledged, _Mapping]] = ..., open_tunnel: _Optional[_Union[OpenTunnel, _Mapping]] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ...) -> None: ...
+
+class ControlPlanes(_message.Message):
+    __slots__ = ("addresses",)
+    ADDRESSES_FIELD_NUMBER: _ClassVar[int]
+    addresses: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, addresses: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class Registered(_message.Message):
-    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term", "starts_anew")
+    __slots__ = ("cluster_id", "heartbeat_interval", "silent_after", "term", "starts_anew", "control_planes")
     CLUSTER_ID_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_INTERVAL_FIELD_NUMBER: _ClassVar[int]
     SILENT_AFTER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
     STARTS_ANEW_FIELD_NUMBER: _ClassVar[int]
+    CONTROL_PLANES_FIELD_NUMBER: _ClassVar[int]
     cluster_id: str
     heartbeat_interval: _duration_pb2.Duration
     silent_after: _duration_pb2.Duration
     term: int
     starts_anew: bool
-    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ..., starts_anew: _Optional[bool] = ...) -> None: ...
+    control_planes: ControlPlanes
+    def __init__(self, cluster_id: _Optional[str] = ..., heartbeat_interval: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., silent_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., term: _Optional[int] = ..., starts_anew: _Optional[bool] = ..., control_planes: _Optional[_Union[ControlPlanes, _Mapping]] = ...) -> None: ...
 
 class Orders(_message.Message):
     __slots__ = ("term", "revision", "assignments", "more")

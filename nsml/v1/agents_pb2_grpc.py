@@ -58,7 +58,8 @@ class AgentServiceServicer:
 
     def Control(self, request_iterator, context):
         """Orders and states. The first message up must be Register; the first down is Registered.
-        UNAVAILABLE with reason NOT_LEADER and metadata "leader" (an address): dial that one.
+        UNAVAILABLE with reason NOT_LEADER and metadata "leader" (an address): dial that one. Where it cannot be
+        reached, call another one with the metadata "nsml-relay: 1": it passes the stream on to the leader.
         FAILED_PRECONDITION with reason SUPERSEDED: another agent registered for this node; with reason
         STATE_CONFLICT: the node obeyed another platform, or a later leader.
         INVALID_ARGUMENT: the first message is not Register, or says what cannot be.
