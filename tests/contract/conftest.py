@@ -2,5 +2,6 @@
 
 from tests.contract.store_engines import engine
 from tests.etcd import etcd_server
+from tests.postgres import postgres_database, postgres_server
 
-__all__ = ["engine", "etcd_server"]
+__all__ = ["engine", "etcd_server", "postgres_database", "postgres_server"]

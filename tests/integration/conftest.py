@@ -1,5 +1,6 @@
 """Fixtures of the tests that run real servers."""
 
 from tests.etcd import etcd_server
+from tests.postgres import postgres_database, postgres_server
 
-__all__ = ["etcd_server"]
+__all__ = ["etcd_server", "postgres_database", "postgres_server"]
