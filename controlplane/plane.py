@@ -34,6 +34,7 @@ from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Listings
+from controlplane.operations.members import Member, Members
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
@@ -109,6 +110,8 @@ class Character:
         address: where agents and other control planes reach it.
         user_address: where other machines call with TLS; "" for nowhere.
         agent_address: where joined agents dial with mutual TLS; "" for nowhere.
+        local_address: where programs of its own machine call; "" for nowhere.
+        instance: of its data folder: another one with the same `member` is refused.
         coordination: "etcd" or "embedded", for display.
     """
 
@@ -117,6 +120,8 @@ class Character:
     address: str = ""
     user_address: str = ""
     agent_address: str = ""
+    local_address: str = ""
+    instance: str = ""
     coordination: str = "embedded"
     heartbeat_s: float = 2.0
     silent_after_s: float = 10.0
@@ -176,6 +181,7 @@ class ControlPlane:
         self.committer = Committer(
             store=store, state=self.state, clock=clock, leader=self._leader_address
         )
+        self.members = Members(store, self._member(), clock=clock, ttl_s=character.lease_s)
         self.contacts = Contacts(state=self.state, clock=clock)
         self.keeper = NodeKeeper(
             state=self.state, committer=self.committer, contacts=self.contacts, clock=clock
@@ -196,6 +202,18 @@ class ControlPlane:
         )
         self.scheduling = Scheduling(state=self.state, committer=self.committer, clock=clock)
         self.leading = self._leader_loop()
+
+    def _member(self) -> Member:
+        who = self.character
+        return Member(
+            name=who.member,
+            version=who.version,
+            user_address=who.user_address,
+            agent_address=who.agent_address,
+            local_address=who.local_address or ("" if who.agent_address else who.address),
+            started_at=self._on.clock.time(),
+            instance=who.instance,
+        )
 
     def _leader_address(self) -> str:
         return self.leading.leader_address()
@@ -232,6 +250,7 @@ class ControlPlane:
         async with TaskGroup() as group:
             group.create_task(self.identities.run(), name="identities")
             group.create_task(self.state.follow(), name="state")
+            group.create_task(self.members.run(), name="members")
             group.create_task(self.submitter.run(), name="submit")
             group.create_task(self.secrets.renew(), name="secrets")
             group.create_task(self.leading.run(), name="leader")
@@ -321,13 +340,15 @@ class ControlPlane:
     def _agent_addresses(self) -> tuple[str, ...]:
         """Where agents reach the control planes that serve them."""
         own = self.character.agent_address
-        return (own,) if own else ()
+        others = (one.agent_address for one in self.members.everyone())
+        return tuple(dict.fromkeys(filter(None, (own, *others))))
 
     def _nodes(self) -> NodeServicer:
         facts = ClusterFacts(
             version=self.character.version,
             cluster_id=self.cluster_id,
             coordination=self.character.coordination,
+            members=self.members,
             leader=lambda: self.leading.leader,
         )
         return NodeServicer(

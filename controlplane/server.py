@@ -9,6 +9,7 @@ import gc
 import json
 import logging
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -172,6 +173,8 @@ async def _serve(
         address=listeners.for_agents() or listeners.primary,
         user_address=listeners.for_users(),
         agent_address=listeners.for_agents(),
+        local_address=listeners.primary,
+        instance=_instance(settings.data),
         coordination=coordination.shown,
         heartbeat_s=settings.heartbeat_s,
         silent_after_s=settings.silent_after_s,
@@ -201,6 +204,14 @@ async def _serve(
         running.cancel()
         with contextlib.suppress(asyncio.CancelledError):
             await running
+
+
+def _instance(data: Path) -> str:
+    """What tells this data folder from any other one, also from another control plane's of its name."""
+    file = data / "instance"
+    if not file.exists():
+        write_private(file, secrets.token_hex(8).encode() + b"\n")
+    return file.read_text(encoding="utf-8").strip()
 
 
 async def _prepare(settings: Settings, plane: ControlPlane, running: asyncio.Task[None]) -> None:

@@ -18,6 +18,7 @@ from controlplane.services.convert.nodes import (
     drain_message,
     fence_message,
     hold_message,
+    member_message,
     refusal_message,
 )
 from controlplane.services.convert.resources import (
@@ -41,6 +42,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
     from controlplane.operations.contacts import Contacts
+    from controlplane.operations.members import Members
     from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.state import LiveState
     from controlplane.store.election import Leader
@@ -54,6 +56,7 @@ class ClusterFacts:
     version: str
     cluster_id: str
     coordination: str
+    members: Members
     leader: Callable[[], Leader | None]
 
 
@@ -194,6 +197,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             cluster_id=self._facts.cluster_id,
             now=timestamp(self._clock.time()),
             closed_nodes=list(filter(None, map(closed_words, by_name)))[:MOST_CLOSED],
+            members=[member_message(one, leader) for one in self._facts.members.everyone()],
+            answered_by=self._facts.members.own.name,
         )
 
     def _shown(self, node: Node, who: UserCaller) -> pb.Node:

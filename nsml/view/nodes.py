@@ -18,7 +18,13 @@ from nsml.view.units import ago, duration_text, memory_text, moment, thousandths
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from nsml.v1.nodes_pb2 import DeviceUse, GetClusterResponse, GetNodeResponse, Node
+    from nsml.v1.nodes_pb2 import (
+        DeviceUse,
+        GetClusterResponse,
+        GetNodeResponse,
+        Member,
+        Node,
+    )
     from nsml.v1.resources_pb2 import Device
 
 
@@ -498,6 +504,20 @@ def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
         "simulated": cluster.simulated,
         "cluster_id": cluster.cluster_id,
         "closed_nodes": list(cluster.closed_nodes),
+        "answered_by": cluster.answered_by or None,
+        "members": [_member_record(member) for member in cluster.members],
+    }
+
+
+def _member_record(member: Member) -> dict[str, Any]:
+    return {
+        "name": member.name,
+        "version": member.version,
+        "user_address": member.user_address or None,
+        "agent_address": member.agent_address or None,
+        "local_address": member.local_address or None,
+        "started_at": moment(seconds_of(member.started_at)),
+        "is_leader": member.is_leader,
     }
 
 
@@ -513,9 +533,19 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
         f"server    {server}",
         f"version   {cluster.version}",
         f"control   {leader} · {cluster.coordination}",
+        *(f"standby   {_standby(one, cluster)}" for one in cluster.members if not one.is_leader),
         f"nodes     {cluster.nodes_ready}/{cluster.nodes_total} ready",
         f"gpus      {gpus} used{simulated}",
         f"cpus      {cpus} used",
         f"sessions  {cluster.sessions_running} running · {cluster.sessions_queued} queued",
         *(f"note      {words}" for words in cluster.closed_nodes),
     ]
+
+
+def _standby(member: Member, cluster: GetClusterResponse) -> str:
+    words = [member.name, member.user_address or member.local_address]
+    if member.version != cluster.version:
+        words.append(member.version)
+    if member.name == cluster.answered_by:
+        words.append("answers you")
+    return " · ".join(filter(None, words))

@@ -11,6 +11,21 @@ from nsml.v1 import nodes_pb2 as pb
 if TYPE_CHECKING:
     from controlplane.domain.errors import StateConflict
     from controlplane.domain.values import Drain, Fence, Hold, PlacedAs
+    from controlplane.operations.members import Member
+    from controlplane.store.election import Leader
+
+
+def member_message(member: Member, leader: Leader | None) -> pb.Member:
+    """One control plane, and whether it is the leader."""
+    return pb.Member(
+        name=member.name,
+        version=member.version,
+        user_address=member.user_address,
+        agent_address=member.agent_address,
+        local_address=member.local_address,
+        started_at=timestamp(member.started_at),
+        is_leader=leader is not None and leader.member == member.name,
+    )
 
 
 def drain_message(drain: Drain | None) -> pb.Drain | None:

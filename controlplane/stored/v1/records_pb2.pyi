@@ -464,3 +464,21 @@ class ClusterRecord(_message.Message):
     created_at: float
     coordination: str
     def __init__(self, id: _Optional[str] = ..., created_at: _Optional[float] = ..., coordination: _Optional[str] = ...) -> None: ...
+
+class MemberRecord(_message.Message):
+    __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "instance")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    VERSION_FIELD_NUMBER: _ClassVar[int]
+    USER_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    AGENT_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    LOCAL_ADDRESS_FIELD_NUMBER: _ClassVar[int]
+    STARTED_AT_FIELD_NUMBER: _ClassVar[int]
+    INSTANCE_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    version: str
+    user_address: str
+    agent_address: str
+    local_address: str
+    started_at: float
+    instance: str
+    def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., user_address: _Optional[str] = ..., agent_address: _Optional[str] = ..., local_address: _Optional[str] = ..., started_at: _Optional[float] = ..., instance: _Optional[str] = ...) -> None: ...

@@ -570,3 +570,23 @@ async def test_what_a_held_node_lacks_is_not_lost(rig: Rig, alive: Any) -> None:
     await root.nodes.ResumeNode(pb.ResumeNodeRequest(name="a"))
     alive(await (await rig.agent(replicas=(unknown,))).connect())
     await kim.reaches(session.id, "FAILED")
+
+
+async def test_all_control_planes_are_told_and_who_of_them_answers_and_leads() -> None:
+    async with surroundings() as on, serving(on, member="one", instance="1") as one:
+        await until(lambda: one_leads(one), "one leads")
+        async with serving(on, member="two", instance="2", user_address="two:1") as two:
+            kim = await one.user("kim")
+            asking = Stubs(await two.channel(), kim.metadata[0][1].removeprefix("Bearer "))
+
+            async def both() -> pb.GetClusterResponse | None:
+                answer = await asking.nodes.GetCluster(pb.GetClusterRequest())
+                return answer if len(answer.members) == 2 else None
+
+            answer = await until(both, "both are there")
+            assert answer.answered_by == "two"
+            assert [(one.name, one.is_leader) for one in answer.members] == [
+                ("one", True),
+                ("two", False),
+            ]
+            assert answer.members[1].user_address == "two:1"

@@ -88,3 +88,20 @@ def test_instances_of_a_gpu_that_is_held_are_not_free():
 def test_a_gpu_with_instances_that_are_held_is_not_free():
     parts = [device(1, "MIG-1", "GPU-0", allocated=1000), device(2, "MIG-2", "GPU-0")]
     assert held(device(0, "GPU-0"), *parts) == [("as GPU 1", False), ("1", False), ("0", True)]
+
+
+def test_the_platform_says_which_control_planes_stand_by():
+    cluster = nodes_pb2.GetClusterResponse(
+        leader="a", term=3, coordination="etcd", version="2", answered_by="b"
+    )
+    cluster.members.add(name="a", version="2", user_address="a:1", is_leader=True)
+    cluster.members.add(name="b", version="1", user_address="b:1").started_at.seconds = 60
+    lines = nodes.cluster_lines(cluster, server="b:1")
+    assert "control   a leads term 3 · etcd" in lines
+    assert [line for line in lines if line.startswith("standby")] == [
+        "standby   b · b:1 · 1 · answers you"
+    ]
+    record = nodes.cluster_record(cluster)
+    assert [one["is_leader"] for one in record["members"]] == [True, False]
+    assert record["members"][1]["started_at"] == "1970-01-01T00:01:00.000Z"
+    assert record["answered_by"] == "b"

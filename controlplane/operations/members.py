@@ -1,0 +1,206 @@
+"""The control planes of a platform: each keeps a record of itself, and all know all of them.
+
+A record lies under a lease of its own, so that it vanishes with its process; after an outage of the
+store, in which the lease ended, it is written again. Who leads is not said here: see `store.election`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from google.protobuf.message import DecodeError
+
+from controlplane.domain.errors import AlreadyExists
+from controlplane.store.cache import TableCache
+from controlplane.store.interface import (
+    CommitUnknown,
+    Lease,
+    LeaseLost,
+    StoreError,
+    StoreUnavailable,
+    Transaction,
+)
+from controlplane.store.tables import Table
+from controlplane.stored.v1.records_pb2 import MemberRecord
+from nsml.concurrency import TaskGroup
+
+if TYPE_CHECKING:
+    from controlplane.store.interface import KeyValueStore
+    from nsml.clock import Clock
+
+RENEWALS_PER_TTL: Final = 4
+RETRY_S: Final = 0.2
+"""Pause after the store did not answer."""
+PATIENCE_TTLS: Final = 3
+"""How many leases long another process of our name may be there: one that died is not by then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Member:
+    """One control plane.
+
+    Attributes:
+        name: unique among all of a store.
+        user_address: HOST:PORT where users call with TLS; "" for nowhere.
+        agent_address: HOST:PORT where agents and control planes call with mutual TLS; "" for nowhere.
+        local_address: where programs of its own machine call without TLS; "" for nowhere.
+        started_at: Unix seconds.
+        instance: of one data folder; two processes under one name differ in it.
+    """
+
+    name: str
+    version: str
+    user_address: str = ""
+    agent_address: str = ""
+    local_address: str = ""
+    started_at: float = 0.0
+    instance: str = ""
+
+    @property
+    def address(self) -> str:
+        """Where agents and other control planes reach it."""
+        return self.agent_address or self.local_address
+
+
+def _encode(member: Member) -> bytes:
+    return MemberRecord(
+        name=member.name,
+        version=member.version,
+        user_address=member.user_address,
+        agent_address=member.agent_address,
+        local_address=member.local_address,
+        started_at=member.started_at,
+        instance=member.instance,
+    ).SerializeToString()
+
+
+def _decode(value: bytes) -> Member:
+    try:
+        record = MemberRecord.FromString(value)
+    except DecodeError as error:
+        raise ValueError(str(error)) from error
+    return Member(
+        name=record.name,
+        version=record.version,
+        user_address=record.user_address,
+        agent_address=record.agent_address,
+        local_address=record.local_address,
+        started_at=record.started_at,
+        instance=record.instance,
+    )
+
+
+MEMBERS: Final = Table[Member]("members/", encode=_encode, decode=_decode)
+"""By name."""
+
+
+class Members:
+    """All control planes that run, this one included once it has entered.
+
+    Args:
+        own: what the others are to know of us.
+        ttl_s: for so long we are shown after our death.
+    """
+
+    def __init__(self, store: KeyValueStore, own: Member, *, clock: Clock, ttl_s: float) -> None:
+        self.own = own
+        self._store = store
+        self._clock = clock
+        self._ttl_s = ttl_s
+        self._cache = TableCache(store, (MEMBERS,), clock=clock)
+        self._lease: Lease | None = None
+        self._entered_at = 0
+        self._log = structlog.get_logger("operations.members").bind(member=own.name)
+
+    def everyone(self) -> tuple[Member, ...]:
+        """Those that run now, by name."""
+        records = self._cache.records(MEMBERS)
+        return tuple(records[name].value for name in sorted(records))
+
+    def at(self, address: str) -> Member | None:
+        """Who is reached by agents and control planes at an address."""
+        return next((one for one in self.everyone() if address and one.address == address), None)
+
+    async def run(self) -> None:
+        """Follow the others and stay among them, until cancelled; outages are waited out.
+
+        Raises:
+            AlreadyExists: another process has our name, and lives.
+            StoreError: the store is another one now, or refuses us.
+        """
+        async with TaskGroup() as group:
+            group.create_task(self._cache.run(), name="members.follow")
+            group.create_task(self._stay(), name="members.stay")
+
+    async def leave(self) -> None:
+        """Vanish at once, when we stop; after `run` has ended."""
+        lease, self._lease = self._lease, None
+        if lease is not None:
+            try:
+                await self._store.revoke(lease)
+            except StoreError as error:  # it ends by itself
+                self._log.warning("member.revoke_failed", reason=str(error))
+
+    async def _stay(self) -> None:
+        taken_since: float | None = None
+        while True:
+            try:
+                holder = await self._enter()
+                if holder is None:
+                    taken_since = None
+                    await self._renew()
+                    continue
+                now = self._clock.monotonic()
+                taken_since = now if taken_since is None else taken_since
+                if now - taken_since > PATIENCE_TTLS * self._ttl_s:
+                    raise _taken(holder)
+            except LeaseLost as error:
+                self._lease = None
+                self._log.warning("member.lease_lost", reason=str(error))
+                continue
+            except (StoreUnavailable, CommitUnknown) as error:
+                self._log.warning("member.store_unavailable", reason=str(error))
+            await self._clock.sleep(RETRY_S)
+
+    async def _enter(self) -> Member | None:
+        """Write our record; returns who else has our name, or None."""
+        if self._lease is None:
+            self._lease = await self._store.grant(self._ttl_s)
+        name = self.own.name
+        there = await MEMBERS.get(self._store, name)
+        if there is not None and there.value.instance != self.own.instance:
+            return there.value
+        # Of our own folder: written before an outage, or by a process that is dead, as its lock says.
+        compare = MEMBERS.absent(name) if there is None else MEMBERS.unchanged(there)
+        put = MEMBERS.put(name, self.own, lease=self._lease.id)
+        result = await self._store.commit(Transaction(compares=(compare,), success=(put,)))
+        if not result.succeeded:
+            return await self._enter()
+        self._entered_at = result.revision
+        self._log.info("member.entered")
+        return None
+
+    async def _renew(self) -> None:
+        """Keep the lease alive; returns when our record has gone all the same."""
+        while self._lease is not None and self._is_shown():
+            await self._clock.sleep(self._lease.ttl_s / RENEWALS_PER_TTL)
+            try:
+                self._lease = await self._store.keep_alive(self._lease)
+            except StoreUnavailable as error:
+                self._log.warning("member.renewal_failed", reason=str(error))
+
+    def _is_shown(self) -> bool:
+        """Whether our record is there, as far as the cache has got."""
+        has_seen_it = self._cache.revision >= self._entered_at
+        return not has_seen_it or self._cache.get(MEMBERS, self.own.name) is not None
+
+
+def _taken(holder: Member) -> AlreadyExists:
+    where = holder.address or holder.user_address
+    return AlreadyExists(
+        f"another control plane is called {holder.name}",
+        why=f"it runs{f' at {where}' if where else ''}, from another data folder",
+        attempt="give this one a name of its own: member = ... in its settings",
+    )

@@ -1,0 +1,136 @@
+"""Control planes know one another: over deaths, outages of the store and clashes of names."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+import pytest
+
+from controlplane.domain.errors import AlreadyExists
+from controlplane.operations.members import MEMBERS, Member, Members
+from controlplane.store.embedded import EmbeddedStore
+from controlplane.store.interface import Lease
+from nsml.clock import SystemClock, inline
+from tests.unit.controlplane.rig import until
+
+CLOCK = SystemClock()
+TTL_S = 0.3
+
+
+def a_member(name: str, *, instance: str = "") -> Member:
+    return Member(
+        name=name,
+        version="1",
+        user_address=f"{name}:1",
+        agent_address=f"{name}:2",
+        local_address="127.0.0.1:3",
+        started_at=5.0,
+        instance=instance or name,
+    )
+
+
+@asynccontextmanager
+async def running(members: Members) -> AsyncIterator[asyncio.Task[None]]:
+    work = asyncio.create_task(members.run())
+    try:
+        yield work
+    finally:
+        work.cancel()
+        with suppress(asyncio.CancelledError, BaseExceptionGroup):
+            await work
+
+
+@asynccontextmanager
+async def a_store() -> AsyncIterator[EmbeddedStore]:
+    async with EmbeddedStore(":memory:", clock=CLOCK, run=inline) as store:
+        yield store
+
+
+async def knows(members: Members, *names: str) -> None:
+    async def known() -> bool:
+        return tuple(one.name for one in members.everyone()) == names
+
+    await until(known, f"{members.own.name} knows {names}")
+
+
+def of(store: EmbeddedStore, name: str, *, instance: str = "", ttl_s: float = TTL_S) -> Members:
+    return Members(store, a_member(name, instance=instance), clock=CLOCK, ttl_s=ttl_s)
+
+
+async def test_all_know_all_and_where_each_is_reached() -> None:
+    async with a_store() as store:
+        one, two = of(store, "one"), of(store, "two")
+        async with running(one), running(two):
+            await knows(one, "one", "two")
+            await knows(two, "one", "two")
+            assert one.everyone() == (a_member("one"), a_member("two"))
+            assert one.at("two:2") == a_member("two")
+            assert one.at("127.0.0.1:3") is None  # of its machine alone
+
+
+async def test_who_is_killed_vanishes_with_its_lease_and_who_leaves_at_once() -> None:
+    async with a_store() as store:
+        stays, killed, leaves = of(store, "a"), of(store, "b"), of(store, "c", ttl_s=60)
+        async with running(stays):
+            async with running(killed), running(leaves):
+                await knows(stays, "a", "b", "c")
+            await leaves.leave()
+            await knows(stays, "a")
+
+
+async def test_a_record_that_was_lost_is_written_again() -> None:
+    async with a_store() as store:
+        one = of(store, "one")
+        async with running(one):
+            await knows(one, "one")
+            before = await MEMBERS.get(store, "one")
+            item = await store.get(MEMBERS.path("one"))
+            assert before is not None
+            assert item is not None
+            assert item.lease is not None
+            # What an outage does that is longer than the lease.
+            await store.revoke(await _lease(store, item.lease))
+
+            async def is_another() -> bool:
+                now = await MEMBERS.get(store, "one")
+                return now is not None and now.create_revision > before.create_revision
+
+            await until(is_another, "the record is back")
+
+
+async def _lease(store: EmbeddedStore, number: int) -> Lease:
+    return await store.keep_alive(Lease(id=number, ttl_s=TTL_S, valid_until=0.0))
+
+
+async def test_a_process_started_again_takes_its_place_over_at_once() -> None:
+    async with a_store() as store:
+        killed, again = of(store, "one", instance="x", ttl_s=60), of(store, "one", instance="x")
+        async with running(killed):
+            await knows(killed, "one")
+        async with running(again), asyncio.timeout(30):
+            await until(lambda: _holds(store, again), "it has taken over")
+
+
+async def _holds(store: EmbeddedStore, members: Members) -> bool:
+    item = await store.get(MEMBERS.path(members.own.name))
+    return item is not None and members._lease is not None and item.lease == members._lease.id
+
+
+async def test_another_process_of_the_same_name_is_refused() -> None:
+    async with a_store() as store:
+        first, second = of(store, "one", instance="x"), of(store, "one", instance="y")
+        async with running(first):
+            await knows(first, "one")
+            with pytest.RaisesGroup(pytest.RaisesExc(AlreadyExists, match="called one")):
+                await second.run()
+            await knows(first, "one")
+            assert first.everyone()[0].instance == "x"
+
+
+async def test_the_name_of_one_that_died_is_free_after_its_lease() -> None:
+    async with a_store() as store:
+        dead, heir = of(store, "one", instance="x"), of(store, "one", instance="y")
+        async with running(dead):
+            await knows(dead, "one")
+        async with running(heir):
+            await until(lambda: _holds(store, heir), "the heir has the name")
