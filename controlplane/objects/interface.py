@@ -64,6 +64,14 @@ class ObjectStore(Protocol):
         """Remove a blob; False when it was not there."""
         ...
 
+    async def mark(self, fresh: str = "") -> str:
+        """The mark that says whose these objects are; "" while there is none.
+
+        A store without one gets `fresh`, for good: of several that come at once one is taken, and all
+        are told which.
+        """
+        ...
+
     def list(self) -> AsyncIterator[StoredBlob]:
         """Every blob in any order; those put or deleted meanwhile may or may not be among them."""
         ...

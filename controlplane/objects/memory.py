@@ -20,6 +20,7 @@ class MemoryObjects:
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
+        self._mark = ""
         self._blobs: dict[str, tuple[bytes, float]] = {}
 
     async def has_missing(self, digests: Collection[str]) -> set[str]:
@@ -51,6 +52,11 @@ class MemoryObjects:
     async def delete(self, digest: str) -> bool:
         """See ObjectStore."""
         return self._blobs.pop(check_digest(digest), None) is not None
+
+    async def mark(self, fresh: str = "") -> str:
+        """See ObjectStore."""
+        self._mark = self._mark or fresh
+        return self._mark
 
     async def list(self) -> AsyncIterator[StoredBlob]:
         """See ObjectStore."""

@@ -1,6 +1,6 @@
-"""Objects in a folder, S3, MinIO, GCS or Azure, through obstore; its only door.
+"""Objects in a folder or a bucket, through obstore.
 
-Layout: `blobs/ab/cdef...`, the digest cut after two characters. Each object is one frame (see
+Layout: `blobs/ab/cdef...`, the digest cut after two characters; `mark` says whose they are. Each object is one frame (see
 nsml.content.framing): compressed where that pays, and then read whole even for a range.
 
 A folder gets each object under `incoming/` first, flushed, and then under its name: a name never
@@ -14,17 +14,27 @@ import asyncio
 import contextlib
 import itertools
 import os
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import unquote, urlsplit
 
 import obstore
-from obstore.exceptions import BaseError, NotFoundError
-from obstore.store import LocalStore, from_url
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+from obstore.store import LocalStore
 
 from controlplane.domain.names import check_digest
 from controlplane.objects.checking import check_blobs, check_range
 from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable
 from controlplane.objects.interface import MAX_BLOB_BYTES, StoredBlob
+from controlplane.objects.s3 import open_bucket
 from nsml.concurrency import to_its_end
 from nsml.content.digests import verify
 from nsml.content.errors import BlobCorrupt
@@ -35,20 +45,27 @@ if TYPE_CHECKING:
 
     from obstore.store import ObjectStore as Backend
 
+    from controlplane.objects.s3 import S3Service
     from nsml.clock import Offload
 
 _BLOBS = "blobs"
 _INCOMING = "incoming"
+_MARK = "mark"
+_ABANDONED_S = 86_400
+_NO_BUCKET = "NoSuchBucket"
 _AT_ONCE = 32
 
 
 class StoredObjects:
-    """See interface.ObjectStore; made by `open_folder` and `open_url`."""
+    """See interface.ObjectStore; made by `open_folder` and `open_shared`."""
 
-    def __init__(self, backend: Backend, folder: Path | None, run: Offload) -> None:
+    def __init__(
+        self, backend: Backend, folder: Path | None, run: Offload, *, incoming: str = _INCOMING
+    ) -> None:
         self._backend = backend
         self._folder = folder
         self._run = run
+        self._incoming = incoming
         self._numbers = itertools.count()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._damaged: set[str] = set()
@@ -124,6 +141,28 @@ class StoredObjects:
                     digest = "".join(item["path"].split("/")[1:])
                     yield StoredBlob(digest, item["size"], item["last_modified"].timestamp())
 
+    async def mark(self, fresh: str = "") -> str:
+        """See ObjectStore."""
+        with _translated():
+            known = await self._read_mark()
+            if known or not fresh:
+                return known
+            with contextlib.suppress(AlreadyExistsError, PreconditionError):
+                await obstore.put_async(self._backend, _MARK, fresh.encode(), mode="create")
+            if self._folder is not None:
+                folder = self._folder
+                await self._run(lambda: _flush_files([folder / _MARK, folder]))
+            return await self._read_mark()
+
+    async def _read_mark(self) -> str:
+        try:
+            found = await obstore.get_async(self._backend, _MARK)
+            return bytes(await found.bytes_async()).decode(errors="replace").strip()
+        except (FileNotFoundError, NotFoundError) as error:
+            if _NO_BUCKET in str(error):
+                raise
+            return ""
+
     async def _has(self, digest: str) -> bool:
         async with self._at_once:
             try:
@@ -143,7 +182,7 @@ class StoredObjects:
 
     async def _put_in_folder(self, folder: Path, framed: Mapping[str, bytes]) -> None:
         """Put all, or leave nothing under `incoming/`: a full disk must not stay full of those."""
-        names = {digest: f"{_INCOMING}/{next(self._numbers)}-{digest}" for digest in framed}
+        names = {digest: f"{self._incoming}/{next(self._numbers)}-{digest}" for digest in framed}
         try:
             puts = [
                 asyncio.ensure_future(self._put(names[digest], body))
@@ -177,14 +216,55 @@ def open_folder(folder: Path, run: Offload) -> StoredObjects:
     return StoredObjects(LocalStore(prefix=folder), folder, run)
 
 
-def open_url(url: str, run: Offload) -> StoredObjects:
-    """Objects at a URL that obstore knows: s3://bucket/prefix, gs://..., az://..., file:///...
+def open_shared(
+    url: str, run: Offload, *, service: S3Service, environment: Mapping[str, str]
+) -> StoredObjects:
+    """Objects that several processes share: s3://BUCKET/PREFIX, or file:///FOLDER that all mount.
 
-    Credentials come from the environment, as each service's own tools read them.
+    Raises:
+        ValueError: it is no such URL, or cannot be used as it stands; the message says why.
     """
     if url.startswith("file://"):
-        return open_folder(Path(url.removeprefix("file://")), run)
-    return StoredObjects(from_url(url), None, run)
+        return _open_shared_folder(Path(unquote(urlsplit(url).path)), url, run)
+    return StoredObjects(open_bucket(url, service, environment), None, run)
+
+
+def _open_shared_folder(folder: Path, url: str, run: Offload) -> StoredObjects:
+    """A folder that others write to as well: each process has a place of its own for what it begins.
+
+    The folder itself is never made: where it is not there, it is probably not mounted.
+    """
+    if urlsplit(url).netloc or not folder.is_absolute():
+        raise ValueError(f"{url} is no folder: write file:///FOLDER, with three slashes")
+    if not folder.is_dir():
+        raise ValueError(
+            f"there is no folder {folder} here: is it mounted? (mkdir makes a new one)"
+        )
+    try:
+        (folder / _BLOBS).mkdir(exist_ok=True, mode=0o700)
+        (folder / _INCOMING).mkdir(exist_ok=True, mode=0o700)
+        own = Path(tempfile.mkdtemp(prefix="from-", dir=folder / _INCOMING))
+        _remove_abandoned(own)
+    except OSError as error:
+        raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
+    _flush_folders([folder])
+    incoming = f"{_INCOMING}/{own.name}"
+    return StoredObjects(LocalStore(prefix=folder), folder, run, incoming=incoming)
+
+
+def _remove_abandoned(own: Path) -> None:
+    """Remove what other processes began that cannot be at it any more: no put takes a day.
+
+    Compared with what was made just now: the clock of whoever keeps the folder may not be ours.
+    """
+    before = own.stat().st_mtime - _ABANDONED_S
+    for other in own.parent.iterdir():
+        with contextlib.suppress(OSError):  # it has come to life, or is gone
+            for begun in other.iterdir():
+                if begun.stat().st_mtime < before:
+                    begun.unlink()
+            if other.stat().st_mtime < before:
+                other.rmdir()
 
 
 def _key(digest: str) -> str:
@@ -217,10 +297,21 @@ def _translated(digest: str = "") -> Iterator[None]:
     except (FileNotFoundError, NotFoundError) as error:
         if digest:
             raise BlobNotFound(f"there is no blob {digest}") from error
-        raise ObjectsUnavailable("the object store is gone", why=str(error)) from error
+        why = "there is no such bucket" if _NO_BUCKET in str(error) else _first_line(error)
+        raise ObjectsUnavailable("the object store is gone", why=why) from error
+    except (PermissionDeniedError, UnauthenticatedError) as error:
+        raise ObjectsUnavailable(
+            "the object store refuses our credentials", why=_first_line(error)
+        ) from error
     except (OSError, BaseError) as error:
-        why = str(error).partition("\n")[0]
-        raise ObjectsUnavailable("the object store cannot be used now", why=why) from error
+        raise ObjectsUnavailable(
+            "the object store cannot be used now", why=_first_line(error)
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    """What happened, without the source that obstore adds for its developers."""
+    return str(error).partition("\n")[0].partition(": <?xml")[0]
 
 
 def _remove_files(paths: Iterable[Path]) -> None:

@@ -13,21 +13,33 @@ import pytest
 from controlplane.domain.errors import InvalidRequest
 from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable, WrongDigest
 from controlplane.objects.memory import MemoryObjects
-from controlplane.objects.stored import open_folder, open_url
+from controlplane.objects.s3 import S3Service
+from controlplane.objects.stored import open_folder, open_shared
 from nsml.clock import SystemClock, in_thread, inline
 from nsml.content.digests import digest_of
+from tests.s3 import KEYS, S3Server, s3
 
 if TYPE_CHECKING:
     from controlplane.objects.interface import ObjectStore
 
+__all__ = ["s3"]
 
-@pytest.fixture(params=["memory", "folder", "url"])
+
+@pytest.fixture(params=["memory", "folder", "shared folder", "bucket"])
 def objects(request: pytest.FixtureRequest, tmp_path: Path) -> ObjectStore:
     if request.param == "memory":
         return MemoryObjects(SystemClock())
     if request.param == "folder":
         return open_folder(tmp_path / "objects", inline)
-    return open_url((tmp_path / "objects").as_uri(), in_thread)
+    if request.param == "shared folder":
+        (tmp_path / "objects").mkdir()
+        return shared((tmp_path / "objects").as_uri())
+    server: S3Server = request.getfixturevalue("s3")
+    return shared(f"s3://{server.bucket()}/some/prefix", server.endpoint)
+
+
+def shared(url: str, endpoint: str = "") -> ObjectStore:
+    return open_shared(url, in_thread, service=S3Service(endpoint=endpoint), environment=KEYS)
 
 
 def noise(size: int, seed: int = 0) -> bytes:
@@ -105,6 +117,15 @@ async def test_deleting(objects: ObjectStore) -> None:
     assert await objects.delete(digest) is False
     with pytest.raises(BlobNotFound):
         await objects.get(digest)
+
+
+async def test_the_first_mark_stands(objects: ObjectStore) -> None:
+    assert await objects.mark() == ""
+    said = await asyncio.gather(*[objects.mark(f"c{number}/x") for number in range(5)])
+    assert len(set(said)) == 1
+    assert said[0] in {f"c{number}/x" for number in range(5)}
+    assert await objects.mark("another") == await objects.mark() == said[0]
+    assert [blob async for blob in objects.list()] == []
 
 
 async def test_many_at_once_and_the_same_ones_raced(objects: ObjectStore) -> None:

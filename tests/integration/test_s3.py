@@ -1,0 +1,182 @@
+"""A bucket behind a real HTTP server: faults of the service, keys, and what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.objects import s3 as bucket_module
+from controlplane.objects.errors import ObjectsUnavailable
+from controlplane.objects.s3 import S3Service, open_bucket
+from controlplane.objects.stored import StoredObjects, open_shared
+from nsml.clock import in_thread
+from nsml.content.digests import digest_of
+from tests.s3 import KEYS, S3Server, s3, start_s3
+
+__all__ = ["s3"]
+
+DIGEST = digest_of(b"data")
+
+
+def opened(url: str, endpoint: str, **environment: str) -> StoredObjects:
+    service = S3Service(endpoint=endpoint)
+    return open_shared(url, in_thread, service=service, environment={**KEYS, **environment})
+
+
+@pytest.fixture
+def own() -> Iterator[S3Server]:
+    """A server that the test may kill or pause."""
+    server = start_s3()
+    yield server
+    server.process.kill()
+    server.process.wait()
+
+
+async def refused(objects: StoredObjects) -> list[str]:
+    """The words of every call, each of which has to fail by name."""
+    said = []
+    for call in (
+        objects.put(DIGEST, b"data"),
+        objects.get(DIGEST),
+        objects.get_range(DIGEST, 0, 2),
+        objects.has_missing([DIGEST]),
+        objects.delete(DIGEST),
+        objects.mark("x"),
+    ):
+        with pytest.raises(ObjectsUnavailable) as caught:
+            await call
+        said.append(f"{caught.value} {caught.value.why}")
+    with pytest.raises(ObjectsUnavailable):
+        _ = [blob async for blob in objects.list()]
+    return said
+
+
+async def test_a_service_that_is_gone_is_said_and_found_again(own: S3Server) -> None:
+    objects = opened(f"s3://{own.bucket()}", own.endpoint)
+    await objects.put(DIGEST, b"data")
+    os.kill(own.process.pid, signal.SIGKILL)
+    own.process.wait()
+    async with asyncio.timeout(60):  # seven calls, each of which gives up after its few tries
+        said = await refused(objects)
+    assert all("cannot be used now" in words for words in said)
+    assert not any(KEYS["AWS_SECRET_ACCESS_KEY"] in words for words in said)
+
+
+async def test_a_service_that_says_nothing_is_not_waited_for(
+    own: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bucket_module, "_SILENT_S", 1)
+    monkeypatch.setattr(bucket_module, "_RETRIES", 1)
+    objects = opened(f"s3://{own.bucket()}", own.endpoint)
+    await objects.put(DIGEST, b"data")
+    os.kill(own.process.pid, signal.SIGSTOP)
+    async with asyncio.timeout(60):
+        with pytest.raises(ObjectsUnavailable):
+            await objects.get(DIGEST)
+    os.kill(own.process.pid, signal.SIGCONT)
+    assert await objects.get(DIGEST) == b"data", "it heals alone"
+
+
+async def test_a_bucket_that_is_not_there_is_named(s3: S3Server) -> None:
+    objects = opened("s3://nobodys-bucket", s3.endpoint)
+    for call in (objects.put(DIGEST, b"data"), objects.mark(), objects.mark("x")):
+        with pytest.raises(ObjectsUnavailable) as caught:
+            await call
+        assert "no such bucket" in caught.value.why
+
+
+async def test_keys_that_the_service_does_not_know_are_refused() -> None:
+    server = start_s3(INITIAL_NO_AUTH_ACTION_COUNT="1")
+    try:
+        objects = opened(f"s3://{server.bucket()}", server.endpoint)
+        with pytest.raises(ObjectsUnavailable, match="refuses our credentials"):
+            await objects.mark("x")
+    finally:
+        server.process.kill()
+        server.process.wait()
+
+
+async def test_large_blobs_go_in_parts_and_come_back(s3: S3Server) -> None:
+    bucket = s3.bucket()
+    objects = opened(f"s3://{bucket}/p", s3.endpoint)
+    data = random.Random(1).randbytes(11 << 20)
+    digest = digest_of(data)
+    await objects.put(digest, data)
+    head = s3.client().head_object(Bucket=bucket, Key=f"p/blobs/{digest[:2]}/{digest[2:]}")
+    assert head["ETag"].endswith('-3"'), "an object that was put in three parts"
+    assert await objects.get(digest) == data
+    assert await objects.get_range(digest, 5 << 20, (5 << 20) + 9) == data[5 << 20 : (5 << 20) + 9]
+
+
+async def test_keys_come_from_the_file_of_the_aws_tools(s3: S3Server, tmp_path: Path) -> None:
+    file = tmp_path / "credentials"
+    url = f"s3://{s3.bucket()}"
+    service = S3Service(endpoint=s3.endpoint, credentials=file)
+    with pytest.raises(ValueError, match="cannot read the credentials in"):
+        open_bucket(url, service, {})
+    file.write_text("[other]\naws_access_key_id = a\naws_secret_access_key = very-secret\n")
+    with pytest.raises(ValueError, match=r"under \[default\]") as caught:
+        open_bucket(url, service, {})
+    assert "very-secret" not in str(caught.value)
+    for environment in (
+        {"AWS_PROFILE": "other"},
+        {"AWS_PROFILE": "other", "AWS_ACCESS_KEY_ID": "of-the-environment"},
+    ):
+        objects = open_shared(url, in_thread, service=service, environment=environment)
+        await objects.put(DIGEST, b"data")
+    named = {"AWS_SHARED_CREDENTIALS_FILE": str(file), "AWS_PROFILE": "other"}
+    objects = open_shared(
+        url, in_thread, service=S3Service(endpoint=s3.endpoint), environment=named
+    )
+    assert await objects.get(DIGEST) == b"data"
+
+
+@pytest.mark.parametrize(
+    ("url", "endpoint", "words"),
+    [
+        ("s3://bucket", "http://203.0.113.1:9000", "not encrypted: use https"),
+        ("s3://bucket", "http://minio.lab", "not encrypted: use https"),
+        ("s3://bucket", "https://key:secret@minio.lab", "https://HOST:PORT"),
+        ("s3://bucket", "minio.lab:9000", "https://HOST:PORT"),
+        ("s3://key:secret@bucket/p", "", "credentials do not belong"),
+        ("s3://", "", "s3://BUCKET/PREFIX"),
+        ("https://bucket/p", "", "s3://BUCKET/PREFIX"),
+        ("s3://bucket?region=x", "", "s3://BUCKET/PREFIX"),
+        ("file://host/folder", "", "file:///FOLDER"),
+        ("file:///nowhere/at/all", "", "is it mounted?"),
+    ],
+)
+def test_what_cannot_be_used_is_refused(url: str, endpoint: str, words: str) -> None:
+    for service, environment in (
+        (S3Service(endpoint=endpoint), KEYS),
+        (S3Service(), {**KEYS, "AWS_ENDPOINT_URL": endpoint}),
+    ):
+        with pytest.raises(ValueError, match="") as caught:
+            open_shared(url, in_thread, service=service, environment=environment)
+        assert words in str(caught.value)
+        assert "secret" not in str(caught.value).replace("AWS_SECRET", "")
+
+
+async def test_control_planes_share_a_folder(tmp_path: Path) -> None:
+    """Who opens a shared folder leaves alone what others are writing, and clears what is old."""
+    url = tmp_path.as_uri()
+    first = open_shared(url, in_thread, service=S3Service(), environment={})
+    (begun,) = (tmp_path / "incoming").iterdir()
+    (begun / "1-half").write_bytes(b"half")
+    dead = tmp_path / "incoming/from-dead"
+    dead.mkdir()
+    (dead / "1-old").write_bytes(b"old")
+    for old in (dead / "1-old", dead):
+        os.utime(old, (1.0, 1.0))
+    second = open_shared(url, in_thread, service=S3Service(), environment={})
+    assert (begun / "1-half").exists()
+    assert not dead.exists() or not list(dead.iterdir())
+    blobs = {digest_of(data): data for data in (f"{n}".encode() for n in range(50))}
+    await asyncio.gather(*[one.put_many(blobs) for one in (first, second, first)])
+    assert await second.has_missing(blobs) == await first.has_missing(blobs) == set()
