@@ -17,6 +17,7 @@ from controlplane.access.joining import Joining
 from controlplane.access.limiter import FailureLimiter
 from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
+from controlplane.domain.cluster import Cluster
 from controlplane.loops.export import Exporting
 from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.liveness import Liveness
@@ -131,7 +132,8 @@ class Character:
 async def ensure_cluster(on: Surroundings, coordination: str, fresh: str = "") -> str:
     """The id of the platform that lives in the store; an empty store gets `fresh`, or a new one."""
     fresh = fresh or new_cluster_id(on.random_bytes)
-    value = records.encode_cluster(fresh, on.clock.time(), coordination)
+    made = Cluster(id=fresh, created_at=on.clock.time(), coordination=coordination)
+    value = records.encode_cluster(made)
     result = await on.store.commit(
         Transaction(
             compares=(absent(records.CLUSTER),),
@@ -140,13 +142,13 @@ async def ensure_cluster(on: Surroundings, coordination: str, fresh: str = "") -
         )
     )
     item = None if result.succeeded else result.responses[0].item
-    return records.decode_cluster(item.value)[0] if item else fresh
+    return records.decode_cluster(item.value).id if item else fresh
 
 
 async def cluster_in(store: KeyValueStore) -> str:
     """The id of the platform that lives in a store; "" for an empty one."""
     item = await store.get(records.CLUSTER)
-    return records.decode_cluster(item.value)[0] if item else ""
+    return records.decode_cluster(item.value).id if item else ""
 
 
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:

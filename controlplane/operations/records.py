@@ -9,6 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
+from controlplane.domain.cluster import Cluster
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import (
     HOST_NETWORK,
@@ -50,6 +51,7 @@ NAMES: Final = "name/"
 REQUESTS: Final = "request/"
 COUNTERS: Final = "counter/"
 CLUSTER: Final = "cluster"
+PLATFORM_KEYS: Final = "platform-keys"
 
 
 def session_key(session_id: str) -> str:
@@ -606,14 +608,30 @@ def _to_replica_key(message: pb.ReplicaKey) -> tuple[str, int, int]:
     return (message.session_id, message.attempt, message.rank)
 
 
-def encode_cluster(cluster_id: str, created_at: float, coordination: str) -> bytes:
+def encode_cluster(cluster: Cluster) -> bytes:
     """Value of the cluster key."""
     return pb.ClusterRecord(
-        id=cluster_id, created_at=created_at, coordination=coordination
+        id=cluster.id,
+        created_at=cluster.created_at,
+        coordination=cluster.coordination,
+        is_shared=cluster.is_shared,
+        history=cluster.history,
+        objects=cluster.objects,
+        history_mark=cluster.history_mark,
+        objects_mark=cluster.objects_mark,
     ).SerializeToString()
 
 
-def decode_cluster(value: bytes) -> tuple[str, str]:
-    """Cluster id and coordination."""
+def decode_cluster(value: bytes) -> Cluster:
+    """What the cluster key says."""
     record = pb.ClusterRecord.FromString(value)
-    return record.id, record.coordination
+    return Cluster(
+        id=record.id,
+        created_at=record.created_at,
+        coordination=record.coordination,
+        is_shared=record.is_shared,
+        history=record.history or "sqlite",
+        objects=record.objects or "folder",
+        history_mark=record.history_mark,
+        objects_mark=record.objects_mark,
+    )

@@ -456,14 +456,42 @@ class SecretRecord(_message.Message):
     def __init__(self, sealed: _Optional[bytes] = ..., key_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ...) -> None: ...
 
 class ClusterRecord(_message.Message):
-    __slots__ = ("id", "created_at", "coordination")
+    __slots__ = ("id", "created_at", "coordination", "is_shared", "history", "objects", "history_mark", "objects_mark")
     ID_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     COORDINATION_FIELD_NUMBER: _ClassVar[int]
+    IS_SHARED_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_FIELD_NUMBER: _ClassVar[int]
+    HISTORY_MARK_FIELD_NUMBER: _ClassVar[int]
+    OBJECTS_MARK_FIELD_NUMBER: _ClassVar[int]
     id: str
     created_at: float
     coordination: str
-    def __init__(self, id: _Optional[str] = ..., created_at: _Optional[float] = ..., coordination: _Optional[str] = ...) -> None: ...
+    is_shared: bool
+    history: str
+    objects: str
+    history_mark: str
+    objects_mark: str
+    def __init__(self, id: _Optional[str] = ..., created_at: _Optional[float] = ..., coordination: _Optional[str] = ..., is_shared: _Optional[bool] = ..., history: _Optional[str] = ..., objects: _Optional[str] = ..., history_mark: _Optional[str] = ..., objects_mark: _Optional[str] = ...) -> None: ...
+
+class SealedKeysRecord(_message.Message):
+    __slots__ = ("sealed", "key_id")
+    SEALED_FIELD_NUMBER: _ClassVar[int]
+    KEY_ID_FIELD_NUMBER: _ClassVar[int]
+    sealed: bytes
+    key_id: str
+    def __init__(self, sealed: _Optional[bytes] = ..., key_id: _Optional[str] = ...) -> None: ...
+
+class PlatformKeys(_message.Message):
+    __slots__ = ("authority_certificate", "authority_key", "vault_keys")
+    AUTHORITY_CERTIFICATE_FIELD_NUMBER: _ClassVar[int]
+    AUTHORITY_KEY_FIELD_NUMBER: _ClassVar[int]
+    VAULT_KEYS_FIELD_NUMBER: _ClassVar[int]
+    authority_certificate: bytes
+    authority_key: bytes
+    vault_keys: _containers.RepeatedScalarFieldContainer[bytes]
+    def __init__(self, authority_certificate: _Optional[bytes] = ..., authority_key: _Optional[bytes] = ..., vault_keys: _Optional[_Iterable[bytes]] = ...) -> None: ...
 
 class MemberRecord(_message.Message):
     __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "instance")
