@@ -8,24 +8,26 @@ FULL) before anybody hears of it.
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import os
 import sqlite3
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from controlplane.domain.errors import NsmlError
 from controlplane.domain.names import fits_glob
 from controlplane.history.changes import Changes
 from controlplane.history.errors import HistoryConflict, HistoryCorrupt, HistoryUnavailable
+from controlplane.history.sql.batches import Batches, Part
+from controlplane.history.sqlite.dialect import SqliteDialect
 from controlplane.history.sqlite.schema import migrate
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
+    from controlplane.history.sql.interface import Connection
     from nsml.clock import Offload
 
 T = TypeVar("T")
@@ -34,75 +36,71 @@ _IDLE_READERS = 8
 _CORRUPT = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT}
 
 
-class Database:
-    """An open database; made by `open_database`."""
+class SqliteDatabase:
+    """See sql.interface.Database; made by `open_database`."""
+
+    is_shared = False
 
     def __init__(
         self, path: str, writer: sqlite3.Connection, lock: int | None, run: Offload
     ) -> None:
         self.changes = Changes()
+        self.dialect = SqliteDialect()
         self._path = path
         self._writer = writer
         self._lock = lock
         self._run = run
-        self._turn = asyncio.Lock()
-        self._queue: list[_Pending[Any]] = []
+        self._batches: Batches[Connection] = Batches(self._settle)
         self._mutex = threading.Lock()
         self._idle: list[sqlite3.Connection] = []
 
-    async def write(
-        self, work: Callable[[sqlite3.Connection], T], *, touches: Collection[str] = ()
-    ) -> T:
-        """Run `work` in a transaction that it may share; on disk when this returns.
+    async def write(self, work: Callable[[Connection], T], *, touches: Collection[str] = ()) -> T:
+        """See Database."""
+        return await self._batches.write(work, touches)
 
-        What `work` raises undoes its own changes only. `touches` are the sessions whose followers
-        hear of it after the commit. `work` must not keep the connection.
-        """
-        pending = _Pending(work, touches)
-        self._queue.append(pending)
-        try:
-            async with self._turn:
-                if not pending.is_settled:
-                    batch, self._queue = self._queue, []
-                    await self._settle(batch)
-        except asyncio.CancelledError:
-            if pending in self._queue:
-                self._queue.remove(pending)
-            raise
-        return pending.result()
-
-    async def read(self, work: Callable[[sqlite3.Connection], T]) -> T:
-        """Run `work` on a consistent view of what is committed."""
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """See Database."""
         return await self._run(lambda: self._reading(work))
 
     async def close(self) -> None:
         """Close every connection; the writer last, so that it makes the last checkpoint."""
-        async with self._turn:
+        async with self._batches.turn:
             await to_its_end(self._run(self._close))
 
-    async def _settle(self, batch: list[_Pending[Any]]) -> None:
+    async def _settle(self, batch: Sequence[Part[Connection, Any]]) -> None:
         try:
             await to_its_end(self._run(lambda: self._commit(batch)))
         finally:
-            for pending in batch:
-                if not pending.is_settled:
-                    pending.fail(HistoryUnavailable("the history did not finish a transaction"))
-                elif pending.error is None:
-                    self.changes.tell(pending.touches)
+            for part in batch:
+                if part.is_settled and part.error is None:
+                    self.changes.tell(part.touches)
 
-    def _commit(self, batch: list[_Pending[Any]]) -> None:
+    def _commit(self, batch: Sequence[Part[Connection, Any]]) -> None:
         try:
             with self._mutex, translated(self._path), _transaction(self._writer):
-                for pending in batch:
-                    pending.attempt(self._writer, self._path)
+                for part in batch:
+                    self._attempt(part)
         except NsmlError as error:
-            for pending in batch:
-                pending.fail(error)
+            for part in batch:
+                part.fail(error)
             return
-        for pending in batch:
-            pending.is_settled = True
+        for part in batch:
+            part.is_settled = True
 
-    def _reading(self, work: Callable[[sqlite3.Connection], T]) -> T:
+    def _attempt(self, part: Part[Connection, Any]) -> None:
+        """Do its work inside a savepoint, and keep what it raises for its caller."""
+        self._writer.execute("SAVEPOINT part")
+        try:
+            with translated(self._path):
+                part.attempt(self._writer)
+        except (HistoryCorrupt, HistoryUnavailable):
+            raise
+        except Exception as error:  # noqa: BLE001 - one caller's mistake must not undo the others
+            self._writer.execute("ROLLBACK TO part")
+            part.error = error
+        self._writer.execute("RELEASE part")
+
+    def _reading(self, work: Callable[[Connection], T]) -> T:
         with translated(self._path):
             if self._path == MEMORY:
                 with self._mutex:
@@ -137,42 +135,7 @@ class Database:
                 self._lock = None
 
 
-class _Pending(Generic[T]):
-    """One caller's part of a transaction."""
-
-    def __init__(self, work: Callable[[sqlite3.Connection], T], touches: Collection[str]) -> None:
-        self.touches = touches
-        self.error: BaseException | None = None
-        self.is_settled = False
-        self._work = work
-        self._value: T
-
-    def attempt(self, connection: sqlite3.Connection, path: str) -> None:
-        """Do the work inside a savepoint, and keep what it raises for its caller."""
-        connection.execute("SAVEPOINT part")
-        try:
-            with translated(path):
-                self._value = self._work(connection)
-        except (HistoryCorrupt, HistoryUnavailable):
-            raise
-        except Exception as error:  # noqa: BLE001 - one caller's mistake must not undo the others
-            connection.execute("ROLLBACK TO part")
-            self.error = error
-        connection.execute("RELEASE part")
-
-    def fail(self, error: BaseException) -> None:
-        """The transaction as a whole failed."""
-        self.error = error
-        self.is_settled = True
-
-    def result(self) -> T:
-        """The value, or raises the error."""
-        if self.error is not None:
-            raise self.error
-        return self._value
-
-
-def open_database(path: Path | str, run: Offload) -> Database:
+def open_database(path: Path | str, run: Offload) -> SqliteDatabase:
     """Open and check the database at `path`, or an empty one in memory for ":memory:".
 
     Raises HistoryCorrupt when it is damaged, HistoryTooNew when a newer version wrote it, and
@@ -183,7 +146,7 @@ def open_database(path: Path | str, run: Offload) -> Database:
             sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
         )
         migrate(writer, MEMORY)
-        return Database(MEMORY, writer, None, run)
+        return SqliteDatabase(MEMORY, writer, None, run)
     place = Path(path)
     place.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     lock = _lock(place)
@@ -192,7 +155,7 @@ def open_database(path: Path | str, run: Offload) -> Database:
     except BaseException:
         os.close(lock)
         raise
-    return Database(str(place), writer, lock, run)
+    return SqliteDatabase(str(place), writer, lock, run)
 
 
 @contextlib.contextmanager

@@ -20,7 +20,8 @@ import sqlite_utils
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import Role, User
 from controlplane.history.errors import HistoryCorrupt, HistoryTooNew, HistoryUnavailable
-from controlplane.history.sqlite import open_history, telemetry
+from controlplane.history.sql import telemetry
+from controlplane.history.sqlite import open_history
 from controlplane.history.sqlite.schema import STEPS
 from controlplane.history.values import (
     AuditRow,

@@ -1,4 +1,4 @@
-"""Telemetry on SQLite: the newest in memory, a bounded past in a table."""
+"""Telemetry: the newest in memory, a bounded past in a table."""
 
 from __future__ import annotations
 
@@ -10,10 +10,9 @@ import msgspec
 from controlplane.history.values import NodeSample
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Iterable, Mapping
 
-    from controlplane.history.sqlite.database import Database
+    from controlplane.history.sql.interface import Connection, Database
     from nsml.clock import Clock
 
 RETENTION_S = 6 * 3600.0
@@ -25,7 +24,7 @@ _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(NodeSample)
 
 
-class SqliteTelemetry:
+class SqlTelemetry:
     """See interface.Telemetry."""
 
     def __init__(self, database: Database, clock: Clock) -> None:
@@ -64,7 +63,7 @@ class SqliteTelemetry:
         """See Telemetry."""
         await self.flush()
 
-        def work(connection: sqlite3.Connection) -> tuple[NodeSample, ...]:
+        def work(connection: Connection) -> tuple[NodeSample, ...]:
             rows = connection.execute(
                 "SELECT body FROM telemetry WHERE node = ? AND at >= ? AND at <= ?"
                 " ORDER BY at DESC, id DESC LIMIT ?",
@@ -82,7 +81,7 @@ class SqliteTelemetry:
             return
         horizon = self._clock.time() - RETENTION_S
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             connection.executemany(
                 "INSERT INTO telemetry (node, at, body) VALUES (?, ?, ?)",
                 [(sample.node, sample.at, _ENCODER.encode(sample)) for sample in held],

@@ -1,4 +1,4 @@
-"""The ledger on SQLite: rows that are only added, which triggers see to."""
+"""The ledger: rows that are only added, which triggers in the database see to."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
@@ -12,16 +12,15 @@ from controlplane.history.errors import HistoryConflict
 from controlplane.history.values import AttemptCharge, AuditRow
 
 if TYPE_CHECKING:
-    import sqlite3
     from collections.abc import Sequence
 
-    from controlplane.history.sqlite.database import Database
+    from controlplane.history.sql.interface import Connection, Database
 
 _CHARGE = ", ".join(field.name for field in fields(AttemptCharge))
 _AUDIT = ", ".join(field.name for field in fields(AuditRow))
 
 
-class SqliteLedger:
+class SqlLedger:
     """See interface.Ledger."""
 
     def __init__(self, database: Database) -> None:
@@ -29,18 +28,22 @@ class SqliteLedger:
 
     async def charge(self, charges: Sequence[AttemptCharge]) -> None:
         """See Ledger."""
-        await self._database.write(lambda connection: insert_charges(connection, charges))
+        await self._database.write(
+            lambda connection: insert_charges(connection, charges),
+            touches={charge.session_id for charge in charges},
+        )
 
     async def charged(
         self, *, owner: str | None = None, project: str | None = None, since: float = 0.0
     ) -> float:
         """See Ledger."""
+        conditions = ["ended_at >= :since"]
+        conditions += ["owner = :owner"] if owner is not None else []
+        conditions += ["project = :project"] if project is not None else []
 
-        def work(connection: sqlite3.Connection) -> float:
+        def work(connection: Connection) -> float:
             rows = connection.execute(
-                "SELECT gpu_thousandths, seconds FROM charges WHERE ended_at >= :since"
-                " AND (:owner IS NULL OR owner = :owner)"
-                " AND (:project IS NULL OR project = :project)",
+                f"SELECT gpu_thousandths, seconds FROM charges WHERE {' AND '.join(conditions)}",
                 {"since": since, "owner": owner, "project": project},
             )
             # fsum: the sum does not depend on the order of the rows.
@@ -62,7 +65,7 @@ class SqliteLedger:
     ) -> tuple[tuple[int, AuditRow], ...]:
         """See Ledger."""
 
-        def work(connection: sqlite3.Connection) -> tuple[tuple[int, AuditRow], ...]:
+        def work(connection: Connection) -> tuple[tuple[int, AuditRow], ...]:
             rows = connection.execute(
                 f"SELECT id, {_AUDIT} FROM audit WHERE id > ? ORDER BY id LIMIT ?", (after, limit)
             )
@@ -74,7 +77,7 @@ class SqliteLedger:
         return await self._database.read(work)
 
 
-def insert_charges(connection: sqlite3.Connection, charges: Sequence[AttemptCharge]) -> None:
+def insert_charges(connection: Connection, charges: Sequence[AttemptCharge]) -> None:
     """Add charges as part of a larger transaction; HistoryConflict for another value."""
     for charge in charges:
         known = connection.execute(

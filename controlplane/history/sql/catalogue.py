@@ -1,16 +1,15 @@
-"""The catalogue on SQLite: ended sessions, datasets, checkpoints."""
+"""The catalogue: ended sessions, datasets, checkpoints."""
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
 
 from __future__ import annotations
 
-import json
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.values import Visibility
-from controlplane.history.sqlite.ledger import insert_charges
-from controlplane.history.sqlite.streams import delete_streams
+from controlplane.history.sql.appending import delete_streams
+from controlplane.history.sql.ledger import insert_charges
 from controlplane.history.values import (
     Checkpoint,
     CheckpointState,
@@ -25,19 +24,20 @@ from controlplane.history.values import (
 )
 
 if TYPE_CHECKING:
-    import sqlite3
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from _typeshed import DataclassInstance
 
     from controlplane.domain.identity import User
-    from controlplane.history.sqlite.database import Database
+    from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.values import AttemptCharge
 
 _DIGESTS_A_STEP = 10_000
+_ALL = 1 << 62
+"""A limit that nothing reaches: databases write "none" differently."""
 
 
-class SqliteCatalogue:
+class SqlCatalogue:
     """See interface.Catalogue."""
 
     def __init__(self, database: Database) -> None:
@@ -49,7 +49,7 @@ class SqliteCatalogue:
         """See Catalogue."""
         row = _session_row(session)
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             connection.execute(_PUT_SESSION, row)
             insert_charges(connection, charges)
 
@@ -79,20 +79,25 @@ class SqliteCatalogue:
         self, query: SessionQuery, *, after: PageKey | None = None, limit: int = 100
     ) -> SessionPage:
         """See Catalogue."""
+        dialect = self._database.dialect
+        conditions = " AND ".join(_session_conditions(query, after, dialect))
+        statement = (
+            f"SELECT {_SESSION} FROM sessions WHERE {conditions}"
+            " ORDER BY created_at DESC, id DESC LIMIT :limit"
+        )
         parameters = {
             **_viewer(query.viewer),
-            "owners": json.dumps(query.owners),
-            "states": json.dumps(query.states),
+            "owners": dialect.many(query.owners),
+            "states": dialect.many(query.states),
             "dataset": query.dataset,
-            "glob": query.name_glob,
+            "glob": dialect.glob(query.name_glob),
             "text": query.text,
-            "created_at": None if after is None else after.created_at,
-            "id": "" if after is None else after.id,
+            **({} if after is None else after._asdict()),
             "limit": limit + 1,
         }
 
-        def work(connection: sqlite3.Connection) -> SessionPage:
-            rows = connection.execute(_LIST_SESSIONS, parameters).fetchall()
+        def work(connection: Connection) -> SessionPage:
+            rows = connection.execute(statement, parameters).fetchall()
             found = tuple(_session(row) for row in rows[:limit])
             more = len(rows) > limit and found
             return SessionPage(
@@ -105,7 +110,7 @@ class SqliteCatalogue:
     async def delete_session(self, session_id: str) -> bool:
         """See Catalogue."""
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             gone = connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,)).rowcount
             connection.execute("DELETE FROM checkpoints WHERE session_id = ?", (session_id,))
             delete_streams(connection, session_id)
@@ -124,7 +129,7 @@ class SqliteCatalogue:
     ) -> tuple[DatasetVersion, bool]:
         """See Catalogue."""
 
-        def work(connection: sqlite3.Connection) -> tuple[DatasetVersion, bool]:
+        def work(connection: Connection) -> tuple[DatasetVersion, bool]:
             connection.execute(_PUT_DATASET, _row(dataset))
             found = _listing(connection, dataset.owner, dataset.name, 0)
             if found is not None and found.version.digest == digest:
@@ -142,7 +147,7 @@ class SqliteCatalogue:
             connection.execute(_PUT_VERSION, _row(version))
             return version, True
 
-        return await self._database.write(work)
+        return await self._database.write(work, touches={f"{dataset.owner}/{dataset.name}"})
 
     async def dataset(self, owner: str, name: str, number: int = 0) -> DatasetListing | None:
         """See Catalogue."""
@@ -160,17 +165,26 @@ class SqliteCatalogue:
         limit: int | None = None,
     ) -> tuple[DatasetListing, ...]:
         """See Catalogue."""
+        dialect = self._database.dialect
+        conditions = [
+            _IS_NEWEST,
+            _visible("d", viewer),
+            "(d.name, d.owner) > (:after_name, :after_owner)",
+        ]
+        conditions += ["d.name = :name"] if name else []
+        conditions += [dialect.fits("d.name", "glob")] if name_glob else []
+        statement = f"SELECT {_LISTING} WHERE {' AND '.join(conditions)} ORDER BY d.name, d.owner LIMIT :limit"
         parameters = {
             **_viewer(viewer),
-            "glob": name_glob,
+            "glob": dialect.glob(name_glob),
             "name": name,
             "after_name": after[0],
             "after_owner": after[1],
-            "limit": -1 if limit is None else limit,
+            "limit": _ALL if limit is None else limit,
         }
 
-        def work(connection: sqlite3.Connection) -> tuple[DatasetListing, ...]:
-            rows = connection.execute(_LIST_DATASETS, parameters)
+        def work(connection: Connection) -> tuple[DatasetListing, ...]:
+            rows = connection.execute(statement, parameters)
             return tuple(_dataset_listing(row) for row in rows)
 
         return await self._database.read(work)
@@ -178,7 +192,7 @@ class SqliteCatalogue:
     async def dataset_versions(self, owner: str, name: str) -> tuple[DatasetVersion, ...]:
         """See Catalogue."""
 
-        def work(connection: sqlite3.Connection) -> tuple[DatasetVersion, ...]:
+        def work(connection: Connection) -> tuple[DatasetVersion, ...]:
             rows = connection.execute(
                 f"SELECT {_LISTING} WHERE d.owner = ? AND d.name = ? ORDER BY v.number DESC",
                 (owner, name),
@@ -190,25 +204,27 @@ class SqliteCatalogue:
     async def readers_of(self, digest: str) -> tuple[Dataset, ...]:
         """See Catalogue."""
 
-        def work(connection: sqlite3.Connection) -> tuple[Dataset, ...]:
+        def work(connection: Connection) -> tuple[Dataset, ...]:
             rows = connection.execute(
-                f"SELECT {_LISTING} WHERE v.digest = ? GROUP BY d.owner, d.name", (digest,)
+                f"SELECT DISTINCT {_DATASET_COLUMNS} FROM {_VERSIONS} WHERE v.digest = ?"
+                " ORDER BY d.owner, d.name",
+                (digest,),
             )
-            return tuple(_dataset_listing(row).dataset for row in rows)
+            return tuple(_dataset(row) for row in rows)
 
         return await self._database.read(work)
 
     async def versions_among(self, digests: Collection[str]) -> set[str]:
         """See Catalogue."""
-        wanted = sorted(digests)
+        wanted, dialect = sorted(digests), self._database.dialect
 
-        def work(connection: sqlite3.Connection) -> set[str]:
+        def work(connection: Connection) -> set[str]:
             found: set[str] = set()
             for start in range(0, len(wanted), _DIGESTS_A_STEP):
                 rows = connection.execute(
                     "SELECT digest FROM dataset_versions"
-                    " WHERE digest IN (SELECT value FROM json_each(?))",
-                    (json.dumps(wanted[start : start + _DIGESTS_A_STEP]),),
+                    f" WHERE {dialect.among('digest', 'digests')}",
+                    {"digests": dialect.many(wanted[start : start + _DIGESTS_A_STEP])},
                 )
                 found |= {row[0] for row in rows}
             return found
@@ -218,7 +234,7 @@ class SqliteCatalogue:
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
         """See Catalogue."""
 
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: Connection) -> None:
             known = _find_checkpoint(connection, checkpoint.session_id, checkpoint.name)
             stands = checkpoint if known is None else later_of(known, checkpoint)
             if stands != known:
@@ -229,7 +245,7 @@ class SqliteCatalogue:
     async def checkpoints(self, session_id: str) -> tuple[Checkpoint, ...]:
         """See Catalogue."""
 
-        def work(connection: sqlite3.Connection) -> tuple[Checkpoint, ...]:
+        def work(connection: Connection) -> tuple[Checkpoint, ...]:
             rows = connection.execute(
                 f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ?"
                 " ORDER BY saved_at, name",
@@ -247,13 +263,14 @@ class SqliteCatalogue:
 
     async def checkpoint_counts(self, session_ids: Collection[str]) -> Mapping[str, int]:
         """See Catalogue."""
+        dialect = self._database.dialect
 
-        def work(connection: sqlite3.Connection) -> dict[str, int]:
+        def work(connection: Connection) -> dict[str, int]:
             return dict(
                 connection.execute(
                     "SELECT session_id, count(*) FROM checkpoints"
-                    " WHERE session_id IN (SELECT value FROM json_each(?)) GROUP BY session_id",
-                    (json.dumps(sorted(session_ids)),),
+                    f" WHERE {dialect.among('session_id', 'ids')} GROUP BY session_id",
+                    {"ids": dialect.many(sorted(session_ids))},
                 ).fetchall()
             )
 
@@ -262,7 +279,7 @@ class SqliteCatalogue:
     async def delete_checkpoint(self, session_id: str, name: str) -> bool:
         """See Catalogue."""
 
-        def work(connection: sqlite3.Connection) -> bool:
+        def work(connection: Connection) -> bool:
             return (
                 connection.execute(
                     "DELETE FROM checkpoints WHERE session_id = ? AND name = ?", (session_id, name)
@@ -273,7 +290,7 @@ class SqliteCatalogue:
         return await self._database.write(work, touches={session_id})
 
     async def _one_session(self, condition: str, *values: str) -> SessionRecord | None:
-        def work(connection: sqlite3.Connection) -> SessionRecord | None:
+        def work(connection: Connection) -> SessionRecord | None:
             row = connection.execute(
                 f"SELECT {_SESSION} FROM sessions WHERE {condition}", values
             ).fetchone()
@@ -290,21 +307,42 @@ def _placeholders(kind: type) -> str:
     return ", ".join(f":{field.name}" for field in fields(kind))
 
 
-def _visible(table: str) -> str:
+def _visible(table: str, viewer: User) -> str:
     """The condition that a user sees a row of `table`: domain.identity.may_see."""
+    if viewer.is_admin:
+        return "true"
     return (
-        f"(:is_admin OR {table}.owner = :user OR {table}.visibility = {int(Visibility.PUBLIC)}"
-        f" OR ({table}.visibility = {int(Visibility.TEAM)} AND {table}.team != ''"
+        f"({table}.owner = :user OR {table}.visibility = {int(Visibility.PUBLIC)}"
+        f" OR ({table}.visibility = {int(Visibility.TEAM)} AND {table}.team <> ''"
         f" AND {table}.team = :team))"
     )
 
 
+def _session_conditions(
+    query: SessionQuery, after: PageKey | None, dialect: Dialect
+) -> Iterator[str]:
+    yield _visible("sessions", query.viewer)
+    if query.owners:
+        yield dialect.among("owner", "owners")
+    if query.states:
+        yield dialect.among("state", "states")
+    if query.dataset:
+        yield "dataset = :dataset"
+    if query.name_glob:
+        yield dialect.fits("name", "glob")
+    if query.text:
+        yield dialect.holds("searched", "text")
+    if after is not None:
+        yield "(created_at, id) < (:created_at, :id)"
+
+
 _CHECKPOINT = _names(Checkpoint)
 _SESSION = _names(SessionRecord)
+_VERSIONS = "datasets d JOIN dataset_versions v ON v.owner = d.owner AND v.name = d.name"
+_DATASET_COLUMNS = "d.owner, d.name, d.created_at, d.team, d.visibility"
 _LISTING = (
-    "d.owner, d.name, d.created_at, d.team, d.visibility,"
-    " v.number, v.digest, v.size_bytes, v.file_count, v.created_at, v.message"
-    " FROM datasets d JOIN dataset_versions v ON v.owner = d.owner AND v.name = d.name"
+    f"{_DATASET_COLUMNS}, v.number, v.digest, v.size_bytes, v.file_count, v.created_at, v.message"
+    f" FROM {_VERSIONS}"
 )
 _IS_NEWEST = (
     "v.number = (SELECT max(n.number) FROM dataset_versions n"
@@ -330,23 +368,9 @@ _PUT_VERSION = (
     f" VALUES ({_placeholders(DatasetVersion)})"
 )
 _PUT_CHECKPOINT = (
-    f"INSERT OR REPLACE INTO checkpoints ({_CHECKPOINT}) VALUES ({_placeholders(Checkpoint)})"
-)
-_LIST_SESSIONS = (
-    f"SELECT {_SESSION} FROM sessions WHERE {_visible('sessions')}"
-    " AND (:owners = '[]' OR owner IN (SELECT value FROM json_each(:owners)))"
-    " AND (:states = '[]' OR state IN (SELECT value FROM json_each(:states)))"
-    " AND (:dataset = '' OR dataset = :dataset)"
-    " AND (:glob = '' OR fits_glob(name, :glob))"
-    " AND (:text = '' OR instr(searched, :text))"
-    " AND (:created_at IS NULL OR (created_at, id) < (:created_at, :id))"
-    " ORDER BY created_at DESC, id DESC LIMIT :limit"
-)
-_LIST_DATASETS = (
-    f"SELECT {_LISTING} WHERE {_IS_NEWEST} AND {_visible('d')}"
-    " AND (:name = '' OR d.name = :name) AND (:glob = '' OR fits_glob(d.name, :glob))"
-    " AND (d.name, d.owner) > (:after_name, :after_owner)"
-    " ORDER BY d.name, d.owner LIMIT :limit"
+    f"INSERT INTO checkpoints ({_CHECKPOINT}) VALUES ({_placeholders(Checkpoint)})"
+    " ON CONFLICT (session_id, name) DO UPDATE SET "
+    + ", ".join(f"{field.name} = excluded.{field.name}" for field in fields(Checkpoint)[2:])
 )
 
 
@@ -355,7 +379,7 @@ def _row(value: DataclassInstance) -> dict[str, Any]:
 
 
 def _viewer(viewer: User) -> dict[str, Any]:
-    return {"user": viewer.name, "team": viewer.team, "is_admin": viewer.is_admin}
+    return {"user": viewer.name, "team": viewer.team}
 
 
 def _session_row(session: SessionRecord) -> dict[str, Any]:
@@ -375,9 +399,7 @@ def _checkpoint(row: tuple[Any, ...]) -> Checkpoint:
     return Checkpoint(**values)
 
 
-def _find_checkpoint(
-    connection: sqlite3.Connection, session_id: str, name: str
-) -> Checkpoint | None:
+def _find_checkpoint(connection: Connection, session_id: str, name: str) -> Checkpoint | None:
     row = connection.execute(
         f"SELECT {_CHECKPOINT} FROM checkpoints WHERE session_id = ? AND name = ?",
         (session_id, name),
@@ -385,9 +407,7 @@ def _find_checkpoint(
     return None if row is None else _checkpoint(row)
 
 
-def _listing(
-    connection: sqlite3.Connection, owner: str, name: str, number: int
-) -> DatasetListing | None:
+def _listing(connection: Connection, owner: str, name: str, number: int) -> DatasetListing | None:
     row = connection.execute(
         f"SELECT {_LISTING} WHERE d.owner = ? AND d.name = ? AND (v.number = ? OR ? = 0)"
         " ORDER BY v.number DESC LIMIT 1",
@@ -396,25 +416,30 @@ def _listing(
     return None if row is None else _dataset_listing(row)
 
 
+def _dataset(row: tuple[Any, ...]) -> Dataset:
+    owner, name, created_at, team, visibility = row
+    return Dataset(
+        owner=owner,
+        name=name,
+        created_at=created_at,
+        team=team,
+        visibility=Visibility(visibility),
+    )
+
+
 def _dataset_listing(row: tuple[Any, ...]) -> DatasetListing:
-    owner, name, created_at, team, visibility = row[:5]
-    number, digest, size_bytes, file_count, version_created_at, message = row[5:]
+    dataset = _dataset(row[:5])
+    number, digest, size_bytes, file_count, created_at, message = row[5:]
     return DatasetListing(
-        Dataset(
-            owner=owner,
-            name=name,
-            created_at=created_at,
-            team=team,
-            visibility=Visibility(visibility),
-        ),
+        dataset,
         DatasetVersion(
-            owner=owner,
-            name=name,
+            owner=dataset.owner,
+            name=dataset.name,
             number=number,
             digest=digest,
             size_bytes=size_bytes,
             file_count=file_count,
-            created_at=version_created_at,
+            created_at=created_at,
             message=message,
         ),
     )

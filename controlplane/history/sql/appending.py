@@ -1,0 +1,202 @@
+"""Chunks on their way into a transaction: trimmed, gaps told and filled, counted and summed up."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from controlplane.history.records import readable_reports
+from controlplane.history.sql.bodies import pieces
+from controlplane.history.values import Channel, Chunk, StreamKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from controlplane.history.sql.interface import Connection, Dialect
+
+MAX_COUNTED_NAMES = 10_000
+MAX_SUMMARY_BYTES = 64 << 10
+"""What a summary keeps of the last report: listings show it for a thousand sessions at once."""
+
+
+class Stream(NamedTuple):
+    """A stored stream; `wanted` is the first position that is not there."""
+
+    id: int
+    wanted: int
+
+
+class Appending:
+    """The chunks of one call going into one transaction."""
+
+    def __init__(self, connection: Connection, dialect: Dialect, now: float) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._now = now
+        self._streams: dict[StreamKey, Stream] = {}
+        self._stored: dict[StreamKey, int] = {}
+        self._rows: list[tuple[int, int, int, float, bytes | None]] = []
+        self._counts: dict[str, dict[str, int]] = {}
+
+    def run(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
+        """Store them; the first position that each stream still wants."""
+        for chunk in chunks:
+            stream = self._stream(chunk.stream)
+            if chunk.first < stream.wanted and not chunk.is_gap:
+                self._fill_gaps(stream, chunk)
+            if chunk.last >= stream.wanted:
+                self._extend(stream, chunk)
+        self._flush()
+        for key, stream in self._streams.items():
+            if stream.wanted != self._stored[key]:
+                self._connection.execute(
+                    "UPDATE streams SET wanted = ? WHERE id = ?", (stream.wanted, stream.id)
+                )
+        for session_id, points in self._counts.items():
+            self._add_counts(session_id, points)
+        return {key: stream.wanted for key, stream in self._streams.items()}
+
+    def _stream(self, key: StreamKey) -> Stream:
+        known = self._streams.get(key)
+        if known is not None:
+            return known
+        stream = find_stream(self._connection, key) or self._new(key)
+        self._streams[key] = stream
+        self._stored[key] = stream.wanted
+        return stream
+
+    def _new(self, key: StreamKey) -> Stream:
+        self._connection.execute(
+            "INSERT INTO streams (session_id, attempt, rank, channel, writer, wanted)"
+            " VALUES (?, ?, ?, ?, ?, ?)",
+            (*key[:3], int(key.channel), key.writer, key.channel.first_position),
+        )
+        made = find_stream(self._connection, key)
+        assert made is not None  # noqa: S101 - inserted just now
+        return made
+
+    def _extend(self, stream: Stream, chunk: Chunk) -> None:
+        if chunk.first > stream.wanted:
+            self._insert(stream, stream.wanted, chunk.first - 1, None)
+        self._store(stream, chunk, max(chunk.first, stream.wanted), chunk.last)
+        self._streams[chunk.stream] = stream._replace(wanted=chunk.last + 1)
+
+    def _fill_gaps(self, stream: Stream, chunk: Chunk) -> None:
+        """Late data takes the place of the gaps that it covers; what is stored stays."""
+        self._flush()
+        gaps = self._connection.execute(
+            "SELECT id, first, last FROM chunks"
+            " WHERE stream_id = ? AND last >= ? AND first <= ? AND body IS NULL ORDER BY last",
+            (stream.id, chunk.first, min(chunk.last, stream.wanted - 1)),
+        ).fetchall()
+        for row_id, first, last in gaps:
+            low, high = max(first, chunk.first), min(last, chunk.last)
+            # The row keeps its key while the others are added, so that no id is used again and
+            # no follower passes by.
+            self._connection.execute("UPDATE chunks SET last = -id WHERE id = ?", (row_id,))
+            if first < low:
+                self._insert(stream, first, low - 1, None)
+            self._store(stream, chunk, low, high)
+            if high < last:
+                self._insert(stream, high + 1, last, None)
+            self._flush()
+            self._connection.execute("DELETE FROM chunks WHERE id = ?", (row_id,))
+
+    def _store(self, stream: Stream, chunk: Chunk, low: int, high: int) -> None:
+        """Insert positions [low, high] of a chunk that has them."""
+        for first, last, body in pieces(chunk, low, high):
+            self._insert(stream, first, last, body)
+        if chunk.stream.channel is Channel.METRIC and not chunk.is_gap:
+            self._note_reports(
+                chunk.stream, chunk.records[low - chunk.first : high - chunk.first + 1]
+            )
+
+    def _insert(self, stream: Stream, first: int, last: int, body: bytes | None) -> None:
+        self._rows.append((stream.id, first, last, self._now, body))
+
+    def _flush(self) -> None:
+        """Insert what was gathered, in order: ids grow as positions were taken."""
+        rows, self._rows = self._rows, []
+        if rows:
+            self._connection.executemany(
+                "INSERT INTO chunks (stream_id, first, last, received_at, body)"
+                " VALUES (?, ?, ?, ?, ?)",
+                rows,
+            )
+
+    def _note_reports(self, key: StreamKey, records: Sequence[bytes]) -> None:
+        latest = None
+        counts = self._counts.setdefault(key.session_id, {})
+        for report in readable_reports(records):
+            for name in report.values:
+                counts[name] = counts.get(name, 0) + 1
+            if report.is_summary and (latest is None or report.time >= latest.time):
+                latest = report
+        if latest is None:
+            return
+        self._connection.execute(
+            "INSERT INTO summaries (session_id, attempt, time, step, report)"
+            " VALUES (?, ?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET"
+            " attempt = excluded.attempt, time = excluded.time, step = excluded.step,"
+            " report = excluded.report"
+            " WHERE (excluded.attempt, excluded.time) >= (summaries.attempt, summaries.time)",
+            (key.session_id, key.attempt, latest.time, latest.step, _bounded(latest.values)),
+        )
+
+    def _add_counts(self, session_id: str, points: Mapping[str, int]) -> None:
+        kept = {self._dialect.any_text(name): count for name, count in points.items()}
+        known = {
+            row[0]
+            for row in self._connection.execute(
+                "SELECT name FROM metric_counts WHERE session_id = :session_id"
+                f" AND {self._dialect.among('name', 'names')}",
+                {"session_id": session_id, "names": self._dialect.many(kept)},
+            )
+        }
+        new = [name for name in kept if name not in known]
+        if new:
+            counted = self._connection.execute(
+                "SELECT count(*) FROM metric_counts WHERE session_id = ?", (session_id,)
+            ).fetchone()[0]
+            for name in new[max(0, MAX_COUNTED_NAMES - counted) :]:
+                del kept[name]
+        self._connection.executemany(
+            "INSERT INTO metric_counts (session_id, name, points) VALUES (?, ?, ?)"
+            " ON CONFLICT (session_id, name)"
+            " DO UPDATE SET points = metric_counts.points + excluded.points",
+            [(session_id, name, count) for name, count in kept.items()],
+        )
+
+
+def find_stream(connection: Connection, key: StreamKey) -> Stream | None:
+    """A stream, when anything was stored of it."""
+    row = connection.execute(
+        "SELECT id, wanted FROM streams WHERE session_id = ? AND attempt = ? AND rank = ?"
+        " AND channel = ? AND writer = ?",
+        (*key[:3], int(key.channel), key.writer),
+    ).fetchone()
+    return None if row is None else Stream(*row)
+
+
+def delete_streams(connection: Connection, session_id: str) -> None:
+    """Remove everything that was recorded of a session; part of a larger transaction."""
+    connection.execute(
+        "DELETE FROM chunks WHERE stream_id IN (SELECT id FROM streams WHERE session_id = ?)",
+        (session_id,),
+    )
+    connection.execute("DELETE FROM streams WHERE session_id = ?", (session_id,))
+    connection.execute("DELETE FROM summaries WHERE session_id = ?", (session_id,))
+    connection.execute("DELETE FROM metric_counts WHERE session_id = ?", (session_id,))
+
+
+def _bounded(values: Mapping[str, Any]) -> str:
+    """As JSON, as many of the values, in their order, as there is room for."""
+    kept, room = {}, MAX_SUMMARY_BYTES
+    for name, value in values.items():
+        room -= len(json.dumps(name)) + len(json.dumps(value)) + 4
+        if room < 0:
+            break
+        kept[name] = value
+    return json.dumps(kept)

@@ -1,0 +1,81 @@
+"""Transactions that are shared by whoever waits for one (group commit)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from controlplane.history.errors import HistoryUnavailable
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Collection, Sequence
+
+T = TypeVar("T")
+C = TypeVar("C")
+
+
+class Part(Generic[C, T]):
+    """One caller's work within a transaction."""
+
+    def __init__(self, work: Callable[[C], T], touches: Collection[str]) -> None:
+        self.touches = touches
+        self.error: BaseException | None = None
+        self.is_settled = False
+        self._work = work
+        self._value: T
+
+    def attempt(self, connection: C) -> None:
+        """Do the work; what it raises passes through."""
+        self._value = self._work(connection)
+
+    def fail(self, error: BaseException) -> None:
+        """It is undone, or it is not known whether it was done."""
+        self.error = error
+        self.is_settled = True
+
+    def result(self) -> T:
+        """The value, or raises the error."""
+        if self.error is not None:
+            raise self.error
+        return self._value
+
+
+class Batches(Generic[C]):
+    """Gathers the work that arrives while a transaction is on its way into the next one.
+
+    Args:
+        settle: settles every part that it is given; what it leaves unsettled has failed.
+        most: parts of one transaction.
+    """
+
+    def __init__(
+        self, settle: Callable[[Sequence[Part[C, Any]]], Awaitable[None]], *, most: int = 1 << 62
+    ) -> None:
+        self.turn = asyncio.Lock()
+        """Held while a transaction is on its way."""
+        self._settle = settle
+        self._most = most
+        self._queue: list[Part[C, Any]] = []
+
+    async def write(self, work: Callable[[C], T], touches: Collection[str]) -> T:
+        """Run `work` in one of the next transactions; its value once that is settled."""
+        part = Part(work, touches)
+        self._queue.append(part)
+        try:
+            async with self.turn:
+                if not part.is_settled:
+                    await self._next()
+        except asyncio.CancelledError:
+            if part in self._queue:
+                self._queue.remove(part)
+            raise
+        return part.result()
+
+    async def _next(self) -> None:
+        batch, self._queue = self._queue[: self._most], self._queue[self._most :]
+        try:
+            await self._settle(batch)
+        finally:
+            for part in batch:
+                if not part.is_settled:
+                    part.fail(HistoryUnavailable("the history did not finish a transaction"))

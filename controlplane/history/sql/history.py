@@ -1,0 +1,49 @@
+"""A history put together on a database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Generic, TypeVar
+
+from controlplane.history.sql.catalogue import SqlCatalogue
+from controlplane.history.sql.ledger import SqlLedger
+from controlplane.history.sql.streams import SqlStreams
+from controlplane.history.sql.telemetry import SqlTelemetry
+
+if TYPE_CHECKING:
+    from controlplane.history.sql.interface import Connection, Database
+    from nsml.clock import Clock
+
+D = TypeVar("D", bound="Database")
+
+
+class SqlHistory(Generic[D]):
+    """See interface.History."""
+
+    def __init__(self, database: D, clock: Clock) -> None:
+        self._database = database
+        self.streams = SqlStreams(database, clock)
+        self.telemetry = SqlTelemetry(database, clock)
+        self.catalogue = SqlCatalogue(database)
+        self.ledger = SqlLedger(database)
+
+    async def mark(self, fresh: str = "") -> str:
+        """See History."""
+
+        def work(connection: Connection) -> str:
+            if fresh:
+                connection.execute(
+                    "INSERT INTO properties (name, value) VALUES ('mark', ?)"
+                    " ON CONFLICT (name) DO NOTHING",
+                    (fresh,),
+                )
+            row = connection.execute("SELECT value FROM properties WHERE name = 'mark'").fetchone()
+            return "" if row is None else str(row[0])
+
+        return await (self._database.write(work) if fresh else self._database.read(work))
+
+    async def close(self) -> None:
+        """See History."""
+        try:
+            await self.telemetry.flush()
+        finally:
+            await self._database.close()

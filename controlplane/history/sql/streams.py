@@ -1,0 +1,349 @@
+"""Streams: what is read of them. One row a chunk; a gap is a row without a body."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from controlplane.history.records import (
+    NameFilter,
+    dropped_in,
+    number_or_value,
+    points_of,
+    report_of,
+)
+from controlplane.history.sql.appending import Appending, Stream, find_stream
+from controlplane.history.sql.bodies import Row, content, part, split, weight
+from controlplane.history.values import (
+    Channel,
+    Chunk,
+    Gap,
+    LogPage,
+    MetricPage,
+    Point,
+    Recorded,
+    StreamKey,
+    Summary,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from contextlib import AbstractContextManager
+
+    from controlplane.history.changes import Change
+    from controlplane.history.sql.interface import Connection, Database, Dialect
+    from nsml.clock import Clock
+
+TAIL_LOOKS_BACK_BYTES = 8 << 20
+_IDS_A_STEP = 64
+_BODIES_A_STEP = (4, 8, 16)
+"""How many bodies are fetched at a time: few pages need many, and each may have megabytes."""
+_PAGE_BYTES = 1 << 20
+"""Of reports in a page of points, beside those of its last chunk: a report may have a MiB."""
+
+
+class SqlStreams:
+    """See interface.Streams."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def append(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
+        """See Streams."""
+        if not chunks:
+            return {}
+        now = self._clock.time()
+        return await self._database.write(
+            lambda connection: Appending(connection, self._database.dialect, now).run(chunks),
+            touches={chunk.stream.session_id for chunk in chunks},
+        )
+
+    async def cursors(self, session_id: str, attempt: int) -> dict[StreamKey, int]:
+        """See Streams."""
+
+        def work(connection: Connection) -> dict[StreamKey, int]:
+            rows = connection.execute(
+                "SELECT rank, channel, writer, wanted FROM streams"
+                " WHERE session_id = ? AND attempt = ?",
+                (session_id, attempt),
+            )
+            return {
+                StreamKey(session_id, attempt, rank, Channel(channel), writer): wanted
+                for rank, channel, writer, wanted in rows
+            }
+
+        return await self._database.read(work)
+
+    async def read(
+        self, stream: StreamKey, start: int, *, limit_bytes: int = 1 << 20
+    ) -> tuple[Recorded | Gap, ...]:
+        """See Streams."""
+
+        def work(connection: Connection) -> tuple[Recorded | Gap, ...]:
+            found = find_stream(connection, stream)
+            if found is None:
+                return ()
+            parts: list[Recorded | Gap] = []
+            held = 0
+            for row in _rows_from(connection, found.id, start):
+                parts.append(part(row, stream.channel, start))
+                held += weight(parts[-1])
+                if held >= limit_bytes:
+                    break
+            return tuple(parts)
+
+        return await self._database.read(work)
+
+    async def read_log(
+        self,
+        session_id: str,
+        *,
+        attempt: int | None = None,
+        rank: int = 0,
+        offset: int = 0,
+        tail_lines: int | None = None,
+        limit_bytes: int = 64 << 10,
+    ) -> LogPage:
+        """See Streams."""
+
+        def work(connection: Connection) -> LogPage:
+            number = _last_attempt(connection, session_id, rank) if attempt is None else attempt
+            log = StreamKey(session_id, number, rank, Channel.LOG)
+            found = find_stream(connection, log)
+            if found is None:
+                return LogPage(
+                    attempt=number, offset=offset, data=b"", missing_bytes=0, next=offset, end=0
+                )
+            start = offset
+            if tail_lines is not None:
+                start = _tail_start(connection, found, tail_lines)
+            return _log_page(connection, found, number, start, max(1, limit_bytes))
+
+        return await self._database.read(work)
+
+    async def next_log(self, session_id: str, attempt: int, *, rank: int = 0) -> int | None:
+        """See Streams."""
+
+        def work(connection: Connection) -> int | None:
+            row = connection.execute(
+                "SELECT min(attempt) FROM streams"
+                " WHERE session_id = ? AND attempt > ? AND rank = ? AND channel = ?",
+                (session_id, attempt, rank, int(Channel.LOG)),
+            ).fetchone()
+            number: int | None = row[0]
+            return number
+
+        return await self._database.read(work)
+
+    async def read_metrics(
+        self,
+        session_id: str,
+        *,
+        names: Collection[str] = (),
+        after: int = 0,
+        limit_points: int = 5000,
+    ) -> MetricPage:
+        """See Streams."""
+        wanted, dialect = NameFilter(names), self._database.dialect
+
+        def work(connection: Connection) -> MetricPage:
+            return _MetricPage(connection, dialect, session_id, after).read(wanted, limit_points)
+
+        return await self._database.read(work)
+
+    async def summaries(self, session_ids: Collection[str]) -> Mapping[str, Summary]:
+        """See Streams."""
+        dialect = self._database.dialect
+
+        def work(connection: Connection) -> dict[str, Summary]:
+            rows = connection.execute(
+                "SELECT session_id, attempt, time, step, report FROM summaries"
+                f" WHERE {dialect.among('session_id', 'ids')}",
+                {"ids": dialect.many(sorted(session_ids))},
+            )
+            return {row[0]: _summary(*row[1:]) for row in rows}
+
+        return await self._database.read(work)
+
+    async def metric_counts(self, session_id: str) -> Mapping[str, int]:
+        """See Streams."""
+
+        def work(connection: Connection) -> dict[str, int]:
+            rows = connection.execute(
+                "SELECT name, points FROM metric_counts WHERE session_id = ? ORDER BY name",
+                (session_id,),
+            )
+            return {self._database.dialect.text_of(name): points for name, points in rows}
+
+        return await self._database.read(work)
+
+    def changed(self, session_id: str) -> AbstractContextManager[Change]:
+        """See Streams."""
+        return self._database.changes.follow(session_id)
+
+
+def _last_attempt(connection: Connection, session_id: str, rank: int) -> int:
+    row = connection.execute(
+        "SELECT max(attempt) FROM streams WHERE session_id = ? AND rank = ? AND channel = ?",
+        (session_id, rank, int(Channel.LOG)),
+    ).fetchone()
+    return int(row[0] or 0)
+
+
+def _log_page(connection: Connection, log: Stream, attempt: int, start: int, limit: int) -> LogPage:
+    pieces: list[bytes] = []
+    missing = held = 0
+    for row in _rows_from(connection, log.id, start):
+        if row.body is None:
+            if held:
+                break
+            missing += row.last - max(row.first, start) + 1
+            continue
+        data = content(row.body)
+        piece = data[max(0, start - row.first) :][: limit - held]
+        pieces.append(piece)
+        held += len(piece)
+        if held >= limit:
+            break
+    offset = start + missing
+    return LogPage(
+        attempt=attempt,
+        offset=offset,
+        data=b"".join(pieces),
+        missing_bytes=missing,
+        next=offset + held,
+        end=log.wanted,
+    )
+
+
+def _tail_start(connection: Connection, log: Stream, lines: int) -> int:
+    """Where the last `lines` lines begin; a line end at the very end begins no line."""
+    if lines <= 0:
+        return log.wanted
+    floor = max(0, log.wanted - TAIL_LOOKS_BACK_BYTES)
+    wanted = lines
+    for row in _rows_back(connection, log, floor):
+        if row.body is None:
+            continue
+        data = content(row.body)
+        end = len(data) - 1 if row.last == log.wanted - 1 else len(data)
+        while (at := data.rfind(b"\n", 0, end)) >= 0:
+            wanted -= 1
+            if wanted == 0:
+                return max(floor, row.first + at + 1)
+            end = at
+    return floor
+
+
+def _rows_from(connection: Connection, stream_id: int, start: int) -> Iterator[Row]:
+    """In order of position; fetched a few at a time, because the caller may stop anywhere."""
+    for step in _steps():
+        rows = connection.execute(
+            "SELECT first, last, received_at, body FROM chunks"
+            " WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT ?",
+            (stream_id, start, step),
+        ).fetchall()
+        yield from map(Row._make, rows)
+        if len(rows) < step:
+            return
+        start = rows[-1][1] + 1
+
+
+def _rows_back(connection: Connection, log: Stream, floor: int) -> Iterator[Row]:
+    """The rows that end at `floor` or later, from the last one back."""
+    before = log.wanted
+    for step in _steps():
+        rows = connection.execute(
+            "SELECT first, last, received_at, body FROM chunks"
+            " WHERE stream_id = ? AND last >= ? AND last < ? ORDER BY last DESC LIMIT ?",
+            (log.id, floor, before, step),
+        ).fetchall()
+        yield from map(Row._make, rows)
+        if len(rows) < step:
+            return
+        before = rows[-1][1]
+
+
+def _steps() -> Iterator[int]:
+    yield from _BODIES_A_STEP
+    while True:
+        yield _BODIES_A_STEP[-1]
+
+
+class _MetricPage:
+    """A page of points being gathered, chunk by chunk in commit order."""
+
+    def __init__(
+        self, connection: Connection, dialect: Dialect, session_id: str, after: int
+    ) -> None:
+        self._connection = connection
+        self._dialect = dialect
+        self._streams: dict[int, tuple[int, int]] = {
+            stream_id: (attempt, rank)
+            for stream_id, attempt, rank in connection.execute(
+                "SELECT id, attempt, rank FROM streams WHERE session_id = ? AND channel = ?",
+                (session_id, int(Channel.METRIC)),
+            )
+        }
+        self._after = after
+        self._points: list[Point] = []
+        self._missing = self._unreadable = self._size = 0
+
+    def read(self, names: NameFilter, limit: int) -> MetricPage:
+        """Whole chunks until there are `limit` points."""
+        for stream_id, first, last, body in self._rows():
+            if body is None:
+                self._missing += last - first + 1
+            else:
+                self._take(self._streams[stream_id], content(body), names)
+            if len(self._points) >= limit or self._size >= _PAGE_BYTES:
+                break
+        return MetricPage(
+            points=tuple(self._points),
+            next=self._after,
+            is_end=not self._next(1),
+            missing=self._missing,
+            unreadable=self._unreadable,
+        )
+
+    def _take(self, whose: tuple[int, int], whole: bytes, names: NameFilter) -> None:
+        attempt, rank = whose
+        self._size += len(whole)
+        for record in split(whole):
+            try:
+                report = report_of(record)
+            except ValueError:
+                self._unreadable += 1
+                continue
+            if report is None:
+                self._missing += dropped_in(record)
+            else:
+                self._points.extend(points_of(report, names, attempt=attempt, rank=rank))
+
+    def _rows(self) -> Iterator[tuple[int, int, int, bytes | None]]:
+        """What is behind the mark, which follows."""
+        steps = _steps()
+        while ids := self._next(_IDS_A_STEP):
+            at = 0
+            while at < len(ids):
+                step = next(steps)
+                rows = self._connection.execute(
+                    "SELECT id, stream_id, first, last, body FROM chunks"
+                    f" WHERE {self._dialect.among('id', 'ids')} ORDER BY id",
+                    {"ids": self._dialect.many(ids[at : at + step])},
+                ).fetchall()
+                at += step
+                for row_id, *row in rows:
+                    self._after = row_id
+                    yield row[0], row[1], row[2], row[3]
+
+    def _next(self, limit: int) -> list[int]:
+        return self._dialect.next_chunks(self._connection, self._streams, self._after, limit)
+
+
+def _summary(attempt: int, time: float, step: float | None, report: str) -> Summary:
+    values = {name: number_or_value(value) for name, value in json.loads(report).items()}
+    return Summary(time=time, step=step, attempt=attempt, values=values)

@@ -1,0 +1,61 @@
+"""What SQLite says differently; see sql.interface.Dialect."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from controlplane.history.sql.interface import Connection
+
+
+class SqliteDialect:
+    """See Dialect. `fits_glob` is our own function, given to each connection."""
+
+    def many(self, values: Collection[Any]) -> Any:
+        """See Dialect."""
+        return json.dumps(list(values))
+
+    def among(self, column: str, name: str) -> str:
+        """See Dialect."""
+        return f"{column} IN (SELECT value FROM json_each(:{name}))"
+
+    def glob(self, glob: str) -> Any:
+        """See Dialect."""
+        return glob
+
+    def fits(self, column: str, name: str) -> str:
+        """See Dialect."""
+        return f"fits_glob({column}, :{name})"
+
+    def holds(self, column: str, name: str) -> str:
+        """See Dialect."""
+        return f"instr({column}, :{name})"
+
+    def any_text(self, text: str) -> Any:
+        """See Dialect."""
+        return text
+
+    def text_of(self, kept: Any) -> str:
+        """See Dialect."""
+        return str(kept)
+
+    def next_chunks(
+        self, connection: Connection, streams: Collection[int], after: int, limit: int
+    ) -> list[int]:
+        """See Dialect. Stream by stream: one query over all would sort every row that is left."""
+        ids: list[int] = []
+        for stream_id in streams:
+            ids += [
+                row[0]
+                for row in connection.execute(
+                    "SELECT id FROM chunks INDEXED BY idx_chunks_in_commit_order"
+                    " WHERE stream_id = ? AND id > ? ORDER BY id LIMIT ?",
+                    (stream_id, after, limit),
+                )
+            ]
+        return sorted(ids)[:limit]
