@@ -76,18 +76,26 @@ def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
 @not_there_yet("--services", is_flag=True)
 @not_there_yet("-w", "--watch", is_flag=True)
 @pass_app
-def status(app: App, *, session: str | None) -> None:
-    """Show the platform in a few lines: who leads, what is used, what waits."""
+def status(app: App, *, session: str | None) -> int:
+    """Show the platform in a few lines: who leads, what is used, what waits, what is wrong.
+
+    What is wrong has a name, and ends by itself: since when, what it means, and what ends it are told. Exit
+    code 0 when all is well, 1 when something is wrong, 3 when no control plane answers.
+    """
     from nsml.view.text import visible
 
     if session is not None:
         _explain(app, session)
-        return
+        return ExitCode.OK
     from nsml.view import nodes as view
 
     cluster = app.call(lambda client: client.nodes.cluster())
     lines = view.cluster_lines(cluster, server=app.context.server)
+    wrong = view.condition_lines(cluster)
+    if wrong:
+        lines += ["", *wrong]
     write_one(app, view.cluster_record(cluster), [visible(line) for line in lines], name="version")
+    return ExitCode.FAILED if wrong else ExitCode.OK
 
 
 def _explain(app: App, reference: str) -> None:

@@ -5,7 +5,7 @@ No sockets and no files here: `server.py` adds them, the simulation does without
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import structlog
@@ -18,10 +18,13 @@ from controlplane.access.limiter import FailureLimiter
 from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
 from controlplane.domain.cluster import Cluster
+from controlplane.domain.conditions import ConditionName
+from controlplane.health import Health
 from controlplane.loops.export import Exporting
 from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.ordering import Ordering
+from controlplane.loops.probing import Probing
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.upkeep import Upkeep
 from controlplane.operations import records
@@ -71,7 +74,8 @@ from nsml.v1 import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
 
     from controlplane.access.authority import Authority
     from controlplane.access.vault import Vault
@@ -90,6 +94,8 @@ class Surroundings:
     Attributes:
         random_bytes: so many unpredictable bytes.
         run: for what takes long; nothing else may wait for it.
+        disks: folders whose disk no call of ours speaks of when it is full, by what lies there:
+            that of an etcd of our own.
     """
 
     store: KeyValueStore
@@ -100,6 +106,7 @@ class Surroundings:
     clock: Clock
     random_bytes: Callable[[int], bytes]
     run: Offload = inline
+    disks: Mapping[str, Path] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -170,6 +177,16 @@ class ControlPlane:
     """
 
     def __init__(self, on: Surroundings, character: Character, cluster_id: str) -> None:
+        self.health = Health(
+            store=on.store,
+            history=on.history,
+            objects=on.objects,
+            clock=on.clock,
+            disks=on.disks,
+        )
+        on = replace(
+            on, store=self.health.store, history=self.health.history, objects=self.health.objects
+        )
         self._on = on
         self._log = structlog.get_logger("controlplane").bind(member=character.member)
         self.character = character
@@ -256,6 +273,19 @@ class ControlPlane:
             group.create_task(self.submitter.run(), name="submit")
             group.create_task(self.secrets.renew(), name="secrets")
             group.create_task(self.leading.run(), name="leader")
+            group.create_task(self._probing().run(), name="probing")
+
+    def _probing(self) -> Probing:
+        return Probing(
+            self.health.parts(), clock=self._on.clock, looks=(self.health.look_at_disks, self._look)
+        )
+
+    def _look(self) -> None:
+        """Nobody leads: of that no call tells. While the store is gone nobody can."""
+        conditions = self.health.conditions
+        is_gone = conditions.stands(ConditionName.COORDINATION_GONE)
+        stands = self.leading.leader is None and not is_gone
+        conditions.set(ConditionName.NO_LEADER, stands=stands)
 
     def interceptor(self) -> AccessInterceptor:
         """The door that every call passes."""
@@ -352,6 +382,10 @@ class ControlPlane:
             coordination=self.character.coordination,
             members=self.members,
             leader=lambda: self.leading.leader,
+            leads=lambda: bool(self.leading.term),
+            silent_after_s=self.character.silent_after_s,
+            conditions=self.health.conditions,
+            known_at=self.health.known_at,
         )
         return NodeServicer(
             state=self.state,

@@ -1,7 +1,8 @@
 """What the history can refuse, by name; all of them are refusals of domain.errors.
 
 NsmlError
-  Unavailable > HistoryUnavailable: disk full, input/output error, locked by another process
+  Unavailable > HistoryUnavailable: input/output error, no answer, locked by another process
+    HistoryFull: its disk has no room
   AlreadyExists > HistoryConflict: another row has this name, request id, or charge
   HistoryCorrupt: the database is damaged; nothing of it is served
   HistoryTooNew: the database was written by a newer version
@@ -16,6 +17,12 @@ class HistoryUnavailable(Unavailable):
     """The database cannot be read or written now."""
 
     reason = "HISTORY_UNAVAILABLE"
+
+
+class HistoryFull(HistoryUnavailable):
+    """The database's disk has no room; what is there can be read."""
+
+    reason = "HISTORY_FULL"
 
 
 class HistoryConflict(AlreadyExists):

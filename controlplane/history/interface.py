@@ -310,6 +310,10 @@ class History(Protocol):
         """
         ...
 
+    async def probe(self) -> None:
+        """Write something of no meaning; returns once it is on disk: whether writing works again."""
+        ...
+
     async def close(self) -> None:
         """Write what is held back, and let go of the database."""
         ...

@@ -3,7 +3,8 @@
 NsmlError
   NotFound > BlobNotFound
   InvalidRequest > WrongDigest: bytes that are not what their name says; nothing of them is kept
-  Unavailable > ObjectsUnavailable: the store does not answer, or its disk is full
+  Unavailable > ObjectsUnavailable: the store does not answer
+    ObjectsFull: it has no room
   BlobDamaged: what is stored is not what was put; put it again to heal it
 """
 
@@ -26,6 +27,12 @@ class ObjectsUnavailable(Unavailable):
     """The object store cannot be reached or written now."""
 
     reason = "OBJECTS_UNAVAILABLE"
+
+
+class ObjectsFull(ObjectsUnavailable):
+    """The object store has no room; what is there can be read."""
+
+    reason = "OBJECTS_FULL"
 
 
 class BlobDamaged(NsmlError):

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import itertools
 import os
 import tempfile
@@ -32,7 +33,7 @@ from obstore.store import LocalStore
 
 from controlplane.domain.names import check_digest
 from controlplane.objects.checking import check_blobs, check_range
-from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsUnavailable
+from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsFull, ObjectsUnavailable
 from controlplane.objects.interface import MAX_BLOB_BYTES, StoredBlob
 from controlplane.objects.s3 import open_bucket
 from nsml.concurrency import to_its_end
@@ -54,6 +55,7 @@ _MARK = "mark"
 _ABANDONED_S = 86_400
 _NO_BUCKET = "NoSuchBucket"
 _AT_ONCE = 32
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
 class StoredObjects:
@@ -304,14 +306,20 @@ def _translated(digest: str = "") -> Iterator[None]:
             "the object store refuses our credentials", why=_first_line(error)
         ) from error
     except (OSError, BaseError) as error:
-        raise ObjectsUnavailable(
-            "the object store cannot be used now", why=_first_line(error)
-        ) from error
+        kind = ObjectsFull if _is_full(error) else ObjectsUnavailable
+        raise kind("the object store cannot be used now", why=_first_line(error)) from error
 
 
 def _first_line(error: Exception) -> str:
     """What happened, without the source that obstore adds for its developers."""
     return str(error).partition("\n")[0].partition(": <?xml")[0]
+
+
+def _is_full(error: Exception) -> bool:
+    """Whether there is no room; obstore has no name of its own for that, and tells the system's."""
+    return getattr(error, "errno", None) in _FULL or any(
+        os.strerror(number) in str(error) for number in _FULL
+    )
 
 
 def _remove_files(paths: Iterable[Path]) -> None:

@@ -52,6 +52,8 @@ REQUESTS: Final = "request/"
 COUNTERS: Final = "counter/"
 CLUSTER: Final = "cluster"
 PLATFORM_KEYS: Final = "platform-keys"
+PROBE: Final = "probe"
+"""Written, and of no meaning, to see whether the store takes writes again."""
 
 
 def session_key(session_id: str) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
 from controlplane.domain.closed import closed_words, owner_words
+from controlplane.domain.conditions import Condition, ConditionName, gravest_first
 from controlplane.domain.errors import NotFound
 from controlplane.domain.identity import may_see
 from controlplane.domain.lifecycle import SessionState
@@ -15,6 +16,7 @@ from controlplane.domain.names import check_node
 from controlplane.domain.values import Allocation, Resources
 from controlplane.operations.listing import page_size
 from controlplane.services.convert.nodes import (
+    condition_message,
     drain_message,
     fence_message,
     hold_message,
@@ -35,12 +37,13 @@ from nsml.v1 import nodes_pb2 as pb
 from nsml.v1 import nodes_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Node, Session
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
+    from controlplane.operations.conditions import Conditions
     from controlplane.operations.contacts import Contacts
     from controlplane.operations.members import Members
     from controlplane.operations.nodes import NodeKeeper
@@ -51,18 +54,28 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterFacts:
-    """What does not change while a control plane runs, and who leads."""
+    """What does not change while a control plane runs, who leads, and what is wrong.
+
+    Attributes:
+        leads: whether this control plane does.
+        known_at: when what is known of sessions and nodes was last known to be so, Unix seconds.
+    """
 
     version: str
     cluster_id: str
     coordination: str
     members: Members
     leader: Callable[[], Leader | None]
+    leads: Callable[[], bool]
+    silent_after_s: float
+    conditions: Conditions
+    known_at: Callable[[], float]
 
 
 MOST_NAMES: Final = 1_000
 """Of sessions of one node, in one answer."""
 MOST_CLOSED: Final = 20
+MOST_SILENT: Final = 5
 
 _STATES: Final = {
     "": "NODE_STATE_READY",
@@ -176,7 +189,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self, _: pb.GetClusterRequest, __: Context
     ) -> pb.GetClusterResponse:
         """The platform in one answer."""
-        require_user()
+        who = require_user()
         nodes = [stored.value for stored in self._state.nodes.values()]
         by_name = sorted(nodes, key=lambda node: node.name)
         ready = [node for node in nodes if self._state_of(node) == "NODE_STATE_READY"]
@@ -199,7 +212,28 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             closed_nodes=list(filter(None, map(closed_words, by_name)))[:MOST_CLOSED],
             members=[member_message(one, leader) for one in self._facts.members.everyone()],
             answered_by=self._facts.members.own.name,
+            conditions=[
+                condition_message(one, shows_evidence=who.is_admin)
+                for one in self._conditions(by_name)
+            ],
+            known_at=timestamp(self._facts.known_at()),
         )
+
+    def _conditions(self, nodes: Sequence[Node]) -> tuple[Condition, ...]:
+        """What is wrong: what calls have shown, and which nodes are silent, where that is known."""
+        standing = self._facts.conditions.standing()
+        unheard = self._contacts.unheard
+        silent = [node.name for node in nodes if node.name in unheard and node.fence is None]
+        if not silent or not self._facts.leads():
+            return standing
+        heard = [at for name in silent if (at := self._contacts.last_contact_at(name))]
+        more = len(silent) - MOST_SILENT
+        one = Condition(
+            name=ConditionName.NODES_SILENT,
+            subject=", ".join(silent[:MOST_SILENT]) + (f" and {more} more" if more > 0 else ""),
+            since=min(heard, default=0.0),
+        )
+        return gravest_first((*standing, one))
 
     def _shown(self, node: Node, who: UserCaller) -> pb.Node:
         return self._node(node, who, self._history.telemetry.newest().get(node.name))
@@ -268,6 +302,10 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
 
     def _state_of(self, node: Node) -> str:
         is_silent = node.name in self._state.silent or node.name in self._contacts.unheard
+        if is_silent and not self._facts.leads():
+            # Agents are connected to the leader alone; while there is none, their records still come.
+            heard_at = self._contacts.last_contact_at(node.name)
+            is_silent = self._clock.time() - heard_at >= self._facts.silent_after_s
         if is_silent and node.fence is None:
             return "NODE_STATE_SILENT"
         return _STATES[node.closed_by]

@@ -6,6 +6,7 @@ Errors:
     ├── StoreUnavailable      nothing was changed; the same call may work later
     ├── CommitUnknown         the transaction may or may not have been applied
     │   └── NoSpace           the store takes nothing but deletes until space is reclaimed
+    │       └── DiskFull      and not before its disk has room again
     ├── Compacted             the history asked for is gone: list again
     ├── LeaseLost             the lease has ended, and its keys with it
     ├── StoreReplaced         this is not the store that was here before: do not go on
@@ -75,6 +76,10 @@ class NoSpace(CommitUnknown):
     A put may have been applied all the same: etcd answers so for those too that took it over its
     quota.
     """
+
+
+class DiskFull(NoSpace):
+    """The disk that the store lies on has no room: nothing but somebody else can make some."""
 
 
 class StoreReplaced(StoreError):

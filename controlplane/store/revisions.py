@@ -17,6 +17,7 @@ from controlplane.store.interface import (
     Compare,
     Delete,
     DeletePrefix,
+    DiskFull,
     Event,
     Get,
     KeyValue,
@@ -378,7 +379,7 @@ def _failure(error: sqlite3.Error, *, committing: bool) -> StoreError:
     """Name what became of a group that SQLite did not carry out."""
     code = getattr(error, "sqlite_errorcode", None)
     if code == sqlite3.SQLITE_FULL:
-        return NoSpace(f"the store's disk is full: {error}")
+        return DiskFull(f"the store's disk is full: {error}")
     if committing:
         return CommitUnknown(f"the store's disk failed while committing: {error}")
     return StoreUnavailable(f"the store's disk failed: {error}")

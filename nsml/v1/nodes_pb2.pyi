@@ -20,12 +20,31 @@ class NodeState(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     NODE_STATE_SILENT: _ClassVar[NodeState]
     NODE_STATE_FENCED: _ClassVar[NodeState]
     NODE_STATE_HELD: _ClassVar[NodeState]
+
+class ConditionName(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    CONDITION_NAME_UNSPECIFIED: _ClassVar[ConditionName]
+    CONDITION_NAME_COORDINATION_GONE: _ClassVar[ConditionName]
+    CONDITION_NAME_COORDINATION_FULL: _ClassVar[ConditionName]
+    CONDITION_NAME_HISTORY_GONE: _ClassVar[ConditionName]
+    CONDITION_NAME_OBJECTS_GONE: _ClassVar[ConditionName]
+    CONDITION_NAME_DISK_FULL: _ClassVar[ConditionName]
+    CONDITION_NAME_NO_LEADER: _ClassVar[ConditionName]
+    CONDITION_NAME_NODES_SILENT: _ClassVar[ConditionName]
 NODE_STATE_UNSPECIFIED: NodeState
 NODE_STATE_READY: NodeState
 NODE_STATE_DRAINING: NodeState
 NODE_STATE_SILENT: NodeState
 NODE_STATE_FENCED: NodeState
 NODE_STATE_HELD: NodeState
+CONDITION_NAME_UNSPECIFIED: ConditionName
+CONDITION_NAME_COORDINATION_GONE: ConditionName
+CONDITION_NAME_COORDINATION_FULL: ConditionName
+CONDITION_NAME_HISTORY_GONE: ConditionName
+CONDITION_NAME_OBJECTS_GONE: ConditionName
+CONDITION_NAME_DISK_FULL: ConditionName
+CONDITION_NAME_NO_LEADER: ConditionName
+CONDITION_NAME_NODES_SILENT: ConditionName
 
 class Drain(_message.Message):
     __slots__ = ("asked_by", "reason", "asked_at", "move_at")
@@ -233,12 +252,28 @@ class RemoveNodeResponse(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
+class Condition(_message.Message):
+    __slots__ = ("name", "subject", "since", "meaning", "healing", "evidence")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    SUBJECT_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    MEANING_FIELD_NUMBER: _ClassVar[int]
+    HEALING_FIELD_NUMBER: _ClassVar[int]
+    EVIDENCE_FIELD_NUMBER: _ClassVar[int]
+    name: ConditionName
+    subject: str
+    since: _timestamp_pb2.Timestamp
+    meaning: str
+    healing: str
+    evidence: str
+    def __init__(self, name: _Optional[_Union[ConditionName, str]] = ..., subject: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., meaning: _Optional[str] = ..., healing: _Optional[str] = ..., evidence: _Optional[str] = ...) -> None: ...
+
 class GetClusterRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetClusterResponse(_message.Message):
-    __slots__ = ("version", "leader", "term", "coordination", "capacity", "allocated", "nodes_ready", "nodes_total", "sessions_running", "sessions_queued", "simulated", "cluster_id", "closed_nodes", "now", "members", "answered_by")
+    __slots__ = ("version", "leader", "term", "coordination", "capacity", "allocated", "nodes_ready", "nodes_total", "sessions_running", "sessions_queued", "simulated", "cluster_id", "closed_nodes", "now", "members", "answered_by", "conditions", "known_at")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -255,6 +290,8 @@ class GetClusterResponse(_message.Message):
     NOW_FIELD_NUMBER: _ClassVar[int]
     MEMBERS_FIELD_NUMBER: _ClassVar[int]
     ANSWERED_BY_FIELD_NUMBER: _ClassVar[int]
+    CONDITIONS_FIELD_NUMBER: _ClassVar[int]
+    KNOWN_AT_FIELD_NUMBER: _ClassVar[int]
     version: str
     leader: str
     term: int
@@ -271,7 +308,9 @@ class GetClusterResponse(_message.Message):
     now: _timestamp_pb2.Timestamp
     members: _containers.RepeatedCompositeFieldContainer[Member]
     answered_by: str
-    def __init__(self, version: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., coordination: _Optional[str] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., nodes_ready: _Optional[int] = ..., nodes_total: _Optional[int] = ..., sessions_running: _Optional[int] = ..., sessions_queued: _Optional[int] = ..., simulated: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., closed_nodes: _Optional[_Iterable[str]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., answered_by: _Optional[str] = ...) -> None: ...
+    conditions: _containers.RepeatedCompositeFieldContainer[Condition]
+    known_at: _timestamp_pb2.Timestamp
+    def __init__(self, version: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., coordination: _Optional[str] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., nodes_ready: _Optional[int] = ..., nodes_total: _Optional[int] = ..., sessions_running: _Optional[int] = ..., sessions_queued: _Optional[int] = ..., simulated: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., closed_nodes: _Optional[_Iterable[str]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., answered_by: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., known_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "is_leader")

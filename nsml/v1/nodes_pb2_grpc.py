@@ -139,7 +139,8 @@ class NodeServiceServicer:
 
     def GetCluster(self, request, context):
         """The platform in one answer: who leads, capacity, queue (`nsml status`).
-        Errors: UNAUTHENTICATED alone; it answers while no leader is elected, too.
+        Errors: UNAUTHENTICATED alone; it answers while no leader is elected or the coordination store is gone,
+        too, from what is known, and then says how old that is.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

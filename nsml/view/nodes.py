@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1.nodes_pb2 import ForeignReplica
-from nsml.view.enums import enum_word
+from nsml.view.enums import enum_name, enum_word
 from nsml.view.sessions import SIMULATED, seconds_of
 from nsml.view.tables import Column
 from nsml.view.units import ago, duration_text, memory_text, moment, thousandths
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
     from nsml.v1.nodes_pb2 import (
+        Condition,
         DeviceUse,
         GetClusterResponse,
         GetNodeResponse,
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
 _ROW_COLUMNS = 88
 _MOST_FOREIGN = 20
+_MOMENT_S = 2.0
 _LIMITS = ("memory", "cpus", "processes", "disk")
 
 
@@ -506,6 +508,8 @@ def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
         "closed_nodes": list(cluster.closed_nodes),
         "answered_by": cluster.answered_by or None,
         "members": [_member_record(member) for member in cluster.members],
+        "known_at": moment(seconds_of(cluster.known_at)) if cluster.HasField("known_at") else None,
+        "conditions": [_condition_record(one) for one in cluster.conditions],
     }
 
 
@@ -521,11 +525,40 @@ def _member_record(member: Member) -> dict[str, Any]:
     }
 
 
+def _condition_record(condition: Condition) -> dict[str, Any]:
+    return {
+        "name": condition_name(condition),
+        "subject": condition.subject or None,
+        "since": moment(seconds_of(condition.since)) if condition.HasField("since") else None,
+        "meaning": condition.meaning,
+        "healing": condition.healing,
+        "evidence": condition.evidence or None,
+    }
+
+
+def condition_name(condition: Condition) -> str:
+    """`HISTORY_GONE`; the number of one that this version does not know."""
+    return enum_name(nodes_pb2.ConditionName, condition.name, "CONDITION_NAME_")
+
+
+def condition_lines(cluster: GetClusterResponse) -> list[str]:
+    """What is wrong, several lines each: since when, what it means, what ends it."""
+    now = seconds_of(cluster.now)
+    lines = []
+    for one in cluster.conditions:
+        subject = f" ({one.subject})" if one.subject else ""
+        lasts = (
+            f" for {duration_text(now - seconds_of(one.since))}" if one.HasField("since") else ""
+        )
+        lines.append(f"{condition_name(one)}{subject}{lasts}")
+        for said in (one.meaning, one.healing, one.evidence and f"found: {one.evidence}"):
+            lines += [f"  {line}" for line in wrap(said, _ROW_COLUMNS, break_on_hyphens=False)]
+    return lines
+
+
 def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
     """The platform in a few lines (`nsml status`)."""
-    leader = (
-        f"{cluster.leader} leads term {cluster.term}" if cluster.leader else "electing a leader"
-    )
+    leader = _leader_words(cluster)
     gpus = _share(cluster.allocated.gpu_thousandths, cluster.capacity.gpu_thousandths)
     cpus = _share(cluster.allocated.cpu_thousandths, cluster.capacity.cpu_thousandths)
     simulated = f" ({SIMULATED})" if cluster.simulated else ""
@@ -539,6 +572,7 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
         f"cpus      {cpus} used",
         f"sessions  {cluster.sessions_running} running · {cluster.sessions_queued} queued",
         *(f"note      {words}" for words in cluster.closed_nodes),
+        *_age_lines(cluster),
     ]
 
 
@@ -549,3 +583,19 @@ def _standby(member: Member, cluster: GetClusterResponse) -> str:
     if member.name == cluster.answered_by:
         words.append("answers you")
     return " · ".join(filter(None, words))
+
+
+def _leader_words(cluster: GetClusterResponse) -> str:
+    if any(one.name == nodes_pb2.CONDITION_NAME_COORDINATION_GONE for one in cluster.conditions):
+        return "nobody can lead now"
+    if not cluster.leader:
+        return "electing a leader"
+    return f"{cluster.leader} leads term {cluster.term}"
+
+
+def _age_lines(cluster: GetClusterResponse) -> list[str]:
+    """How old it is, where that is more than a moment."""
+    old_s = seconds_of(cluster.now) - seconds_of(cluster.known_at)
+    if not cluster.HasField("known_at") or old_s < _MOMENT_S:
+        return []
+    return [f"known     as it was {duration_text(old_s)} ago"]

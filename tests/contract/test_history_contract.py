@@ -57,6 +57,14 @@ async def test_the_first_mark_stands(history: History) -> None:
     assert await history.mark("another") == await history.mark() == said[0]
 
 
+async def test_a_probe_changes_nothing_that_is_seen(history: History) -> None:
+    await history.streams.append([text(log(), 0, b"before")])
+    await history.probe()
+    await history.probe()
+    assert await history.streams.cursors("s1", 1) == {log(): 6}
+    assert (await history.streams.read_log("s1")).data == b"before"
+
+
 def log(session: str = "s1", *, attempt: int = 1, rank: int = 0) -> StreamKey:
     return StreamKey(session, attempt, rank, Channel.LOG)
 

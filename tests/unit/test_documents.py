@@ -12,6 +12,34 @@ ROOT = Path(__file__).parents[2]
 _PLACE = re.compile(r"`([a-z_]+/[a-z_/]+\.py)` \(([^)]*)\)")
 
 
+_TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)` \(([^)]*)\)")
+
+
+def shown_by() -> list[tuple[str, str]]:
+    """File and test of every row of the table in faults.md."""
+    page = (ROOT / "docs/faults.md").read_text()
+    return [
+        (file, name)
+        for file, names in _TEST.findall(page)
+        for name in re.findall(r"`(test_\w+)`", names)
+    ]
+
+
+@pytest.mark.parametrize(("file", "name"), shown_by())
+def test_what_shows_a_fault_is_there(file: str, name: str) -> None:
+    tree = ast.parse((ROOT / file).read_text())
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    assert name in {one.name for one in ast.walk(tree) if isinstance(one, functions)}
+
+
+def test_every_fault_that_is_tried_names_its_test() -> None:
+    page = (ROOT / "docs/faults.md").read_text()
+    _, _, rest = page.partition("## Faults that are tried")
+    table = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")][2:]
+    assert len(table) > 10
+    assert [line for line in table if not _TEST.search(line)] == []
+
+
 def decided() -> list[tuple[str, str]]:
     """File and function of every row of the table in architecture.md."""
     page = (ROOT / "docs/architecture.md").read_text()

@@ -21,6 +21,7 @@ class SqlHistory(Generic[D]):
 
     def __init__(self, database: D, clock: Clock) -> None:
         self._database = database
+        self._clock = clock
         self.streams = SqlStreams(database, clock)
         self.telemetry = SqlTelemetry(database, clock)
         self.catalogue = SqlCatalogue(database)
@@ -40,6 +41,19 @@ class SqlHistory(Generic[D]):
             return "" if row is None else str(row[0])
 
         return await (self._database.write(work) if fresh else self._database.read(work))
+
+    async def probe(self) -> None:
+        """See History."""
+        now = str(self._clock.time())  # another value each time, or nothing would be written
+
+        def work(connection: Connection) -> None:
+            connection.execute(
+                "INSERT INTO properties (name, value) VALUES ('probe', ?)"
+                " ON CONFLICT (name) DO UPDATE SET value = excluded.value",
+                (now,),
+            )
+
+        await self._database.write(work)
 
     async def close(self) -> None:
         """See History."""

@@ -18,7 +18,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from controlplane.domain.errors import NsmlError
 from controlplane.domain.names import fits_glob
 from controlplane.history.changes import Changes
-from controlplane.history.errors import HistoryConflict, HistoryCorrupt, HistoryUnavailable
+from controlplane.history.errors import (
+    HistoryConflict,
+    HistoryCorrupt,
+    HistoryFull,
+    HistoryUnavailable,
+)
 from controlplane.history.sql.batches import Batches, Part
 from controlplane.history.sqlite.dialect import SqliteDialect
 from controlplane.history.sqlite.schema import migrate
@@ -172,9 +177,8 @@ def translated(path: str) -> Iterator[None]:
             raise corrupt(path, str(error)) from error
         if primary in {None, sqlite3.SQLITE_ERROR, sqlite3.SQLITE_MISUSE, sqlite3.SQLITE_RANGE}:
             raise
-        raise HistoryUnavailable(
-            f"the history at {path} cannot be used now", why=str(error)
-        ) from error
+        kind = HistoryFull if primary == sqlite3.SQLITE_FULL else HistoryUnavailable
+        raise kind(f"the history at {path} cannot be used now", why=str(error)) from error
 
 
 def corrupt(path: str, evidence: str) -> HistoryCorrupt:

@@ -9,6 +9,7 @@ from controlplane.services.convert.times import timestamp
 from nsml.v1 import nodes_pb2 as pb
 
 if TYPE_CHECKING:
+    from controlplane.domain.conditions import Condition
     from controlplane.domain.errors import StateConflict
     from controlplane.domain.values import Drain, Fence, Hold, PlacedAs
     from controlplane.operations.members import Member
@@ -25,6 +26,18 @@ def member_message(member: Member, leader: Leader | None) -> pb.Member:
         local_address=member.local_address,
         started_at=timestamp(member.started_at),
         is_leader=leader is not None and leader.member == member.name,
+    )
+
+
+def condition_message(condition: Condition, *, shows_evidence: bool) -> pb.Condition:
+    """Something that is wrong; what the failing part said only to who may know of its insides."""
+    return pb.Condition(
+        name=f"CONDITION_NAME_{condition.name.value}",
+        subject=condition.subject,
+        since=timestamp(condition.since),
+        meaning=condition.meaning,
+        healing=condition.healing,
+        evidence=condition.evidence if shows_evidence else "",
     )
 
 

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -63,6 +64,37 @@ def test_status(nsml, everything, server):
         "cpus      1/4 used\n"
         "sessions  1 running · 0 queued\n"
     )
+
+
+def test_status_names_what_is_wrong(nsml, everything, state):
+    state.now, state.known_at = 1_000_100, 1_000_040
+    gone = nodes_pb2.Condition(
+        name="CONDITION_NAME_COORDINATION_GONE", meaning="what runs goes on", healing="by itself"
+    )
+    gone.since.FromSeconds(1_000_041)
+    newer = nodes_pb2.Condition(name=99, subject="n1", meaning="new\x1b[2J", healing="later")
+    state.conditions += [gone, newer]
+    done = nsml("status", check=False)
+    assert done.code == 1
+    assert done.stdout.splitlines()[2:] == [
+        "control   nobody can lead now · embedded",
+        "nodes     1/2 ready",
+        "gpus      0.5/2 used (simulated)",
+        "cpus      1/4 used",
+        "sessions  1 running · 0 queued",
+        "known     as it was 1m ago",
+        "",
+        "COORDINATION_GONE for 59s",
+        "  what runs goes on",
+        "  by itself",
+        "99 (n1)",
+        "  new␛[2J",
+        "  later",
+    ]
+    shown = json.loads(nsml("status", "-j", check=False).stdout)
+    assert [one["name"] for one in shown["conditions"]] == ["COORDINATION_GONE", "99"]
+    assert shown["conditions"][1]["since"] is None
+    assert shown["known_at"] == "1970-01-12T13:47:20.000Z"
 
 
 def test_node_ls(nsml, everything):

@@ -19,7 +19,12 @@ import sqlite_utils
 
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import Role, User
-from controlplane.history.errors import HistoryCorrupt, HistoryTooNew, HistoryUnavailable
+from controlplane.history.errors import (
+    HistoryCorrupt,
+    HistoryFull,
+    HistoryTooNew,
+    HistoryUnavailable,
+)
 from controlplane.history.sql import telemetry
 from controlplane.history.sqlite import open_history
 from controlplane.history.sqlite.schema import STEPS
@@ -181,7 +186,7 @@ async def test_a_full_disk_is_unavailable_and_passes(tmp_path: Path) -> None:
     pages = database._writer.execute("PRAGMA page_count").fetchone()[0]
     database._writer.execute(f"PRAGMA max_page_count = {pages}")
     noise = random.Random(1).randbytes(200_000)
-    with pytest.raises(HistoryUnavailable) as caught:
+    with pytest.raises(HistoryFull) as caught:
         await history.streams.append([text(6, noise)])
     assert isinstance(caught.value, Unavailable)
     database._writer.execute("PRAGMA max_page_count = 1000000")
@@ -200,7 +205,7 @@ async def test_a_full_disk_fails_everybody_in_the_transaction(tmp_path: Path) ->
     results = await asyncio.gather(
         *[history.streams.append([text(0, noise)]) for _ in range(3)], return_exceptions=True
     )
-    assert {type(result) for result in results} == {HistoryUnavailable}
+    assert {type(result) for result in results} == {HistoryFull}
     assert await history.streams.cursors("s1", 1) == {}
     await history.close()
 

@@ -74,7 +74,8 @@ class State:
         self.hidden_on_nodes = 0
         self.stops_slowly = False
         self.fence_refusal: nodes_pb2.FenceRefusal | None = None
-        self.now = 0
+        self.now = self.known_at = 0
+        self.conditions: list[nodes_pb2.Condition] = []
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
@@ -527,6 +528,8 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
             simulated=self.state.simulated,
             cluster_id="c1",
             now=Timestamp(seconds=self.state.now) if self.state.now else None,
+            known_at=Timestamp(seconds=self.state.known_at) if self.state.known_at else None,
+            conditions=self.state.conditions,
         )
 
 

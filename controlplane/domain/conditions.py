@@ -1,0 +1,103 @@
+"""What can be wrong with the platform while it goes on working: names, and what they mean for users.
+
+A condition begins when a call that matters fails, and ends when such a call works again. Nothing here
+finds that out: `operations/conditions.py` keeps the ones that stand, `operations/observing.py` sees the
+calls.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+
+class ConditionName(StrEnum):
+    """The gravest first."""
+
+    COORDINATION_GONE = "COORDINATION_GONE"
+    COORDINATION_FULL = "COORDINATION_FULL"
+    NO_LEADER = "NO_LEADER"
+    DISK_FULL = "DISK_FULL"
+    HISTORY_GONE = "HISTORY_GONE"
+    OBJECTS_GONE = "OBJECTS_GONE"
+    NODES_SILENT = "NODES_SILENT"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """One that stands.
+
+    Attributes:
+        subject: which part, where there are several; "" elsewhere.
+        since: Unix seconds when it was found.
+        evidence: what the failing part said; for administrators.
+    """
+
+    name: ConditionName
+    since: float
+    subject: str = ""
+    evidence: str = ""
+
+    @property
+    def meaning(self) -> str:
+        """What it means for users."""
+        return _words(self)[0]
+
+    @property
+    def healing(self) -> str:
+        """What ends it."""
+        return _words(self)[1]
+
+
+_ROOM: Final = "ends by itself once there is room again: remove files, or give that disk more"
+
+_WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
+    ConditionName.COORDINATION_GONE: (
+        "what runs goes on and is recorded; nothing can be changed or placed; what is shown may be old",
+        "ends by itself once etcd (or the store's file) answers again",
+    ),
+    ConditionName.COORDINATION_FULL: (
+        "what runs goes on and is recorded; submissions and other changes wait",
+        "the control plane makes room by itself: it compacts and defragments the store",
+    ),
+    ConditionName.NO_LEADER: (
+        "what runs goes on and is recorded; submissions are taken, and placed once there is a leader",
+        "ends by itself once a control plane is elected",
+    ),
+    ConditionName.HISTORY_GONE: (
+        "programs go on, and their nodes keep what they report; what was recorded cannot be looked at",
+        "ends by itself once the history's database answers again; nodes then send what they kept",
+    ),
+    ConditionName.OBJECTS_GONE: (
+        "programs go on; checkpoints wait on their nodes (FINALIZING holds no device), code is not sent",
+        "ends by itself once the object store answers again; nodes then send what they kept",
+    ),
+    ConditionName.NODES_SILENT: (
+        "what runs there is UNKNOWN and keeps its devices; it may well go on",
+        "ends by itself once their agents are heard; where a machine is gone for good: nsml node fence",
+    ),
+}
+
+_FULL_DISKS: Final[Mapping[str, str]] = {
+    "store": "what runs goes on and is recorded; nothing can be submitted, stopped or placed",
+    "history": "programs go on, and their nodes keep what they report; what is new is not recorded yet",
+    "objects": "programs go on; checkpoints stay on their nodes, and code and datasets cannot be sent",
+}
+_FULL_NODE: Final = "sessions there that fill it are ended, and what they report may be dropped"
+
+_ORDER: Final = {name: number for number, name in enumerate(ConditionName)}
+
+
+def _words(condition: Condition) -> tuple[str, str]:
+    if condition.name is ConditionName.DISK_FULL:
+        return _FULL_DISKS.get(condition.subject, _FULL_NODE), _ROOM
+    return _WORDS[condition.name]
+
+
+def gravest_first(conditions: Iterable[Condition]) -> tuple[Condition, ...]:
+    """In the order in which people should read them."""
+    return tuple(sorted(conditions, key=lambda one: (_ORDER[one.name], one.since, one.subject)))

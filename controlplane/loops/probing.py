@@ -1,0 +1,81 @@
+"""Asks the parts that nobody asks, in every control plane, so that what is wrong is known and what ended ends.
+
+A part that works and is used costs nothing here. One that fails is asked every second: by a read, or, where
+it was a write that failed, by a write of a few bytes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Sequence
+
+    from controlplane.operations.observing import Gauge
+    from nsml.clock import Clock
+
+QUIET_S: Final = 5.0
+"""What was not asked for so long is asked."""
+
+AGAIN_S: Final = 1.0
+"""Between two rounds while something fails, and between two looks at who leads."""
+
+WITHIN_S: Final = 5.0
+"""What does not answer within this does not answer."""
+
+_log = structlog.get_logger("loops.probing")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Part:
+    """One thing that a control plane stands on.
+
+    Attributes:
+        read, write: the cheapest calls that show whether it reads, and whether it writes; through the
+            same way as everybody's calls, so that its gauge sees them.
+    """
+
+    name: str
+    gauge: Gauge
+    read: Callable[[], Awaitable[object]]
+    write: Callable[[], Awaitable[object]]
+
+
+class Probing:
+    """The loop.
+
+    Args:
+        looks: what else is looked at in each round; must not block.
+    """
+
+    def __init__(
+        self, parts: Sequence[Part], *, clock: Clock, looks: Sequence[Callable[[], None]] = ()
+    ) -> None:
+        self._parts = tuple(parts)
+        self._looks = tuple(looks)
+        self._clock = clock
+
+    async def run(self) -> NoReturn:
+        """Look until cancelled."""
+        while True:
+            await self._clock.sleep(AGAIN_S)
+            await asyncio.gather(*[self._ask(part) for part in self._parts])
+            for look in self._looks:
+                look()
+
+    async def _ask(self, part: Part) -> None:
+        gauge = part.gauge
+        if not gauge.is_failing and gauge.quiet_s < QUIET_S:
+            return
+        writing = gauge.fails_writing
+        try:
+            async with asyncio.timeout(WITHIN_S):
+                await (part.write() if writing else part.read())
+        except TimeoutError as error:
+            gauge.failed(error, writing=writing)
+        except Exception as error:  # noqa: BLE001 - the gauge has seen it; asking must go on
+            _log.debug("probe.failed", part=part.name, error=repr(error))

@@ -1,0 +1,53 @@
+"""The conditions that stand, as this control plane has found them out."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.conditions import Condition, ConditionName, gravest_first
+
+if TYPE_CHECKING:
+    from nsml.clock import Clock
+
+MOST_EVIDENCE: Final = 300
+"""Characters of what a failing part said."""
+
+_log = structlog.get_logger("operations.conditions")
+
+
+class Conditions:
+    """What is wrong, since when, by name and subject."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._standing: dict[tuple[ConditionName, str], Condition] = {}
+
+    def set(
+        self, name: ConditionName, subject: str = "", *, stands: bool, evidence: str = ""
+    ) -> None:
+        """Say whether it stands. One that stood already keeps its beginning."""
+        key = (name, subject)
+        known = self._standing.get(key)
+        if not stands:
+            if self._standing.pop(key, None) is not None:
+                _log.warning("condition.ended", condition=name.value, subject=subject)
+            return
+        evidence = evidence[:MOST_EVIDENCE]
+        if known is not None:
+            self._standing[key] = replace(known, evidence=evidence or known.evidence)
+            return
+        _log.warning("condition.began", condition=name.value, subject=subject, evidence=evidence)
+        self._standing[key] = Condition(
+            name=name, subject=subject, since=self._clock.time(), evidence=evidence
+        )
+
+    def stands(self, name: ConditionName, subject: str = "") -> bool:
+        """Whether it stands now."""
+        return (name, subject) in self._standing
+
+    def standing(self) -> tuple[Condition, ...]:
+        """All of them, the gravest first."""
+        return gravest_first(self._standing.values())

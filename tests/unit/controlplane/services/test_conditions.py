@@ -1,0 +1,181 @@
+"""What is wrong has a name, is shown while it lasts, and ends by itself; reads go on meanwhile."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from controlplane.domain.identity import Role
+from controlplane.history.errors import HistoryFull, HistoryUnavailable
+from controlplane.history.sqlite import open_history
+from controlplane.objects.errors import ObjectsUnavailable
+from controlplane.objects.memory import MemoryObjects
+from controlplane.store.embedded import EmbeddedStore
+from controlplane.store.interface import DiskFull, NoSpace, StoreUnavailable
+from nsml.clock import SystemClock, inline
+from nsml.v1 import agents_pb2, sessions_pb2
+from nsml.v1 import nodes_pb2 as pb
+from tests.failing import Failing, failing_history
+from tests.unit.controlplane.rig import Rig, Stubs, one_leads, platform, until
+from tests.unit.controlplane.services.test_sessions import refused
+
+FAST = {"heartbeat_s": 0.05, "silent_after_s": 1.0, "lease_s": 1.0}
+CLOCK = SystemClock()
+
+
+class Broken:
+    """A platform whose parts can be broken."""
+
+    def __init__(self, rig: Rig, store: Failing, history: Failing, objects: Failing) -> None:
+        self.rig = rig
+        self.store, self.history, self.objects = store, history, objects
+        self.root: Stubs
+
+    async def cluster(self, user: Stubs | None = None) -> pb.GetClusterResponse:
+        return await (user or self.root).nodes.GetCluster(pb.GetClusterRequest())
+
+    async def names(self) -> list[str]:
+        found = (await self.cluster()).conditions
+        return [
+            pb.ConditionName.Name(one.name).removeprefix("CONDITION_NAME_")
+            + (f" {one.subject}" if one.subject else "")
+            for one in found
+        ]
+
+    async def shows(self, *names: str) -> None:
+        async def it_does() -> bool:
+            return await self.names() == list(names)
+
+        await until(it_does, f"conditions {names}", timeout_s=30)
+
+
+@pytest.fixture
+async def broken() -> AsyncIterator[Broken]:
+    async with contextlib.AsyncExitStack() as stack:
+        embedded = EmbeddedStore(":memory:", clock=CLOCK, run=inline)
+        store = Failing(await stack.enter_async_context(embedded))
+        sqlite = await open_history(":memory:", clock=CLOCK, run=inline)
+        stack.push_async_callback(sqlite.close)
+        history = failing_history(sqlite)
+        objects = Failing(MemoryObjects(CLOCK))
+        made: Any = {"store": store, "history": history, "objects": objects}
+        rig = await stack.enter_async_context(platform(character=FAST, **made))
+        broken = Broken(rig, store, history, objects)
+        broken.root = await rig.user("root1", role=Role.ADMIN)
+        yield broken
+
+
+def always(error: Exception) -> Any:
+    return lambda _: error
+
+
+def writes_fail(error: Exception, *names: str) -> Any:
+    return lambda name: error if name in names else None
+
+
+async def test_nothing_is_wrong_with_what_works(broken: Broken) -> None:
+    assert await broken.names() == []
+
+
+async def test_a_store_that_is_gone_is_shown_and_ends(broken: Broken) -> None:
+    agent = await (await broken.rig.agent("b")).connect()
+    session = await broken.root.submit()
+    await agent.assignments(1)
+    broken.store.error = always(StoreUnavailable("etcd does not answer"))
+    await broken.shows("COORDINATION_GONE")
+    shown = await broken.cluster()
+    [condition] = shown.conditions
+    assert condition.evidence == "etcd does not answer"
+    assert condition.meaning
+    assert condition.healing
+    assert shown.known_at.ToNanoseconds() <= shown.now.ToNanoseconds()
+    # Who asks is known, and so is what there was.
+    assert (await broken.root.get(session.id)).name == session.name
+    nodes = await broken.root.nodes.ListNodes(pb.ListNodesRequest())
+    assert [node.name for node in nodes.nodes] == ["b"]
+    assert (await refused(broken.root.submit()))[0] == "UNAVAILABLE"
+    broken.store.error = None
+    await broken.shows()
+    await until(lambda: one_leads(broken.rig), "somebody leads again")
+    await broken.root.submit()
+
+
+async def test_what_the_failing_part_said_is_for_administrators(broken: Broken) -> None:
+    kim = await broken.rig.user("kim")
+    broken.history.error = always(HistoryUnavailable("no", why="/secret/place"))
+    await broken.shows("HISTORY_GONE")
+    assert (await broken.cluster()).conditions[0].evidence == "/secret/place"
+    assert not (await broken.cluster(kim)).conditions[0].evidence
+
+
+async def test_a_history_that_is_gone_is_shown_and_ends(broken: Broken) -> None:
+    broken.history.error = always(HistoryUnavailable("no"))
+    await broken.shows("HISTORY_GONE")
+    broken.history.error = None
+    await broken.shows()
+
+
+async def test_a_read_does_not_end_what_a_write_has_begun(broken: Broken) -> None:
+    broken.history.error = writes_fail(
+        HistoryFull("full"), "put_dataset_version", "audit", "put_session", "probe", "append"
+    )
+    gauge = broken.rig.plane.health._history_gauge
+    with pytest.raises(HistoryFull):
+        await broken.rig.plane.health.history.ledger.audit([])
+    assert await broken.names() == ["DISK_FULL history"]
+    await broken.rig.plane.health.history.catalogue.session("nobody")
+    assert gauge.fails_writing
+    assert await broken.names() == ["DISK_FULL history"]
+    broken.history.error = None
+    await broken.shows()
+
+
+async def test_objects_that_are_gone_are_shown_and_end(broken: Broken) -> None:
+    broken.objects.error = always(ObjectsUnavailable("no"))
+    await broken.shows("OBJECTS_GONE")
+    broken.objects.error = None
+    await broken.shows()
+
+
+@pytest.mark.parametrize(
+    ("error", "name"),
+    [(NoSpace("quota"), "COORDINATION_FULL"), (DiskFull("disk"), "DISK_FULL store")],
+)
+async def test_a_store_that_is_full_is_shown_and_ends(
+    broken: Broken, error: Exception, name: str
+) -> None:
+    broken.store.error = writes_fail(error, "commit", "grant")
+    assert (await refused(broken.root.submit()))[0] == "UNAVAILABLE"
+    await broken.shows(name)
+    broken.store.error = None
+    await broken.shows()
+
+
+async def test_silent_nodes_are_named(broken: Broken) -> None:
+    agent = await (await broken.rig.agent("n1")).connect()
+    assert await broken.names() == []
+    await agent.close()
+    await broken.shows("NODES_SILENT n1")
+    agent = await (await broken.rig.agent("n1")).connect()
+
+    async def heard() -> bool:
+        with contextlib.suppress(Exception):
+            await agent.say(_heartbeat())
+        return await broken.names() == []
+
+    await until(heard, "the node is heard")
+
+
+def _heartbeat() -> Any:
+    return agents_pb2.ControlRequest(heartbeat=agents_pb2.Heartbeat())
+
+
+async def test_sessions_state_is_known_without_the_store(broken: Broken) -> None:
+    session = await broken.root.submit()
+    broken.store.error = always(StoreUnavailable("gone"))
+    await broken.shows("COORDINATION_GONE")
+    found = await broken.root.sessions.ListSessions(sessions_pb2.ListSessionsRequest())
+    assert [one.id for one in found.sessions] == [session.id]
