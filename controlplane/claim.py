@@ -1,29 +1,57 @@
-"""Where a data folder keeps its records, and that the two belong together.
+"""What a control plane stands on, and that it belongs together.
 
-What lives is in the store; history, objects and the authority are in the folder. A store with another
-folder would be a platform without its past, and two control planes on one store would each write a
-history of their own. So each belongs to the other for good:
+A platform is a store, a history, an object store and keys. Each says whose it is: the store has the
+platform's record, history and objects are marked with its id and a random part that the record has,
+too. So nothing of one platform is ever served with a part of another, with an empty part, or with a
+copy that the others do not see.
+
+A *shared* platform has etcd by URLs, PostgreSQL and objects that all see: any number of control
+planes serve it. Every other platform belongs to one data folder:
 
     DATA/coordination    what keeps the records: "embedded", "etcd" or the URLs of a cluster
-    DATA/cluster         id of the platform; the store has it too
+    DATA/cluster         id of the platform
     DATA/cluster.new     the same while the first start is not through
+    DATA/platform.key    of a shared platform: opens its keys, which lie in the store
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Final, Protocol
 
 from controlplane.access.files import write_private
-from controlplane.plane import cluster_in, ensure_cluster, new_cluster_id
+from controlplane.access.platform_keys import (
+    PlatformKey,
+    PlatformKeys,
+    WrongPlatformKey,
+    first_keys,
+    forget_files,
+    read_platform_key,
+)
+from controlplane.access.vault import KEY_BYTES
+from controlplane.domain.cluster import Cluster
+from controlplane.operations import records
+from controlplane.plane import new_cluster_id
 from controlplane.store.etcd_members import plain_or_tls
 from controlplane.store.etcd_process import find_etcd
+from controlplane.store.interface import Get, Put, Transaction, absent, unchanged
 from controlplane.store.open import endpoints_of
+from nsml.urls import without_password
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
-    from controlplane.plane import Surroundings
+    from controlplane.history.interface import History
+    from controlplane.objects.interface import ObjectStore
+    from controlplane.store.interface import KeyValue, KeyValueStore
+    from nsml.clock import Clock
+
+_MARK_BYTES: Final = 8
+_HOW_TO_SHARE: Final = (
+    "a shared platform has etcd by URLs, history = postgresql://... and objects = s3://... or "
+    "file:///...: see docs/control-planes.md"
+)
 
 
 class StartRefused(Exception):
@@ -47,19 +75,88 @@ class Coordination:
         return self.kind in {"embedded", "etcd"}
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Standing:
+    """What a control plane is told to stand on; `history` and `objects` are URLs, "" for its folder."""
+
+    coordination: Coordination
+    history: str = ""
+    objects: str = ""
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether any number of control planes may stand on the same."""
+        return bool(not self.coordination.is_inside and self.history and self.objects)
+
+    @property
+    def history_kind(self) -> str:
+        """The word of the record."""
+        return "postgresql" if self.history else "sqlite"
+
+    @property
+    def objects_kind(self) -> str:
+        """The word of the record."""
+        return "shared" if self.objects else "folder"
+
+
+class Ground(Protocol):
+    """What is claimed."""
+
+    @property
+    def store(self) -> KeyValueStore:
+        """Where the record is."""
+        ...
+
+    @property
+    def history(self) -> History:
+        """What ended."""
+        ...
+
+    @property
+    def objects(self) -> ObjectStore:
+        """Bytes."""
+        ...
+
+    @property
+    def clock(self) -> Clock:
+        """For when the platform was made."""
+        ...
+
+    @property
+    def random_bytes(self) -> Callable[[int], bytes]:
+        """For ids, marks and keys."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The platform that is served from now on.
+
+    Attributes:
+        key, keys: of a shared platform; None of one that has its keys in its folder.
+    """
+
+    cluster: Cluster
+    key: PlatformKey | None = None
+    keys: PlatformKeys | None = None
+
+
 def choose_coordination(wanted: str, data: Path) -> Coordination:
     """What the data folder was made with, or, for a fresh one, what is wanted or there.
+
+    A cluster may be reached under other URLs than before: its record says whether it is the same.
 
     Raises:
         StartRefused: the folder was made with something else, or there is no such coordination.
     """
     made_with = _read(data / "coordination")
-    if made_with and wanted not in ("auto", made_with):
+    is_moved = bool(endpoints_of(made_with) and endpoints_of(wanted))
+    if made_with and wanted not in ("auto", made_with) and not is_moved:
         raise StartRefused(
             f"{data} was made with coordination by {made_with!r}, not by {wanted!r}: the platform's "
             f"records are there; start without naming it, or use another data folder"
         )
-    kind = made_with or wanted
+    kind = wanted if is_moved else made_with or wanted
     if kind == "auto":
         kind = "etcd" if find_etcd() else "embedded"
     if kind not in ("embedded", "etcd") and not endpoints_of(kind):
@@ -72,46 +169,250 @@ def choose_coordination(wanted: str, data: Path) -> Coordination:
     return Coordination(kind)
 
 
-async def claim(on: Surroundings, data: Path, coordination: Coordination) -> str:
-    """The id of the platform that lives here; the first start makes it.
+async def claim(on: Ground, data: Path, standing: Standing, key_file: Path) -> Claimed:
+    """The platform that lives here; the first start makes it, and nothing is changed before.
 
     Raises:
-        StartRefused: the store holds another platform, or does not hold this one any more.
-        StoreError: the store does not answer.
+        StartRefused: what is there does not belong together, or not to this data folder.
+        StoreError, HistoryUnavailable, ObjectsUnavailable: a part does not answer.
     """
-    known = _read(data / "cluster")
-    if known:
-        found = await cluster_in(on.store)
-        if found != known:
-            raise StartRefused(_not_here_any_more(data, known, found))
-        return known
-    draft = _read(data / "cluster.new") or new_cluster_id(on.random_bytes)
-    # Written before the store has it: a crash in between must not leave a store without a folder.
-    write_private(data / "cluster.new", draft.encode() + b"\n")
-    found = await ensure_cluster(on, coordination.shown, draft)
-    if found != draft and not coordination.is_inside:
-        (data / "cluster.new").unlink()
-        raise StartRefused(_belongs_to_another(coordination, found))
-    write_private(data / "coordination", coordination.kind.encode() + b"\n")
-    write_private(data / "cluster", found.encode() + b"\n")
-    (data / "cluster.new").unlink()
-    return found
+    return await _Claim(on, data, standing, key_file).run()
 
 
-def _not_here_any_more(data: Path, known: str, found: str) -> str:
-    return (
-        f"{data} belongs to the platform {known}, but its store holds "
-        f"{f'another one, {found}' if found else 'none'}: bring the right one back, or use another "
-        "data folder"
-    )
+class _Claim:
+    """One start."""
+
+    def __init__(self, on: Ground, data: Path, standing: Standing, key_file: Path) -> None:
+        self._on = on
+        self._data = data
+        self._standing = standing
+        self._key_file = key_file
+
+    async def run(self) -> Claimed:
+        # The marks first: whoever makes a platform writes its record before it marks anything.
+        marks = await self._on.history.mark(), await self._on.objects.mark()
+        known = _read(self._data / "cluster")
+        item = await self._on.store.get(records.CLUSTER)
+        if item is None:
+            if known:
+                raise StartRefused(self._not_here(known, ""))
+            self._refuse_marked(*marks)
+            item = await self._found()
+        cluster = records.decode_cluster(item.value)
+        if known and cluster.id != known:
+            raise StartRefused(self._not_here(known, cluster.id))
+        if not known:
+            self._check_newcomer(cluster)
+        self._check_kinds(cluster)
+        claimed = await self._with_keys(cluster)
+        claimed = replace(claimed, cluster=await self._marked(cluster))
+        self._keep(claimed)
+        return claimed
+
+    async def _found(self) -> KeyValue:
+        """Make the platform, unless another one does so at the same moment; the record that stands."""
+        on, draft = self._on, self._draft() or new_cluster_id(self._on.random_bytes)
+        standing = self._standing
+        cluster = Cluster(
+            id=draft,
+            created_at=on.clock.time(),
+            coordination=standing.coordination.shown,
+            is_shared=standing.is_shared,
+            history=standing.history_kind,
+            objects=standing.objects_kind,
+        )
+        puts = [Put(key=records.CLUSTER, value=records.encode_cluster(cluster))]
+        is_key_made_now = False
+        if standing.is_shared:
+            key, is_key_made_now = self._key_made_if_need_be()
+            keys = first_keys(self._data, on.clock, on.random_bytes)
+            puts.append(Put(key=records.PLATFORM_KEYS, value=key.seal(keys, draft)))
+        # Written before the store has it: a crash in between must not leave a store without a folder.
+        write_private(self._data / "cluster.new", draft.encode() + b"\n")
+        await on.store.commit(
+            Transaction(
+                compares=(absent(records.CLUSTER),),
+                success=tuple(puts),
+                failure=(Get(key=records.CLUSTER),),
+            )
+        )
+        item = await on.store.get(records.CLUSTER)
+        if item is None:
+            raise StartRefused("the store does not keep what is written: is somebody emptying it?")
+        if is_key_made_now and records.decode_cluster(item.value).id != draft:
+            self._key_file.unlink()  # another one was quicker: this key is nobody's
+        return item
+
+    def _key_made_if_need_be(self) -> tuple[PlatformKey, bool]:
+        key = self._read_key()
+        if key is not None:
+            return key, False
+        made = self._on.random_bytes(KEY_BYTES)
+        try:
+            write_private(self._key_file, made.hex().encode() + b"\n")
+        except OSError as error:
+            raise StartRefused(
+                f"cannot write the platform's key to {self._key_file}: {error.strerror}; make it "
+                "there (openssl rand -hex 32, mode 0600), or name a folder of ours"
+            ) from error
+        return PlatformKey(made, self._on.random_bytes), True
+
+    def _read_key(self) -> PlatformKey | None:
+        try:
+            return read_platform_key(self._key_file, self._on.random_bytes)
+        except (OSError, ValueError) as error:
+            raise StartRefused(str(error)) from error
+
+    def _draft(self) -> str:
+        return _read(self._data / "cluster.new")
+
+    def _check_newcomer(self, cluster: Cluster) -> None:
+        """A data folder that has not served a platform yet may join a shared one only."""
+        is_ours = self._standing.coordination.is_inside or self._draft() == cluster.id
+        if is_ours or cluster.is_shared:
+            return
+        self._forget_draft()
+        raise StartRefused(
+            f"the etcd cluster at {self._standing.coordination.kind} belongs to another data folder, "
+            f"that of the platform {cluster.id}: its history is there, and exactly one control plane "
+            "writes it; start it from that folder, or name an etcd cluster that is free (for several "
+            f"control planes, {_HOW_TO_SHARE})"
+        )
+
+    def _check_kinds(self, cluster: Cluster) -> None:
+        """A platform keeps to what it was made with: nothing is moved by changing a setting."""
+        wanted = (self._standing.history_kind, self._standing.objects_kind)
+        made = (cluster.history, cluster.objects)
+        if wanted == made and (self._standing.is_shared == cluster.is_shared):
+            return
+        self._forget_draft()
+        raise StartRefused(
+            f"the platform {cluster.id} was made with {_kinds(*made)}, and the settings say "
+            f"{_kinds(*wanted)}: what it has recorded would be missing; set history and objects as "
+            "they were (nothing is moved by changing them: nsml admin backup, and nsml admin restore "
+            "into a fresh platform with the other ones)"
+        )
+
+    def _refuse_marked(self, history: str, objects: str) -> None:
+        """Where the store is empty, history and objects must be free: else the store was emptied."""
+        marks = (history, self._history_words()), (objects, self._objects_words())
+        for mark, words in marks:
+            if mark:
+                raise StartRefused(
+                    f"{words} belongs to the platform {_platform_of(mark)}, but the store has none: "
+                    "etcd was emptied, or is another one; bring the right one back (or nsml admin "
+                    "restore), or name a history and an object store that are free"
+                )
+
+    async def _with_keys(self, cluster: Cluster) -> Claimed:
+        """The platform with its keys, which only the right platform.key opens."""
+        if not cluster.is_shared:
+            return Claimed(cluster)
+        key = self._read_key()
+        if key is None:
+            self._forget_draft()
+            raise StartRefused(
+                f"the keys of the platform {cluster.id} lie sealed in its store, and {self._key_file} "
+                "is not there: copy platform.key from another control plane's data folder to it (mode "
+                "0600, of the user that runs this one)"
+            )
+        item = await self._on.store.get(records.PLATFORM_KEYS)
+        if item is None:
+            raise StartRefused(
+                f"the store has the platform {cluster.id} without its keys: it is damaged; nsml admin "
+                "restore brings them back"
+            )
+        try:
+            return Claimed(cluster, key, key.open(item.value, cluster.id))
+        except WrongPlatformKey as error:
+            self._forget_draft()
+            raise StartRefused(
+                f"{self._key_file} is not the key of the platform {cluster.id}: its keys do not open "
+                "with it; copy platform.key from another control plane's data folder"
+            ) from error
+
+    async def _marked(self, cluster: Cluster) -> Cluster:
+        """The platform's record, which says what its history and its objects are marked with."""
+        on = self._on
+        while True:
+            mark = f"{cluster.id}/{on.random_bytes(_MARK_BYTES).hex()}"
+            history = await on.history.mark("" if cluster.history_mark else mark)
+            objects = await on.objects.mark("" if cluster.objects_mark else mark)
+            self._check_mark(cluster, history, cluster.history_mark, self._history_words())
+            self._check_mark(cluster, objects, cluster.objects_mark, self._objects_words())
+            now = replace(cluster, history_mark=history, objects_mark=objects)
+            if now == cluster:
+                return cluster
+            item = await on.store.get(records.CLUSTER)
+            if item is None or records.decode_cluster(item.value).id != cluster.id:
+                raise StartRefused(self._not_here(cluster.id, ""))
+            if records.decode_cluster(item.value) == cluster:
+                await on.store.commit(
+                    Transaction(
+                        compares=(unchanged(item.key, item.mod_revision),),
+                        success=(Put(key=item.key, value=records.encode_cluster(now)),),
+                    )
+                )
+                item = await on.store.get(records.CLUSTER) or item
+            cluster = records.decode_cluster(item.value)
+
+    def _check_mark(self, cluster: Cluster, found: str, recorded: str, words: str) -> None:
+        if found and _platform_of(found) != cluster.id:
+            reason = f"belongs to another platform, {_platform_of(found)}"
+        elif recorded and not found:
+            reason = "has nothing of it: it is empty, not mounted, or another one"
+        elif recorded and found != recorded:
+            reason = (
+                "is not the one that the platform has: a copy, or one that only this machine sees"
+            )
+        else:
+            return
+        self._forget_draft()
+        raise StartRefused(
+            f"this is the platform {cluster.id}, but {words} {reason}; name the one that its other "
+            "control planes use, or bring it back"
+        )
+
+    def _keep(self, claimed: Claimed) -> None:
+        """Write down in the data folder whom it serves."""
+        data, cluster = self._data, claimed.cluster
+        if claimed.keys is not None:
+            forget_files(data, claimed.keys)
+            write_private(data / "ca.pem", claimed.keys.authority[0])
+        kind = self._standing.coordination.kind
+        if _read(data / "coordination") != kind:
+            write_private(data / "coordination", kind.encode() + b"\n")
+        if not _read(data / "cluster"):
+            write_private(data / "cluster", cluster.id.encode() + b"\n")
+        self._forget_draft()
+
+    def _forget_draft(self) -> None:
+        (self._data / "cluster.new").unlink(missing_ok=True)
+
+    def _not_here(self, known: str, found: str) -> str:
+        return (
+            f"{self._data} belongs to the platform {known}, but its store holds "
+            f"{f'another one, {found}' if found else 'none'}: bring the right one back, or use "
+            "another data folder"
+        )
+
+    def _history_words(self) -> str:
+        history = self._standing.history
+        return f"the history at {without_password(history)}" if history else "history.db"
+
+    def _objects_words(self) -> str:
+        objects = self._standing.objects
+        return f"the object store at {without_password(objects)}" if objects else "objects/"
 
 
-def _belongs_to_another(coordination: Coordination, found: str) -> str:
-    return (
-        f"the etcd cluster at {coordination.kind} belongs to another data folder, that of the "
-        f"platform {found}: its history is there, and exactly one control plane writes it; start it "
-        "from that folder, or name an etcd cluster that is free"
-    )
+def _kinds(history: str, objects: str) -> str:
+    of_history = {"sqlite": "SQLite", "postgresql": "PostgreSQL"}.get(history, history)
+    of_objects = {"folder": "objects in its data folder", "shared": "shared objects"}
+    return f"{of_history} and {of_objects.get(objects, objects)}"
+
+
+def _platform_of(mark: str) -> str:
+    return mark.partition("/")[0]
 
 
 def _read(file: Path) -> str:

@@ -6,8 +6,10 @@ Nothing is read at import.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
@@ -23,7 +25,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What one control plane needs to know. A relative path is meant from the settings file."""
 
     data: Path
-    """Folder of the store, the history and the objects; made private to its owner."""
+    """Our own folder: of the store, the history and the objects where these are not elsewhere; made
+    private to its owner."""
 
     coordination: str = "auto"
     """`embedded`, `etcd` (a child process of ours), URLs of an etcd cluster separated by commas, or
@@ -38,6 +41,37 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     etcd_key: Path | None = None
     """PEM of that certificate's key."""
+
+    etcd_user: str = ""
+    """User of an etcd cluster with access control; with `etcd_password_file`."""
+
+    etcd_password_file: Path | None = None
+    """A file for us alone with that user's password; read at each login, so that it may change."""
+
+    history: str = ""
+    """`postgresql://USER@HOST/DATABASE`: the database of the history, for this platform alone. A
+    password is best kept in a file: `?passfile=FILE`. Other machines need `sslmode=verify-full`.
+    Empty: SQLite in the data folder."""
+
+    objects: str = ""
+    """`s3://BUCKET/PREFIX`, or `file:///FOLDER` that every control plane mounts. Empty: the data
+    folder. Keys of a bucket come from where the AWS tools look for them, never from here."""
+
+    s3_endpoint: str = ""
+    """URL of the service that has the bucket, if it is not AWS; AWS_ENDPOINT_URL does as well."""
+
+    s3_region: str = ""
+    """Its region; AWS_REGION does as well. Empty: us-east-1."""
+
+    s3_ca: Path | None = None
+    """PEM of a private authority of that service, beside those of the system."""
+
+    s3_credentials: Path | None = None
+    """A credentials file as the AWS tools have it; empty: theirs, or the environment."""
+
+    platform_key: Path | None = None
+    """The key under which a shared platform's keys lie in its store; the first control plane makes
+    it, each further one gets a copy. Empty: `platform.key` in the data folder."""
 
     etcd_root: str = "nsml/"
     """What all our keys in an etcd begin with."""
@@ -94,11 +128,50 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 (self.etcd_key is None) == (self.etcd_certificate is None),
                 "etcd_certificate and etcd_key belong together",
             ),
+            (
+                "etcd_user",
+                bool(self.etcd_user) == (self.etcd_password_file is not None),
+                "etcd_user and etcd_password_file belong together",
+            ),
+            ("history", not (why := _history_problem(self.history)), why),
+            (
+                "objects",
+                not self.objects or self.objects.startswith(("s3://", "file:///")),
+                "s3://BUCKET/PREFIX, file:///FOLDER, or nothing",
+            ),
             ("lease_s", 0.5 <= self.lease_s <= 60, "between 0.5 and 60"),
         ]
         for field, is_sound, rule in problems:
             if not is_sound:
                 raise ValueError(f"{field}: {rule}")
+
+
+def _history_problem(url: str) -> str:
+    """Why a URL is not that of a history; never with a part of the URL, which may have a password."""
+    if not url:
+        return ""
+    parts = urlsplit(url)
+    if parts.scheme not in ("postgresql", "postgres"):
+        return "postgresql://USER@HOST/DATABASE, or nothing for SQLite"
+    parameters = parse_qs(parts.query)
+    hosts = parts.netloc.rpartition("@")[2].split(",") + parameters.get("host", [])
+    if parameters.get("sslmode", [""])[-1] not in ("verify-full", "verify-ca") and not all(
+        map(_is_here, hosts)
+    ):
+        return "another machine is spoken to encrypted: ?sslmode=verify-full&sslrootcert=FILE"
+    return ""
+
+
+def _is_here(host: str) -> bool:
+    """Whether HOST, HOST:PORT, [ADDRESS]:PORT or the folder of a socket is of this machine."""
+    host = unquote(host)
+    if host in ("", "localhost") or host.startswith(("/", "localhost:")):
+        return True
+    bare = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
+    try:
+        return ip_address(bare).is_loopback
+    except ValueError:
+        return False
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:

@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from controlplane.access.authority import Authority
+    from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
@@ -92,6 +93,7 @@ class Surroundings:
     """What a control plane stands on; the simulation gives other ones than production.
 
     Attributes:
+        keys: of a shared platform: follows them in the store.
         random_bytes: so many unpredictable bytes.
         run: for what takes long; nothing else may wait for it.
         disks: folders whose disk no call of ours speaks of when it is full, by what lies there:
@@ -107,6 +109,7 @@ class Surroundings:
     random_bytes: Callable[[int], bytes]
     run: Offload = inline
     disks: Mapping[str, Path] = field(default_factory=dict)
+    keys: SharedKeys | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -271,7 +274,9 @@ class ControlPlane:
             group.create_task(self.state.follow(), name="state")
             group.create_task(self.members.run(), name="members")
             group.create_task(self.submitter.run(), name="submit")
-            group.create_task(self.secrets.renew(), name="secrets")
+            group.create_task(self.secrets.keep_renewed(), name="secrets")
+            if self._on.keys is not None:
+                group.create_task(self._on.keys.run(), name="keys")
             group.create_task(self.leading.run(), name="leader")
             group.create_task(self._probing().run(), name="probing")
 

@@ -34,13 +34,13 @@ from controlplane.access.listeners import (
     names_of_this_host,
 )
 from controlplane.access.table import TABLE
-from controlplane.claim import Coordination, StartRefused, choose_coordination, claim
+from controlplane.claim import StartRefused
 from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.plane import Character, ControlPlane
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
-from controlplane.surroundings import surroundings
+from controlplane.surroundings import standing_of, surroundings
 from nsml._version import VERSION
 from nsml.clock import SystemClock
 from nsml.lossy import LossyText
@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from controlplane.access.authority import Authority
+    from controlplane.domain.cluster import Cluster
     from controlplane.plane import Surroundings
 
 _log = structlog.get_logger("controlplane.server")
@@ -155,15 +156,14 @@ async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
     """
     _make_folder(settings.data)
     with FileLock(str(settings.data / "lock")):
-        coordination = choose_coordination(settings.coordination, settings.data)
-        async with surroundings(settings, coordination, SystemClock()) as on:
-            await _serve(settings, coordination, on, stop)
+        standing = standing_of(settings)
+        async with surroundings(settings, standing, SystemClock()) as (on, cluster):
+            await _serve(settings, cluster, on, stop)
 
 
 async def _serve(
-    settings: Settings, coordination: Coordination, on: Surroundings, stop: asyncio.Event
+    settings: Settings, cluster: Cluster, on: Surroundings, stop: asyncio.Event
 ) -> None:
-    cluster_id = await claim(on, settings.data, coordination)
     door = _Door()
     server = grpc.aio.server(interceptors=[door], options=GRPC_OPTIONS)
     listeners = Listeners(server, settings, on.authority)
@@ -175,12 +175,12 @@ async def _serve(
         agent_address=listeners.for_agents(),
         local_address=listeners.primary,
         instance=_instance(settings.data),
-        coordination=coordination.shown,
+        coordination=cluster.coordination,
         heartbeat_s=settings.heartbeat_s,
         silent_after_s=settings.silent_after_s,
         lease_s=settings.lease_s,
     )
-    plane = ControlPlane(on, character, cluster_id)
+    plane = ControlPlane(on, character, cluster.id)
     door.open(plane.interceptor())
     plane.add_services(server)
     health_servicer = _add_standard_services(server)

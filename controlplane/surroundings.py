@@ -3,38 +3,98 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import secrets
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from controlplane.access.authority import open_authority
-from controlplane.access.vault import open_vault
-from controlplane.claim import StartRefused
+from controlplane.access.files import read_private
+from controlplane.access.platform_keys import KEY_FILE, SharedKeys
+from controlplane.access.vault import Vault, open_vault
+from controlplane.claim import Standing, StartRefused, choose_coordination, claim
 from controlplane.history.sqlite import open_history
-from controlplane.objects.stored import open_folder
+from controlplane.objects.s3 import S3Service
+from controlplane.objects.stored import open_folder, open_shared
 from controlplane.plane import Surroundings
-from controlplane.store.etcd_members import Tls
+from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.open import open_store
 from nsml.clock import in_thread
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
-    from controlplane.claim import Coordination
+    from controlplane.access.authority import Authority
+    from controlplane.claim import Claimed
     from controlplane.config import Settings
+    from controlplane.domain.cluster import Cluster
+    from controlplane.history.interface import History
+    from controlplane.objects.interface import ObjectStore
+    from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ground:
+    """What is claimed before it is stood on."""
+
+    store: KeyValueStore
+    history: History
+    objects: ObjectStore
+    clock: Clock
+    random_bytes: Callable[[int], bytes] = secrets.token_bytes
+
+
+def standing_of(settings: Settings) -> Standing:
+    """What the settings and the data folder say to stand on.
+
+    Raises:
+        StartRefused: they do not agree.
+    """
+    coordination = choose_coordination(settings.coordination, settings.data)
+    if settings.etcd_user and coordination.is_inside:
+        raise StartRefused(
+            "etcd_user is for an etcd cluster by URLs: the store of a data folder asks nobody"
+        )
+    return Standing(coordination=coordination, history=settings.history, objects=settings.objects)
 
 
 @contextlib.asynccontextmanager
 async def surroundings(
-    settings: Settings, coordination: Coordination, clock: Clock
-) -> AsyncIterator[Surroundings]:
-    """Store, history and objects of a data folder, opened for the length of an `async with`."""
+    settings: Settings, standing: Standing, clock: Clock
+) -> AsyncIterator[tuple[Surroundings, Cluster]]:
+    """Open and claim what a control plane stands on, for the length of an `async with`.
+
+    Raises:
+        StartRefused: what is there does not belong together, or not to this data folder.
+        StoreError, NsmlError: a part does not answer.
+    """
     data = settings.data
     async with contextlib.AsyncExitStack() as stack:
+        store = await stack.enter_async_context(opened_store(settings, standing, clock))
+        history = await _open_history(settings, clock)
+        stack.push_async_callback(history.close)
+        ground = _Ground(store=store, history=history, objects=_open_objects(settings), clock=clock)
+        claimed = await claim(ground, data, standing, key_file_of(settings))
+        yield _stood_on(ground, claimed, data), claimed.cluster
+
+
+@contextlib.asynccontextmanager
+async def opened_store(
+    settings: Settings, standing: Standing, clock: Clock
+) -> AsyncIterator[KeyValueStore]:
+    """The store alone, for the length of an `async with`.
+
+    Raises:
+        StartRefused: there is no such etcd any more, or it cannot be checked.
+        StoreError: it does not answer.
+    """
+    data, kind = settings.data, standing.coordination.kind
+    async with contextlib.AsyncExitStack() as stack:
         where: Path | str = data / "store.db"
-        if coordination.kind == "etcd":
+        if kind == "etcd":
             binary = find_etcd()
             if binary is None:
                 raise StartRefused(
@@ -43,28 +103,102 @@ async def surroundings(
                 )
             process = EtcdProcess(binary, data / "etcd", clock=clock)
             where = (await stack.enter_async_context(process)).endpoint
-        elif coordination.kind != "embedded":
-            where = coordination.kind
+        elif kind != "embedded":
+            where = kind
             if "https://" in where and settings.etcd_ca is None:
                 raise StartRefused(
                     f"the etcd cluster at {where} cannot be checked without the authority of its "
                     "servers: nsml up --etcd-ca FILE, or etcd_ca in the settings"
                 )
-        store = await stack.enter_async_context(
-            open_store(where, clock=clock, root=settings.etcd_root, tls=_tls(settings))
+        yield await stack.enter_async_context(
+            open_store(
+                where,
+                clock=clock,
+                root=settings.etcd_root,
+                tls=_tls(settings),
+                login=_login(settings),
+            )
         )
-        history = await open_history(data / "history.db", clock=clock, run=in_thread)
-        stack.push_async_callback(history.close)
-        yield Surroundings(
-            store=store,
-            history=history,
-            objects=open_folder(data / "objects", in_thread),
-            authority=open_authority(data, clock),
-            vault=open_vault(data, secrets.token_bytes),
-            clock=clock,
-            random_bytes=secrets.token_bytes,
-            run=in_thread,
-        )
+
+
+def key_file_of(settings: Settings) -> Path:
+    """Where the key of a shared platform is."""
+    return settings.platform_key or settings.data / KEY_FILE
+
+
+def _stood_on(ground: _Ground, claimed: Claimed, data: Path) -> Surroundings:
+    """All parts, with the keys of the platform: from its store, or from the data folder."""
+    clock, random_bytes = ground.clock, ground.random_bytes
+    on = Surroundings(
+        store=ground.store,
+        history=ground.history,
+        objects=ground.objects,
+        authority=_authority(claimed, data, clock),
+        vault=_vault(claimed, data, random_bytes),
+        clock=clock,
+        random_bytes=random_bytes,
+        run=in_thread,
+    )
+    if claimed.key is None:
+        return on
+    cluster_id = claimed.cluster.id
+    return replace(on, keys=SharedKeys(on.store, claimed.key, cluster_id, on.vault, clock=clock))
+
+
+def _authority(claimed: Claimed, data: Path, clock: Clock) -> Authority:
+    if claimed.keys is not None:
+        return claimed.keys.open_authority(clock)
+    return open_authority(data, clock)
+
+
+def _vault(claimed: Claimed, data: Path, random_bytes: Callable[[int], bytes]) -> Vault:
+    if claimed.keys is not None:
+        return Vault(claimed.keys.vault, random_bytes)
+    return open_vault(data, random_bytes)
+
+
+async def _open_history(settings: Settings, clock: Clock) -> History:
+    if settings.history:
+        raise StartRefused("history: this version keeps it in SQLite only")
+    return await open_history(settings.data / "history.db", clock=clock, run=in_thread)
+
+
+def _open_objects(settings: Settings) -> ObjectStore:
+    if not settings.objects:
+        return open_folder(settings.data / "objects", in_thread)
+    service = S3Service(
+        endpoint=settings.s3_endpoint,
+        region=settings.s3_region,
+        ca=None if settings.s3_ca is None else settings.s3_ca.read_bytes(),
+        credentials=settings.s3_credentials,
+    )
+    try:
+        return open_shared(settings.objects, in_thread, service=service, environment=os.environ)
+    except ValueError as error:
+        raise StartRefused(f"objects: {error}") from error
+
+
+def _login(settings: Settings) -> Login | None:
+    """Who we are to an etcd cluster with users.
+
+    Raises:
+        StartRefused: there is no password, or others may read it.
+    """
+    file = settings.etcd_password_file
+    if file is None:
+        return None
+    _password(file)  # what cannot be read is said now
+    return Login(user=settings.etcd_user, password=lambda: _password(file))
+
+
+def _password(file: Path) -> str:
+    try:
+        written = read_private(file)
+    except OSError as error:
+        raise StartRefused(str(error)) from error
+    if not written or not written.strip():
+        raise StartRefused(f"etcd_password_file: {file} has no password")
+    return written.decode(errors="replace").strip("\r\n")
 
 
 def _tls(settings: Settings) -> Tls | None:

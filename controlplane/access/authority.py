@@ -148,7 +148,7 @@ class Authority:
 def open_authority(folder: Path, clock: Clock) -> Authority:
     """Load the authority that lives in `folder`, making it at the first start.
 
-    Control planes that share a store share an authority: copy the folder to each of them.
+    That of a shared platform lies in its store instead: see `platform_keys`.
 
     Raises:
         PermissionError: others may read its private key.
@@ -156,25 +156,42 @@ def open_authority(folder: Path, clock: Clock) -> Authority:
     """
     key_pem = read_private(folder / "ca.key")
     if key_pem is None:
-        key = ec.generate_private_key(ec.SECP256R1())
-        certificate = _make_authority(key, clock)
+        certificate, key_pem = make_authority_pair(clock)
         # the key last: a crash in between makes both anew, and nobody has seen the first yet
-        write_private(folder / "ca.pem", certificate.public_bytes(serialization.Encoding.PEM))
-        write_private(folder / "ca.key", _pem_of(key))
-        return Authority(certificate, key, clock)
-    loaded = serialization.load_pem_private_key(key_pem, password=None)
-    certificate = x509.load_pem_x509_certificate((folder / "ca.pem").read_bytes())
-    if not isinstance(loaded, ec.EllipticCurvePrivateKey):
-        raise ValueError(f"{folder / 'ca.key'} is not an ECDSA key")  # noqa: TRY004 - a file's content
-    if loaded.public_key() != certificate.public_key():
-        raise ValueError(f"ca.key and ca.pem in {folder} do not belong together")
-    return Authority(certificate, loaded, clock)
+        write_private(folder / "ca.pem", certificate)
+        write_private(folder / "ca.key", key_pem)
+        return load_authority(certificate, key_pem, clock)
+    try:
+        return load_authority((folder / "ca.pem").read_bytes(), key_pem, clock)
+    except ValueError as error:
+        raise ValueError(f"ca.key and ca.pem in {folder}: {error}") from error
+
+
+def load_authority(certificate_pem: bytes, key_pem: bytes, clock: Clock) -> Authority:
+    """The authority of a certificate and its key.
+
+    Raises:
+        ValueError: they are none, or do not belong together.
+    """
+    key = serialization.load_pem_private_key(key_pem, password=None)
+    certificate = x509.load_pem_x509_certificate(certificate_pem)
+    if not isinstance(key, ec.EllipticCurvePrivateKey):
+        raise ValueError("not an ECDSA key")  # noqa: TRY004 - a file's content
+    if key.public_key() != certificate.public_key():
+        raise ValueError("they do not belong together")
+    return Authority(certificate, key, clock)
+
+
+def make_authority_pair(clock: Clock) -> tuple[bytes, bytes]:
+    """Certificate and key of a new authority, PEM."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    certificate = _make_authority(key, clock)
+    return certificate.public_bytes(serialization.Encoding.PEM), _pem_of(key)
 
 
 def make_authority(clock: Clock) -> Authority:
     """Make an authority that is written nowhere."""
-    key = ec.generate_private_key(ec.SECP256R1())
-    return Authority(_make_authority(key, clock), key, clock)
+    return load_authority(*make_authority_pair(clock), clock)
 
 
 def read_certificate(pem: bytes) -> ShownCertificate:

@@ -161,6 +161,16 @@ class UserSecrets:
         of_session = dict(zip(sessions, opened, strict=True))
         return {key: of_session[session.id] for key, session in needing.items()}
 
+    async def keep_renewed(self) -> None:
+        """`renew` now and whenever the vault gets other keys; until cancelled."""
+        while True:
+            changed = asyncio.ensure_future(self._vault.changed())
+            try:
+                await self.renew()
+                await changed
+            finally:
+                changed.cancel()
+
     async def renew(self) -> None:
         """Seal with the vault's first key what its others sealed, so that these can go.
 

@@ -6,6 +6,7 @@ puts under another name, or another user's, does not open there.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import hashlib
 from typing import TYPE_CHECKING, Final
@@ -39,10 +40,26 @@ class Vault:
     """
 
     def __init__(self, keys: Sequence[bytes], random_bytes: RandomBytes) -> None:
-        self._ciphers = [AESGCM(key) for key in keys]
         self._random_bytes = random_bytes
+        self._keys: tuple[bytes, ...] = ()
+        self._changed = asyncio.Event()
+        self.take(keys)
+
+    def take(self, keys: Sequence[bytes]) -> bool:
+        """Use these keys from now on; False when they are the same as before."""
+        if tuple(keys) == self._keys:
+            return False
+        self._keys = tuple(keys)
+        self._ciphers = [AESGCM(key) for key in keys]
         self.key_id = hashlib.sha256(b"nsml secrets\0" + keys[0]).hexdigest()[:16]
         self.has_older_keys = len(keys) > 1
+        self._changed.set()
+        self._changed = asyncio.Event()
+        return True
+
+    async def changed(self) -> None:
+        """Wait until other keys are taken."""
+        await self._changed.wait()
 
     def seal(self, value: bytes, *, owner: str, name: str) -> bytes:
         """The value as only this key opens it, under this owner and name."""
@@ -66,27 +83,34 @@ class Vault:
 def open_vault(folder: Path, random_bytes: RandomBytes) -> Vault:
     """The vault whose keys lie in `folder`, one a line, which gets one at the first start.
 
-    As with the authority: control planes that share a store share the keys, so copy the file to each
-    of them. Without it what was sealed is lost, and has to be set again. A new key is put in front of
-    the others, which can go once all is sealed anew (`UserSecrets.renew`).
+    Without the file what was sealed is lost, and has to be set again. A new key is put in front of
+    the others, which can go once all is sealed anew (`UserSecrets.renew`). The keys of a shared
+    platform lie in its store instead: see `platform_keys`.
 
     Raises:
         PermissionError: others may read the keys.
         ValueError: a line there is not a key.
     """
+    keys = read_vault_keys(folder)
+    if not keys:
+        keys = (random_bytes(KEY_BYTES),)
+        write_private(folder / KEY_FILE, keys[0].hex().encode() + b"\n")
+    return Vault(keys, random_bytes)
+
+
+def read_vault_keys(folder: Path) -> tuple[bytes, ...]:
+    """The keys that lie in `folder`; none where there is no file. Raises as `open_vault`."""
     path = folder / KEY_FILE
     written = read_private(path)
     if written is None:
-        key = random_bytes(KEY_BYTES)
-        write_private(path, key.hex().encode() + b"\n")
-        return Vault([key], random_bytes)
+        return ()
     try:
         keys = [bytes.fromhex(line) for line in written.decode("ascii").split()]
     except ValueError:
         keys = []
     if not keys or any(len(key) != KEY_BYTES for key in keys):
         raise ValueError(f"{path} has a line that is not a key of {KEY_BYTES} bytes")
-    return Vault(keys, random_bytes)
+    return tuple(keys)
 
 
 def make_vault(random_bytes: RandomBytes) -> Vault:

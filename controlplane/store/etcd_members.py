@@ -70,10 +70,14 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A user of etcd's own access control."""
+    """A user of etcd's own access control; a password that may change is read at each login."""
 
     user: str
-    password: str = field(repr=False)
+    password: str | Callable[[], str] = field(repr=False)
+
+    def current(self) -> str:
+        """The password as it is now."""
+        return self.password if isinstance(self.password, str) else self.password()
 
 
 class LeaseNotFound(StoreError):
@@ -305,7 +309,7 @@ class Cluster:
         return self._login is not None
 
     async def _log_in(self, member: Member, login: Login, timeout_s: float) -> None:
-        request = pb.AuthenticateRequest(name=login.user, password=login.password)
+        request = pb.AuthenticateRequest(name=login.user, password=login.current())
         try:
             answer = await member.authenticate(request, timeout=timeout_s, wait_for_ready=True)
         except grpc.aio.AioRpcError as error:

@@ -1,0 +1,236 @@
+"""The keys of a shared platform: they lie in its store, sealed under one key that is in no store.
+
+That key is `platform.key`: 32 bytes in hexadecimal, made by the first control plane, and copied to
+each further one. Who has it and the store may do all that the platform may. Who has only the store
+learns nothing. The certificate authority and the keys of users' secrets are thereby the same for
+every control plane, and a backup of the store has them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Final
+
+import structlog
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from google.protobuf.message import DecodeError
+
+from controlplane.access.authority import load_authority, make_authority_pair
+from controlplane.access.files import read_private
+from controlplane.access.vault import KEY_BYTES, Vault, read_vault_keys
+from controlplane.access.vault import KEY_FILE as VAULT_FILE
+from controlplane.operations import records
+from controlplane.store.interface import Compacted, Put, StoreError, Transaction, unchanged
+from controlplane.stored.v1 import records_pb2 as pb
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from controlplane.access.authority import Authority
+    from controlplane.access.secret import RandomBytes
+    from controlplane.store.interface import KeyValue, KeyValueStore
+    from nsml.clock import Clock
+
+KEY_FILE: Final = "platform.key"
+_NONCE_BYTES: Final = 12
+_AGAIN_S: Final = 1.0
+KNOWN_WITHIN_S: Final = 5.0
+"""How long a changed record takes at most until every control plane that is alive follows it."""
+
+_log = structlog.get_logger("access.keys")
+
+
+class WrongPlatformKey(Exception):
+    """What lies sealed in the store was not sealed under this key, or is damaged."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PlatformKeys:
+    """What every control plane of a platform has to have.
+
+    Attributes:
+        authority: certificate and key of the certificate authority, PEM.
+        vault: keys of users' secrets, the first of which seals.
+    """
+
+    authority: tuple[bytes, bytes] = field(repr=False)
+    vault: tuple[bytes, ...] = field(repr=False)
+
+    def open_authority(self, clock: Clock) -> Authority:
+        """The authority; ValueError when its two halves do not belong together."""
+        return load_authority(*self.authority, clock)
+
+
+class PlatformKey:
+    """Seals the keys of one platform."""
+
+    def __init__(self, key: bytes, random_bytes: RandomBytes) -> None:
+        self._cipher = AESGCM(key)
+        self._random_bytes = random_bytes
+        self.id = hashlib.sha256(b"nsml platform\0" + key).hexdigest()[:16]
+
+    def seal(self, keys: PlatformKeys, cluster_id: str) -> bytes:
+        """The stored record, which is of use for this platform alone."""
+        certificate, key = keys.authority
+        message = pb.PlatformKeys(
+            authority_certificate=certificate, authority_key=key, vault_keys=keys.vault
+        )
+        nonce = self._random_bytes(_NONCE_BYTES)
+        text = message.SerializeToString()
+        sealed = nonce + self._cipher.encrypt(nonce, text, _place(cluster_id))
+        return pb.SealedKeysRecord(sealed=sealed, key_id=self.id).SerializeToString()
+
+    def open(self, record: bytes, cluster_id: str) -> PlatformKeys:
+        """The keys again.
+
+        Raises:
+            WrongPlatformKey: they lie under another key, belong to another platform, or are damaged.
+        """
+        try:
+            stored = pb.SealedKeysRecord.FromString(record)
+            nonce, rest = stored.sealed[:_NONCE_BYTES], stored.sealed[_NONCE_BYTES:]
+            text = self._cipher.decrypt(nonce, rest, _place(cluster_id))
+            message = pb.PlatformKeys.FromString(text)
+        except (InvalidTag, ValueError, DecodeError) as error:
+            raise WrongPlatformKey("the platform's keys do not open with it") from error
+        return PlatformKeys(
+            authority=(message.authority_certificate, message.authority_key),
+            vault=tuple(message.vault_keys),
+        )
+
+
+def read_platform_key(path: Path, random_bytes: RandomBytes) -> PlatformKey | None:
+    """The key in a file; None where there is no file.
+
+    Raises:
+        PermissionError: others may read it.
+        ValueError: it is not a key.
+    """
+    written = read_private(path)
+    if written is None:
+        return None
+    try:
+        key = bytes.fromhex(written.decode("ascii").strip())
+    except ValueError:
+        key = b""
+    if len(key) != KEY_BYTES:
+        raise ValueError(f"{path} is not a platform's key: {2 * KEY_BYTES} hexadecimal digits")
+    return PlatformKey(key, random_bytes)
+
+
+def first_keys(folder: Path, clock: Clock, random_bytes: RandomBytes) -> PlatformKeys:
+    """What a platform begins with: the authority and the vault of its folder, or else new ones.
+
+    Raises:
+        PermissionError: others may read what lies there.
+        ValueError: it is not what it should be.
+    """
+    key = read_private(folder / "ca.key")
+    if key is None:
+        authority = make_authority_pair(clock)
+    else:
+        authority = ((folder / "ca.pem").read_bytes(), key)
+        load_authority(*authority, clock)
+    vault = read_vault_keys(folder) or (random_bytes(KEY_BYTES),)
+    return PlatformKeys(authority=authority, vault=vault)
+
+
+def forget_files(folder: Path, keys: PlatformKeys) -> None:
+    """Remove the files that a platform's keys were taken from: they lie sealed in the store now.
+
+    A file that has something else is left: it is of another platform.
+    """
+    if read_private(folder / "ca.key") == keys.authority[1]:
+        (folder / "ca.key").unlink()
+    taken = read_vault_keys(folder)
+    if taken and set(taken) <= set(keys.vault):
+        (folder / VAULT_FILE).unlink()
+
+
+class SharedKeys:
+    """The keys as this control plane has them, following the store: a new one is known at once."""
+
+    def __init__(
+        self, store: KeyValueStore, key: PlatformKey, cluster_id: str, vault: Vault, *, clock: Clock
+    ) -> None:
+        self._store = store
+        self._key = key
+        self._cluster_id = cluster_id
+        self._vault = vault
+        self._clock = clock
+
+    async def run(self) -> None:
+        """Follow until cancelled. What cannot be read is said, and what was known stays in use."""
+        while True:
+            try:
+                item = await self._store.get(records.PLATFORM_KEYS)
+                self._take(item)
+                since = 1 if item is None else item.mod_revision + 1
+                async for batch in self._store.watch(records.PLATFORM_KEYS, since):
+                    for event in batch.events:
+                        self._take(event.item)
+            except Compacted:
+                continue
+            except StoreError as error:
+                _log.warning("keys.not_followed", error=str(error))
+            await self._clock.sleep(_AGAIN_S)
+
+    def _take(self, item: KeyValue | None) -> None:
+        try:
+            if item is None:
+                raise WrongPlatformKey("they were deleted")  # noqa: TRY301
+            keys = self._key.open(item.value, self._cluster_id)
+        except WrongPlatformKey as error:
+            _log.error("keys.not_opened", reason=str(error))
+            return
+        if self._vault.take(keys.vault):
+            _log.info("keys.changed", key=self._vault.key_id, count=len(keys.vault))
+
+
+async def renew_vault_key(
+    store: KeyValueStore, key: PlatformKey, cluster_id: str, fresh: bytes, *, clock: Clock
+) -> None:
+    """Put a new key of users' secrets in front of the others, once every control plane has it.
+
+    Raises:
+        WrongPlatformKey: the keys do not open.
+        StoreError: the store does not answer.
+    """
+    await _change(store, key, cluster_id, lambda vault: (*vault, fresh))
+    # First it only opens: nobody is to meet what is sealed with a key that has not come there yet.
+    await clock.sleep(KNOWN_WITHIN_S)
+    await _change(store, key, cluster_id, lambda vault: (fresh, *(k for k in vault if k != fresh)))
+
+
+async def forget_vault_keys(store: KeyValueStore, key: PlatformKey, cluster_id: str) -> None:
+    """Leave only the first key of users' secrets; see `renew_vault_key` for what it raises."""
+    await _change(store, key, cluster_id, lambda vault: vault[:1])
+
+
+async def _change(
+    store: KeyValueStore,
+    key: PlatformKey,
+    cluster_id: str,
+    changed: Callable[[tuple[bytes, ...]], tuple[bytes, ...]],
+) -> None:
+    while True:
+        item = await store.get(records.PLATFORM_KEYS)
+        if item is None:
+            raise WrongPlatformKey("there are none in the store")
+        keys = key.open(item.value, cluster_id)
+        keys = replace(keys, vault=changed(keys.vault))
+        result = await store.commit(
+            Transaction(
+                compares=(unchanged(item.key, item.mod_revision),),
+                success=(Put(key=item.key, value=key.seal(keys, cluster_id)),),
+            )
+        )
+        if result.succeeded:
+            return
+
+
+def _place(cluster_id: str) -> bytes:
+    return f"nsml platform keys\0{cluster_id}".encode()
