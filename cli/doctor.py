@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from cli.chaos.command import chaos
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, pass_app
 from cli.local import AGENT, data_folder
@@ -126,3 +127,4 @@ def _asked(app: App, words: Sequence[str]) -> list[dict[str, str]]:
 
 
 doctor.add_command(node)
+doctor.add_command(chaos)

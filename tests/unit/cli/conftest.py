@@ -9,6 +9,7 @@ from cli.main import run
 from nsml.content.packing import pack
 from nsml.v1 import checkpoints_pb2, datasets_pb2, nodes_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
+from tests.recorded_run import write_sound_run
 from tests.unit.nsml.client.contract_server import EPOCH, TOKEN, ContractServer
 
 os.environ.setdefault("GRPC_VERBOSITY", "NONE")
@@ -126,6 +127,8 @@ def project(tmp_path, monkeypatch):
 @pytest.fixture
 def everything(state, tmp_path):
     """One of each thing, so that every command has something to show."""
+    (tmp_path / "recorded").mkdir()
+    write_sound_run(tmp_path / "recorded")
     saved = tmp_path / "saved"
     saved.mkdir()
     (saved / "weights.npy").write_bytes(b"weights")

@@ -68,6 +68,7 @@ ARGUMENTS = {
     "status": [],
     "node ls": [],
     "doctor node": ["--data", "."],
+    "doctor chaos": ["--check", "../recorded"],
     "node show": ["gpu-1"],
     "context ls": [],
     "admin user add": ["lee"],
@@ -76,7 +77,7 @@ ARGUMENTS = {
     "admin join-token": [],
     "version": ["--server"],
 }
-LOCAL = {"context ls", "doctor node"}
+LOCAL = {"context ls", "doctor node", "doctor chaos"}
 
 
 def test_every_variable_is_told():

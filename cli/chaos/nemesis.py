@@ -1,0 +1,323 @@
+"""What goes wrong: faults drawn with a seed, several at a time, each with the proof that it fired.
+
+A fault takes hold of parts that no other one holds, does its harm, waits, and heals it. A majority of
+the etcd members is left alone, so that every run has a store that should go on; and one control plane
+of several.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+import time
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final
+
+from cli.chaos.hosts import CLIENT
+from cli.chaos.parts import AGENT, CONTROL_PLANE, DATABASE, ETCD, NotDone, Part
+from nsml.client.connect import connect
+from nsml.client.errors import ClientError
+from nsml.concurrency import TaskGroup
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine, Sequence
+    from typing import Any
+
+    from cli.chaos.platform import ChaosPlatform
+    from cli.chaos.recording import Recorder
+
+FAULTS: Final = {
+    "kill": "SIGKILL of a part, and its start again",
+    "pause": "SIGSTOP beyond the lease, then SIGCONT",
+    "stop": "an orderly stop, and the start again",
+    "cut": "a partition between two hosts, both ways",
+    "one-way": "a partition in one direction",
+    "loss": "an etcd member gone for long",
+    "takeovers": "the leader killed twenty times in a row, at the end",
+}
+"""The faults that can be asked for."""
+
+TAKEOVERS: Final = 20
+_HEALED_WITHIN_S = 10.0
+_SUCCESSOR_WITHIN_S = 60.0
+_MOST_AT_ONCE = 3
+_LEADER_ASKED_S = 2.0
+
+
+class NothingFree(Exception):
+    """No part is free for such a fault now."""
+
+
+@dataclass
+class Nemesis:
+    """Harms a platform for a while.
+
+    Attributes:
+        chosen: which of `FAULTS`.
+        every_s: seconds between the beginnings of two faults: least and most.
+        fired: how often each fault took hold, by fault and kind of part.
+        failed: what was tried and had no effect, by reason.
+    """
+
+    platform: ChaosPlatform
+    rng: random.Random
+    recorder: Recorder
+    chosen: Sequence[str]
+    every_s: tuple[float, float] = (0.5, 2.0)
+    fired: Counter[str] = field(default_factory=Counter)
+    failed: Counter[str] = field(default_factory=Counter)
+    _held: set[str] = field(default_factory=set)
+
+    async def torment(self, lasts_s: float) -> None:
+        """Fault after fault for so many seconds; all is healed when this returns."""
+        at_random = [name for name in self.chosen if name != "takeovers"]
+        ends_at = time.monotonic() + lasts_s
+        async with TaskGroup() as group:
+            while at_random and time.monotonic() < ends_at:
+                if len(self._held) < _MOST_AT_ONCE:
+                    with suppress(NothingFree):
+                        group.create_task(self._draw(self.rng.choice(self._weighed(at_random))))
+                await asyncio.sleep(self.rng.uniform(*self.every_s))
+        if "takeovers" in self.chosen:
+            await self._take_over_and_over()
+        await self._heal_all()
+
+    def _weighed(self, names: Sequence[str]) -> list[str]:
+        weights = {"kill": 4, "pause": 3, "cut": 3, "one-way": 3, "stop": 2, "loss": 1}
+        can_cut = not self.platform.hosts.why_no_cuts
+        return [
+            name
+            for name in names
+            if can_cut or name not in {"cut", "one-way"}
+            for _ in range(weights[name])
+        ]
+
+    def _draw(self, name: str) -> Coroutine[Any, Any, None]:
+        """A fault on parts that are held from now on; raises NothingFree."""
+        match name:
+            case "kill":
+                return self._on(name, self._part(), self._kill)
+            case "pause":
+                return self._on(name, self._part(), self._pause)
+            case "stop":
+                return self._on(name, self._part(), self._stop)
+            case "loss":
+                return self._on(name, self._part(ETCD), self._lose)
+            case _:
+                return self._partition(name, is_one_way=name == "one-way")
+
+    # Who
+
+    def _part(self, *kinds: str) -> Part:
+        """One that is free, each kind as likely as the other."""
+        free: dict[str, list[Part]] = {}
+        for part in self.platform.parts.values():
+            if (not kinds or part.kind in kinds) and self._is_free(part):
+                free.setdefault(part.kind, []).append(part)
+        if not free:
+            raise NothingFree
+        return self.rng.choice(free[self.rng.choice(sorted(free))])
+
+    def _is_free(self, part: Part) -> bool:
+        if part.name in self._held or not part.is_running:
+            return False
+        others = {other.name for other in self.platform.of_kind(part.kind)} - {part.name}
+        match part.kind:
+            case "etcd":
+                return not others & self._held
+            case "control plane":
+                return not others or bool(others - self._held)
+            case _:
+                return True
+
+    # One part
+
+    async def _on(
+        self, name: str, part: Part, harm: Callable[[Part], Coroutine[Any, Any, str]]
+    ) -> None:
+        self._held.add(part.name)
+        try:
+            # What is being started is left alone until it serves, or a moment of that is hit, too.
+            await asyncio.sleep(0)
+            proof = await harm(part)
+            self._count(name, part.kind, parts=[part.name], proof=proof)
+        except NotDone as error:
+            self._note_failure(name, error)
+            await asyncio.to_thread(part.start)
+        finally:
+            self._held.discard(part.name)
+
+    def _count(self, name: str, kind: str, *, parts: Sequence[str], proof: str) -> None:
+        self.fired[f"{name} {kind}"] += 1
+        self.recorder.note(healed=name, kind=kind, parts=list(parts), proof=proof)
+
+    def _note_failure(self, name: str, error: Exception) -> None:
+        self.failed[f"{name}: {error}"] += 1
+        self.recorder.note(failed=name, why=str(error))
+
+    def _began(self, name: str, *parts: str) -> None:
+        self.recorder.note(began=name, parts=list(parts))
+
+    async def _kill(self, part: Part) -> str:
+        pid = part.process.pid if part.process else 0
+        self._began("kill", part.name)
+        await asyncio.to_thread(part.kill)
+        await asyncio.sleep(self.rng.uniform(0.0, 1.5))
+        await self._start(part)
+        return f"process {pid} was ended by SIGKILL"
+
+    async def _lose(self, part: Part) -> str:
+        self._began("loss", part.name)
+        await asyncio.to_thread(part.kill)
+        lasts_s = self.rng.uniform(6.0, 12.0)
+        await asyncio.sleep(lasts_s)
+        await self._start(part)
+        return f"gone for {lasts_s:.1f} s"
+
+    async def _pause(self, part: Part) -> str:
+        self._began("pause", part.name)
+        await asyncio.to_thread(part.pause)
+        lease_s = self.platform.shape.lease_s
+        try:
+            lasts_s = self.rng.uniform(1.1 * lease_s, 2.5 * lease_s)
+            await asyncio.sleep(lasts_s)
+        finally:
+            part.resume()
+        return f"every thread stood still for {lasts_s:.1f} s"
+
+    async def _stop(self, part: Part) -> str:
+        self._began("stop", part.name)
+        how = None
+        if part.kind == DATABASE:
+            how = self.rng.choice([signal.SIGINT, signal.SIGQUIT])
+        await asyncio.to_thread(part.stop, how)
+        code = part.process.returncode if part.process else None
+        await asyncio.sleep(self.rng.uniform(0.0, 0.5))
+        await self._start(part)
+        return f"it ended with {code}"
+
+    async def _start(self, part: Part) -> None:
+        """Start it, and again where it finds what a killed one has not let go of yet."""
+        ends_at = time.monotonic() + _HEALED_WITHIN_S
+        await asyncio.to_thread(part.start)
+        while part.kind == DATABASE and time.monotonic() < ends_at:
+            await asyncio.sleep(0.3)
+            if part.is_running:
+                return
+            await asyncio.to_thread(part.start)
+
+    # The network
+
+    async def _partition(self, name: str, *, is_one_way: bool) -> None:
+        try:
+            source, target = self._two_hosts()
+        except NothingFree:
+            return
+        ways = [(source, target)] if is_one_way else [(source, target), (target, source)]
+        key = f"{source}|{target}"
+        self._held.add(key)
+        hosts = self.platform.hosts
+        self._began(name, source, target)
+        try:
+            for way in ways:
+                await asyncio.to_thread(hosts.cut, *way)
+            leaks = [way for way in ways if await asyncio.to_thread(hosts.reaches, *way)]
+            lasts_s = self.rng.uniform(1.0, 6.0)
+            await asyncio.sleep(lasts_s)
+        finally:
+            for way in ways:
+                await asyncio.to_thread(hosts.mend, *way)
+            self._held.discard(key)
+        if leaks:
+            self._note_failure(name, NotDone(f"what {leaks[0][0]} sent did arrive"))
+            return
+        kinds = " and ".join(sorted({self._kind_of(source), self._kind_of(target)}))
+        proof = f"no datagram arrived, for {lasts_s:.1f} s"
+        self._count(name, kinds, parts=[source, target], proof=proof)
+
+    def _two_hosts(self) -> tuple[str, str]:
+        """Two that talk to one another; any such pair is as likely as another kind of pair."""
+        kinds = {
+            kind: [part.host for part in self.platform.of_kind(kind)]
+            for kind in (ETCD, CONTROL_PLANE, AGENT, DATABASE)
+        } | {CLIENT: [CLIENT]}
+        talks = [
+            (CONTROL_PLANE, ETCD),
+            (ETCD, ETCD),
+            (AGENT, CONTROL_PLANE),
+            (CLIENT, CONTROL_PLANE),
+            (CONTROL_PLANE, CONTROL_PLANE),
+            (CONTROL_PLANE, DATABASE),
+        ]
+        one, other = self.rng.choice(
+            [(a, b) for a, b in talks if len({*kinds[a], *kinds[b]}) > 1 and kinds[a] and kinds[b]]
+        )
+        ends = [self.rng.choice(kinds[one]), self.rng.choice(kinds[other])]
+        self.rng.shuffle(ends)
+        source, target = ends
+        taken = {f"{source}|{target}", f"{target}|{source}"} & self._held
+        if source == target or taken:
+            raise NothingFree
+        return source, target
+
+    def _kind_of(self, host: str) -> str:
+        part = self.platform.parts.get(host)
+        return CLIENT if part is None else part.kind
+
+    # Take-overs
+
+    async def _take_over_and_over(self) -> None:
+        """Kill whoever leads, wait for another leader, and so on: the second is where others failed."""
+        await self._heal_all()
+        term = 0
+        for number in range(1, TAKEOVERS + 1):
+            try:
+                leader, term = await self._leader_after(term)
+                self._began("takeovers", leader.name)
+                await asyncio.to_thread(leader.kill)
+                await asyncio.sleep(self.rng.uniform(0.0, 0.3))
+                await asyncio.to_thread(leader.start)
+            except NotDone as error:
+                self._note_failure("takeovers", error)
+                continue
+            proof = f"number {number} in a row, of term {term}"
+            self._count("takeovers", CONTROL_PLANE, parts=[leader.name], proof=proof)
+
+    async def _leader_after(self, term: int) -> tuple[Part, int]:
+        """Who leads in a later term than that one.
+
+        Raises:
+            NotDone: nobody does.
+        """
+        ends_at = time.monotonic() + _SUCCESSOR_WITHIN_S
+        while time.monotonic() < ends_at:
+            for context in self.platform.contexts():
+                with suppress(ClientError):
+                    async with connect(context, deadline_s=_LEADER_ASKED_S) as client:
+                        cluster = await client.nodes.cluster()
+                    part = self.platform.parts.get(cluster.leader)
+                    if cluster.term > term and part is not None and part.is_running:
+                        return part, cluster.term
+            await asyncio.sleep(0.05)
+        raise NotDone(f"nobody leads after term {term}")
+
+    async def _heal_all(self) -> None:
+        """Everything runs, and every way is open."""
+        for part in self.platform.parts.values():
+            part.resume()
+            if not part.is_running:
+                await self._start(part)
+        ends_at = time.monotonic() + _SUCCESSOR_WITHIN_S
+        waiting = [*self.platform.of_kind(CONTROL_PLANE), *self.platform.of_kind(AGENT)]
+        while time.monotonic() < ends_at:
+            for part in waiting:
+                if not part.is_running:
+                    # It gave up on something that was away: its supervisor would start it again.
+                    self.recorder.note(ended=part.name, words=part.last_words())
+                    await self._start(part)
+            if all(self.platform.is_ready(part) for part in waiting):
+                return
+            await asyncio.sleep(0.2)
