@@ -258,6 +258,29 @@ def postgres_server() -> Iterator[PostgresServer]:
         yield server
 
 
+@pytest.fixture(scope="session")
+def _kept_database(postgres_server: PostgresServer) -> Iterator[str]:
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture
+def emptied_database(_kept_database: str) -> str:
+    """The URL of a database that many tests use one after the other: tables stay, rows do not.
+
+    Much quicker than a fresh one. No server that it is on may be killed.
+    """
+    with psycopg.connect(_kept_database) as connection:
+        connection.execute("SET session_replication_role = replica")  # no trigger keeps rows
+        tables = connection.execute(
+            "SELECT tablename FROM pg_tables"
+            " WHERE schemaname = 'public' AND tablename <> 'schema_versions'"
+        ).fetchall()
+        for (table,) in tables:
+            connection.execute(sql.SQL("DELETE FROM {}").format(sql.Identifier(table)))
+    return _kept_database
+
+
 @pytest.fixture
 def postgres_database(postgres_server: PostgresServer) -> Iterator[str]:
     """The URL of an empty database of one's own."""

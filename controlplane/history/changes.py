@@ -51,3 +51,7 @@ class Changes:
         for session_id in session_ids:
             for change in self._followers.get(session_id, ()):
                 change.set()
+
+    def tell_all(self) -> None:
+        """Any session may have been committed to; called in the event loop."""
+        self.tell(tuple(self._followers))

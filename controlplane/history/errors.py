@@ -6,6 +6,7 @@ NsmlError
   AlreadyExists > HistoryConflict: another row has this name, request id, or charge
   HistoryCorrupt: the database is damaged; nothing of it is served
   HistoryTooNew: the database was written by a newer version
+  HistoryRefused: the database must not be used as it is, or not by this way
 """
 
 from __future__ import annotations
@@ -41,3 +42,9 @@ class HistoryTooNew(NsmlError):
     """The database has a schema that this version does not know."""
 
     reason = "HISTORY_TOO_NEW"
+
+
+class HistoryRefused(NsmlError):
+    """The database would not keep what is written to it safe, or the way to it is not."""
+
+    reason = "HISTORY_REFUSED"

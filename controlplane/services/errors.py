@@ -12,7 +12,12 @@ from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.domain import errors
-from controlplane.history.errors import HistoryCorrupt, HistoryTooNew, HistoryUnavailable
+from controlplane.history.errors import (
+    HistoryCorrupt,
+    HistoryRefused,
+    HistoryTooNew,
+    HistoryUnavailable,
+)
 from controlplane.objects.errors import BlobDamaged, ObjectsUnavailable
 from controlplane.store.interface import CommitUnknown, StoreError, StoreUnavailable
 
@@ -37,6 +42,7 @@ _INSIDE: Final = (
     HistoryUnavailable,
     HistoryCorrupt,
     HistoryTooNew,
+    HistoryRefused,
     ObjectsUnavailable,
     BlobDamaged,
 )

@@ -2,6 +2,18 @@
 
 from tests.contract.store_engines import engine
 from tests.etcd import etcd_server
-from tests.postgres import postgres_database, postgres_server
+from tests.postgres import (
+    _kept_database,
+    emptied_database,
+    postgres_database,
+    postgres_server,
+)
 
-__all__ = ["engine", "etcd_server", "postgres_database", "postgres_server"]
+__all__ = [
+    "_kept_database",
+    "emptied_database",
+    "engine",
+    "etcd_server",
+    "postgres_database",
+    "postgres_server",
+]

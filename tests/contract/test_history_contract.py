@@ -1,4 +1,4 @@
-"""One suite for every history: SQLite in memory and in a file, inline and in threads."""
+"""One suite for every history: SQLite in memory and in a file, inline and in threads; PostgreSQL."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from controlplane.domain.identity import Role, User
 from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict
+from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     AttemptCharge,
@@ -40,11 +41,16 @@ if TYPE_CHECKING:
 ADMIN = User(name="root", role=Role.ADMIN)
 
 
-@pytest.fixture(params=["memory", "memory in threads", "file", "file in threads"])
+@pytest.fixture(params=["memory", "memory in threads", "file", "file in threads", "postgresql"])
 async def history(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[History]:
-    path = ":memory:" if request.param.startswith("memory") else tmp_path / "h/history.sqlite"
-    run = in_thread if "threads" in request.param else inline
-    opened: History = await open_history(path, clock=SystemClock(), run=run)
+    opened: History
+    if request.param == "postgresql":
+        url = request.getfixturevalue("emptied_database")
+        opened = await open_postgresql(url, clock=SystemClock())
+    else:
+        path = ":memory:" if request.param.startswith("memory") else tmp_path / "h/history.sqlite"
+        run = in_thread if "threads" in request.param else inline
+        opened = await open_history(path, clock=SystemClock(), run=run)
     yield opened
     await opened.close()
 

@@ -1,0 +1,10 @@
+"""The history on PostgreSQL, for several control planes at once.
+
+The only place that knows psycopg.
+"""
+
+from __future__ import annotations
+
+from controlplane.history.postgresql.history import PostgresHistory, open_postgresql
+
+__all__ = ["PostgresHistory", "open_postgresql"]

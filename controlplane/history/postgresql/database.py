@@ -1,0 +1,322 @@
+"""One PostgreSQL database for several control planes.
+
+Each has one connection that writes, whose transactions are shared by whoever waits (group commit),
+and a few that read. What makes several writers safe:
+
+- A transaction first takes the locks (advisory, until it ends) of all sessions that it touches, in
+  one order: so control planes that are given the same records write them one after the other, and
+  the second sees and leaves out what the first has stored.
+- Ids of chunks come from one sequence *after* that lock. So within a session ids grow in the order of
+  commits, and whoever has read up to an id has missed none before it.
+- The notice to followers of other control planes is part of the transaction.
+- Each connection is checked to lose nothing that was acknowledged (fsync, synchronous_commit).
+
+Every call ends: connecting takes seconds at most, statements and waits for locks have limits in the
+server, and a call that it does not answer at all is cut off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Any, Final, TypeVar
+
+from controlplane.domain.errors import NsmlError
+from controlplane.history.changes import Changes
+from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
+from controlplane.history.postgresql.dialect import PostgresDialect
+from controlplane.history.postgresql.line import Line, TryAgain, open_line, translated
+from controlplane.history.postgresql.listening import CHANNEL, Listening, payloads
+from controlplane.history.postgresql.schema import MIGRATION_S, migrate
+from controlplane.history.sql.batches import Batches, Part
+from nsml.concurrency import to_its_end
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+    from controlplane.history.postgresql.address import Address
+    from controlplane.history.sql.interface import Connection
+
+T = TypeVar("T")
+READERS: Final = 8
+MOST_PARTS: Final = 256
+"""Of a transaction: each may lock a session or a few, and the server's room for locks is finite."""
+CALL_S: Final = 15.0
+"""From when a call is given to a thread to its end."""
+GRACE_S: Final = 1.0
+"""How long the first call after a loss waits for the server to be back; a restart takes as long."""
+DOWN_S: Final = 0.5
+"""How long others are refused at once after one has found the server away."""
+_READING: Final = "ISOLATION LEVEL REPEATABLE READ READ ONLY"
+_POLL_S: Final = 0.05
+_TRIES: Final = 3
+
+
+class PostgresDatabase:
+    """See sql.interface.Database; made by `open_database`."""
+
+    is_shared = True
+
+    def __init__(self, address: Address) -> None:
+        self.changes = Changes()
+        self.dialect = PostgresDialect()
+        self._door = _Door(address)
+        self._shown = address.shown
+        self._batches: Batches[Connection] = Batches(self._settle, most=MOST_PARTS)
+        self._writing = ThreadPoolExecutor(1, "history.write")
+        self._reading = ThreadPoolExecutor(READERS, "history.read")
+        self._writer: Line | None = None
+        self._idle: list[Line] = []
+        self._listening = Listening(address, self.changes, self._is_writer)
+
+    async def write(self, work: Callable[[Connection], T], *, touches: Collection[str] = ()) -> T:
+        """See Database."""
+        return await self._batches.write(work, touches)
+
+    async def read(self, work: Callable[[Connection], T]) -> T:
+        """See Database."""
+        return await self._errand(self._reading, lambda errand: self._read(errand, work))
+
+    async def begin(self) -> None:
+        """Check and migrate the database, and listen from now on."""
+        await self._errand(self._writing, self._migrate, within_s=MIGRATION_S)
+        self._listening.start()
+
+    async def close(self) -> None:
+        """Let go of every connection."""
+        async with self._batches.turn:
+            await to_its_end(asyncio.to_thread(self._close))
+
+    async def _settle(self, batch: Sequence[Part[Connection, Any]]) -> None:
+        try:
+            await to_its_end(
+                self._errand(self._writing, lambda errand: self._commit(errand, batch))
+            )
+        finally:
+            for part in batch:
+                # Unavailable may also mean committed, with the answer lost.
+                if part.error is None or isinstance(part.error, HistoryUnavailable):
+                    self.changes.tell(part.touches)
+
+    async def _errand(
+        self,
+        threads: ThreadPoolExecutor,
+        work: Callable[[_Errand], T],
+        *,
+        within_s: float = CALL_S,
+    ) -> T:
+        """Run work in a thread; cut its connection off when it takes too long."""
+        errand = _Errand(self._shown)
+        loop = asyncio.get_running_loop()
+        timer = loop.call_later(within_s, errand.expire)
+        running = loop.run_in_executor(threads, errand.run, work)
+        running.add_done_callback(lambda _: timer.cancel())
+        # Whoever is cancelled leaves it to its end; nobody asks for what it raises then.
+        running.add_done_callback(lambda done: done.cancelled() or done.exception())
+        return await asyncio.shield(running)
+
+    def _migrate(self, errand: _Errand) -> None:
+        line = self._door.enter()
+        with errand.on(line), translated(self._shown):
+            migrate(line, self._shown)
+        self._writer = line
+
+    def _read(self, errand: _Errand, work: Callable[[Connection], T]) -> T:
+        while True:
+            line, is_fresh = self._take_reader()
+            try:
+                with errand.on(line), translated(self._shown), line.transaction(_READING):
+                    value = work(line)
+            except HistoryUnavailable:
+                # One that was idle while the server restarted; so were the others.
+                if is_fresh or errand.is_late or not line.is_broken:
+                    raise
+                self._drop_idle()
+            else:
+                return value
+            finally:
+                self._put_back(line)
+
+    def _commit(self, errand: _Errand, batch: Sequence[Part[Connection, Any]]) -> None:
+        try:
+            self._together(errand, batch)
+        except (HistoryCorrupt, HistoryUnavailable) as error:
+            for part in batch:
+                part.fail(error)
+        except Exception as error:  # noqa: BLE001 - the mistake of one of them
+            if len(batch) == 1:
+                batch[0].fail(error)
+                return
+            # It undid what the others had done: each for itself now.
+            for part in batch:
+                self._commit(errand, [part])
+
+    def _together(self, errand: _Errand, batch: Sequence[Part[Connection, Any]]) -> None:
+        """All of them in one transaction."""
+        touched = {name for part in batch for name in part.touches}
+        for tries_left in reversed(range(_TRIES)):
+            line, is_fresh = self._take_writer()
+            is_committing = False
+            try:
+                with errand.on(line), translated(self._shown), line.transaction():
+                    _lock(line, touched)
+                    for part in batch:
+                        part.attempt(line)
+                    _notify(line, touched)
+                    is_committing = True
+            except TryAgain:
+                if not tries_left:
+                    raise
+            except HistoryUnavailable:
+                # One that was idle while the server restarted. What was on its way to the disk
+                # is not repeated here: whether it got there is for the caller to find out.
+                if is_fresh or is_committing or errand.is_late or not line.is_broken:
+                    raise
+            else:
+                for part in batch:
+                    part.is_settled = True
+                return
+
+    def _take_writer(self) -> tuple[Line, bool]:
+        """The line that writes, and whether it was opened just now."""
+        line = self._writer
+        if line is not None and not line.is_broken:
+            return line, False
+        if line is not None:
+            line.close()
+        self._writer = line = self._door.enter()
+        return line, True
+
+    def _is_writer(self, pid: int) -> bool:
+        line = self._writer
+        return line is not None and line.pid == pid
+
+    def _take_reader(self) -> tuple[Line, bool]:
+        try:
+            return self._idle.pop(), False
+        except IndexError:
+            return self._door.enter(), True
+
+    def _put_back(self, line: Line) -> None:
+        if line.is_broken:
+            line.close()
+        else:
+            self._idle.append(line)
+
+    def _drop_idle(self) -> None:
+        with contextlib.suppress(IndexError):
+            while True:
+                self._idle.pop().close()
+
+    def _close(self) -> None:
+        self._listening.end()
+        for threads in (self._reading, self._writing):
+            threads.shutdown()
+        self._drop_idle()
+        if self._writer is not None:
+            self._writer.close()
+
+
+class _Errand:
+    """A call in a thread, which another thread may end."""
+
+    def __init__(self, shown: str) -> None:
+        self.is_late = False
+        self._shown = shown
+        self._mutex = threading.Lock()
+        self._line: Line | None = None
+
+    def run(self, work: Callable[[_Errand], T]) -> T:
+        """Do it, if its time is not over already."""
+        if self.is_late:
+            raise HistoryUnavailable(f"the history at {self._shown} has too much to do")
+        return work(self)
+
+    @contextlib.contextmanager
+    def on(self, line: Line) -> Iterator[None]:
+        """It uses this line now."""
+        with self._mutex:
+            self._line = line
+            if self.is_late:
+                line.cut()
+        try:
+            yield
+        finally:
+            with self._mutex:
+                self._line = None
+
+    def expire(self) -> None:
+        """Its time is over."""
+        with self._mutex:
+            self.is_late = True
+            if self._line is not None:
+                self._line.cut()
+
+
+class _Door:
+    """Opens connections. While the server is away it makes few wait for it."""
+
+    def __init__(self, address: Address) -> None:
+        self._address = address
+        self._failed_at = float("-inf")
+        self._failure: NsmlError | None = None
+
+    def enter(self) -> Line:
+        """A new connection; raises what `open_line` does."""
+        failure = self._failure
+        if failure is not None and time.monotonic() < self._failed_at + DOWN_S:
+            raise failure
+        # A restart is waited for once; as long as it does not come back all others hear at once.
+        ends_at = time.monotonic() + (GRACE_S if failure is None else 0)
+        while True:
+            try:
+                line = open_line(self._address)
+            except HistoryUnavailable as error:
+                if time.monotonic() >= ends_at:
+                    self._failure, self._failed_at = error, time.monotonic()
+                    raise
+                time.sleep(_POLL_S)
+            else:
+                self._failure = None
+                return line
+
+
+async def open_database(address: Address) -> PostgresDatabase:
+    """Open, check and migrate a database.
+
+    Raises:
+        HistoryUnavailable, HistoryRefused, HistoryTooNew, HistoryCorrupt: it cannot be used.
+    """
+    database = PostgresDatabase(address)
+    try:
+        await database.begin()
+    except BaseException:
+        await database.close()
+        raise
+    return database
+
+
+def _lock(line: Line, touched: Collection[str]) -> None:
+    """Let no other process touch these until the transaction ends; always in one order."""
+    if touched:
+        keys = sorted(_key(name) for name in touched)
+        line.execute(
+            "SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key",
+            {"keys": keys},
+        )
+
+
+def _key(name: str) -> int:
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return int.from_bytes(digest, "big", signed=True)
+
+
+def _notify(line: Line, touched: Collection[str]) -> None:
+    for payload in payloads(touched):
+        line.execute(
+            "SELECT pg_notify(:channel, :payload)", {"channel": CHANNEL, "payload": payload}
+        )

@@ -1,0 +1,124 @@
+"""What PostgreSQL says differently; see sql.interface.Dialect."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from controlplane.history.sql.interface import Connection
+
+
+class PostgresDialect:
+    """See Dialect. Texts are compared by code point: every column has the collation "C"."""
+
+    def many(self, values: Collection[Any]) -> Any:
+        """See Dialect."""
+        return list(values)
+
+    def among(self, column: str, name: str) -> str:
+        """See Dialect."""
+        return f"{column} = ANY(:{name})"
+
+    def glob(self, glob: str) -> Any:
+        """See Dialect."""
+        return pattern_of(glob)
+
+    def fits(self, column: str, name: str) -> str:
+        """See Dialect."""
+        return f"{column} ~ :{name}"
+
+    def holds(self, column: str, name: str) -> str:
+        """See Dialect."""
+        return f"strpos({column}, :{name}) > 0"
+
+    def any_text(self, text: str) -> Any:
+        """See Dialect. As bytes: a text of PostgreSQL cannot have the character NUL."""
+        return text.encode()
+
+    def text_of(self, kept: Any) -> str:
+        """See Dialect."""
+        return bytes(kept).decode()
+
+    def next_chunks(
+        self, connection: Connection, streams: Collection[int], after: int, limit: int
+    ) -> list[int]:
+        """See Dialect. For each stream along its index, in one question."""
+        rows = connection.execute(
+            "SELECT next.id FROM unnest(CAST(:streams AS bigint[])) AS stream (id), LATERAL ("
+            " SELECT chunks.id FROM chunks WHERE chunks.stream_id = stream.id"
+            " AND chunks.id > :after ORDER BY chunks.id LIMIT :limit"
+            ") AS next ORDER BY next.id LIMIT :limit",
+            {"streams": list(streams), "after": after, "limit": limit},
+        )
+        return [row[0] for row in rows]
+
+
+def pattern_of(glob: str) -> str:
+    """A glob of domain.names.fits_glob as an advanced regular expression of PostgreSQL."""
+    return f"^{''.join(_pieces(glob))}$"
+
+
+def _pieces(glob: str) -> Iterator[str]:
+    at = 0
+    while at < len(glob):
+        sign = glob[at]
+        at += 1
+        end = _end_of_set(glob, at) if sign == "[" else -1
+        if sign == "*":
+            yield ".*"
+        elif sign == "?":
+            yield "."
+        elif end >= 0:
+            yield _set(glob[at:end])
+            at = end + 1
+        else:
+            yield _one(sign)
+
+
+def _end_of_set(glob: str, at: int) -> int:
+    """Where the set that begins at `at` is closed; -1 when nothing closes it."""
+    if glob.startswith("!", at):
+        at += 1
+    # A bracket that comes first is one of the set.
+    return glob.find("]", at + 1)
+
+
+def _set(inside: str) -> str:
+    is_outside = inside.startswith("!")
+    members = "".join(_members(_runs(inside.removeprefix("!"))))
+    if not members:
+        return "." if is_outside else "(?!)"
+    return f"[{'^' if is_outside else ''}{members}]"
+
+
+def _runs(text: str) -> list[str]:
+    """The text cut at each `-` that makes a range; ranges that hold nothing are left out."""
+    runs: list[str] = []
+    begin, at = 0, 1
+    while (at := text.find("-", at)) >= 0:
+        runs.append(text[begin:at])
+        begin, at = at + 1, at + 3
+    if text[begin:]:
+        runs.append(text[begin:])
+    else:
+        runs[-1] += "-"
+    for number in range(len(runs) - 1, 0, -1):
+        before, after = runs[number - 1 : number + 1]
+        if before[-1] > after[0]:
+            runs[number - 1 : number + 1] = [before[:-1] + after[1:]]
+    return runs
+
+
+def _members(runs: list[str]) -> Iterator[str]:
+    for number, run in enumerate(runs):
+        yield "-" if number else ""
+        yield from map(_one, run)
+
+
+def _one(sign: str) -> str:
+    """One character for itself, in a set or outside; NUL as one that is in no text either."""
+    if sign.isascii() and sign.isalnum():
+        return sign
+    return f"\\U{ord(sign) or 0xFFFD:08X}"

@@ -1,0 +1,31 @@
+"""The history on one PostgreSQL database."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from controlplane.history.postgresql.address import read_address
+from controlplane.history.postgresql.database import PostgresDatabase, open_database
+from controlplane.history.sql.history import SqlHistory
+
+if TYPE_CHECKING:
+    from nsml.clock import Clock
+
+
+class PostgresHistory(SqlHistory[PostgresDatabase]):
+    """See interface.History. Any number of processes may have the same database open."""
+
+
+async def open_postgresql(url: str, *, clock: Clock) -> PostgresHistory:
+    """Connect to, check and migrate the history at postgresql://USER[:PASSWORD]@HOST[:PORT]/DATABASE.
+
+    Parameters are libpq's. To another host `sslmode=verify-full` (or verify-ca) must be among
+    them; the password better comes from a file (`passfile=...`, PGPASSFILE, ~/.pgpass). No error
+    and no log shows it. The role must own the database, or may create tables in it.
+
+    Raises:
+        HistoryRefused: the URL or the database must not be used: what it says why.
+        HistoryUnavailable: it cannot be reached, or does not let us in.
+        HistoryTooNew, HistoryCorrupt: it cannot be understood.
+    """
+    return PostgresHistory(await open_database(read_address(url)), clock)

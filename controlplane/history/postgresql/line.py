@@ -1,0 +1,214 @@
+"""One connection to PostgreSQL, as the history's parts use it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import threading
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, Final
+
+import psycopg
+from psycopg.types.string import StrDumperUnknown
+
+from controlplane.history.errors import (
+    HistoryConflict,
+    HistoryCorrupt,
+    HistoryRefused,
+    HistoryUnavailable,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from psycopg.abc import Buffer
+
+    from controlplane.history.postgresql.address import Address
+    from controlplane.history.sql.interface import Parameters, Rows
+
+OLDEST_SERVER: Final = 130_000
+_SETTINGS: Final = {
+    "statement_timeout": "10s",
+    # Whoever holds locks and says nothing loses them before those who wait give up.
+    "idle_in_transaction_session_timeout": "5s",
+    "lock_timeout": "8s",
+    "timezone": "UTC",
+}
+_CORRUPT: Final = ("XX001", "XX002")
+_DENIED: Final = "42501"
+_NO_TABLE: Final = "42P01"
+_AGAIN: Final = ("40001", "40P01")
+_PLACE: Final = re.compile(r"%|\?|(?<!:):([a-z_]+)")
+
+
+class TryAgain(HistoryUnavailable):
+    """Two transactions stood in each other's way, and this one was undone."""
+
+
+class _Text(StrDumperUnknown):
+    """A text of PostgreSQL cannot have the character NUL: what nobody can have is asked for."""
+
+    def dump(self, obj: str) -> Buffer | None:
+        """See Dumper."""
+        return super().dump(obj.replace("\0", "\N{REPLACEMENT CHARACTER}"))
+
+
+class Line:
+    """An open connection; used by one thread at a time, but for `cut`. See sql.interface.Connection."""
+
+    def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self._connection = connection
+        self._mutex = threading.Lock()
+        self._is_closed = False
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing can be asked over it any more."""
+        return self._connection.closed
+
+    @property
+    def pid(self) -> int:
+        """Of the server's process for it."""
+        return self._connection.info.backend_pid
+
+    def execute(self, statement: str, parameters: Parameters = (), /) -> Rows:
+        """See Connection."""
+        return self._connection.execute(_in_psycopgs_words(statement), parameters)
+
+    def executemany(self, statement: str, rows: Iterable[Parameters], /) -> object:
+        """See Connection."""
+        with self._connection.cursor() as cursor:
+            cursor.executemany(_in_psycopgs_words(statement), rows)
+        return None
+
+    def run(self, statement: str) -> psycopg.Cursor[Any]:
+        """Statements as they are."""
+        return self._connection.execute(statement.encode())
+
+    def ask(self, statement: str) -> tuple[Any, ...]:
+        """The one row of a statement as it is."""
+        return next(iter(self.run(statement)))
+
+    @contextlib.contextmanager
+    def transaction(self, kind: str = "") -> Iterator[None]:
+        """A transaction around the body: committed at its end, undone when it raises."""
+        self.run(f"BEGIN {kind}")
+        try:
+            yield
+            ended = self.run("COMMIT").statusmessage
+        except BaseException:
+            with contextlib.suppress(psycopg.Error):
+                if not self.is_broken:
+                    self.run("ROLLBACK")
+            raise
+        if ended != "COMMIT":
+            raise HistoryUnavailable("the history did not take a transaction")
+
+    def notices(self, timeout_s: float) -> Iterator[psycopg.Notify]:
+        """What others notify us of, for so long."""
+        return self._connection.notifies(timeout=timeout_s)
+
+    def cut(self) -> None:
+        """End what another thread waits for on it."""
+        with self._mutex, contextlib.suppress(OSError, psycopg.Error):
+            if not self._is_closed:
+                with socket.socket(fileno=os.dup(self._connection.fileno())) as twin:
+                    twin.shutdown(socket.SHUT_RDWR)
+
+    def close(self) -> None:
+        """Let go of it."""
+        with self._mutex:
+            self._is_closed = True
+            self._connection.close()
+
+
+def open_line(address: Address) -> Line:
+    """Connect and check that what is written there stays. Blocking, for a few seconds at most.
+
+    Raises:
+        HistoryUnavailable: it cannot be reached, or does not let us in.
+        HistoryRefused: it would lose what it acknowledged, or cannot keep what we write.
+    """
+    with translated(address.shown):
+        line = Line(psycopg.connect(address.secret, autocommit=True))
+        try:
+            _prepare(line, address.shown)
+        except BaseException:
+            line.close()
+            raise
+    return line
+
+
+def _prepare(line: Line, shown: str) -> None:
+    connection = line._connection  # noqa: SLF001 - of this module
+    connection.adapters.register_dumper(str, _Text)
+    if connection.info.server_version < OLDEST_SERVER:
+        raise _refused(shown, f"it is version {connection.info.server_version // 10_000}", "13")
+    settings = ", ".join(
+        f"set_config('{name}', '{value}', false)" for name, value in _SETTINGS.items()
+    )
+    row = line.ask(
+        f"SELECT current_setting('fsync'), current_setting('full_page_writes'),"
+        f" current_setting('synchronous_commit'), current_setting('server_encoding'),"
+        f" pg_is_in_recovery(), {settings}"
+    )
+    fsync, pages, synchronous, encoding, is_copy = row[:5]
+    if (fsync, pages) != ("on", "on"):
+        raise _refused(shown, "it can lose what it acknowledged", "fsync and full_page_writes on")
+    if encoding != "UTF8":
+        raise _refused(shown, f"its encoding is {encoding}", "a database made with ENCODING 'UTF8'")
+    if is_copy:
+        raise HistoryUnavailable(f"the history at {shown} is a copy that only reads")
+    if synchronous not in ("on", "remote_apply"):
+        line.run("SET synchronous_commit = on")
+
+
+def _refused(shown: str, why: str, wanted: str) -> HistoryRefused:
+    return HistoryRefused(
+        f"the history at {shown} cannot be kept there", why=why, attempt=f"wanted: {wanted}"
+    )
+
+
+@contextlib.contextmanager
+def translated(shown: str) -> Iterator[None]:
+    """Psycopg's errors by the history's names; programming mistakes pass through."""
+    try:
+        yield
+    except psycopg.Error as error:
+        raise _by_name(error, shown) from error
+
+
+def _by_name(error: psycopg.Error, shown: str) -> Exception:
+    code, why = error.sqlstate or "", _first_line(error)
+    if isinstance(error, psycopg.IntegrityError):
+        return HistoryConflict("something else is recorded there", why=why)
+    if code in _CORRUPT or code == _NO_TABLE:
+        return HistoryCorrupt(
+            f"the history at {shown} is damaged",
+            why=why,
+            attempt="restore the database from a copy; nothing of it was changed",
+        )
+    if code in _AGAIN:
+        return TryAgain(f"the history at {shown} is busy", why=why)
+    is_mistake = isinstance(error, (psycopg.ProgrammingError, psycopg.DataError))
+    if is_mistake and code != _DENIED:
+        return error
+    return HistoryUnavailable(f"the history at {shown} cannot be used now", why=why)
+
+
+def _first_line(error: psycopg.Error) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+@lru_cache(maxsize=1024)
+def _in_psycopgs_words(statement: str) -> bytes:
+    """`?` and `:name` as psycopg writes them."""
+
+    def place(found: re.Match[str]) -> str:
+        if found[0] == "%":
+            return "%%"
+        return f"%({found[1]})s" if found[1] else "%s"
+
+    return _PLACE.sub(place, statement).encode()

@@ -1,0 +1,195 @@
+"""Tables, and how older ones become these: forward only, all steps that lack in one transaction.
+
+`schema_versions` has a row for each step taken. A step is never edited once released. Several
+control planes may start at once: they take the steps under one lock, and whoever comes second finds
+them taken. While an older control plane still runs, a newer one has migrated already: steps only
+add what the version before can do without.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from controlplane.history.errors import HistoryTooNew
+
+if TYPE_CHECKING:
+    from controlplane.history.postgresql.line import Line
+
+LOCK: Final = 0x6E736D6C
+"""Held while steps are taken; the letters nsml."""
+MIGRATION_S: Final = 600
+
+_TEXT: Final = 'text COLLATE "C" NOT NULL'
+
+_FIRST: Final = f"""
+CREATE TABLE properties (name {_TEXT} PRIMARY KEY, value {_TEXT});
+
+-- `wanted` is the first position that is not stored. channel: see values.Channel.
+CREATE TABLE streams (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    session_id {_TEXT},
+    attempt bigint NOT NULL,
+    rank bigint NOT NULL,
+    channel smallint NOT NULL,
+    writer bigint NOT NULL,
+    wanted bigint NOT NULL,
+    UNIQUE (session_id, attempt, rank, channel, writer)
+);
+
+-- `body` is a frame (nsml.content.framing) of records or log bytes, compressed already; NULL for a
+-- gap. Ids grow with each commit of a session: followers resume by them.
+CREATE TABLE chunks (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    stream_id bigint NOT NULL,
+    first bigint NOT NULL,
+    last bigint NOT NULL,
+    received_at double precision NOT NULL,
+    body bytea,
+    UNIQUE (stream_id, last)
+);
+ALTER TABLE chunks ALTER COLUMN body SET STORAGE EXTERNAL;
+CREATE INDEX chunks_in_commit_order ON chunks (stream_id, id);
+
+CREATE TABLE summaries (
+    session_id {_TEXT} PRIMARY KEY,
+    attempt bigint NOT NULL,
+    time double precision NOT NULL,
+    step double precision,
+    report {_TEXT}
+);
+CREATE TABLE metric_counts (
+    session_id {_TEXT},
+    name bytea NOT NULL,
+    points bigint NOT NULL,
+    PRIMARY KEY (session_id, name)
+);
+
+CREATE TABLE telemetry (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    node {_TEXT},
+    at double precision NOT NULL,
+    body bytea NOT NULL
+);
+CREATE INDEX ON telemetry (node, at);
+CREATE INDEX ON telemetry (at);
+-- The newest reading of each node, whichever control plane it came to.
+CREATE TABLE readings (
+    node {_TEXT} PRIMARY KEY,
+    boot_id {_TEXT},
+    sequence bigint NOT NULL,
+    received_at double precision NOT NULL,
+    body bytea NOT NULL
+);
+
+CREATE TABLE sessions (
+    id {_TEXT} PRIMARY KEY,
+    name {_TEXT} UNIQUE,
+    owner {_TEXT},
+    state {_TEXT},
+    created_at double precision NOT NULL,
+    ended_at double precision NOT NULL,
+    record bytea NOT NULL,
+    project {_TEXT},
+    team {_TEXT},
+    visibility smallint NOT NULL,
+    dataset {_TEXT},
+    searched {_TEXT},
+    request_id text COLLATE "C",
+    UNIQUE (owner, request_id)
+);
+CREATE INDEX ON sessions (created_at, id);
+
+CREATE TABLE checkpoints (
+    session_id {_TEXT},
+    name {_TEXT},
+    saved_at double precision NOT NULL,
+    size_bytes bigint NOT NULL,
+    file_count bigint NOT NULL,
+    state {_TEXT},
+    digest text COLLATE "C",
+    elapsed_s double precision NOT NULL,
+    summary {_TEXT},
+    step double precision,
+    attempt bigint NOT NULL,
+    rank bigint NOT NULL,
+    node {_TEXT},
+    folder {_TEXT},
+    PRIMARY KEY (session_id, name)
+);
+
+CREATE TABLE datasets (
+    owner {_TEXT},
+    name {_TEXT},
+    created_at double precision NOT NULL,
+    team {_TEXT},
+    visibility smallint NOT NULL,
+    PRIMARY KEY (owner, name)
+);
+CREATE TABLE dataset_versions (
+    owner {_TEXT},
+    name {_TEXT},
+    number bigint NOT NULL,
+    digest {_TEXT},
+    size_bytes bigint NOT NULL,
+    file_count bigint NOT NULL,
+    created_at double precision NOT NULL,
+    message {_TEXT},
+    PRIMARY KEY (owner, name, number)
+);
+CREATE INDEX ON dataset_versions (digest);
+
+CREATE TABLE charges (
+    session_id {_TEXT},
+    attempt bigint NOT NULL,
+    owner {_TEXT},
+    project {_TEXT},
+    gpu_thousandths bigint NOT NULL,
+    seconds double precision NOT NULL,
+    ended_at double precision NOT NULL,
+    PRIMARY KEY (session_id, attempt)
+);
+CREATE INDEX ON charges (owner, ended_at);
+CREATE INDEX ON charges (project, ended_at);
+CREATE TABLE audit (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    at double precision NOT NULL,
+    actor {_TEXT},
+    method {_TEXT},
+    target {_TEXT},
+    outcome {_TEXT},
+    request_id {_TEXT},
+    token {_TEXT}
+);
+CREATE FUNCTION rows_are_only_added() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    RAISE EXCEPTION '% rows are only added', TG_TABLE_NAME USING ERRCODE = 'integrity_constraint_violation';
+END $$;
+CREATE TRIGGER audit_is_only_added_to BEFORE UPDATE OR DELETE OR TRUNCATE ON audit
+    FOR EACH STATEMENT EXECUTE FUNCTION rows_are_only_added();
+CREATE TRIGGER charges_are_only_added_to BEFORE UPDATE OR DELETE OR TRUNCATE ON charges
+    FOR EACH STATEMENT EXECUTE FUNCTION rows_are_only_added();
+"""
+
+STEPS: tuple[str, ...] = (_FIRST,)
+
+
+def migrate(line: Line, shown: str) -> None:
+    """Take every step that the database lacks; HistoryTooNew when it has more than there are."""
+    with line.transaction():
+        line.run(f"SET LOCAL lock_timeout = '{MIGRATION_S}s'")
+        line.run(f"SET LOCAL statement_timeout = '{MIGRATION_S}s'")
+        line.run(f"SELECT pg_advisory_xact_lock({LOCK})")
+        line.run(
+            "CREATE TABLE IF NOT EXISTS schema_versions"
+            " (version bigint PRIMARY KEY, taken_at timestamptz NOT NULL DEFAULT now())"
+        )
+        version: int = line.ask("SELECT coalesce(max(version), 0) FROM schema_versions")[0]
+        if version > len(STEPS):
+            raise HistoryTooNew(
+                f"the history at {shown} was written by a newer version (schema {version})",
+                why=f"this version knows schema {len(STEPS)}",
+                attempt="start the newer version again",
+            )
+        for number in range(version + 1, len(STEPS) + 1):
+            line.run(STEPS[number - 1])
+            line.run(f"INSERT INTO schema_versions (version) VALUES ({number})")  # noqa: S608
