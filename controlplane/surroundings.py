@@ -159,7 +159,10 @@ def _vault(claimed: Claimed, data: Path, random_bytes: Callable[[int], bytes]) -
 
 async def _open_history(settings: Settings, clock: Clock) -> History:
     if settings.history:
-        raise StartRefused("history: this version keeps it in SQLite only")
+        # Its import costs more than a start on SQLite.
+        from controlplane.history.postgresql import open_postgresql  # noqa: PLC0415
+
+        return await open_postgresql(settings.history, clock=clock)
     return await open_history(settings.data / "history.db", clock=clock, run=in_thread)
 
 

@@ -16,6 +16,7 @@ from psycopg.types.string import StrDumperUnknown
 from controlplane.history.errors import (
     HistoryConflict,
     HistoryCorrupt,
+    HistoryFull,
     HistoryRefused,
     HistoryUnavailable,
 )
@@ -38,6 +39,7 @@ _SETTINGS: Final = {
 }
 _CORRUPT: Final = ("XX001", "XX002")
 _DENIED: Final = "42501"
+_FULL: Final = "53100"
 _NO_TABLE: Final = "42P01"
 _AGAIN: Final = ("40001", "40P01")
 _PLACE: Final = re.compile(r"%|\?|(?<!:):([a-z_]+)")
@@ -190,6 +192,8 @@ def _by_name(error: psycopg.Error, shown: str) -> Exception:
             why=why,
             attempt="restore the database from a copy; nothing of it was changed",
         )
+    if code == _FULL:
+        return HistoryFull(f"the history at {shown} has no room", why=why)
     if code in _AGAIN:
         return TryAgain(f"the history at {shown} is busy", why=why)
     is_mistake = isinstance(error, (psycopg.ProgrammingError, psycopg.DataError))
