@@ -63,16 +63,19 @@ class Health:
         self.history = observed_history(history, self._history_gauge)
         self.objects = observed_objects(objects, self._objects_gauge)
 
+    async def touch(self) -> None:
+        """Write a few bytes to the store, for what that says of it."""
+        await self.store.commit(Transaction(success=(Put(key=records.PROBE, value=b""),)))
+
     def parts(self) -> tuple[Part, ...]:
         """What is asked where nobody calls."""
         blob = digest_of(_BLOB)
-        touch = Transaction(success=(Put(key=records.PROBE, value=b""),))
         return (
             Part(
                 name="store",
                 gauge=self._store_gauge,
                 read=lambda: self.store.get(records.CLUSTER),
-                write=lambda: self.store.commit(touch),
+                write=self.touch,
             ),
             Part(
                 name="history",

@@ -25,6 +25,7 @@ from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.ordering import Ordering
 from controlplane.loops.probing import Probing
+from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.upkeep import Upkeep
 from controlplane.operations import records
@@ -141,6 +142,8 @@ class Character:
 
 async def ensure_cluster(on: Surroundings, coordination: str, fresh: str = "") -> str:
     """The id of the platform that lives in the store; an empty store gets `fresh`, or a new one."""
+    if known := await cluster_in(on.store):
+        return known  # a full store would refuse what follows
     fresh = fresh or new_cluster_id(on.random_bytes)
     made = Cluster(id=fresh, created_at=on.clock.time(), coordination=coordination)
     value = records.encode_cluster(made)
@@ -243,7 +246,12 @@ class ControlPlane:
     def _leader_loop(self) -> LeaderLoop:
         on, who = self._on, self.character
         exporter = Exporter(history=on.history, committer=self.committer)
+        compacting = Compacting(
+            store=on.store, revision=lambda: self.state.revision, clock=on.clock
+        )
         loops = (
+            # The embedded store forgets by itself.
+            *((compacting,) if who.coordination == "etcd" else ()),
             self.scheduling,
             Ordering(state=self.state, contacts=self.contacts),
             Upkeep(state=self.state, keeper=self.keeper, clock=on.clock),
@@ -279,6 +287,24 @@ class ControlPlane:
                 group.create_task(self._on.keys.run(), name="keys")
             group.create_task(self.leading.run(), name="leader")
             group.create_task(self._probing().run(), name="probing")
+            group.create_task(self._reclaiming().run(), name="reclaiming")
+
+    def _reclaiming(self) -> Reclaiming:
+        return Reclaiming(
+            store=self._on.store,
+            conditions=self.health.conditions,
+            touch=self.health.touch,
+            turn=self._turn,
+            clock=self._on.clock,
+        )
+
+    def _turn(self) -> int:
+        """How many control planes act before us where one is enough: the leader does first."""
+        if self.leading.term:
+            return 0
+        names = [one.name for one in self.members.everyone()]
+        others = [name for name in names if name < self.character.member]
+        return len(others) + (self.leading.leader is not None)
 
     def _probing(self) -> Probing:
         return Probing(

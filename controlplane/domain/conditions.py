@@ -35,12 +35,14 @@ class Condition:
         subject: which part, where there are several; "" elsewhere.
         since: Unix seconds when it was found.
         evidence: what the failing part said; for administrators.
+        remark: what was done about it; for administrators.
     """
 
     name: ConditionName
     since: float
     subject: str = ""
     evidence: str = ""
+    remark: str = ""
 
     @property
     def meaning(self) -> str:

@@ -44,6 +44,12 @@ class Conditions:
             name=name, subject=subject, since=self._clock.time(), evidence=evidence
         )
 
+    def remark(self, name: ConditionName, text: str, subject: str = "") -> None:
+        """Say what was done about one that stands; the newest word is shown to administrators."""
+        known = self._standing.get((name, subject))
+        if known is not None:
+            self._standing[name, subject] = replace(known, remark=text)
+
     def stands(self, name: ConditionName, subject: str = "") -> bool:
         """Whether it stands now."""
         return (name, subject) in self._standing

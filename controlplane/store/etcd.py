@@ -254,12 +254,10 @@ class EtcdStore:
     async def reclaim(self) -> None:
         """Compact up to now, defragment each member in turn, and lift the space alarm."""
         await self._compact(await self._revision(), is_physical=True)
+        for member in self._cluster.members:
+            await self._defragment(member)
         metadata = self._cluster.metadata
         try:
-            for member in self._cluster.members:
-                await member.defragment(
-                    pb.DefragmentRequest(), timeout=RECLAIM_DEADLINE_S, metadata=metadata
-                )
             raised = await self._cluster.current.alarm(
                 pb.AlarmRequest(action=pb.AlarmRequest.GET), timeout=2.0, metadata=metadata
             )
@@ -273,6 +271,18 @@ class EtcdStore:
                     await self._cluster.current.alarm(lift, timeout=2.0, metadata=metadata)
         except grpc.aio.AioRpcError as error:
             raise StoreUnavailable(f"etcd: {error.details()}") from error
+
+    async def _defragment(self, member: Member) -> None:
+        """Give a member's free pages back; one that is away does not keep the others from it."""
+        try:
+            await member.ready(2.0, is_alone=False)
+            await member.defragment(
+                pb.DefragmentRequest(),
+                timeout=RECLAIM_DEADLINE_S,
+                metadata=self._cluster.metadata,
+            )
+        except (grpc.aio.AioRpcError, StoreUnavailable) as error:
+            self._log.warning("defragment.failed", endpoint=member.endpoint, reason=str(error))
 
     # Leases
 

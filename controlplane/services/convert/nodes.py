@@ -31,13 +31,14 @@ def member_message(member: Member, leader: Leader | None) -> pb.Member:
 
 def condition_message(condition: Condition, *, shows_evidence: bool) -> pb.Condition:
     """Something that is wrong; what the failing part said only to who may know of its insides."""
+    told = (condition.evidence, condition.remark)
     return pb.Condition(
         name=f"CONDITION_NAME_{condition.name.value}",
         subject=condition.subject,
         since=timestamp(condition.since),
         meaning=condition.meaning,
         healing=condition.healing,
-        evidence=condition.evidence if shows_evidence else "",
+        evidence="; ".join(filter(None, told)) if shows_evidence else "",
     )
 
 
