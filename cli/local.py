@@ -51,6 +51,11 @@ class Choices:
         coordination: "embedded", "etcd" (a child of the control plane), or URLs of an etcd cluster
             separated by commas; "auto" before the first start, and "" on a joined node.
         etcd_ca, etcd_cert, etcd_key: PEM files for an etcd cluster with TLS; empty: none.
+        etcd_user, etcd_password_file: for an etcd cluster with users; empty: none.
+        history: URL of a PostgreSQL database, without a password; empty: SQLite in the folder.
+        objects: URL of a bucket or of a mounted folder; empty: in the folder.
+        s3_endpoint: URL of a bucket's service; empty: AWS's, or what the environment says.
+        platform_key: file that opens a shared platform's keys; empty: in the folder.
         port: on the loopback, for users of this machine.
         listen: HOST:PORT with TLS for everybody else; agents dial the next port. Empty: nobody.
         server: a joined node only: HOST:PORT of the platform.
@@ -66,6 +71,12 @@ class Choices:
     etcd_ca: str = ""
     etcd_cert: str = ""
     etcd_key: str = ""
+    etcd_user: str = ""
+    etcd_password_file: str = ""
+    history: str = ""
+    objects: str = ""
+    s3_endpoint: str = ""
+    platform_key: str = ""
     port: int = DEFAULT_PORT
     listen: str = ""
     server: str = ""

@@ -74,6 +74,8 @@ def check_running(folder: DataFolder, before: Choices, after: Choices) -> None:
     pairs = [
         (CONTROL_PLANE, "--port", before.port, after.port),
         (CONTROL_PLANE, "--listen", before.listen, after.listen),
+        (CONTROL_PLANE, "--history", before.history, after.history),
+        (CONTROL_PLANE, "--objects", before.objects, after.objects),
         (AGENT, "--simulate-gpus", before.simulate_gpus, after.simulate_gpus),
         (AGENT, "--isolation", before.isolation, after.isolation),
     ]

@@ -35,6 +35,7 @@ from cli.machine import (
 )
 from nsml.client.errors import NotSignedIn
 from nsml.client.trust import digest_of
+from nsml.urls import has_password, without_password
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,12 +53,26 @@ _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
         "nsml up",
         "nsml up --simulate-gpus 8 --isolation container",
         "nsml up --listen 0.0.0.0:18600",
+        "nsml up --etcd https://a:2379,https://b:2379 --history postgresql:///nsml --objects s3://nsml",
     ],
 )
 @click.option("--etcd", metavar="URL,...", help="Use this etcd cluster.")
 @click.option("--etcd-ca", type=_PEM, metavar="FILE", help="Authority of its servers.")
 @click.option("--etcd-cert", type=_PEM, metavar="FILE", help="Certificate that it asks for.")
 @click.option("--etcd-key", type=_PEM, metavar="FILE", help="That certificate's key.")
+@click.option("--etcd-user", metavar="NAME", help="User of a cluster that asks for one.")
+@click.option("--etcd-password-file", type=_PEM, metavar="FILE", help="That user's password.")
+@click.option("--history", metavar="URL", help="postgresql://...: keep what ended there.")
+@click.option(
+    "--objects", metavar="URL", help="s3://BUCKET/PREFIX or file:///MOUNTED: keep files there."
+)
+@click.option("--s3-endpoint", metavar="URL", help="Service that has the bucket, if not AWS.")
+@click.option(
+    "--platform-key",
+    type=click.Path(dir_okay=False, resolve_path=True),
+    metavar="FILE",
+    help="The key that all control planes of a platform have.",
+)
 @click.option("--embedded", is_flag=True, help="Coordinate by a file, even if etcd is installed.")
 @SIMULATE
 @ISOLATION
@@ -109,7 +124,7 @@ def _chosen(
     port: int | None,
     listen: str | None,
     has_agent: bool,
-    **etcd_files: str | None,
+    **elsewhere: str | None,
 ) -> Choices:
     """What to start: what the folder was set up as, changed by what is asked for now.
 
@@ -127,8 +142,10 @@ def _chosen(
             why=f"{folder.path} belongs to that; its agent needs no other platform, nor a new token",
             advice=f"{start_again(folder, choices)}    starts the agent again",
         )
+    _check_no_passwords(etcd=etcd, **elsewhere)
     wanted = etcd or ("embedded" if embedded else choices.coordination)
-    if before is not None and before.coordination not in {wanted, "auto"}:
+    is_moved = bool(etcd and "://" in choices.coordination)  # the control plane knows it again
+    if before is not None and before.coordination not in {wanted, "auto"} and not is_moved:
         raise CommandError(
             f"the data in {folder.path} was made with {_words_of(before.coordination)}",
             code=ExitCode.CONFLICT,
@@ -146,10 +163,29 @@ def _chosen(
         port=port or choices.port,
         listen=choices.listen if listen is None else listen,
         has_agent=has_agent,
-        **{name: file for name, file in etcd_files.items() if file is not None},
+        **{name: value for name, value in elsewhere.items() if value is not None},
     )
     check_running(folder, choices, changed)
     return _with_ports(app, folder, changed, is_fixed=port is not None)
+
+
+def _check_no_passwords(**given: str | None) -> None:
+    """Refuse a password on the command line, which every user of the machine can read.
+
+    Raises:
+        CommandError: a URL has one.
+    """
+    for name, value in given.items():
+        if value and has_password(value):
+            raise CommandError(
+                f"--{name.replace('_', '-')} has a password in its URL",
+                code=ExitCode.USAGE,
+                why="every user of this machine can read command lines, and shells keep them",
+                advice="postgresql://NAME@HOST/DATABASE?passfile=FILE, a file as psql has it: "
+                "HOST:PORT:DATABASE:NAME:PASSWORD, mode 0600"
+                if name == "history"
+                else "a URL without it; see nsml up --help",
+            )
 
 
 def _with_ports(app: App, folder: DataFolder, choices: Choices, *, is_fixed: bool) -> Choices:
@@ -196,12 +232,18 @@ def _control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str
         "admin": choices.admin,
         "node": choices.node,
     }
-    files = {
+    elsewhere = {
         "etcd_ca": choices.etcd_ca,
         "etcd_certificate": choices.etcd_cert,
         "etcd_key": choices.etcd_key,
+        "etcd_user": choices.etcd_user,
+        "etcd_password_file": choices.etcd_password_file,
+        "history": choices.history,
+        "objects": choices.objects,
+        "s3_endpoint": choices.s3_endpoint,
+        "platform_key": choices.platform_key,
     }
-    settings.update({name: file for name, file in files.items() if file})
+    settings.update({name: value for name, value in elsewhere.items() if value})
     if choices.listen:
         listener = ports.parse_listener(choices.listen)
         settings["listen"] = str(listener)
@@ -297,6 +339,9 @@ def _tell_up(
     app.write("nsml is up" if is_news else "nsml already runs")
     app.write(f"  control plane  {said.get('address')}")
     app.write(f"  coordination   {_words_of(choices.coordination)}")
+    for title, url in (("history", choices.history), ("objects", choices.objects)):
+        if url:
+            app.write(f"  {title:<14} {without_password(url)}")
     if choices.listen:
         app.write(f"  other machines {choices.listen}, with TLS")
     tell_node(app, choices, agent)

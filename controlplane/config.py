@@ -6,10 +6,8 @@ Nothing is read at import.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from ipaddress import ip_address
 from pathlib import Path
 from typing import Literal
-from urllib.parse import parse_qs, unquote, urlsplit
 
 import msgspec
 
@@ -133,7 +131,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 bool(self.etcd_user) == (self.etcd_password_file is not None),
                 "etcd_user and etcd_password_file belong together",
             ),
-            ("history", not (why := _history_problem(self.history)), why),
+            (
+                "history",
+                not self.history or self.history.startswith(("postgresql://", "postgres://")),
+                "postgresql://USER@HOST/DATABASE, or nothing for SQLite",
+            ),
             (
                 "objects",
                 not self.objects or self.objects.startswith(("s3://", "file:///")),
@@ -144,34 +146,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for field, is_sound, rule in problems:
             if not is_sound:
                 raise ValueError(f"{field}: {rule}")
-
-
-def _history_problem(url: str) -> str:
-    """Why a URL is not that of a history; never with a part of the URL, which may have a password."""
-    if not url:
-        return ""
-    parts = urlsplit(url)
-    if parts.scheme not in ("postgresql", "postgres"):
-        return "postgresql://USER@HOST/DATABASE, or nothing for SQLite"
-    parameters = parse_qs(parts.query)
-    hosts = parts.netloc.rpartition("@")[2].split(",") + parameters.get("host", [])
-    if parameters.get("sslmode", [""])[-1] not in ("verify-full", "verify-ca") and not all(
-        map(_is_here, hosts)
-    ):
-        return "another machine is spoken to encrypted: ?sslmode=verify-full&sslrootcert=FILE"
-    return ""
-
-
-def _is_here(host: str) -> bool:
-    """Whether HOST, HOST:PORT, [ADDRESS]:PORT or the folder of a socket is of this machine."""
-    host = unquote(host)
-    if host in ("", "localhost") or host.startswith(("/", "localhost:")):
-        return True
-    bare = host[1:].partition("]")[0] if host.startswith("[") else host.partition(":")[0]
-    try:
-        return ip_address(bare).is_loopback
-    except ValueError:
-        return False
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:

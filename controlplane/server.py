@@ -38,6 +38,7 @@ from controlplane.claim import StartRefused
 from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.plane import Character, ControlPlane
+from controlplane.secrets_key import change_secrets_key
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from controlplane.surroundings import standing_of, surroundings
@@ -290,10 +291,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
         prog="nsml-controlplane", description="The control plane of nsml."
     )
     parser.add_argument("--config", type=Path, required=True, help="settings, a TOML file")
+    parser.add_argument(
+        "--secrets-key",
+        choices=["renew", "forget"],
+        help="of a shared platform, while it runs: take a new key for users' secrets, or forget the "
+        "older ones; then end",
+    )
     chosen = parser.parse_args(arguments)
     try:
         settings = read_settings(chosen.config, os.environ)
         configure_logging(settings.log_level)
+        if chosen.secrets_key:
+            told = asyncio.run(change_secrets_key(settings, chosen.secrets_key, SystemClock()))
+            print(told)  # noqa: T201 - for people
+            return
         # What is there now stays: it need not be looked at by every collection.
         gc.freeze()
         gc.set_threshold(20_000, 20, 50)
