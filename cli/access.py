@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -83,7 +84,18 @@ def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str 
         who = _whoami(app, _keep(Path(passing), fresh, trust, secret))
     context = _keep(Path(app.config.folder), fresh, trust, secret)
     app.save(app.config.with_context(context))
-    app.write(f"Welcome to NSML! You are {who} at {server} (context {chosen}).")
+    app.flags = app.flags.with_context(chosen)
+    _learn(app)
+    app.write(f"Welcome to NSML! You are {who} at {app.context.places} (context {chosen}).")
+
+
+def _learn(app: App) -> None:
+    """Ask where the other control planes are: they are used when this one is not there."""
+    from nsml.client.errors import ClientError
+
+    # A node's token may not ask, and nothing depends on the answer now.
+    with suppress(ClientError, CommandError):
+        app.cluster()
 
 
 def _trust_in(app: App, server: str, digest: str, known: Context | None) -> Trust:
@@ -205,7 +217,7 @@ def context() -> None:
 _COLUMNS: tuple[Column[tuple[Context, bool]], ...] = (
     Column(key="current", title="", cell=lambda c, _: "*" if c[1] else ""),
     Column(key="name", title="Name", cell=lambda c, _: c[0].name),
-    Column(key="server", title="Server", cell=lambda c, _: c[0].server),
+    Column(key="server", title="Server", cell=lambda c, _: c[0].places),
     Column(key="ca", title="Authority", cell=lambda c, _: c[0].ca or "-", is_wide=True),
     Column(
         key="token_file",
@@ -235,6 +247,7 @@ def _record(item: tuple[Context, bool]) -> dict[str, Any]:
     return {
         "name": found.name,
         "server": found.server,
+        "servers": list(found.servers),
         "ca": found.ca or None,
         "token_file": found.token_file or None,
         "current": is_current,
@@ -251,7 +264,7 @@ def use(app: App, *, name: str) -> None:
             f"no such context: {name}", code=ExitCode.NOT_FOUND, advice="nsml context ls"
         )
     app.save(app.config._replace(current=name))
-    app.say(f"context {name}: {app.config.contexts[name].server}")
+    app.say(f"context {name}: {app.config.contexts[name].places}")
 
 
 context.add_command(ls)

@@ -12,11 +12,12 @@ from nsml.client import contexts
 from nsml.client.errors import NotSignedIn, Unavailable
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+    from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 
     from nsml.client.calls import Client
     from nsml.client.streams import Link
     from nsml.clock import Clock
+    from nsml.v1.nodes_pb2 import GetClusterResponse
 
 T = TypeVar("T")
 
@@ -247,15 +248,38 @@ class App:
         except NotSignedIn as error:
             raise self._explain_sign_in(error) from error
 
+    def cluster(self) -> GetClusterResponse:
+        """The platform in one answer, whose control planes are remembered."""
+        cluster = self.call(lambda client: client.nodes.cluster())
+        self.remember_servers([one.user_address for one in cluster.members if one.user_address])
+        return cluster
+
+    def remember_servers(self, told: Sequence[str]) -> None:
+        """Keep where else the platform is, if whoever said so is known by the platform's authority.
+
+        And so are those that are there: nobody else is believed to be at these addresses.
+        """
+        context = self.context
+        stored = self.config.contexts.get(context.name)
+        if stored is None or stored.servers != context.servers or not stored.ca:
+            return
+        import random
+
+        servers = contexts.known_servers(stored.servers, told, random.SystemRandom())
+        if set(servers) != set(stored.servers):
+            self.save(self.config.with_context(stored.at(servers), current=False))
+
     def explain(self, error: Unavailable) -> Unavailable:
         """The same error in words about this context."""
         context = self.context
-        if contexts.is_local(context.server):
+        if all(map(contexts.is_local, context.servers)):
             advice = f"{'nsml up':<16}start the platform on this machine"
         else:
             advice = f"{'nsml context ls':<16}which platforms are known"
         return Unavailable(
-            f"the control plane at {context.server} does not answer",
+            f"none of the control planes answers: {context.places}"
+            if context.others
+            else f"the control plane at {context.server} does not answer",
             reason=error.reason,
             why=error.why or error.message,
             advice=error.advice or advice,
@@ -266,7 +290,7 @@ class App:
         has_token = context.token() is not None
         what = "the token is not valid" if has_token else "not logged in"
         return NotSignedIn(
-            f"{what} at {context.server}",
+            f"{what} at {context.places}",
             reason=error.reason,
             why=error.why or error.message,
             advice=f"nsml login {context.server}",

@@ -87,7 +87,7 @@ def _clock(app: App) -> list[str]:
     app.flags.timeout_s = app.flags.timeout_s or _CLOCK_WITHIN_S
     before = app.clock.time()
     try:
-        cluster = app.call(lambda client: client.nodes.cluster())
+        cluster = app.cluster()
     except (ClientError, ContextError, CommandError, OSError):
         return []
     after = app.clock.time()

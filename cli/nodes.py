@@ -89,8 +89,8 @@ def status(app: App, *, session: str | None) -> int:
         return ExitCode.OK
     from nsml.view import nodes as view
 
-    cluster = app.call(lambda client: client.nodes.cluster())
-    lines = view.cluster_lines(cluster, server=app.context.server)
+    cluster = app.cluster()
+    lines = view.cluster_lines(cluster, server=app.context.places)
     wrong = view.condition_lines(cluster)
     if wrong:
         lines += ["", *wrong]

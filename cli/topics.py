@@ -149,6 +149,6 @@ def version(app: App, *, server: bool) -> None:
     """Show the version of this program, and with --server the platform's."""
     found = {"client": VERSION}
     if server:
-        found["server"] = app.call(lambda client: client.nodes.cluster()).version
+        found["server"] = app.cluster().version
     lines = [f"{where:<8}{number}" for where, number in found.items()]
     write_one(app, found, lines, name="client")

@@ -55,6 +55,7 @@ from controlplane.services.checkpoints import CheckpointServicer
 from controlplane.services.content import ContentServicer
 from controlplane.services.datasets import DatasetServicer
 from controlplane.services.errors import refuse
+from controlplane.services.freshness import Freshness
 from controlplane.services.nodes import ClusterFacts, NodeServicer
 from controlplane.services.presenting import Presenter
 from controlplane.services.secrets import SecretServicer
@@ -78,6 +79,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    import grpc.aio
+
     from controlplane.access.authority import Authority
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
@@ -85,6 +88,8 @@ if TYPE_CHECKING:
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock, Offload
+
+    Interceptor = grpc.aio.ServerInterceptor[Any, Any]
 
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -318,9 +323,10 @@ class ControlPlane:
         stands = self.leading.leader is None and not is_gone
         conditions.set(ConditionName.NO_LEADER, stands=stands)
 
-    def interceptor(self) -> AccessInterceptor:
-        """The door that every call passes."""
-        return AccessInterceptor(self.identities, TABLE, limiter=self._limiter, refuse=refuse)
+    def interceptors(self) -> tuple[Interceptor, ...]:
+        """What every call passes, in this order; the first is the door."""
+        door = AccessInterceptor(self.identities, TABLE, limiter=self._limiter, refuse=refuse)
+        return door, Freshness(self.state)
 
     def add_services(self, server: Any) -> None:
         """Offer every service on a server, or on whatever takes generic handlers."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import contextlib
+import functools
 import gc
 import json
 import logging
@@ -51,7 +52,7 @@ if TYPE_CHECKING:
 
     from controlplane.access.authority import Authority
     from controlplane.domain.cluster import Cluster
-    from controlplane.plane import Surroundings
+    from controlplane.plane import Interceptor, Surroundings
 
 _log = structlog.get_logger("controlplane.server")
 
@@ -70,6 +71,8 @@ GRPC_OPTIONS: Final = (
     ("grpc.max_concurrent_streams", 1_000),
     ("grpc.keepalive_time_ms", 20_000),
     ("grpc.keepalive_timeout_ms", 10_000),
+    ("grpc.http2.ping_timeout_ms", 10_000),
+    ("grpc.http2.max_pings_without_data", 0),
     ("grpc.keepalive_permit_without_calls", 1),
     # Clients and agents that know several control planes ask each second whether theirs is there.
     ("grpc.http2.min_ping_interval_without_data_ms", 500),
@@ -182,7 +185,7 @@ async def _serve(
         lease_s=settings.lease_s,
     )
     plane = ControlPlane(on, character, cluster.id)
-    door.open(plane.interceptor())
+    door.open(plane.interceptors())
     plane.add_services(server)
     health_servicer = _add_standard_services(server)
     running = asyncio.create_task(plane.run(), name="controlplane")
@@ -229,23 +232,26 @@ async def _prepare(settings: Settings, plane: ControlPlane, running: asyncio.Tas
 
 
 class _Door(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
-    """Stands before the interceptor until there is one.
+    """Stands before the interceptors until there are some.
 
     The server must exist before the ports are known, and they before the control plane is made.
     """
 
     def __init__(self) -> None:
-        self._behind: grpc.aio.ServerInterceptor | None = None  # type: ignore[type-arg]
+        self._behind: tuple[Interceptor, ...] = ()
 
-    def open(self, behind: grpc.aio.ServerInterceptor) -> None:  # type: ignore[type-arg]
+    def open(self, behind: tuple[Interceptor, ...]) -> None:
         """Pass calls on."""
         self._behind = behind
 
     async def intercept_service(self, continuation: Any, handler_call_details: Any) -> Any:
         """Serve nothing before the door is there."""
-        if self._behind is None:
+        if not self._behind:
             return None
-        return await self._behind.intercept_service(continuation, handler_call_details)
+        inner = continuation
+        for interceptor in reversed(self._behind):
+            inner = functools.partial(interceptor.intercept_service, inner)
+        return await inner(handler_call_details)
 
 
 def _add_standard_services(server: grpc.aio.Server) -> Any:

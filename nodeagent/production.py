@@ -59,7 +59,7 @@ from nodeagent.runtimes.shims import ShimDriver
 from nodeagent.shim.cgroups import CPU, MEMORY, PIDS
 from nsml._install import sdk_digest, write_sdk
 from nsml.client.contexts import is_local
-from nsml.client.rpc import Channel
+from nsml.client.rpc import Channel, pinging
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.lossy import LossyText
@@ -79,9 +79,7 @@ _Pull = Callable[[threading.Event], None]
 """Fetches the default image until the event is set."""
 _OPTIONS = (
     # A control plane that stopped without a word, or a cut cable, is noticed by pings.
-    ("grpc.keepalive_time_ms", 10_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
-    ("grpc.http2.max_pings_without_data", 0),
+    *pinging(every_s=1, within_s=1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),

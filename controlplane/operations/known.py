@@ -60,6 +60,7 @@ class Known:
     Attributes:
         sessions, nodes, allocations, counters: by id, name, node name and key.
         revision: everything up to here has been seen; single keys may be ahead of it.
+        newest: as far as the one that is furthest ahead.
         first_revision: where this control plane began to follow.
         silent: nodes whose agents are not connected here.
         removals: the last sessions that left, oldest first.
@@ -73,6 +74,7 @@ class Known:
         self.counters: dict[str, Stored[int]] = {}
         self.silent: frozenset[str] = frozenset()
         self.revision = 0
+        self.newest = 0
         self.first_revision = 0
         self.removals: deque[Removal] = deque(maxlen=REMEMBERED_REMOVALS)
         self.subscriptions = Subscriptions()
@@ -136,6 +138,7 @@ class Known:
         if revision <= self.revision:
             return
         self.revision = revision
+        self.newest = max(self.newest, revision)
         self.first_revision = self.first_revision or revision
         if self._deleted:
             self._deleted = {key: at for key, at in self._deleted.items() if at > revision}
@@ -183,6 +186,7 @@ class Known:
         if not self._is_news(self.counters.get(key), revision):
             return False
         self.counters[key] = Stored(number, revision)
+        self.newest = max(self.newest, revision)
         return True
 
     def put_session(self, session: Session, revision: int) -> bool:
@@ -195,6 +199,7 @@ class Known:
         known = self.session(session.id)
         self._move(session.id, known.replicas if known else (), session.replicas)
         self.sessions[session.id] = Stored(session, revision)
+        self.newest = max(self.newest, revision)
         self._names[session.name] = session.id
         self._requests[session.owner, session.request_id] = session.id
         self.subscriptions.tell(records.session_key(session.id), SessionChanged(session=session))
@@ -205,6 +210,7 @@ class Known:
         if not self._is_news(self.allocations.get(allocation.node), revision):
             return False
         self.allocations[allocation.node] = Stored(allocation, revision)
+        self.newest = max(self.newest, revision)
         change = AllocationChanged(allocation=allocation)
         self.subscriptions.tell(records.allocation_key(allocation.node), change)
         return True
@@ -214,6 +220,7 @@ class Known:
         if not self._is_news(self.nodes.get(node.name), revision):
             return False
         self.nodes[node.name] = Stored(node, revision)
+        self.newest = max(self.newest, revision)
         self.subscriptions.tell(records.node_key(node.name), NodeChanged(node=node))
         return True
 
@@ -228,6 +235,7 @@ class Known:
         """Take the word that a key was deleted at `revision`."""
         if revision > self.revision:
             self._deleted[key] = revision
+            self.newest = max(self.newest, revision)
         prefix, _, rest = key.partition("/")
         match prefix:
             case "session" if self._is_news(self.sessions.get(rest), revision):

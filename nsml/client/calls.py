@@ -13,11 +13,13 @@ from nsml.client.rpc import DEADLINE_S, Rpc
 from nsml.clock import SystemClock
 
 if TYPE_CHECKING:
+    import random
     from collections.abc import AsyncGenerator
     from contextlib import AbstractAsyncContextManager
 
     from nsml.client.rpc import Channel
     from nsml.client.tunnels import Tunnel
+    from nsml.client.ways import Ways
     from nsml.clock import Clock
     from nsml.v1 import accounts_pb2 as accounts
     from nsml.v1 import checkpoints_pb2 as checkpoints
@@ -41,17 +43,22 @@ _PAGE = 1000
 
 
 class Client:
-    """One user's view of one platform, over any channel with gRPC's four kinds of call."""
+    """One user's view of one platform, over any channels with gRPC's four kinds of call.
+
+    `rng` is the jitter of streams that connect again.
+    """
 
     def __init__(
         self,
-        channel: Channel,
+        channel: Channel | Ways,
         *,
         token: str | None = None,
         deadline_s: float = DEADLINE_S,
         clock: Clock | None = None,
+        rng: random.Random | None = None,
     ) -> None:
         self.clock: Clock = clock or SystemClock()
+        self.rng = rng
         self.rpc = Rpc(channel, token=token, deadline_s=deadline_s)
         self.sessions = Sessions(self.rpc, self.clock)
         self.datasets = Datasets(self.rpc)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,8 @@ import grpc.aio
 
 from nsml.client.calls import Client
 from nsml.client.contexts import Context, ContextError, is_local
-from nsml.client.rpc import DEADLINE_S
+from nsml.client.rpc import DEADLINE_S, pinging
+from nsml.client.ways import Ways
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -20,25 +22,29 @@ if TYPE_CHECKING:
 # A connection that died without a word (a closed laptop, a dropped NAT entry) is noticed by pings;
 # a lost one is tried again soon, so that screens are back within seconds of a change of leader.
 _OPTIONS = (
-    ("grpc.keepalive_time_ms", 20_000),
-    ("grpc.keepalive_timeout_ms", 10_000),
     ("grpc.initial_reconnect_backoff_ms", 200),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     # Platforms are private: a proxy of the environment is never meant for them.
     ("grpc.enable_http_proxy", 0),
 )
+_ALONE = pinging(every_s=20, within_s=10)
+# Where there is another control plane to go to, one that hangs is left soon. Those that are of a version
+# without others refuse to be asked so often, and gRPC then asks more seldom by itself.
+_OF_SEVERAL = pinging(every_s=1, within_s=1)
 
 
-def open_channel(context: Context) -> grpc.aio.Channel:
-    """A channel to the context's server, not connected yet.
+def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:
+    """A channel to one of the context's servers, by default the first, not connected yet.
 
     TLS, checked against the context's authority or the system's, for the context's name of the
-    server or its host; plaintext only to loopback and Unix sockets, and there only without an
-    authority. Raises ContextError when the authority's file cannot be read.
+    server or its host; plaintext only to Unix sockets and, without an authority, to loopback. Raises
+    ContextError when the authority's file cannot be read.
     """
-    if not context.ca and is_local(context.server):
-        return grpc.aio.insecure_channel(_target(context.server), options=_OPTIONS)
+    server = server or context.server
+    options = (*_OPTIONS, *(_OF_SEVERAL if context.others else _ALONE))
+    if server.startswith("unix:") or (not context.ca and is_local(server)):
+        return grpc.aio.insecure_channel(_target(server), options=options)
     authority = None
     if context.ca:
         try:
@@ -50,20 +56,22 @@ def open_channel(context: Context) -> grpc.aio.Channel:
             ) from error
     credentials = grpc.ssl_channel_credentials(authority)
     named = (("grpc.ssl_target_name_override", context.server_name),) if context.server_name else ()
-    return grpc.aio.secure_channel(
-        _target(context.server), credentials, options=(*_OPTIONS, *named)
-    )
+    return grpc.aio.secure_channel(_target(server), credentials, options=(*options, *named))
 
 
 @asynccontextmanager
 async def connect(context: Context, *, deadline_s: float = DEADLINE_S) -> AsyncIterator[Client]:
-    """A client of the context's platform; the connection is made by the first call.
+    """A client of the context's platform; connections are made as calls need them.
 
     `deadline_s` is the longest wait for one answer. Raises ContextError.
     """
     token = context.token()
-    async with open_channel(context) as channel:
-        yield Client(channel, token=token, deadline_s=deadline_s)
+    ways = Ways(partial(open_channel, context), context.servers)
+    ways.channel(ways.now)  # what is wrong with the context shows before the first call
+    try:
+        yield Client(ways, token=token, deadline_s=deadline_s)
+    finally:
+        await ways.close()
 
 
 def _target(server: str) -> str:

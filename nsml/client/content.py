@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from nsml.client.errors import PlatformFault
+from nsml.client.errors import PlatformFault, Unavailable
 from nsml.clock import in_thread
 from nsml.v1 import content_pb2 as pb
 
@@ -80,13 +80,16 @@ async def upload(
     root = digest_of(encoded)
     missing = await find_missing(client, [*sizes, root], root=root)
     wanted = [digest for digest in sizes if digest in missing]
-    sending = _Sending(packed, wanted, sum(sizes[digest] for digest in wanted), progress, run)
-    if wanted:
-        await client.rpc.upload("ContentService/PutBlobs", sending.requests(), pb.PutBlobsResponse)
-    if root in missing:
-        await client.rpc.upload(
-            "ContentService/PutBlobs", _in_messages([(root, encoded)]), pb.PutBlobsResponse
-        )
+    left = missing
+    for address in (ways := client.rpc.ways).addresses:
+        try:
+            await _send(client, packed, left, progress, run)
+            break
+        except Unavailable:
+            if address == ways.addresses[-1]:
+                raise
+            # What has arrived is kept, whichever control plane took it.
+            left = await find_missing(client, [*sizes, root], root=root)
     return Uploaded(
         digest=root,
         files_sent=sum(
@@ -94,6 +97,29 @@ async def upload(
         ),
         bytes_sent=sum(sizes[digest] for digest in wanted),
     )
+
+
+async def _send(
+    client: Client,
+    packed: Packed,
+    missing: set[str],
+    progress: Callable[[Transfer], None] | None,
+    run: Offload,
+) -> None:
+    """Send what is missing to one control plane, the manifest last."""
+    from nsml.content.digests import digest_of
+
+    sizes = packed.manifest.blobs()
+    encoded = packed.manifest.encode()
+    root = digest_of(encoded)
+    wanted = [digest for digest in sizes if digest in missing]
+    sending = _Sending(packed, wanted, sum(sizes[digest] for digest in wanted), progress, run)
+    if wanted:
+        await client.rpc.upload("ContentService/PutBlobs", sending.requests(), pb.PutBlobsResponse)
+    if root in missing:
+        await client.rpc.upload(
+            "ContentService/PutBlobs", _in_messages([(root, encoded)]), pb.PutBlobsResponse
+        )
 
 
 class _Sending:
@@ -153,6 +179,27 @@ async def read_blobs(
     client: Client, root: str, digests: Sequence[str]
 ) -> AsyncGenerator[tuple[str, bytes], None]:
     """Whole blobs below `root`, in the order asked for; without digests the manifest alone."""
+    came = 0
+    breaks_left = len(client.rpc.ways.addresses) - 1
+    while came < max(len(digests), 1):
+        blobs = _read_blobs(client, root, digests[came:])
+        try:
+            async with aclosing(blobs):
+                async for blob in blobs:
+                    came += 1
+                    yield blob
+        except Unavailable:
+            if not breaks_left:
+                raise
+            breaks_left -= 1
+        else:
+            return
+
+
+async def _read_blobs(
+    client: Client, root: str, digests: Sequence[str]
+) -> AsyncGenerator[tuple[str, bytes], None]:
+    """Like `read_blobs`, from one control plane."""
     request = pb.GetBlobsRequest(root=root, digests=digests)
     stream = client.rpc.stream("ContentService/GetBlobs", request, pb.GetBlobsResponse)
     parts: list[bytes] = []

@@ -3,7 +3,8 @@
     current = "default"
 
     [contexts.default]
-    server = "127.0.0.1:18553"
+    server = "gpu.lab:18553"
+    servers = ["gpu.lab:18553", "gpu2.lab:18553"]
     ca = "/home/kim/.config/nsml/authorities/default.pem"
     server_name = "nsml-controlplane"
     token_file = "/home/kim/.config/nsml/tokens/default"
@@ -11,8 +12,9 @@
     [settings]
     output = "table"
 
-Tokens live in files of their own, readable by their owner alone. NSML_CONTEXT picks a context,
-NSML_SERVER and NSML_TOKEN_FILE replace its parts, NSML_CONFIG_DIR replaces the folder.
+`servers` are the control planes of the platform, `server` the first of them. Tokens live in files of their
+own, readable by their owner alone. NSML_CONTEXT picks a context, NSML_SERVER (one, or several with commas
+between) and NSML_TOKEN_FILE replace its parts, NSML_CONFIG_DIR replaces the folder.
 
 Files are named by text here: a short command would spend a fourteenth of its time importing pathlib.
 """
@@ -26,12 +28,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
+    from random import Random
 
 FILE_NAME = "config.toml"
 _CONTEXT_NAME = r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}"
 _PORT = 18553
+MOST_SERVERS = 9
+"""More control planes of one platform are not remembered."""
 
 
 class ContextError(Exception):
@@ -56,7 +61,7 @@ class Context(NamedTuple):
 
     name: str
     server: str
-    """HOST:PORT, or unix:PATH."""
+    """HOST:PORT, or unix:PATH: the control plane that is asked first."""
     ca: str = ""
     """File of the server's certificate authority, PEM; empty: the system's, or plaintext on loopback."""
     token_file: str = ""
@@ -64,6 +69,22 @@ class Context(NamedTuple):
     server_name: str = ""
     """Name that the server's certificate must bear; empty: the host of `server`. With the platform's
     own authority in `ca` it is that of all its listeners, whatever the host is called here."""
+    others: tuple[str, ...] = ()
+    """The other control planes of the platform, like `server`: asked where that one is not there."""
+
+    @property
+    def servers(self) -> tuple[str, ...]:
+        """All control planes, in the order in which they are asked."""
+        return (self.server, *(one for one in self.others if one != self.server))
+
+    @property
+    def places(self) -> str:
+        """All control planes, for people."""
+        return ", ".join(self.servers)
+
+    def at(self, servers: Sequence[str]) -> Context:
+        """The same platform, at these addresses."""
+        return self._replace(server=servers[0], others=tuple(servers[1:]))
 
     def token(self) -> str | None:
         """The secret; None without a file.
@@ -161,11 +182,13 @@ def _filled(empty: Config, tree: Mapping[str, Any]) -> Config:
     file = empty.file
     contexts: dict[str, Context] = {}
     for name, entry in _table(file, tree, "contexts").items():
-        if not isinstance(entry, dict) or "server" not in entry:
+        if not isinstance(entry, dict) or not {"server", "servers"} & entry.keys():
             raise ContextError(f"{file}: [contexts.{name}] has no server")
+        servers = _texts(file, entry, "servers") or (_text(file, entry, "server"),)
         contexts[name] = Context(
             name=name,
-            server=_text(file, entry, "server"),
+            server=servers[0],
+            others=servers[1:],
             ca=_text(file, entry, "ca"),
             token_file=_text(file, entry, "token_file"),
             server_name=_text(file, entry, "server_name"),
@@ -192,6 +215,29 @@ def _text(file: str, tree: Mapping[str, Any], key: str) -> str:
     return found
 
 
+def _texts(file: str, tree: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    found = tree.get(key, [])
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise ContextError(f"{file}: {key} is not a list of texts in quotes")
+    return tuple(found)
+
+
+def known_servers(
+    known: Sequence[str], told: Sequence[str], rng: Random | None = None
+) -> tuple[str, ...]:
+    """Where a platform is, from what is known already and what its control planes say.
+
+    Who was asked first stays so; new ones come in an order of chance, so that not all users go to the
+    same one next. One that is not there now may be back when all others are gone, so it stays, last.
+    """
+    fresh = [one for one in dict.fromkeys(told) if one not in known]
+    if rng is not None:
+        rng.shuffle(fresh)
+    kept = [one for one in known[1:] if one in told]
+    rest = [one for one in known[1:] if one not in told]
+    return (*known[:1], *kept, *fresh, *rest)[:MOST_SERVERS]
+
+
 def save(config: Config) -> None:
     """Write config.toml, atomically."""
     from pathlib import Path
@@ -203,6 +249,8 @@ def _to_toml(config: Config) -> str:
     lines = [f"current = {_quoted(config.current)}"]
     for name, context in sorted(config.contexts.items()):
         lines += ["", f"[contexts.{_quoted(name)}]", f"server = {_quoted(context.server)}"]
+        if context.others:
+            lines.append(f"servers = [{', '.join(map(_quoted, context.servers))}]")
         if context.ca:
             lines.append(f"ca = {_quoted(context.ca)}")
         if context.server_name:
@@ -248,22 +296,28 @@ def choose(config: Config, environ: Mapping[str, str], name: str | None = None) 
     if found is None and (name or environ.get("NSML_CONTEXT")):
         known = ", ".join(sorted(config.contexts)) or "none"
         raise ContextError(f"no context {wanted!r} (known: {known})", advice="nsml context ls")
-    server = environ.get("NSML_SERVER")
+    servers = _servers_in(environ)
     if found is None:
-        if not server:
+        if not servers:
             raise NoContext(
                 "no platform is chosen yet",
                 advice="nsml up          start one on this machine\n"
                 "nsml login HOST  use one that runs elsewhere",
             )
-        found = Context(name="environment", server=server)
-    elif server:
-        # A token belongs to its server: another server never gets it unasked.
-        found = found._replace(
-            server=server, token_file=found.token_file if server == found.server else ""
-        )
+        found = Context(name="environment", server="").at(servers)
+    elif servers:
+        # A token belongs to its platform: servers of another one never get it unasked.
+        is_its = set(servers) <= set(found.servers)
+        found = found.at(servers)._replace(token_file=found.token_file if is_its else "")
     token_file = environ.get("NSML_TOKEN_FILE")
     return found._replace(token_file=token_file) if token_file else found
+
+
+def _servers_in(environ: Mapping[str, str]) -> tuple[str, ...]:
+    chosen = environ.get("NSML_SERVER", "")
+    # A path of a socket may have commas: then it is the only one.
+    found = [chosen] if chosen.startswith("unix:") else chosen.split(",")
+    return tuple(one.strip() for one in found if one.strip())
 
 
 def is_token(text: str) -> bool:

@@ -53,7 +53,13 @@ class ClientError(Exception):
 
 
 class Unavailable(ClientError):
-    """Nobody answers, or not in time. The request may be repeated."""
+    """Nobody answers, or not in time.
+
+    `is_undone` when the call surely had no effect: it was not sent, or refused at the door. Else it may
+    have been carried out.
+    """
+
+    is_undone = False
 
 
 class NotSignedIn(ClientError):
@@ -169,6 +175,10 @@ BY_STATUS: Mapping[str, type[ClientError]] = {
 
 _UNREACHED = r"failed to connect to all addresses; last error: \w+: \S+: (Failed to connect to remote host: )?"
 """What gRPC says before the reason why nobody could be reached."""
+_UNSENT = "failed to connect to all addresses"
+"""What gRPC says of a call that it had no connection for."""
+_AT_THE_DOOR = "NOT_LEADER"
+"""The reason of a control plane that has done nothing."""
 
 
 class FailedCall(Protocol):
@@ -197,13 +207,17 @@ def translate(failed: FailedCall) -> ClientError:
         kind = TooLarge
     if status == "DEADLINE_EXCEEDED" and not reason:
         message = "the control plane did not answer in time"
-    return kind(
+    error = kind(
         message,
         reason=reason or status,
         why=metadata.get("why", ""),
         advice=metadata.get("try", ""),
         metadata=metadata,
     )
+    if isinstance(error, Unavailable):
+        is_unsent = not reason and (failed.details() or "").startswith(_UNSENT)
+        error.is_undone = is_unsent or reason == _AT_THE_DOOR
+    return error
 
 
 def _error_info(trailing: Any) -> tuple[str, dict[str, str]]:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import grpc
 
-from nsml.client.errors import TooLarge, translate
+from nsml.client.errors import TooLarge, Unavailable, translate
+from nsml.client.ways import REPEATABLE, Ways, asked_of_any, asked_once
+from nsml.metadata import REVISION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterable
 
     from google.protobuf.message import Message
+
+    from nsml.client.errors import ClientError
 
 MESSAGE_LIMIT = 4 << 20
 """Bytes; gRPC's default, which the control plane keeps."""
@@ -19,6 +24,18 @@ DEADLINE_S = 30.0
 """For one answer, where the caller names no other."""
 
 R = TypeVar("R", bound="Message")
+
+
+def pinging(*, every_s: float, within_s: float) -> tuple[tuple[str, int], ...]:
+    """Options of a channel that breaks when the other end does not answer a ping in time."""
+    return (
+        ("grpc.keepalive_time_ms", round(every_s * 1000)),
+        ("grpc.keepalive_timeout_ms", round(within_s * 1000)),
+        # The one that counts, against a connection that takes what is sent and says nothing; by itself
+        # it is a minute.
+        ("grpc.http2.ping_timeout_ms", round(within_s * 1000)),
+        ("grpc.http2.max_pings_without_data", 0),
+    )
 
 
 class Channel(Protocol):
@@ -42,17 +59,30 @@ class Channel(Protocol):
 
 
 class Rpc:
-    """Calls of package nsml.v1 over one channel.
+    """Calls of package nsml.v1, to whichever control plane is there; `nsml.client.ways` says which.
 
     `method` is "Service/Method". All methods raise `nsml.client.errors.ClientError`.
+
+    Attributes:
+        seen: the newest revision of the store that an answer was made from: no later answer is older.
     """
 
     def __init__(
-        self, channel: Channel, *, token: str | None = None, deadline_s: float = DEADLINE_S
+        self,
+        channel: Channel | Ways,
+        *,
+        token: str | None = None,
+        deadline_s: float = DEADLINE_S,
+        seen: int = 0,
     ) -> None:
-        self._channel = channel
-        self._metadata = (("authorization", f"Bearer {token}"),) if token else ()
+        self.ways = channel if isinstance(channel, Ways) else Ways.alone(channel)
+        self._authorization = (("authorization", f"Bearer {token}"),) if token else ()
         self.deadline_s = deadline_s
+        self.seen = seen
+
+    def has_seen(self, revision: int) -> None:
+        """Something that was made from this revision of the store was answered."""
+        self.seen = max(self.seen, revision)
 
     async def unary(self, method: str, request: Message, response: type[R]) -> R:
         """Send one request and return its response."""
@@ -64,53 +94,92 @@ class Rpc:
                 why="a request carries names and numbers; bytes travel as files",
                 advice="shorten the arguments, or pass a file inside the folder or a dataset",
             )
-        call = self._channel.unary_unary(
+        ask = partial(self._ask, method, request, response)
+        if len(self.ways.addresses) == 1:
+            return await ask(self.ways.now, self.deadline_s)
+        asked = asked_of_any if method in REPEATABLE else asked_once
+        return await asked(self.ways, ask, self.deadline_s)
+
+    async def _ask(
+        self, method: str, request: Message, response: type[R], address: str, within_s: float
+    ) -> R:
+        """Ask one control plane."""
+        asked = self.ways.channel(address).unary_unary(
             f"/nsml.v1.{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
+        call = asked(request, timeout=within_s, metadata=self._metadata())
         try:
-            answer: R = await call(request, timeout=self.deadline_s, metadata=self._metadata)
+            answer: R = await call
+            trailing = await call.trailing_metadata()
         except grpc.RpcError as error:
             raise translate(error) from error
+        self.has_seen(_revision_in(trailing))
         return answer
+
+    def _metadata(self) -> tuple[tuple[str, str], ...]:
+        if not self.seen:
+            return self._authorization
+        return (*self._authorization, (REVISION, str(self.seen)))
 
     async def stream(
         self, method: str, request: Message, response: type[R]
     ) -> AsyncGenerator[R, None]:
-        """Send one request and yield its responses; closing the iterator cancels the call."""
-        opened = self._channel.unary_stream(
+        """Send one request and yield its responses; closing the iterator cancels the call.
+
+        After Unavailable the next call goes elsewhere.
+        """
+        address = self.ways.now
+        opened = self.ways.channel(address).unary_stream(
             f"/nsml.v1.{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=response.FromString,
         )
-        call = opened(request, metadata=self._metadata)
+        call = opened(request, metadata=self._metadata())
+        self.ways.warm()
         try:
             async for answer in call:
                 yield answer
         except grpc.RpcError as error:
-            raise translate(error) from error
+            raise self._failed(address, error) from error
         finally:
             call.cancel()
 
+    def _failed(self, address: str, error: grpc.RpcError) -> ClientError:
+        failure = translate(error)
+        if isinstance(failure, Unavailable):
+            self.ways.failed(address)
+        return failure
+
     async def upload(self, method: str, requests: AsyncIterable[Message], response: type[R]) -> R:
         """Send many requests, with no deadline of their own, and return the one response."""
-        opened = self._channel.stream_unary(
+        address = self.ways.now
+        opened = self.ways.channel(address).stream_unary(
             f"/nsml.v1.{method}",
             request_serializer=lambda request: request.SerializeToString(),
             response_deserializer=response.FromString,
         )
         try:
-            answer: R = await opened(requests, metadata=self._metadata)
+            answer: R = await opened(requests, metadata=self._metadata())
         except grpc.RpcError as error:
-            raise translate(error) from error
+            raise self._failed(address, error) from error
         return answer
 
-    def duplex(self, method: str, request: type[Message], response: type[Message]) -> Any:
+    def duplex(
+        self, method: str, request: type[Message], response: type[Message], *, address: str
+    ) -> Any:
         """A stream both ways, to be used by `read` and `write`, which raise gRPC's own errors."""
-        opened = self._channel.stream_stream(
+        opened = self.ways.channel(address).stream_stream(
             f"/nsml.v1.{method}",
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
         )
-        return opened(metadata=self._metadata)
+        return opened(metadata=self._metadata())
+
+
+def _revision_in(trailing: Any) -> int:
+    for key, value in trailing or ():
+        if key == REVISION and value.isdigit():
+            return int(value)
+    return 0

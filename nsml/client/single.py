@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 PATIENCE_S = 5.0
 """For each step of the answer; who is slower is asked the other way, which waits longer."""
+SHORT_PATIENCE_S = 1.0
+"""The same, where there are others to ask."""
 ANSWER_LIMIT = 4 << 20
 """Bytes of one message, as everywhere."""
 
@@ -38,7 +40,14 @@ _PADDED = 0x8
 _PUSH_SETTING, _WINDOW_SETTING = 2, 4
 
 
-def ask(path: str, method: str, request: bytes, *, token: str | None = None) -> bytes | None:
+def ask(
+    path: str,
+    method: str,
+    request: bytes,
+    *,
+    token: str | None = None,
+    patience_s: float = PATIENCE_S,
+) -> bytes | None:
     """The response to one unary call over the Unix socket at `path`; None when there is no plain one.
 
     `method` is "Service/Method" of package nsml.v1; `request` and the answer are serialised messages.
@@ -49,7 +58,7 @@ def ask(path: str, method: str, request: bytes, *, token: str | None = None) -> 
         return None
     try:
         with socket.socket(socket.AF_UNIX) as connection:
-            connection.settimeout(PATIENCE_S)
+            connection.settimeout(patience_s)
             connection.connect(path)
             connection.sendall(
                 _PREFACE

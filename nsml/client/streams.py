@@ -7,6 +7,7 @@ other end (None: for ever). Every other error is raised.
 
 from __future__ import annotations
 
+import random
 from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
@@ -52,6 +53,8 @@ class _Retry:
 
     def __init__(self, client: Client, patience_s: float | None, on_link: OnLink | None) -> None:
         self._clock = client.clock
+        self._rng = client.rng or random.Random()  # noqa: S311 - the jitter of pauses
+        self._others = len(client.rpc.ways.addresses) - 1
         self._patience_s = patience_s
         self._on_link = on_link
         self._failures = 0
@@ -69,12 +72,20 @@ class _Retry:
         silent_s = self._clock.monotonic() - self._last_word
         if self._patience_s is not None and silent_s >= self._patience_s:
             raise error
-        delay_s = min(_FIRST_DELAY_S * 2**self._failures, _LONGEST_DELAY_S)
+        delay_s = self._delay_s()
         self._failures += 1
         self._tell(
             Link(is_live=False, failures=self._failures, retry_in_s=delay_s, reason=error.message)
         )
         await self._clock.sleep(delay_s)
+
+    def _delay_s(self) -> float:
+        """None before each of the other control planes was asked; then growing, cut by chance."""
+        failures = self._failures - self._others
+        if failures < 0:
+            return 0.0
+        bound: float = min(_FIRST_DELAY_S * 2**failures, _LONGEST_DELAY_S)
+        return self._rng.uniform(bound / 2, bound)
 
     def _tell(self, link: Link) -> None:
         if self._on_link is not None:
@@ -105,6 +116,7 @@ async def watch_sessions(
             async with aclosing(stream):
                 async for answer in stream:
                     retry.heard()
+                    client.rpc.has_seen(answer.revision)
                     yield answer
                     revision = answer.revision
         except Unavailable as error:

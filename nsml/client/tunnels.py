@@ -123,15 +123,39 @@ async def open_tunnel(
         NotEnough: too many tunnels.
         Unavailable: the node does not answer; or the tunnel broke.
     """
-    call = rpc.duplex("SessionService/OpenTunnel", pb.OpenTunnelRequest, pb.OpenTunnelResponse)
-    tunnel = Tunnel(call)
+    target = pb.TunnelTarget(session=reference, rank=rank, service=service)
     try:
-        try:
-            async with asyncio.timeout(rpc.deadline_s):
-                await tunnel.begin(pb.TunnelTarget(session=reference, rank=rank, service=service))
-        except TimeoutError as error:
-            raise Unavailable("the control plane did not answer in time") from error
+        async with asyncio.timeout(rpc.deadline_s):
+            call, tunnel = await _opened(rpc, target)
+    except TimeoutError as error:
+        raise Unavailable("the control plane did not answer in time") from error
+    try:
         yield tunnel
         await tunnel.close()
     finally:
         call.cancel()
+
+
+async def _opened(rpc: Rpc, target: pb.TunnelTarget) -> tuple[Any, Tunnel]:
+    """The call and its tunnel, through the first control plane that has one to offer."""
+    failure = Unavailable("nobody was asked")
+    for address in rpc.ways.round():
+        call = rpc.duplex(
+            "SessionService/OpenTunnel",
+            pb.OpenTunnelRequest,
+            pb.OpenTunnelResponse,
+            address=address,
+        )
+        tunnel = Tunnel(call)
+        try:
+            await tunnel.begin(target)
+        except Unavailable as error:
+            call.cancel()
+            rpc.ways.failed(address)
+            failure = error
+        except BaseException:
+            call.cancel()
+            raise
+        else:
+            return call, tunnel
+    raise failure

@@ -31,6 +31,7 @@ from controlplane.plane import Character, ControlPlane, Surroundings, ensure_clu
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
 from nsml.client.calls import Client
+from nsml.client.ways import Ways
 from nsml.clock import inline
 from tests.simulation.invariants import Referee, Violation
 from tests.simulation.machines import CONTROL_PLANE, SimulatedNode, World
@@ -124,7 +125,7 @@ class ControlPlaneProcess:
             async with asyncio.TaskGroup() as group:
                 group.create_task(plane.run())
                 await plane.state.reached(1)
-                plane.add_services(self.world.network.serve(self.address, [plane.interceptor()]))
+                plane.add_services(self.world.network.serve(self.address, plane.interceptors()))
         finally:
             self.plane = None
 
@@ -155,8 +156,11 @@ class Cluster:
 
     def client(self, user: str, machine: str = "") -> Client:
         """A client of a user, on a machine of its own."""
-        channel = self.network.channel(machine or f"{user}-laptop", CONTROL_PLANE)
-        return Client(channel, token=self.tokens[user], clock=self.world.clock)
+        source = machine or f"{user}-laptop"
+        addresses = [plane.address for plane in self.planes]
+        ways = Ways(partial(self.network.channel, source), addresses)
+        rng = self.rng(f"client of {user}")
+        return Client(ways, token=self.tokens[user], clock=self.world.clock, rng=rng)
 
     async def until(
         self, condition: Callable[[], T], what: str, within_s: float = 60.0, look_s: float = 0.1

@@ -11,7 +11,7 @@ from functools import partial
 
 from controlplane.domain.values import Cause
 from nsml.client.calls import Client
-from nsml.client.errors import AlreadyEnded, ClientError, NotFound, Unavailable
+from nsml.client.errors import AlreadyEnded, ClientError, Unavailable
 from nsml.client.streams import ENDED_STATES, watch_sessions
 from nsml.v1 import sessions_pb2
 from tests.simulation.cluster import USERS, Cluster, simulated
@@ -104,18 +104,12 @@ class User:
 async def _answered(
     ask: Callable[[], Awaitable[sessions_pb2.Session]],
 ) -> sessions_pb2.Session:
-    """Ask until somebody answers. A control plane may not have heard yet what another one did."""
-    missing = 0
+    """Ask until somebody answers. What the same client was told once is there wherever it asks."""
     while True:
         try:
             return await ask()
         except Unavailable:
-            pass
-        except NotFound:
-            missing += 1
-            if missing > 20:
-                raise
-        await asyncio.sleep(AGAIN_S)
+            await asyncio.sleep(AGAIN_S)
 
 
 async def scenario(

@@ -160,7 +160,7 @@ async def serving(on: Surroundings, **character: Any) -> AsyncIterator[Rig]:
     async with contextlib.AsyncExitStack() as stack:
         who = Character(**{"member": f"m{next(_numbers)}", "version": "test", **character})
         plane = ControlPlane(on, who, await ensure_cluster(on, "embedded"))
-        server = grpc.aio.server(interceptors=[plane.interceptor()])
+        server = grpc.aio.server(interceptors=plane.interceptors())
         port = server.add_insecure_port("127.0.0.1:0")
         plane.add_services(server)
         running = asyncio.create_task(plane.run())

@@ -1,3 +1,4 @@
+import random
 import stat
 import tomllib
 from pathlib import Path
@@ -18,12 +19,55 @@ def environ(tmp_path):
 def test_what_is_saved_is_loaded(environ):
     config = Config(folder=contexts.config_folder(environ), settings={"output": "wide"})
     lab = Context(name="lab", server="gpu.lab:1", ca='/a "b"\\c', token_file="/t")
-    lab = lab._replace(server_name="nsml-controlplane")
+    lab = lab._replace(server_name="nsml-controlplane", others=("gpu2.lab:1", "gpu3.lab:1"))
     config = config.with_context(Context(name="default", server="127.0.0.1:2")).with_context(lab)
     contexts.save(config)
     assert contexts.load(environ) == config
     assert stat.S_IMODE(Path(config.file).stat().st_mode) == 0o600
     assert [item.name for item in Path(config.folder).iterdir()] == ["config.toml"]
+
+
+def test_an_older_client_finds_the_first_of_several_servers(environ):
+    several = Context(name="lab", server="a:1", others=("b:1",))
+    config = Config(folder=contexts.config_folder(environ)).with_context(several)
+    contexts.save(config)
+    written = tomllib.loads(Path(config.file).read_text())["contexts"]["lab"]
+    assert written == {"server": "a:1", "servers": ["a:1", "b:1"]}
+
+
+def test_the_environment_names_several_servers():
+    lab = Context(name="lab", server="a:1", others=("b:1",), token_file="/t")
+    config = Config(folder="/x").with_context(lab)
+    for said, servers, token_file in (
+        ("b:1, a:1", ("b:1", "a:1"), "/t"),
+        ("b:1", ("b:1",), "/t"),
+        ("a:1,elsewhere:1", ("a:1", "elsewhere:1"), ""),  # a token goes to its platform alone
+        ("unix:/run/a,b", ("unix:/run/a,b",), ""),
+        (" ,", ("a:1", "b:1"), "/t"),
+    ):
+        chosen = contexts.choose(config, {"NSML_SERVER": said})
+        assert (chosen.servers, chosen.token_file) == (servers, token_file)
+    assert contexts.choose(Config(folder="/x"), {"NSML_SERVER": "a:1,b:1"}).servers == (
+        "a:1",
+        "b:1",
+    )
+
+
+@given(
+    known=st.lists(st.sampled_from("abcdefghijkl"), min_size=1, max_size=9, unique=True),
+    told=st.lists(st.sampled_from("abcdefghijkl"), unique=True),
+    seed=st.integers(0, 9),
+)
+def test_what_is_told_comes_before_what_is_gone(known, told, seed):
+    servers = contexts.known_servers(known, told, random.Random(seed))
+    assert servers[0] == known[0]
+    assert len(servers) == len(set(servers)) == min(len({*known, *told}), contexts.MOST_SERVERS)
+    gone = [one in told for one in servers[1:]]
+    assert gone == sorted(gone, reverse=True)
+    assert (
+        contexts.known_servers(servers, told, random.Random(seed)) == servers
+        or len({*known, *told}) > contexts.MOST_SERVERS
+    )
 
 
 @given(text=st.text(st.characters(codec="utf-8"), max_size=40))

@@ -1,0 +1,102 @@
+"""Nobody sees time go back: who moves here from another control plane is answered with nothing older.
+
+Control planes follow the store, each at its own pace. So answers say how new they are, callers say in
+their next call how new the newest was that they have seen, and one that is behind catches up first.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Any, Final
+
+import grpc
+
+from controlplane.domain.errors import Unavailable
+from controlplane.services.errors import as_refusal, refuse
+from controlplane.store.interface import StoreError
+from nsml.metadata import REVISION
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+
+    from controlplane.operations.state import LiveState
+    from controlplane.services.errors import Context
+
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+CATCH_UP_S: Final = 5.0
+"""How long a caller who knows more than we do waits for us."""
+
+_MOST_DIGITS: Final = 18
+
+
+class Freshness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Has each call wait until we know what its caller knows, and says in each answer what that is."""
+
+    def __init__(self, state: LiveState) -> None:
+        self._state = state
+
+    async def intercept_service(  # type: ignore[override] # the stubs forget None
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the method's handler, which catches up first."""
+        handler = await continuation(handler_call_details)
+        if handler is None or handler.request_streaming:
+            # What agents say in streams is looked up in the store where we do not know it.
+            return handler
+        if handler.response_streaming:
+            return grpc.unary_stream_rpc_method_handler(
+                self._streaming(handler.unary_stream),
+                request_deserializer=handler.request_deserializer,
+                response_serializer=handler.response_serializer,
+            )
+        return grpc.unary_unary_rpc_method_handler(
+            self._answering(handler.unary_unary),
+            request_deserializer=handler.request_deserializer,
+            response_serializer=handler.response_serializer,
+        )
+
+    def _answering(self, inner: Any) -> Any:
+        async def answer(request: Any, context: Context) -> Any:
+            await self._catch_up(context)
+            answered = await inner(request, context)
+            context.set_trailing_metadata(((REVISION, str(self._state.newest)),))
+            return answered
+
+        return answer
+
+    def _streaming(self, inner: Any) -> Any:
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            await self._catch_up(context)
+            async with aclosing(inner(request, context)) as responses:
+                async for response in responses:
+                    yield response
+
+        return stream if inspect.isasyncgenfunction(inner) else inner
+
+    async def _catch_up(self, context: Context) -> None:
+        """End the call when we cannot know soon what its caller knows."""
+        revision = _seen(context)
+        if revision <= self._state.revision:
+            return
+        try:
+            async with asyncio.timeout(CATCH_UP_S):
+                # What never happened is of a store that was put back since: nothing to wait for.
+                await self._state.catch_up(revision)
+        except TimeoutError:
+            await refuse(
+                context, Unavailable("this control plane is behind", attempt="another one")
+            )
+        except StoreError as error:
+            await refuse(context, as_refusal(error))
+
+
+def _seen(context: Context) -> int:
+    for key, value in context.invocation_metadata() or ():
+        if key == REVISION and isinstance(value, str) and value.isascii() and value.isdigit():
+            return int(value) if len(value) <= _MOST_DIGITS else 0
+    return 0

@@ -1,0 +1,297 @@
+"""Several control planes: calls and streams move to one that is there, and harm nothing by it."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from contextlib import aclosing
+from typing import Self
+
+import grpc
+import pytest
+
+from nsml.client import errors
+from nsml.client.connect import connect
+from nsml.client.content import download, upload
+from nsml.client.contexts import Context
+from nsml.client.streams import read_logs, read_metrics, watch_sessions
+from nsml.client.ways import ONCE, PATIENCE_S, REPEATABLE, Ways, asked_of_any, asked_once
+from nsml.content.packing import pack
+from nsml.v1 import (
+    accounts_pb2,
+    agents_pb2,
+    checkpoints_pb2,
+    content_pb2,
+    datasets_pb2,
+    nodes_pb2,
+    secrets_pb2,
+    sessions_pb2,
+)
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import ContractServer
+
+
+@pytest.fixture
+def other(server):
+    """A second control plane of the same platform."""
+    with ContractServer(server.state) as running:
+        yield running
+
+
+@pytest.fixture
+async def both(server, other, context):
+    async with connect(context._replace(others=(other.address,))) as connected:
+        yield connected
+
+
+@contextlib.contextmanager
+def mute():
+    """An address where connections are taken and nothing is ever said, as of a paused process."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        yield f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+def closed_address() -> str:
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        return f"127.0.0.1:{listening.getsockname()[1]}"
+
+
+class Proxy:
+    """Between a client and a server, until it goes silent without closing anything."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.rpartition(":")
+        self._port = int(port)
+        self._passes = asyncio.Event()
+        self._passes.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def silence(self) -> None:
+        self._passes.clear()
+
+    async def _serve(self, reader, writer) -> None:
+        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._pass(source, sink)))
+
+    async def _pass(self, source, sink) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                await self._passes.wait()
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+
+async def test_reads_go_to_whoever_is_there(server, context) -> None:
+    name = server.state.add("kim/mnist/1").name
+    dead = context._replace(server=closed_address(), others=(server.address,))
+    async with connect(dead) as client:
+        assert (await client.sessions.get(name)).name == name
+        assert client.rpc.ways.now == server.address
+
+
+async def test_nobody_is_waited_for_alone(server, context) -> None:
+    name = server.state.add("kim/mnist/1").name
+    with mute() as silent:
+        paused = context._replace(server=silent, others=(server.address,))
+        async with connect(paused) as client, asyncio.timeout(PATIENCE_S + 5):
+            assert (await client.sessions.get(name)).name == name
+            assert client.rpc.ways.now == server.address
+
+
+async def test_what_may_not_be_repeated_goes_where_there_is_a_connection(server, context) -> None:
+    session = server.state.add("kim/mnist/1")
+    with mute() as silent:
+        addresses = (closed_address(), silent, server.address)
+        several = context._replace(server=addresses[0], others=addresses[1:])
+        async with connect(several) as client, asyncio.timeout(PATIENCE_S + 5):
+            await client.sessions.update(session.id, memo="x")
+    assert server.state.sessions[session.id].memo == "x"
+
+
+async def test_nobody_there_is_said_after_all_were_asked(context) -> None:
+    several = context._replace(server=closed_address(), others=(closed_address(),))
+    async with connect(several) as client:
+        for call in (client.sessions.get("@last"), client.sessions.stop("@last")):
+            with pytest.raises(errors.Unavailable) as caught:
+                await call
+            assert caught.value.is_undone
+
+
+class Asked:
+    """Control planes that answer as they are told to."""
+
+    def __init__(self, **answers: object) -> None:
+        self.ways = Ways(lambda _: Ready(), list(answers))  # type: ignore[arg-type,return-value]
+        self.answers = answers
+        self.asked: list[str] = []
+
+    async def ask(self, address: str, within_s: float) -> str:
+        self.asked.append(address)
+        answer = self.answers[address]
+        if isinstance(answer, Exception):
+            raise answer
+        if answer is None:
+            await asyncio.sleep(within_s)
+            raise errors.Unavailable("not in time")
+        return str(answer)
+
+
+class Ready:
+    def get_state(self, *, try_to_connect: bool) -> object:
+        return grpc.ChannelConnectivity.READY
+
+
+def lost() -> errors.Unavailable:
+    return errors.Unavailable("the connection broke")
+
+
+def undone() -> errors.Unavailable:
+    error = errors.Unavailable("not the leader")
+    error.is_undone = True
+    return error
+
+
+async def test_a_lost_answer_is_asked_for_elsewhere_only_where_that_does_no_harm() -> None:
+    reads = Asked(a=lost(), b="answer")
+    assert await asked_of_any(reads.ways, reads.ask, 30) == "answer"
+    assert (reads.asked, reads.ways.now) == (["a", "b"], "b")
+    writes = Asked(a=lost(), b="answer")
+    with pytest.raises(errors.Unavailable, match="the connection broke"):
+        await asked_once(writes.ways, writes.ask, 30)
+    assert (writes.asked, writes.ways.now) == (["a"], "b")
+
+
+async def test_what_was_refused_at_the_door_is_asked_of_the_next() -> None:
+    writes = Asked(a=undone(), b="answer")
+    assert await asked_once(writes.ways, writes.ask, 30) == "answer"
+    assert (writes.asked, writes.ways.now) == (["a", "b"], "b")
+
+
+async def test_an_answer_that_is_no_is_an_answer() -> None:
+    for asked_by in (asked_of_any, asked_once):
+        calls = Asked(a=errors.NotFound("no such session"), b="answer")
+        with pytest.raises(errors.NotFound):
+            await asked_by(calls.ways, calls.ask, 30)
+        assert calls.asked == ["a"]
+
+
+async def test_who_is_slow_may_still_be_the_only_one(monkeypatch) -> None:
+    monkeypatch.setattr("nsml.client.ways.PATIENCE_S", 0.01)
+    calls = Asked(a=None, b=lost())
+    with pytest.raises(errors.Unavailable, match="not in time"):
+        await asked_of_any(calls.ways, calls.ask, 0.2)
+    assert calls.asked == ["a", "b"]
+
+
+def test_every_call_is_known_to_be_repeatable_or_not() -> None:
+    modules = (
+        accounts_pb2, agents_pb2, checkpoints_pb2, content_pb2, datasets_pb2, nodes_pb2, secrets_pb2,
+        sessions_pb2,
+    )  # fmt: skip
+    unary = {
+        f"{service.name}/{method.name}"
+        for module in modules
+        for service in module.DESCRIPTOR.services_by_name.values()
+        for method in service.methods
+        if not (method.client_streaming or method.server_streaming)
+    }
+    assert unary == REPEATABLE | ONCE
+    assert not REPEATABLE & ONCE
+
+
+async def test_streams_go_on_at_another_control_plane(both, server) -> None:
+    session = server.state.add("kim/mnist/1")
+    text = b"".join(b"line %d\n" % number for number in range(300))
+    server.state.log(session, text[:700])
+    server.state.report(session, "loss", 1.0, step=0)
+    seen: list[int] = []
+    begun = asyncio.Event()
+
+    async def watch() -> None:
+        async with aclosing(watch_sessions(both, pb.SessionFilter())) as answers:
+            async for answer in answers:
+                seen.append(answer.revision)
+                begun.set()
+                if any(one.state == pb.SESSION_STATE_SUCCEEDED for one in answer.changed):
+                    return
+
+    async def logs() -> bytes:
+        return b"".join([piece.data async for piece in read_logs(both, session.id, follow=True)])
+
+    async def metrics() -> list[float]:
+        pages = read_metrics(both, session.id, follow=True)
+        return [point.step async for page in pages for point in page.points]
+
+    async with asyncio.timeout(20):
+        watching, logged, read = (asyncio.create_task(one()) for one in (watch, logs, metrics))
+        await begun.wait()
+        await asyncio.to_thread(server.cut)
+        server.state.log(session, text[700:])
+        server.state.report(session, "loss", 0.5, step=1)
+        server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+        assert await logged == text
+        assert await read == [0, 1]
+        await watching
+    assert seen == sorted(seen)
+
+
+async def test_a_stream_leaves_a_control_plane_that_hangs(server, other, context) -> None:
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"before\n")
+    async with Proxy(server.address) as proxy:
+        hanging = context._replace(server=proxy.address, others=(other.address,))
+        async with connect(hanging) as client, asyncio.timeout(20):
+            got = b""
+            async with aclosing(read_logs(client, session.id, follow=True)) as pieces:
+                async for piece in pieces:
+                    got += piece.data
+                    if got == b"before\n":
+                        proxy.silence()
+                        server.state.log(session, b"after\n")
+                        server.state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+            assert got == b"before\nafter\n"
+
+
+async def test_content_goes_and_comes_through_whoever_is_there(both, server, tmp_path) -> None:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    for number in range(20):
+        (folder / f"{number}.bin").write_bytes(bytes([number]) * 300_000)
+    packed = pack(folder)
+    first = True
+
+    def cut_once(_: object) -> None:
+        nonlocal first
+        if first:
+            first = False
+            server.cut()
+
+    sent = await upload(both, packed, progress=cut_once)
+    assert not first
+    first = True
+    server.restore()
+    both.rpc.ways.worked(server.address)
+    await download(both, sent.digest, tmp_path / "back", progress=cut_once)
+    assert not first
+    for number in range(20):
+        assert (tmp_path / "back" / f"{number}.bin").read_bytes() == bytes([number]) * 300_000
+
+
+def test_a_context_has_several_servers() -> None:
+    context = Context(name="lab", server="a:1", others=("b:1", "a:1"))
+    assert context.servers == ("a:1", "b:1")
+    assert context.at(["c:1", "d:1"]).servers == ("c:1", "d:1")
