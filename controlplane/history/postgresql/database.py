@@ -65,6 +65,7 @@ class PostgresDatabase:
         self.changes = Changes()
         self.dialect = PostgresDialect()
         self._door = _Door(address)
+        self._call_s = CALL_S
         self._shown = address.shown
         self._batches: Batches[Connection] = Batches(self._settle, most=MOST_PARTS)
         self._writing = ThreadPoolExecutor(1, "history.write")
@@ -107,12 +108,12 @@ class PostgresDatabase:
         threads: ThreadPoolExecutor,
         work: Callable[[_Errand], T],
         *,
-        within_s: float = CALL_S,
+        within_s: float | None = None,
     ) -> T:
         """Run work in a thread; cut its connection off when it takes too long."""
         errand = _Errand(self._shown)
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(within_s, errand.expire)
+        timer = loop.call_later(within_s or self._call_s, errand.expire)
         running = loop.run_in_executor(threads, errand.run, work)
         running.add_done_callback(lambda _: timer.cancel())
         # Whoever is cancelled leaves it to its end; nobody asks for what it raises then.

@@ -1,0 +1,466 @@
+"""History on a real PostgreSQL: several control planes at once, kills, pauses, bad servers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import random
+import threading
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import psycopg
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.domain.names import fits_glob
+from controlplane.history.errors import (
+    HistoryConflict,
+    HistoryRefused,
+    HistoryTooNew,
+    HistoryUnavailable,
+)
+from controlplane.history.postgresql import PostgresHistory, database, open_postgresql
+from controlplane.history.postgresql.address import read_address
+from controlplane.history.postgresql.dialect import pattern_of
+from controlplane.history.postgresql.line import open_line
+from controlplane.history.postgresql.listening import MOST_PAYLOAD_BYTES, payloads
+from controlplane.history.values import (
+    AttemptCharge,
+    AuditRow,
+    Channel,
+    Chunk,
+    Recorded,
+    SessionRecord,
+    StreamKey,
+)
+from nsml.clock import SystemClock
+from tests.postgres import PostgresServer
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+
+    from controlplane.history.interface import History, Streams
+
+T = TypeVar("T")
+SEED = 20_260
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[PostgresServer]:
+    """One that this module may kill."""
+    with PostgresServer() as running:
+        yield running
+
+
+@pytest.fixture
+def url(server: PostgresServer) -> Iterator[str]:
+    with server.database() as made:
+        yield made
+
+
+@contextlib.asynccontextmanager
+async def planes(url: str, count: int) -> AsyncIterator[list[PostgresHistory]]:
+    """So many control planes on one database."""
+    async with contextlib.AsyncExitStack() as stack:
+        opened = []
+        for _ in range(count):
+            history = await open_postgresql(url, clock=SystemClock())
+            stack.push_async_callback(history.close)
+            opened.append(history)
+        yield opened
+
+
+def conforms(history: PostgresHistory) -> History:
+    """Checked by mypy: every method has the contract's signature."""
+    return history
+
+
+def metric(session: str, rank: int) -> StreamKey:
+    return StreamKey(session, 1, rank, Channel.METRIC, 7)
+
+
+def reports(key: StreamKey, first: int, last: int, name: str = "n") -> Chunk:
+    records = tuple(
+        json.dumps(
+            {"kind": "metric", "time": 1.0, "values": {name: f"{key.rank}:{number}"}}
+        ).encode()
+        for number in range(first, last + 1)
+    )
+    return Chunk(stream=key, first=first, last=last, records=records)
+
+
+async def patiently(call: Callable[[], Awaitable[T]]) -> T:
+    """Repeat a call while it fails by name, as agents do."""
+    while True:
+        try:
+            return await call()
+        except HistoryUnavailable:
+            await asyncio.sleep(0.02)
+
+
+async def feed(streams: Streams, key: StreamKey, end: int, chance: random.Random) -> None:
+    """Send positions 1 to `end` in pieces, some of them again, until all are taken."""
+    wanted = 1
+    while wanted <= end:
+        first = max(1, wanted - chance.randrange(4))
+        last = min(end, wanted + chance.randrange(8))
+        chunk = reports(key, first, last)
+        marks = await patiently(lambda chunk=chunk: streams.append([chunk]))
+        wanted = marks[key]
+
+
+async def followed(streams: Streams, session: str, count: int) -> list[str]:
+    """The points of a session as a follower hears of them, until there are so many."""
+    seen: list[str] = []
+    mark = 0
+    with streams.changed(session) as change:
+        while True:
+            page = await patiently(
+                lambda mark=mark: streams.read_metrics(session, after=mark, limit_points=50)
+            )
+            seen += [point.value for point in page.points]
+            mark = page.next
+            if len(seen) >= count:
+                return seen
+            if page.is_end:
+                await change.wait()
+
+
+async def holds_all(history: History, session: str, ranks: int, end: int) -> None:
+    for rank in range(ranks):
+        parts = await history.streams.read(metric(session, rank), 1, limit_bytes=1 << 30)
+        assert all(isinstance(part, Recorded) for part in parts), parts
+        records = [record for part in parts for record in part.records]  # type: ignore[union-attr]
+        values = [json.loads(record)["values"]["n"] for record in records]
+        assert values == [f"{rank}:{number}" for number in range(1, end + 1)]
+    assert await history.streams.metric_counts(session) == {"n": ranks * end}
+
+
+async def load(url: str, *, ranks: int, end: int, meanwhile: Callable[[], None] | None) -> None:
+    """Three control planes are given the same streams at once; each is followed at another."""
+    sessions = ["s1", "s2"]
+    async with planes(url, 3) as histories, asyncio.timeout(90):
+        async with asyncio.TaskGroup() as group:
+            followers = [
+                group.create_task(followed(history.streams, session, ranks * end))
+                for history in histories
+                for session in sessions
+            ]
+            for number, history in enumerate(histories):
+                for session in sessions:
+                    for rank in range(ranks):
+                        chance = random.Random(f"{SEED} {number} {session} {rank}")
+                        key = metric(session, rank)
+                        group.create_task(feed(history.streams, key, end, chance))
+            if meanwhile is not None:
+                await asyncio.to_thread(meanwhile)
+        expected = sorted(f"{rank}:{n}" for rank in range(ranks) for n in range(1, end + 1))
+        for follower in followers:
+            assert sorted(follower.result()) == expected, "each point once, and none passed by"
+        for session in sessions:
+            await holds_all(histories[0], session, ranks, end)
+
+
+async def test_the_same_streams_through_three_control_planes_are_stored_once(url: str) -> None:
+    await load(url, ranks=3, end=120, meanwhile=None)
+
+
+async def test_kill_9_of_the_server_under_load_loses_and_doubles_nothing(
+    server: PostgresServer, url: str
+) -> None:
+    def nemesis() -> None:
+        for end in (server.kill, server.kill, server.restart):
+            threading.Event().wait(0.5)
+            end()
+            if server.pid is None:
+                server.start()
+
+    await load(url, ranks=3, end=500, meanwhile=nemesis)
+
+
+async def test_calls_fail_by_name_while_the_server_is_gone_and_soon(
+    server: PostgresServer, url: str
+) -> None:
+    async with planes(url, 1) as (history,):
+        await history.streams.append([reports(metric("s1", 0), 1, 5)])
+        server.kill()
+        try:
+            calls = [
+                history.streams.append([reports(metric("s1", 0), 6, 9)]),
+                history.streams.metric_counts("s1"),
+                history.catalogue.session("s1"),
+                history.ledger.charged(),
+                history.probe(),
+            ]
+            async with asyncio.timeout(10):
+                results = await asyncio.gather(*calls, return_exceptions=True)
+            assert {type(result) for result in results} == {HistoryUnavailable}
+            for result in results:
+                assert server.password not in f"{result} {result!r}"
+        finally:
+            server.start()
+        counts = await patiently(lambda: history.streams.metric_counts("s1"))
+        assert counts in ({"n": 5}, {"n": 9})
+        await patiently(lambda: history.streams.append([reports(metric("s1", 0), 6, 9)]))
+        await holds_all(history, "s1", 1, 9)
+
+
+async def test_a_restart_between_two_calls_is_not_noticed(server: PostgresServer, url: str) -> None:
+    async with planes(url, 1) as (history,):
+        for number in range(1, 4):
+            await history.streams.append([reports(metric("s1", 0), number, number)])
+            # Several that read, so that several connections are idle.
+            await asyncio.gather(*[history.streams.metric_counts("s1") for _ in range(5)])
+            await asyncio.to_thread(server.restart)
+        assert await history.streams.metric_counts("s1") == {"n": 3}
+
+
+async def test_a_server_that_stands_still_holds_nobody_for_ever(
+    server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(database, "CALL_S", 0.5)
+    async with planes(url, 1) as (history,):
+        await history.streams.append([reports(metric("s1", 0), 1, 1)])
+        await history.streams.metric_counts("s1")
+        server.pause()
+        try:
+            async with asyncio.timeout(10):
+                results = await asyncio.gather(
+                    history.streams.append([reports(metric("s1", 0), 2, 2)]),
+                    history.streams.metric_counts("s1"),
+                    return_exceptions=True,
+                )
+        finally:
+            server.resume()
+        assert {type(result) for result in results} == {HistoryUnavailable}
+        await patiently(lambda: history.streams.append([reports(metric("s1", 0), 2, 3)]))
+        await holds_all(history, "s1", 1, 3)
+
+
+async def test_who_stands_still_within_a_transaction_loses_its_locks(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A control plane that is paused while it holds a session's lock."""
+    async with planes(url, 1) as (history,):
+        monkeypatch.setattr("controlplane.history.postgresql.line._SETTINGS", {**SETTINGS})
+        line = open_line(read_address(url))
+        line.run("BEGIN")
+        database._lock(line, ["s1"])
+        assert await history.streams.append([reports(metric("s1", 0), 1, 1)])
+        with pytest.raises(psycopg.Error, match="idle-in-transaction"):
+            line.run("COMMIT")
+        line.close()
+
+
+SETTINGS = {"idle_in_transaction_session_timeout": "300ms"}
+
+
+async def test_ids_of_a_session_grow_in_the_order_of_commits(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a follower that has seen a later id would never hear of what commits after it."""
+    notify = database._notify
+    held, go_on = threading.Event(), threading.Event()
+
+    def slow(line: Any, touched: Any) -> None:
+        notify(line, touched)
+        if not held.is_set():
+            held.set()
+            go_on.wait(10)
+
+    monkeypatch.setattr(database, "_notify", slow)
+    async with planes(url, 3) as (one, other, third):
+        first = asyncio.create_task(one.streams.append([reports(metric("s1", 0), 1, 1)]))
+        await asyncio.to_thread(held.wait)
+        second = asyncio.create_task(other.streams.append([reports(metric("s1", 1), 1, 1, "m")]))
+        unrelated = await other.streams.read_metrics("s1")
+        assert unrelated.points == ()
+        done, _ = await asyncio.wait([second], timeout=0.3)
+        early = await third.streams.read_metrics("s1")
+        go_on.set()
+        await asyncio.gather(first, second)
+        late = await third.streams.read_metrics("s1", after=early.next)
+        assert sorted(point.value for point in (*early.points, *late.points)) == ["0:1", "1:1"]
+        assert not done
+
+
+async def test_followers_elsewhere_hear_of_it_also_after_the_server_came_back(
+    server: PostgresServer, url: str
+) -> None:
+    async with planes(url, 2) as (here, there), asyncio.timeout(30):
+        with there.streams.changed("s1") as change:
+            await change.wait()  # of the first connection that listens
+            await here.streams.append([reports(metric("s1", 0), 1, 1)])
+            await change.wait()
+            await asyncio.to_thread(server.kill)
+            await asyncio.to_thread(server.start)
+            await patiently(lambda: here.streams.append([reports(metric("s1", 0), 2, 2)]))
+            await change.wait()
+            while (await there.streams.metric_counts("s1")) != {"n": 2}:
+                await change.wait()
+
+
+def test_notices_name_all_and_are_short_enough() -> None:
+    names = {f"s{number:016}" for number in range(2000)} | {"x" * 9000}
+    made = list(payloads(names))
+    assert all(len(payload.encode()) <= MOST_PAYLOAD_BYTES for payload in made)
+    assert sorted(name for payload in made for name in payload.split("\n")) == sorted(
+        names - {"x" * 9000}
+    )
+
+
+async def test_one_that_is_refused_does_not_undo_the_others_of_its_transaction(url: str) -> None:
+    def row(number: int, name: str) -> SessionRecord:
+        return SessionRecord(
+            id=f"s{number}",
+            name=name,
+            owner="kim",
+            state="FAILED",
+            created_at=1.0,
+            ended_at=2.0,
+            record=b"r",
+        )
+
+    async with planes(url, 2) as (one, other):
+        await one.catalogue.put_session(row(0, "taken"))
+        puts = [
+            one.catalogue.put_session(row(n, "taken" if n == 5 else f"n{n}")) for n in range(1, 9)
+        ]
+        results = await asyncio.gather(*puts, return_exceptions=True)
+        assert [n for n, result in enumerate(results, 1) if result is not None] == [5]
+        assert isinstance(results[4], HistoryConflict)
+        found = [await other.catalogue.session(f"s{n}") is not None for n in range(1, 9)]
+        assert found == [n != 5 for n in range(1, 9)]
+
+
+async def test_control_planes_that_start_at_once_migrate_once(url: str) -> None:
+    opened = await asyncio.gather(*[open_postgresql(url, clock=SystemClock()) for _ in range(4)])
+    said = await asyncio.gather(*[history.mark(f"m{n}") for n, history in enumerate(opened)])
+    assert len(set(said)) == 1
+    for history in opened:
+        await history.close()
+
+
+async def test_a_newer_schema_is_refused(url: str) -> None:
+    async with planes(url, 1):
+        pass
+    with psycopg.connect(url) as other:
+        other.execute("INSERT INTO schema_versions (version) VALUES (99)")
+    with pytest.raises(HistoryTooNew, match="newer"):
+        await open_postgresql(url, clock=SystemClock())
+
+
+async def test_ledger_rows_cannot_be_changed_or_removed(url: str) -> None:
+    async with planes(url, 1) as (history,):
+        await history.ledger.audit([AuditRow(at=1.0, actor="kim", method="m")])
+        charge = AttemptCharge(
+            session_id="s1",
+            attempt=1,
+            owner="kim",
+            project="",
+            gpu_thousandths=1,
+            seconds=1.0,
+            ended_at=1.0,
+        )
+        await history.ledger.charge([charge])
+        with psycopg.connect(url, autocommit=True) as other:
+            for table in ("audit", "charges"):
+                for change in (f"DELETE FROM {table}", f"TRUNCATE {table}"):
+                    with pytest.raises(psycopg.IntegrityError, match="only added"):
+                        other.execute(change)  # type: ignore[call-overload]
+            with pytest.raises(psycopg.IntegrityError, match="only added"):
+                other.execute("UPDATE charges SET seconds = 2")
+
+
+@pytest.mark.parametrize(
+    ("address", "why"),
+    [
+        ("mysql://u@h/db", "no URL"),
+        ("postgresql://u:geheim@db.example/nsml", "another host"),
+        ("postgresql://u:geheim@db.example/nsml?sslmode=require", "another host"),
+        ("postgresql://u:geheim@localhost,10.0.0.1/nsml", "another host"),
+        ("postgresql://u:geheim@localhost/nsml?hostaddr=10.0.0.1", "another host"),
+        ("postgresql://u:geheim@/nsml?host=10.0.0.1", "another host"),
+        ("postgresql://u:geheim@localhost/nsml?service=x", "service"),
+        ("postgresql://u:geheim@localhost/nsml?nonsense=geheim", "cannot be understood"),
+        ("postgresql://u:ge%heim@localhost/nsml", "cannot be understood"),
+    ],
+)
+def test_an_address_that_must_not_be_used(address: str, why: str) -> None:
+    with pytest.raises(HistoryRefused) as caught:
+        read_address(address)
+    told = f"{caught.value} {caught.value.details}"
+    assert why in told
+    assert "heim" not in told
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql://u@localhost/nsml",
+        "postgresql://u@127.0.0.1:5433,[::1]:5434/nsml",
+        "postgresql:///nsml?host=/run/postgresql",
+        "postgresql://u:geheim@db.example/nsml?sslmode=verify-full",
+        "postgres://u@10.0.0.1,10.0.0.2/nsml?sslmode=verify-ca&target_session_attrs=read-write",
+    ],
+)
+def test_an_address_that_may_be_used(address: str) -> None:
+    assert "geheim" not in repr(read_address(address))
+
+
+async def test_a_wrong_password_is_told_without_it(server: PostgresServer, url: str) -> None:
+    with pytest.raises(HistoryUnavailable, match="cannot be used") as caught:
+        await open_postgresql(url.replace(server.password, "geheim"), clock=SystemClock())
+    assert "password authentication failed" in caught.value.why
+    assert "geheim" not in f"{caught.value!r} {caught.value.details}"
+
+
+async def test_a_role_that_may_do_nothing_is_told_so(server: PostgresServer, url: str) -> None:
+    server.execute("CREATE ROLE poor LOGIN PASSWORD 'x'")
+    place = url.partition("@")[2]
+    with pytest.raises(HistoryUnavailable) as caught:
+        await open_postgresql(f"postgresql://poor:x@{place}", clock=SystemClock())
+    assert "permission denied" in caught.value.why
+
+
+async def test_a_database_that_cannot_keep_it_is_refused(server: PostgresServer) -> None:
+    server.execute("CREATE DATABASE latin ENCODING 'LATIN1' TEMPLATE template0 LOCALE 'C'")
+    with pytest.raises(HistoryRefused, match="cannot be kept"):
+        await open_postgresql(server.url("latin"), clock=SystemClock())
+    with PostgresServer({"fsync": "off"}) as careless:
+        with pytest.raises(HistoryRefused) as caught:
+            await open_postgresql(careless.url(), clock=SystemClock())
+        assert "lose" in caught.value.why
+
+
+async def test_each_commit_waits_for_the_disk(server: PostgresServer, url: str) -> None:
+    name = url.rpartition("/")[2]
+    server.execute(f"ALTER DATABASE {name} SET synchronous_commit = off")
+    async with planes(url, 1) as (history,):
+        line = history._database._writer
+        assert line is not None
+        assert line.ask("SHOW synchronous_commit") == ("on",)
+
+
+@given(
+    st.lists(
+        st.tuples(
+            st.text(alphabet="ab-/]![^\\.é\n", max_size=5),
+            st.text(alphabet="ab-/]![^\\*?.é$(", max_size=8),
+        ),
+        min_size=1,
+        max_size=300,
+    )
+)
+@settings(max_examples=25, deadline=None)
+def test_globs_fit_as_everywhere_else(server: PostgresServer, pairs: list[tuple[str, str]]) -> None:
+    names, globs = zip(*pairs, strict=True)
+    with psycopg.connect(server.url()) as connection:
+        rows = connection.execute(
+            'SELECT name COLLATE "C" ~ pattern FROM unnest(%s::text[], %s::text[])'
+            " WITH ORDINALITY AS pair (name, pattern, number) ORDER BY number",
+            (list(names), [pattern_of(glob) for glob in globs]),
+        ).fetchall()
+    assert [row[0] for row in rows] == [fits_glob(name, glob) for name, glob in pairs]
