@@ -46,6 +46,7 @@ from controlplane.surroundings import standing_of, surroundings
 from nsml._version import VERSION
 from nsml.clock import SystemClock
 from nsml.lossy import LossyText
+from nsml.urls import without_password
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -320,7 +321,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except StoreLocked:
         _exit(3, f"another control plane runs in {settings.data}")
     except (StartRefused, ListenRefused, StoreError, NsmlError, OSError) as error:
-        _exit(1, str(error))
+        _exit(1, _sentence(error))
     except ExceptionGroup as group:
         known, other = group.split((StoreError, NsmlError))
         if other is not None or known is None:
@@ -333,11 +334,20 @@ def _sentences(error: BaseException) -> Iterator[str]:
         for one in error.exceptions:
             yield from _sentences(one)
     else:
-        yield str(error)
+        yield _sentence(error)
+
+
+def _sentence(error: BaseException) -> str:
+    """What happened, with why and what to try where that is known."""
+    if not isinstance(error, NsmlError):
+        return str(error)
+    why = f" ({error.why})" if error.why else ""
+    return f"{error}{why}" + (f"; try: {error.attempt}" if error.attempt else "")
 
 
 def _exit(code: int, message: str) -> None:
-    print(f"nsml-controlplane: {message}", file=sys.stderr)  # noqa: T201 - for people
+    # Nothing that is said here should have a password; what others' libraries say might.
+    print(f"nsml-controlplane: {without_password(message)}", file=sys.stderr)  # noqa: T201
     raise SystemExit(code)
 
 

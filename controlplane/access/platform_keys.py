@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 KEY_FILE: Final = "platform.key"
 _NONCE_BYTES: Final = 12
 _AGAIN_S: Final = 1.0
-KNOWN_WITHIN_S: Final = 5.0
+KNOWN_WITHIN_S: Final = 2.0
 """How long a changed record takes at most until every control plane that is alive follows it."""
 
 _log = structlog.get_logger("access.keys")
