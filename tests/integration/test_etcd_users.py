@@ -1,0 +1,202 @@
+"""A whole control plane on a cluster of etcd with TLS, users and tokens that expire, by its settings."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from controlplane.store.etcdpb import rpc_pb2 as pb
+from tests.etcd import require_etcd
+from tests.integration.machine import until
+from tests.integration.test_etcd_access import Authority
+from tests.shared_platform import ControlPlaneProcess, Shared
+
+TOKEN_LIFE_S = 2
+
+
+def free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+class GuardedCluster:
+    """Three members that speak TLS and ask who calls; a user is somebody for two seconds."""
+
+    def __init__(self, folder: Path) -> None:
+        self.authority = Authority(folder, "ours")
+        self._folder = folder
+        certificate, key = self.authority.issue("server")
+        clients, peers = free_ports(3), free_ports(3)
+        self.urls = [f"https://127.0.0.1:{port}" for port in clients]
+        all_peers = ",".join(f"m{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))
+        self._commands = [
+            [
+                str(require_etcd()), "--name", f"m{n}", "--data-dir", str(folder / f"m{n}"),
+                "--listen-client-urls", url, "--advertise-client-urls", url,
+                "--listen-peer-urls", f"http://127.0.0.1:{peer}",
+                "--initial-advertise-peer-urls", f"http://127.0.0.1:{peer}",
+                "--initial-cluster", all_peers, "--initial-cluster-token", "users",
+                "--cert-file", str(certificate), "--key-file", str(key),
+                "--auth-token", self._tokens(), "--bcrypt-cost", "4",
+                "--log-level", "error", "--logger", "zap",
+            ]
+            for n, (url, peer) in enumerate(zip(self.urls, peers, strict=True))
+        ]  # fmt: skip
+        self.members = [self._launch(n) for n in range(3)]
+
+    def _tokens(self) -> str:
+        """Signed tokens: every member knows them, and their life can be short."""
+        key, public = self._folder / "jwt.key", self._folder / "jwt.pub"
+        if not key.exists():
+            for line in (
+                ["genrsa", "-out", str(key), "2048"],
+                ["rsa", "-in", str(key), "-pubout", "-out", str(public)],
+            ):
+                subprocess.run(["openssl", *line], check=True, capture_output=True)
+        return f"jwt,pub-key={public},priv-key={key},sign-method=RS256,ttl={TOKEN_LIFE_S}s"
+
+    def _launch(self, number: int) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(
+            self._commands[number],
+            cwd=self._folder,
+            process_group=0,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
+
+    def kill(self, number: int) -> None:
+        self.members[number].kill()
+        self.members[number].wait()
+
+    def start(self, number: int) -> None:
+        self.members[number] = self._launch(number)
+
+    def call(self, name: str, user: str = "", password: str = "", token: str = "") -> bytes:
+        """Auth/NAME: its requests have the two text fields of AuthenticateRequest."""
+        credentials = grpc.ssl_channel_credentials(self.authority.pem)
+        target = self.urls[0].removeprefix("https://")
+        with grpc.secure_channel(target, credentials) as channel:
+            method = channel.unary_unary(
+                f"/etcdserverpb.Auth/{name}",
+                request_serializer=pb.AuthenticateRequest.SerializeToString,
+                response_deserializer=bytes,
+            )
+            metadata = (("token", token),) if token else ()
+            request = pb.AuthenticateRequest(name=user, password=password)
+            return bytes(method(request, timeout=20, wait_for_ready=True, metadata=metadata))
+
+    def enable_users(self) -> None:
+        for call in (
+            ("UserAdd", "root", "first"),
+            ("RoleAdd", "root"),
+            ("UserGrantRole", "root", "root"),
+            ("AuthEnable",),
+        ):
+            self.call(*call)
+
+    def change_password(self, before: str, after: str) -> None:
+        answer = pb.AuthenticateResponse.FromString(self.call("Authenticate", "root", before))
+        self.call("UserChangePassword", "root", after, answer.token)
+
+
+@contextmanager
+def guarded_cluster(folder: Path) -> Iterator[GuardedCluster]:
+    cluster = GuardedCluster(folder)
+    try:
+        cluster.enable_users()
+        yield cluster
+    finally:
+        for number in range(3):
+            cluster.kill(number)
+
+
+def works(plane: ControlPlaneProcess, user: str) -> None:
+    """Something is written, and read by what follows the store."""
+    plane.nsml("admin", "user", "add", user)
+    until(lambda: user in plane.nsml("admin", "user", "ls", "-o", "name"))
+
+
+async def test_tokens_end_members_die_and_the_password_changes(tmp_path: Path) -> None:
+    password = tmp_path / "password"
+    password.write_text("first\n")
+    password.chmod(0o600)
+    with guarded_cluster(tmp_path) as cluster:
+        settings: dict[str, Any] = {
+            "coordination": ",".join(cluster.urls),
+            "etcd_ca": cluster.authority.path,
+            "etcd_user": "root",
+            "etcd_password_file": password,
+        }
+        platform = Shared(settings)
+        with platform.control_plane(tmp_path / "a") as plane:
+            plane.ready()
+            works(plane, "u1")
+            await asyncio.sleep(2 * TOKEN_LIFE_S)  # every token has ended, that of the watches too
+            works(plane, "u2")
+            cluster.kill(0)
+            works(plane, "u3")
+            cluster.start(0)
+            password.write_text("second\n")
+            cluster.change_password("first", "second")
+            await asyncio.sleep(2 * TOKEN_LIFE_S)
+            works(plane, "u4")
+            cluster.kill(1)
+            works(plane, "u5")
+            leader = json.loads(plane.nsml("status", "-j"))
+            assert plane.process.poll() is None
+            assert leader
+            said = plane.said()
+            assert not any(word in said for word in ("first\n", "second", "Traceback"))
+            cluster.start(1)
+        with platform.control_plane(tmp_path / "a") as again:
+            works(again, "u6")
+
+
+@pytest.mark.parametrize(
+    ("user", "password", "mode", "words"),
+    [
+        ("root", "wrong", 0o600, "refuses user root"),
+        ("nobody", "first", 0o600, "refuses user nobody"),
+        ("root", "first", 0o644, "may be read by others"),
+        ("root", "", 0o600, "has no password"),
+        ("root", None, 0o600, "has no password"),
+    ],
+)
+def test_who_is_not_let_in_is_told(
+    guarded: GuardedCluster, tmp_path: Path, user: str, password: str | None, mode: int, words: str
+) -> None:
+    file = tmp_path / "password"
+    if password is not None:
+        file.write_text(password)
+        file.chmod(mode)
+    settings = {
+        "coordination": ",".join(guarded.urls),
+        "etcd_ca": guarded.authority.path,
+        "etcd_user": user,
+        "etcd_password_file": file,
+    }
+    with Shared(settings).control_plane(tmp_path / "a") as plane:
+        said = plane.refused()
+    assert words in said
+    assert not (password and f"{password}\n" in said)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GuardedCluster]:
+    with guarded_cluster(tmp_path_factory.mktemp("guarded")) as cluster:
+        yield cluster
