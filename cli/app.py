@@ -271,6 +271,8 @@ class App:
 
     def explain(self, error: Unavailable) -> Unavailable:
         """The same error in words about this context."""
+        if error.retry_after_s is not None:
+            return error  # somebody answered, and says what does not
         context = self.context
         if all(map(contexts.is_local, context.servers)):
             advice = f"{'nsml up':<16}start the platform on this machine"

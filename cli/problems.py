@@ -34,6 +34,7 @@ class Problem:
     why: str = ""
     advice: Sequence[str] = ()
     candidates: Sequence[str] = ()
+    retry_after_s: float | None = None
 
 
 def problem_of(error: BaseException) -> Problem:
@@ -71,7 +72,9 @@ def _platform_problem(error: ClientError) -> Problem:
         candidates = error.candidates
     if isinstance(error, NotSignedIn) and not advice:
         advice = ["nsml login HOST"]
-    if isinstance(error, Unavailable) and not advice:
+    if error.retry_after_s:
+        advice = [f"again in {error.retry_after_s:g} s: it passes by itself", *advice]
+    elif isinstance(error, Unavailable) and not advice:
         advice = ["nsml status", "nsml context ls"]
     return Problem(
         code=code_of(error),
@@ -80,6 +83,7 @@ def _platform_problem(error: ClientError) -> Problem:
         why="" if candidates else error.why,
         advice=advice,
         candidates=candidates,
+        retry_after_s=error.retry_after_s,
     )
 
 
@@ -174,6 +178,8 @@ def _json(problem: Problem) -> str:
         "why": problem.why or None,
         "try": list(problem.advice),
     }
+    if problem.retry_after_s is not None:
+        error["retry_after_s"] = problem.retry_after_s
     if problem.candidates:
         error["candidates"] = list(problem.candidates)
     return json.dumps({"schema_version": 1, "error": error}, ensure_ascii=False)

@@ -35,6 +35,7 @@ from cli.arguments import (
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_one
+from cli.patience import DEFAULT_S, patiently
 from cli.sending import files_text, pack_folder, send
 from nsml.client.errors import Unavailable
 from nsml.variables import without_values
@@ -58,6 +59,10 @@ _SEE = "nsml ps -a    shows whether it was submitted all the same"
 class _Reached:
     """How far a submission came, for whoever breaks it off or gets no answer."""
 
+    request: CreateSessionRequest | None = None
+    """What is asked, the same in each try: its id makes that safe."""
+    is_sent = False
+    """Whether the platform has the code."""
     is_asked = False
     """Whether the platform may have taken it already."""
     session: Session | None = None
@@ -207,6 +212,13 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     help="Place it anew after a lost node.",
 )
 @click.option("--no-queue", is_flag=True, help="Refuse when nothing is free now.")
+@click.option(
+    "--patience",
+    type=DURATION,
+    metavar="TIME",
+    default=f"{DEFAULT_S:g}s",
+    help="Try so long while the platform says that a part of it is away; 0s: not at all. Default: 2m.",
+)
 @visibility_options
 @click.option("--argv", "is_argv", is_flag=True, help="The words after -- are a whole command.")
 @click.option(
@@ -256,7 +268,13 @@ def run(context: click.Context, /, **given: Any) -> int:
     reached = _Reached()
     try:
         packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
-        session = app.call(lambda client: _submit(app, client, wish, packed, reached))
+        session = app.call(
+            lambda client: patiently(
+                app,
+                lambda: _submit(app, client, wish, packed, reached),
+                patience_s=given["patience"],
+            )
+        )
     except KeyboardInterrupt:
         app.say(f"\n{_aborted(reached)}")
         return ExitCode.INTERRUPTED
@@ -456,14 +474,20 @@ def _check_image_line(folder: Path, packed: Packed) -> None:
 async def _submit(
     app: App, client: Client, wish: Wish, packed: Packed | None, reached: _Reached
 ) -> Session:
-    """Check what only the platform knows, send what it lacks, and create the session."""
+    """Check what only the platform knows, send what it lacks, and create the session.
+
+    It may be done again with the same request, whatever became of it the first time.
+    """
     from nsml.client.errors import NotFound
 
-    request = _request(wish, packed.manifest.digest if packed is not None else "")
+    if reached.request is None:
+        reached.request = _request(wish, packed.manifest.digest if packed is not None else "")
+    request = reached.request
     try:
-        if packed is not None:
+        if packed is not None and not reached.is_sent:
             await client.sessions.check(request)
             await _send(app, client, packed)
+            reached.is_sent = True
         reached.is_asked = True
         reached.session = await client.sessions.create(request)
         return await _settled(client, reached.session)

@@ -71,7 +71,7 @@ def ps(
     states: tuple[str, ...],
     filters: tuple[str, ...],
     watch: bool,
-) -> None:
+) -> int:
     """List sessions: those that live, or with -a all.
 
     --filter takes words such as state:run,queued user:kim ds:mnist name:'kim/*/1*'; other words
@@ -89,15 +89,23 @@ def ps(
         from cli.watching import watch_list
 
         watch_list(app, chosen)
-        return
-    _list(app, chosen, last)
+        return ExitCode.OK
+    return _list(app, chosen, last)
 
 
-def _list(app: App, chosen: SessionFilter, last: int | None) -> None:
+def _list(app: App, chosen: SessionFilter, last: int | None) -> int:
+    """Show them; PARTLY where the ended ones could not be had."""
+    lacks: list[bool] = []
+
     async def fetch(client: Client) -> list[Session]:
-        return [session async for session in client.sessions.every(chosen, limit=last)]
+        every = client.sessions.every(chosen, limit=last, on_missing=lambda: lacks.append(True))
+        return [session async for session in every]
 
     show(app, app.call(fetch), include_ended=chosen.include_ended)
+    if not lacks:
+        return ExitCode.OK
+    app.say("ended sessions are missing: the platform's history does not answer (nsml status)")
+    return ExitCode.PARTLY
 
 
 def parse_filter(words: Sequence[str], *, include_ended: bool) -> SessionFilter:

@@ -24,6 +24,8 @@ T = TypeVar("T")
 
 _MOST_CERTIFICATES = 20_000
 _CATCH_UP_S = 1.0
+RETRY_AFTER_S = 2.0
+"""When to try again while the store does not answer."""
 
 
 class Identities:
@@ -102,7 +104,9 @@ class Identities:
                 known = await table.get(self._store, key)
             except StoreError as error:
                 self._log.warning("access.store_unavailable", error=str(error))
-                raise Unavailable("who you are cannot be checked now") from error
+                raise Unavailable(
+                    "who you are cannot be checked now", retry_after_s=RETRY_AFTER_S
+                ) from error
         return known
 
     def _read(self, certificate: bytes) -> ShownCertificate:

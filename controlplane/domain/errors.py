@@ -159,9 +159,19 @@ class TooManyTunnels(TooLarge):
 
 
 class Unavailable(NsmlError):
-    """Passing: try again."""
+    """Passing: try again.
+
+    Args:
+        retry_after_s: when it is worth it here; 0 where another control plane is the better answer.
+    """
 
     reason = "UNAVAILABLE"
+
+    def __init__(
+        self, message: str, *, why: str = "", attempt: str = "", retry_after_s: float = 0.0
+    ) -> None:
+        super().__init__(message, why=why, attempt=attempt)
+        self.retry_after_s = retry_after_s
 
 
 class NotLeader(Unavailable):

@@ -7,9 +7,12 @@ import json
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from controlplane.domain.errors import InvalidRequest, TooLarge
 from controlplane.domain.identity import may_see
 from controlplane.domain.names import fits_glob, parse_reference
+from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import PageKey, SessionQuery
 from controlplane.operations import records
 
@@ -19,6 +22,8 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.state import LiveState
+
+_log = structlog.get_logger("operations.listing")
 
 DEFAULT_PAGE: Final = 100
 LARGEST_PAGE: Final = 1_000
@@ -46,11 +51,16 @@ class Filter:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Sessions, newest first. `revision` is what a watch goes on from."""
+    """Sessions, newest first. `revision` is what a watch goes on from.
+
+    Attributes:
+        lacks_ended: ended ones were wanted, and the history does not answer.
+    """
 
     sessions: tuple[Session, ...]
     next_cursor: str
     revision: int
+    lacks_ended: bool = False
 
 
 class Matcher:
@@ -126,14 +136,23 @@ class Listings:
             for stored in self._state.sessions.values()
             if _is_behind(stored.value, after) and matcher.fits(stored.value)
         }
+        lacks_ended = False
         if wanted.wants_ended:
-            for session in await self._ended(caller, wanted, after, size + 1):
+            try:
+                ended = await self._ended(caller, wanted, after, size + 1)
+            except HistoryUnavailable as error:
+                # Who looks at what runs is not to be refused for what has ended.
+                _log.warning("listing.without_history", reason=error.why or error.message)
+                ended, lacks_ended = [], True
+            for session in ended:
                 found.setdefault(session.id, session)
         ordered = sorted(found.values(), key=_age, reverse=True)
         page = tuple(ordered[:size])
         more = len(ordered) > size
         next_cursor = cursor_behind(page[-1]) if more else ""
-        return Page(sessions=page, next_cursor=next_cursor, revision=revision)
+        return Page(
+            sessions=page, next_cursor=next_cursor, revision=revision, lacks_ended=lacks_ended
+        )
 
     async def _ended(
         self, caller: UserCaller, wanted: Filter, after: PageKey | None, size: int

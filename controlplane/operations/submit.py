@@ -63,6 +63,8 @@ MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
 """Sessions in one transaction: each writes itself, its name, its request id, perhaps a counter."""
 
 _MOST_NAMED: Final = 3
+RETRY_AFTER_S: Final = 2.0
+"""When to try again while the store does not answer."""
 TRIES: Final = 8
 """How often a submission is decided again when others wrote in between."""
 
@@ -337,7 +339,12 @@ def _fail(pending: _Pending, error: NsmlError) -> None:
 
 
 def _silent() -> NsmlError:
-    return Unavailable("the store does not answer", attempt="the same request id again")
+    """Nobody may repeat it under another request id: it may have been taken all the same."""
+    return Unavailable(
+        "the platform's store does not answer",
+        attempt="the same request id again",
+        retry_after_s=RETRY_AFTER_S,
+    )
 
 
 def _dataset(spec: SessionSpec) -> str:

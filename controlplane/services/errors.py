@@ -14,15 +14,19 @@ from google.rpc import error_details_pb2, status_pb2
 from controlplane.domain import errors
 from controlplane.history.errors import (
     HistoryCorrupt,
+    HistoryFull,
     HistoryRefused,
     HistoryTooNew,
     HistoryUnavailable,
 )
-from controlplane.objects.errors import BlobDamaged, ObjectsUnavailable
-from controlplane.store.interface import CommitUnknown, StoreError, StoreUnavailable
+from controlplane.objects.errors import BlobDamaged, ObjectsFull, ObjectsUnavailable
+from controlplane.services.convert.times import duration
+from controlplane.store.interface import CommitUnknown, NoSpace, StoreError, StoreUnavailable
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Awaitable, Callable
+
+    from google.protobuf.message import Message
 
 Context = grpc.aio.ServicerContext[Any, Any]
 ServicerT = TypeVar("ServicerT")
@@ -38,6 +42,7 @@ VALUE_BYTES: Final = 1_200
 answer what is larger with an error of their own."""
 
 _ASK: Final = "again in a moment; if it stays so, whoever runs the platform finds it in the log"
+_LOOK: Final = "nsml status    shows what is wrong, since when, and what ends it"
 _INSIDE: Final = (
     HistoryUnavailable,
     HistoryCorrupt,
@@ -46,6 +51,19 @@ _INSIDE: Final = (
     ObjectsUnavailable,
     BlobDamaged,
 )
+
+_GONE: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ...]] = (
+    (HistoryFull, "the disk of the platform's history is full"),
+    (HistoryUnavailable, "the platform's history does not answer"),
+    (ObjectsFull, "the platform's object store is full"),
+    (ObjectsUnavailable, "the platform's object store does not answer"),
+    (NoSpace, "the platform's store is full"),
+    ((StoreUnavailable, CommitUnknown), "the platform's store does not answer"),
+)
+"""What passes by itself, in words that name the part: the first row that fits."""
+
+RETRY_AFTER_S: Final = 2.0
+"""When what passes by itself is worth another try."""
 
 _log = structlog.get_logger("services.errors")
 
@@ -74,10 +92,17 @@ async def refuse(context: Context, error: errors.NsmlError) -> NoReturn:
     code, message = code_of(error), _cut(error.message, MESSAGE_BYTES)
     metadata = {key: _cut(value, VALUE_BYTES) for key, value in error.details.items()}
     info = error_details_pb2.ErrorInfo(domain=DOMAIN, reason=error.reason, metadata=metadata)
-    detail = any_pb2.Any()
-    detail.Pack(info)
-    status = status_pb2.Status(code=code.value[0], message=message, details=[detail])
+    status = status_pb2.Status(code=code.value[0], message=message, details=[_packed(info)])
+    if isinstance(error, errors.Unavailable) and error.retry_after_s:
+        retry = error_details_pb2.RetryInfo(retry_delay=duration(error.retry_after_s))
+        status.details.append(_packed(retry))
     await context.abort(code, message, ((DETAILS, status.SerializeToString()),))
+
+
+def _packed(message: Message) -> any_pb2.Any:
+    packed = any_pb2.Any()
+    packed.Pack(message)
+    return packed
 
 
 def _cut(text: str, most: int) -> str:
@@ -98,11 +123,20 @@ def as_refusal(error: Exception) -> errors.NsmlError:
         _log.warning("call.unavailable", error=repr(error), evidence=evidence)
     else:
         _log.error("call.failed", error=repr(error), evidence=evidence, exc_info=error)
+    for kind, words in _GONE:
+        if isinstance(error, kind):
+            return _passing(words, getattr(error, "reason", errors.Unavailable.reason))
     if isinstance(error, _INSIDE):
         return type(error)("a part of the platform cannot be used now", attempt=_ASK)
     if isinstance(error, StoreError):
         return errors.Unavailable("the platform's store does not answer", attempt=_ASK)
     return errors.NsmlError("the platform made a mistake", attempt=_ASK)
+
+
+def _passing(words: str, reason: str) -> errors.NsmlError:
+    refusal = errors.Unavailable(words, attempt=_LOOK, retry_after_s=RETRY_AFTER_S)
+    refusal.reason = reason
+    return refusal
 
 
 def answering(

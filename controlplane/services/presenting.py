@@ -5,18 +5,24 @@ from __future__ import annotations
 import asyncio
 from typing import TYPE_CHECKING, Final
 
+import structlog
+
 from controlplane.domain.identity import may_change
+from controlplane.history.errors import HistoryUnavailable
 from controlplane.services.convert.sessions import session_message
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
+    from controlplane.history.values import Summary
     from controlplane.operations.state import LiveState
     from nsml.v1 import sessions_pb2
+
+_log = structlog.get_logger("services.presenting")
 
 AT_ONCE: Final = 100
 """Sessions in one turn of the event loop: a few milliseconds."""
@@ -67,8 +73,7 @@ class Presenter:
         self, sessions: Sequence[Session], revisions: Sequence[int], viewer: UserCaller
     ) -> list[sessions_pb2.Session]:
         begun = [session.id for session in sessions if session.attempt]
-        summaries = await self._history.streams.summaries(begun) if begun else {}
-        counts = await self._history.catalogue.checkpoint_counts(begun) if begun else {}
+        summaries, counts = await self._beside(begun)
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
             summary = summaries.get(session.id)
@@ -85,6 +90,19 @@ class Presenter:
                 )
             )
         return messages
+
+    async def _beside(
+        self, begun: Sequence[str]
+    ) -> tuple[Mapping[str, Summary], Mapping[str, int]]:
+        """What the history has of sessions that have begun; without it they are shown all the same."""
+        if not begun:
+            return {}, {}
+        try:
+            summaries = await self._history.streams.summaries(begun)
+            return summaries, await self._history.catalogue.checkpoint_counts(begun)
+        except HistoryUnavailable as error:
+            _log.warning("presenting.without_history", reason=error.why or error.message)
+            return {}, {}
 
 
 def _values(step: float | None, values: dict[str, object]) -> dict[str, object]:

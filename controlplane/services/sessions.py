@@ -105,7 +105,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         if len(sessions) < len(page.sessions):
             cursor = cursor_behind(page.sessions[len(sessions) - 1])
         return pb.ListSessionsResponse(
-            sessions=sessions, next_cursor=cursor, revision=page.revision
+            sessions=sessions,
+            next_cursor=cursor,
+            revision=page.revision,
+            ended_missing=page.lacks_ended,
         )
 
     @streaming

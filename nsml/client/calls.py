@@ -14,7 +14,7 @@ from nsml.clock import SystemClock
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Callable
     from contextlib import AbstractAsyncContextManager
 
     from nsml.client.rpc import Channel
@@ -91,7 +91,9 @@ class Sessions:
         for delay_s in _CREATE_RETRIES_S:
             try:
                 return (await self._create(request, pb.CreateSessionResponse)).session
-            except Unavailable:
+            except Unavailable as error:
+                if error.retry_after_s is not None:
+                    raise  # somebody did answer, and says when to come again
                 await self._clock.sleep(delay_s)
         return (await self._create(request, pb.CreateSessionResponse)).session
 
@@ -119,9 +121,16 @@ class Sessions:
         )
 
     async def every(
-        self, chosen: sessions.SessionFilter, *, limit: int | None = None
+        self,
+        chosen: sessions.SessionFilter,
+        *,
+        limit: int | None = None,
+        on_missing: Callable[[], None] = lambda: None,
     ) -> AsyncGenerator[sessions.Session, None]:
-        """Sessions newest first, page after page; at most `limit`."""
+        """Sessions newest first, page after page; at most `limit`.
+
+        `on_missing` is called for each page that lacks the ended ones, since the history is away.
+        """
         from nsml.v1 import sessions_pb2 as pb
 
         cursor = ""
@@ -131,6 +140,8 @@ class Sessions:
             page = await self.page(
                 pb.ListSessionsRequest(filter=chosen, page_size=size, cursor=cursor)
             )
+            if page.ended_missing:
+                on_missing()
             for session in page.sessions[:left]:
                 yield session
             cursor = page.next_cursor

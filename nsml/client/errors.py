@@ -33,7 +33,10 @@ _OVERSIZE = "larger than max", "exceeds maximum size"
 
 
 class ClientError(Exception):
-    """The root. `str()` is one sentence; `why` and `advice` are further lines, possibly empty."""
+    """The root. `str()` is one sentence; `why` and `advice` are further lines, possibly empty.
+
+    `retry_after_s` is set where a control plane says that it passes by itself, and when to try again.
+    """
 
     def __init__(
         self,
@@ -43,6 +46,7 @@ class ClientError(Exception):
         why: str = "",
         advice: str = "",
         metadata: Mapping[str, str] | None = None,
+        retry_after_s: float | None = None,
     ) -> None:
         super().__init__(message)
         self.message = message
@@ -50,6 +54,7 @@ class ClientError(Exception):
         self.why = why
         self.advice = advice
         self.metadata = dict(metadata or {})
+        self.retry_after_s = retry_after_s
 
 
 class Unavailable(ClientError):
@@ -201,7 +206,7 @@ def translate(failed: FailedCall) -> ClientError:
     """The named error of a failed call."""
     status = str(failed.code().name)
     message = re.sub(_UNREACHED, "", failed.details() or status)
-    reason, metadata = _error_info(failed.trailing_metadata())
+    reason, metadata, retry_after_s = _error_info(failed.trailing_metadata())
     kind = BY_REASON.get(reason) or BY_STATUS.get(status, PlatformFault)
     if kind is NotEnough and any(words in message.lower() for words in _OVERSIZE):
         kind = TooLarge
@@ -213,6 +218,7 @@ def translate(failed: FailedCall) -> ClientError:
         why=metadata.get("why", ""),
         advice=metadata.get("try", ""),
         metadata=metadata,
+        retry_after_s=retry_after_s,
     )
     if isinstance(error, Unavailable):
         is_unsent = not reason and (failed.details() or "").startswith(_UNSENT)
@@ -220,21 +226,25 @@ def translate(failed: FailedCall) -> ClientError:
     return error
 
 
-def _error_info(trailing: Any) -> tuple[str, dict[str, str]]:
-    """Reason and metadata of nsml's ErrorInfo; empty when the server sent none that is sound."""
+def _error_info(trailing: Any) -> tuple[str, dict[str, str], float | None]:
+    """Reason and metadata of nsml's ErrorInfo, and RetryInfo's delay; empty where none is sound."""
     packed = next((value for key, value in trailing or () if key == _DETAILS_KEY), None)
     if packed is None:
-        return "", {}
+        return "", {}, None
     # Loaded by the first error only: they cost a tenth of a short command.
     from google.protobuf.message import DecodeError
     from google.rpc import error_details_pb2, status_pb2
 
-    info = error_details_pb2.ErrorInfo()
+    info, retry = error_details_pb2.ErrorInfo(), error_details_pb2.RetryInfo()
+    after_s = None
     try:
         status = status_pb2.Status.FromString(packed)
         for detail in status.details:
+            if detail.Unpack(retry):
+                after_s = retry.retry_delay.ToMilliseconds() / 1000
+        for detail in status.details:
             if detail.Unpack(info) and info.domain == DOMAIN:
-                return info.reason, dict(info.metadata)
+                return info.reason, dict(info.metadata), after_s
     except DecodeError:
-        return "", {}
-    return "", {}
+        return "", {}, None
+    return "", {}, None

@@ -277,14 +277,16 @@ class ListSessionsRequest(_message.Message):
     def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListSessionsResponse(_message.Message):
-    __slots__ = ("sessions", "next_cursor", "revision")
+    __slots__ = ("sessions", "next_cursor", "revision", "ended_missing")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
+    ENDED_MISSING_FIELD_NUMBER: _ClassVar[int]
     sessions: _containers.RepeatedCompositeFieldContainer[Session]
     next_cursor: str
     revision: int
-    def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., revision: _Optional[int] = ...) -> None: ...
+    ended_missing: bool
+    def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., revision: _Optional[int] = ..., ended_missing: _Optional[bool] = ...) -> None: ...
 
 class WatchSessionsRequest(_message.Message):
     __slots__ = ("filter", "from_revision")

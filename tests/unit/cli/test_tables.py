@@ -97,6 +97,14 @@ def test_status_names_what_is_wrong(nsml, everything, state):
     assert shown["known_at"] == "1970-01-12T13:47:20.000Z"
 
 
+def test_a_list_without_the_ended_ones_says_so(nsml, everything, state):
+    state.lacks_ended = True
+    done = nsml("ps", "-a", check=False)
+    assert done.code == 9
+    assert "kim/mnist/1" in done.stdout
+    assert done.stderr.startswith("ended sessions are missing: the platform's history does not")
+
+
 def test_node_ls(nsml, everything):
     assert nsml("node", "ls").stdout == (
         "Name   State  GPUs             CPUs  CPU %  Memory            Last contact  Isolation  Note\n"

@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc
 import pytest
 
 from controlplane.domain.identity import Role
@@ -15,6 +16,7 @@ from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.memory import MemoryObjects
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DiskFull, NoSpace, StoreUnavailable
+from nsml.client.errors import Unavailable, translate
 from nsml.clock import SystemClock, inline
 from nsml.v1 import agents_pb2, sessions_pb2
 from nsml.v1 import nodes_pb2 as pb
@@ -152,6 +154,54 @@ async def test_a_store_that_is_full_is_shown_and_ends(
     await broken.shows(name)
     broken.store.error = None
     await broken.shows()
+
+
+async def test_without_the_history_what_lives_is_listed_and_the_rest_refused_by_name(
+    broken: Broken,
+) -> None:
+    agent = await (await broken.rig.agent("n1")).connect()
+    ended, live = await broken.root.submit(), await broken.root.submit()
+    [first, _] = await agent.assignments(2)
+    await agent.report(first.replica, "RUNNING")
+    await agent.report(first.replica, "FINALIZED", cause="COMPLETED")
+    ended_id = first.replica.session_id
+
+    async def is_exported() -> bool:
+        return ended_id not in broken.rig.plane.state.sessions
+
+    await until(is_exported, "what ended has left the store")
+    broken.history.error = always(HistoryUnavailable("no", why="a secret place"))
+    everything = sessions_pb2.ListSessionsRequest(
+        filter=sessions_pb2.SessionFilter(include_ended=True)
+    )
+    page = await broken.root.sessions.ListSessions(everything)
+    assert page.ended_missing
+    assert [one.id for one in page.sessions] == [{ended.id, live.id}.difference({ended_id}).pop()]
+    assert (await broken.root.get(page.sessions[0].id)).name == page.sessions[0].name
+    code, reason, details = await refused(broken.root.get(ended_id))
+    assert (code, reason) == ("UNAVAILABLE", "HISTORY_UNAVAILABLE")
+    assert "secret" not in str(details)
+    broken.history.error = None
+    assert not (await broken.root.sessions.ListSessions(everything)).ended_missing
+    assert (await broken.root.get(ended_id)).id == ended_id
+
+
+@pytest.mark.parametrize(
+    ("part", "error", "words"),
+    [
+        ("store", StoreUnavailable("x"), "the platform's store does not answer"),
+        ("history", HistoryUnavailable("x"), "the platform's history does not answer"),
+    ],
+)
+async def test_a_submission_that_cannot_be_taken_says_when_to_come_again(
+    broken: Broken, part: str, error: Exception, words: str
+) -> None:
+    getattr(broken, part).error = always(error)
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await broken.root.submit()
+    told = translate(caught.value)
+    assert isinstance(told, Unavailable)
+    assert (told.message, told.retry_after_s) == (words, 2.0)
 
 
 async def test_silent_nodes_are_named(broken: Broken) -> None:

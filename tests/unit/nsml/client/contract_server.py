@@ -15,7 +15,6 @@ from types import TracebackType
 from typing import Self
 
 import grpc
-from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
@@ -45,12 +44,15 @@ ENDED = {pb.SESSION_STATE_SUCCEEDED, pb.SESSION_STATE_FAILED, pb.SESSION_STATE_S
 EPOCH = 1_700_000_000
 
 
-def refuse(context, code, message, reason="", **metadata):
-    """Abort as the control plane does: a status with ErrorInfo."""
+def refuse(context, code, message, reason="", retry_after_s=0, **metadata):
+    """Abort as the control plane does: a status with ErrorInfo, and RetryInfo where it passes."""
     info = error_details_pb2.ErrorInfo(reason=reason, domain="nsml", metadata=metadata)
-    detail = AnyMessage()
-    detail.Pack(info)
-    status = status_pb2.Status(code=code.value[0], message=message, details=[detail])
+    status = status_pb2.Status(code=code.value[0], message=message)
+    status.details.add().Pack(info)
+    if retry_after_s:
+        retry = error_details_pb2.RetryInfo()
+        retry.retry_delay.FromMilliseconds(round(retry_after_s * 1000))
+        status.details.add().Pack(retry)
     context.abort_with_status(rpc_status.to_status(status))
 
 
@@ -85,6 +87,8 @@ class State:
         self.calls: list[str] = []
         self.piece = 7
         self.largest_message = 0
+        self.is_away = 0
+        self.lacks_ended = False
         self.fail_next: dict[str, grpc.StatusCode] = {}
         self.waiting = ""
 
@@ -187,6 +191,10 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
 
     def CreateSession(self, request, context):
         state = self.state
+        if state.is_away:
+            state.is_away -= 1
+            words = "the platform's history does not answer"
+            return refuse(context, grpc.StatusCode.UNAVAILABLE, words, "HISTORY_UNAVAILABLE", 0.1)
         known = state.requests.get(request.request_id)
         if known:
             return pb.CreateSessionResponse(session=state.sessions[known])
@@ -234,7 +242,10 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         page = found[start : start + size]
         more = str(start + size) if start + size < len(found) else ""
         return pb.ListSessionsResponse(
-            sessions=page, next_cursor=more, revision=self.state.revision
+            sessions=page,
+            next_cursor=more,
+            revision=self.state.revision,
+            ended_missing=self.state.lacks_ended,
         )
 
     def WatchSessions(self, request, context):

@@ -1,0 +1,53 @@
+"""A run goes on trying while a control plane says that a part of the platform is away."""
+
+import json
+
+import pytest
+
+from tests.unit.cli.conftest import FixedClock
+
+
+@pytest.fixture
+def slept(monkeypatch):
+    """Every sleep of the command, none of which takes time."""
+    taken = []
+
+    async def sleep(_self, seconds):
+        taken.append(seconds)
+
+    monkeypatch.setattr(FixedClock, "sleep", sleep)
+    monkeypatch.setattr(FixedClock, "monotonic", lambda _: sum(taken))
+    return taken
+
+
+def test_a_run_waits_for_what_passes_with_one_request_id(nsml, state, project, slept):
+    state.is_away = 3
+    result = nsml("run", "-o", "name")
+    assert result.stdout == "kim/None/1\n"
+    assert slept == [0.1] * 3
+    assert result.stderr.count("the platform's history does not answer: trying again for 2m") == 1
+    assert len(state.requests) == 1
+
+
+def test_patience_ends(nsml, state, project, slept):
+    state.is_away = 1000
+    result = nsml("run", "--patience", "1s", check=False)
+    assert result.code == 3
+    assert sum(slept) == pytest.approx(1.0, abs=0.11)
+    assert "error: the platform's history does not answer" in result.stderr
+    assert not state.sessions
+
+
+def test_without_patience_it_is_told_at_once_and_when_to_come_again(nsml, state, project):
+    state.is_away = 1
+    result = nsml("run", "--patience", "0s", "-j", check=False)
+    assert result.code == 3
+    error = json.loads(result.stderr.splitlines()[-1])["error"]
+    assert (error["reason"], error["retry_after_s"]) == ("HISTORY_UNAVAILABLE", 0.1)
+
+
+def test_a_terminal_sees_one_line_that_is_taken_away(nsml, state, project, slept):
+    state.is_away = 2
+    result = nsml("run", terminal=True)
+    assert result.stderr.count("ctrl-C gives up)") == 2
+    assert "ctrl-C gives up)\r\x1b[K" in result.stderr
