@@ -116,6 +116,10 @@ class Control:
                 await self._clock.sleep(_REFUSED_PAUSE_S)
             except ClientError as error:
                 await self._failed(error)
+            except OSError as error:
+                # A disk that takes nothing: nothing is obeyed that could not be remembered.
+                log.warning("control.not_noted", error=str(error))
+                await self._backoff.pause()
             except Exception:
                 # A defect must not end the agent: its sessions need somebody who reports their end.
                 log.exception("control.broken")
@@ -175,6 +179,9 @@ class Control:
                 await self._take(stream, message)
         except grpc.RpcError as error:
             return await _failure(stream.call, error)
+        except OSError as error:
+            # What could not be remembered is not obeyed: the next stream brings it again.
+            return Unavailable(f"the node's disk did not take the orders: {error}")
         return Unavailable("the control plane ended the stream")
 
     async def _take(self, stream: _Stream, message: pb.ControlResponse) -> None:
