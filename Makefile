@@ -3,7 +3,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: help setup demo test soak check dev generate format bench clean
+.PHONY: help setup demo test simulate soak check dev generate format bench clean
 
 help:            ## Say what there is
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed 's/:.*##/\t/' | expand -t 12
@@ -23,6 +23,9 @@ demo: setup      ## Start a one-machine platform, train on real data, show the r
 
 test: setup      ## Pass the tests, a process a processor
 	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
+
+simulate: setup  ## The platform under faults on virtual time: NSML_SEEDS=1000 seeds from NSML_FIRST_SEED=1 on
+	@$(BIN)/python -m tests.simulation --seeds $${NSML_SEEDS:-1000} --first $${NSML_FIRST_SEED:-1}
 
 soak: setup      ## Long runs under faults: one of NSML_STEADY_SECONDS=300, others of NSML_SOAK_SECONDS=30
 	@NSML_STEADY_SECONDS=$${NSML_STEADY_SECONDS:-300} NSML_SOAK_SECONDS=$${NSML_SOAK_SECONDS:-30} $(BIN)/python -m pytest -m slow tests/e2e

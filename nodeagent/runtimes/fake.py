@@ -42,11 +42,13 @@ _CONTACT_LOOKS = 20
 class Act:
     """Something a script does `after_s` seconds after what it did before.
 
-    Writes `output` to the log and each of `records` (JSON objects) to the record file of writer 1.
+    Writes `output` to the log, `files` (by their paths in the replica's run folder), and each of
+    `records` (JSON objects) to the record file of writer 1.
     """
 
     after_s: float = 0.0
     output: bytes = b""
+    files: Mapping[str, bytes] = field(default_factory=dict)
     records: Sequence[Mapping[str, object]] = ()
 
 
@@ -203,6 +205,10 @@ class FakeMachine:
             if act.output:
                 with process.folder.output.open("ab") as log:
                     log.write(act.output)
+            for name, content in act.files.items():
+                path = process.folder.run / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(content)
             if act.records:
                 _append_records(process, act.records)
         if not process.script.forever:

@@ -13,17 +13,19 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
 
 from controlplane.access.authority import Authority, make_authority
 from controlplane.access.vault import Vault, make_vault
-from controlplane.domain.errors import NotFound, NotLeader
+from controlplane.domain.errors import NotFound, NotLeader, Unavailable
 from controlplane.domain.identity import Role
 from controlplane.domain.values import Node
+from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
+from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
@@ -32,13 +34,15 @@ from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
 from nsml.client.calls import Client
 from nsml.client.ways import Ways
-from nsml.clock import inline
-from tests.simulation.invariants import Referee, Violation
+from nsml.clock import SystemClock, inline
+from tests.simulation.history_link import HistoryLink, Trouble, Way, objects_link
+from tests.simulation.invariants import Invariant, Referee, Violation
 from tests.simulation.machines import CONTROL_PLANE, SimulatedNode, World
 from tests.simulation.network import Network
-from tests.simulation.store_link import StoreLink
+from tests.simulation.points import Points
+from tests.simulation.store_link import StoreLink, StoreTrouble
 from tests.simulation.trace import Trace
-from tests.simulation.virtual_time import VirtualClock
+from tests.simulation.virtual_time import Process, VirtualClock
 from tests.simulation.workload import OWNERS, Wish
 
 T = TypeVar("T")
@@ -50,27 +54,46 @@ _SILENCE_LOOK_S = 0.5
 
 
 @dataclass(frozen=True, kw_only=True)
+class Shape:
+    """How large a cluster is, and how fast its network; seconds."""
+
+    nodes: int = 4
+    devices: int = 4
+    control_planes: int = 2
+    latency_s: tuple[float, float] = (0.0002, 0.002)
+
+
+@dataclass(frozen=True, kw_only=True)
 class Durable:
-    """What no crash of a control plane touches."""
+    """What no crash of a control plane touches, and what is wrong with it."""
 
     store: KeyValueStore
     history: History
     objects: ObjectStore
     authority: Authority
     vault: Vault
+    store_trouble: StoreTrouble = field(default_factory=StoreTrouble)
+    history_trouble: Trouble = field(default_factory=Trouble)
+    objects_trouble: Trouble = field(default_factory=Trouble)
 
 
 @dataclass
 class ControlPlaneProcess:
-    """One control plane, as a process that can be killed and started again."""
+    """One control plane, as a process that can be killed, paused, stopped and started again."""
 
     world: World
     durable: Durable
     address: str
     incarnations: int = 0
     plane: ControlPlane | None = None
+    link: StoreLink | None = None
     _life: asyncio.Task[None] | None = None
-    _link: StoreLink | None = None
+    _stopping: asyncio.Task[None] | None = None
+
+    def __post_init__(self) -> None:
+        self.points = Points(self._crashed)
+        self.process = Process(self.address)
+        self.clock = VirtualClock(asyncio.get_running_loop())
 
     @property
     def is_alive(self) -> bool:
@@ -78,7 +101,12 @@ class ControlPlaneProcess:
 
     @property
     def is_leading(self) -> bool:
-        return self.plane is not None and self.plane.committer.is_leading
+        """Whether it believes so, and can do anything about it."""
+        return (
+            self.plane is not None
+            and self.plane.committer.is_leading
+            and not self.process.is_paused
+        )
 
     def start(self) -> None:
         """Begin a process that knows nothing."""
@@ -87,37 +115,70 @@ class ControlPlaneProcess:
         self.incarnations += 1
         self.world.referee.trace.note("control plane", self.address, self.incarnations)
         member = f"{self.address}.{self.incarnations}"
-        self._link = StoreLink(
+        self.process = Process(member)
+        self.link = StoreLink(
             self.durable.store,
             self.world.network,
             source=self.address,
             member=member,
             observer=self.world.referee,
             term=lambda: self.plane.leading.term if self.plane else 0,
+            points=self.points,
+            trouble=self.durable.store_trouble,
+            outside=self.world.outside,
         )
-        self._life = self.world.group.create_task(self._live(member, self._link), name=member)
+        self._life = self.world.group.create_task(
+            self._live(member, self.link), name=member, context=self.process.context()
+        )
 
     async def kill(self) -> None:
         """SIGKILL: everything in memory is gone, what was sent is on its way."""
         life, self._life = self._life, None
-        if life is None or self._link is None:
+        if life is None:
             return
         self.world.referee.trace.note("control plane killed", self.address)
-        self._link.sever()
+        self._end_now()
         life.cancel()
-        self.world.network.crash(self.address)
+        self.points.bury()
+        self.process.bury()
         await asyncio.wait([life])
 
+    def stop(self) -> bool:
+        """SIGTERM: it resigns and says goodbye, as `server.py` does; False when it does already."""
+        life, self._stopping = self._life, self._life
+        if life is None or life.cancelling():
+            return False
+        self.world.referee.trace.note("control plane stops", self.address)
+        if self.plane is not None:
+            self.plane.contacts.close_all(Unavailable("this control plane stops"))
+        life.add_done_callback(self._stopped)
+        life.cancel()
+        return True
+
+    async def stopped(self) -> None:
+        """Return when it is not stopping any more."""
+        while self._life is not None and self._life is self._stopping:
+            await asyncio.wait([self._life])
+            await asyncio.sleep(0)
+
+    def _stopped(self, life: asyncio.Task[None]) -> None:
+        if self._life is life:
+            self._life = None
+            self._end_now()
+
+    def _end_now(self) -> None:
+        """Nothing that the process does from here on has an effect."""
+        if self.link is not None:
+            self.link.sever()
+        self.world.network.crash(self.address)
+
+    def _crashed(self, point: str) -> None:
+        self.world.fire("crash of a control plane at a point", self.address, point)
+        self.process.die()
+        self._end_now()
+
     async def _live(self, member: str, link: StoreLink) -> None:
-        on = Surroundings(
-            store=link,
-            history=self.durable.history,
-            objects=self.durable.objects,
-            authority=self.durable.authority,
-            vault=self.durable.vault,
-            clock=self.world.clock,
-            random_bytes=self.world.rng.randbytes,
-        )
+        on = self._surroundings(member, link)
         cluster_id = await self._cluster_id(on)
         who = Character(member=member, version="simulated", address=self.address)
         self.plane = plane = ControlPlane(on, who, cluster_id)
@@ -128,6 +189,34 @@ class ControlPlaneProcess:
                 plane.add_services(self.world.network.serve(self.address, plane.interceptors()))
         finally:
             self.plane = None
+
+    def _surroundings(self, member: str, link: StoreLink) -> Surroundings:
+        durable = self.durable
+
+        def way(name: str, trouble: Trouble, error: type[Exception]) -> Way:
+            return Way(
+                member=member,
+                rng=self.world.rng,
+                points=self.points,
+                witness=self.world.referee,
+                trouble=trouble,
+                error=error,
+                name=name,
+            )
+
+        return Surroundings(
+            store=link,
+            history=HistoryLink(
+                durable.history, way("history", durable.history_trouble, HistoryUnavailable)
+            ),
+            objects=objects_link(
+                durable.objects, way("objects", durable.objects_trouble, ObjectsUnavailable)
+            ),
+            authority=durable.authority,
+            vault=durable.vault,
+            clock=self.clock,
+            random_bytes=self.world.rng.randbytes,
+        )
 
     async def _cluster_id(self, on: Surroundings) -> str:
         while True:
@@ -147,6 +236,7 @@ class Cluster:
     network: Network
     planes: list[ControlPlaneProcess]
     durable: Durable
+    shape: Shape
     nodes: list[SimulatedNode] = field(default_factory=list)
     tokens: dict[str, str] = field(default_factory=dict)
 
@@ -169,7 +259,9 @@ class Cluster:
         deadline = self.world.clock.monotonic() + within_s
         while not (value := condition()):
             if self.world.clock.monotonic() > deadline:
-                error = Violation(f"not within {within_s:g} s: {what}{self._left()}")
+                error = Violation(
+                    f"[{Invariant.RECOVERY}] not within {within_s:g} s: {what}{self._left()}"
+                )
                 raise self.trace.explained(error)
             await asyncio.sleep(look_s)
         return value
@@ -183,7 +275,7 @@ class Cluster:
         """Who believes to lead."""
         return next((plane for plane in self.planes if plane.is_leading), None)
 
-    async def set_up(self, data: Path, nodes: int) -> None:
+    async def set_up(self, data: Path) -> None:
         """Start everything, users and nodes included."""
         for process in self.planes:
             process.start()
@@ -196,15 +288,23 @@ class Cluster:
             await plane.accounts.create_user(user, Role.MEMBER, "")
             token = await plane.accounts.create_token(user)
             self.tokens[user] = token.secret.text
-        for number in range(1, nodes + 1):
+        for number in range(1, self.shape.nodes + 1):
             name = f"n{number}"
             token = await plane.accounts.create_node_token(name)
             folder = data / name
             folder.mkdir()
-            node = SimulatedNode(self.world, name, folder, token.secret.text)
+            devices = self.shape.devices
+            node = SimulatedNode(self.world, name, folder, token.secret.text, devices)
             self.nodes.append(node)
             self.world.group.create_task(node.run(), name=name)
             await node.start_agent()
+        # What no known node could ever hold would be refused.
+        await self.until(lambda: self._known_nodes == self.shape.nodes, "all nodes are known")
+
+    @property
+    def _known_nodes(self) -> int:
+        """To every control plane: any may be asked."""
+        return min(len(one.plane.state.nodes) if one.plane else 0 for one in self.planes)
 
     async def minding(self, act: Callable[[NodeKeeper], Awaitable[Node]]) -> None:
         """Have the leader decide about a node, whoever that is by then."""
@@ -222,11 +322,30 @@ class Cluster:
             return
 
     async def restore(self) -> None:
-        """Heal every link, start every process that is dead and have every node taken back."""
+        """Heal and mend everything, start what is dead or paused and have every node taken back."""
         self.network.heal_all()
+        self.network.latency_s = self.shape.latency_s
+        durable = self.durable
+        durable.store_trouble.no_space = False
+        for trouble in (durable.history_trouble, durable.objects_trouble):
+            trouble.is_gone, trouble.failing, trouble.slow_s = False, 0.0, 0.0
         for process in self.planes:
+            process.points.disarm()
+            process.clock.skew_s = 0.0
+            if process.link is not None:
+                process.link.lose_events(0)
+            process.process.resume()
+            await process.stopped()
+            if process.process.is_paused:  # it crashed, and nobody was left to bury it
+                await process.kill()
             process.start()
         for node in self.nodes:
+            node.points.disarm()
+            node.clock.skew_s = 0.0
+            node.disk.is_full, node.disk.failing, node.disk.slow_s = False, 0.0, 0.0
+            node.process.resume()
+            if node.process.is_paused:
+                await node.kill_agent()
             await node.start_agent()
             await self.minding(partial(_resume, node.name))
 
@@ -251,6 +370,7 @@ class Cluster:
             and node.has_agent
             and leader.plane.contacts.link(node.name) is not None
             and not self.network.is_frozen(node.name, leader.address)
+            and not self.network.is_frozen(leader.address, node.name)
         )
 
     def is_quiet(self) -> bool:
@@ -267,8 +387,7 @@ async def simulated(
     seed: int,
     wishes: Mapping[str, Wish],
     *,
-    nodes: int = 4,
-    control_planes: int = 2,
+    shape: Shape | None = None,
 ) -> AsyncIterator[Cluster]:
     """A cluster that is up, inside a virtual loop (`virtual_time.run`).
 
@@ -277,8 +396,9 @@ async def simulated(
     clock = VirtualClock(asyncio.get_running_loop())
     trace = Trace()
     referee = Referee(trace, wishes)
-    network = Network(random.Random(f"{seed} network"))
-    addresses = [f"cp{number}" for number in range(1, control_planes + 1)]
+    shape = shape or Shape()
+    network = Network(random.Random(f"{seed} network"), latency_s=shape.latency_s)
+    addresses = [f"cp{number}" for number in range(1, shape.control_planes + 1)]
     network.name(CONTROL_PLANE, addresses)
     async with AsyncExitStack() as stack:
         stack.enter_context(trace.logging())
@@ -291,9 +411,10 @@ async def simulated(
             ),
             history=history,
             objects=MemoryObjects(clock),
-            authority=make_authority(clock),
+            authority=_authority(),
             vault=make_vault(random.Random(f"{seed} vault").randbytes),
         )
+        referee.blob = durable.objects.get
         with _plainly():
             async with asyncio.TaskGroup() as group:
                 world = World(
@@ -305,10 +426,10 @@ async def simulated(
                     group=group,
                 )
                 planes = [ControlPlaneProcess(world, durable, one) for one in addresses]
-                cluster = Cluster(seed, world, trace, referee, network, planes, durable)
+                cluster = Cluster(seed, world, trace, referee, network, planes, durable, shape)
                 group.create_task(_watch_over(referee))
                 group.create_task(cluster.watch_silence())
-                await cluster.set_up(Path(disk), nodes)
+                await cluster.set_up(Path(disk))
                 yield cluster
                 raise _Over
 
@@ -340,6 +461,12 @@ def _leaf(error: BaseException | None) -> BaseException | None:
 async def _watch_over(referee: Referee) -> None:
     await referee.broken.wait()
     referee.finish()
+
+
+@cache
+def _authority() -> Authority:
+    """Keys take their time to make, and no two simulations meet."""
+    return make_authority(SystemClock())
 
 
 def _memory_folder() -> str | None:

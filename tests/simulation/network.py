@@ -3,6 +3,7 @@
 The production servicers, interceptors and stubs run unchanged: a `MemoryServer` takes their
 generic handlers, a `MemoryChannel` gives the stubs their calls. Every message is serialised, waits for the
 latency of its link, and is lost with everything else of its call when the link or an end breaks.
+What a server does for a call belongs to the process that serves.
 """
 
 from __future__ import annotations
@@ -11,11 +12,15 @@ import asyncio
 import contextlib
 import random
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
+from contextvars import Context, copy_context
 from dataclasses import dataclass
 from typing import Any, Self
 
 import grpc
 import grpc.aio
+
+KEEPALIVE_S = 15.0
+"""After so long without an answer to a ping a connection is given up."""
 
 _END = object()
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
@@ -44,7 +49,7 @@ class Network:
         self._calls: dict[_Call, None] = {}
         self._names: dict[str, tuple[str, ...]] = {}
         self._cut: set[frozenset[str]] = set()
-        self._frozen: set[frozenset[str]] = set()
+        self._frozen: set[tuple[str, str]] = set()
         self._healed = asyncio.Event()
         self._answer_loss: dict[frozenset[str], float] = {}
         self.broken_calls = 0
@@ -81,7 +86,7 @@ class Network:
         """Undo `cut`, `freeze` and `lose_answers`."""
         self._answer_loss.pop(frozenset({source, address}), None)
         self._cut.discard(frozenset({source, address}))
-        self._frozen.discard(frozenset({source, address}))
+        self._frozen -= {(source, address), (address, source)}
         self._healed.set()
 
     def heal_all(self) -> None:
@@ -95,9 +100,9 @@ class Network:
         """Whether nothing passes between the two."""
         return frozenset({source, address}) in self._cut
 
-    def is_frozen(self, source: str, address: str) -> bool:
-        """Whether what is sent between the two waits."""
-        return frozenset({source, address}) in self._frozen
+    def is_frozen(self, sender: str, receiver: str) -> bool:
+        """Whether what one sends to the other waits."""
+        return (sender, receiver) in self._frozen
 
     async def healed(self, source: str, address: str) -> None:
         """Return when something passes between the two."""
@@ -105,15 +110,40 @@ class Network:
             self._healed.clear()
             await self._healed.wait()
 
-    def freeze(self, source: str, address: str) -> None:
-        """What is sent between the two arrives only after `heal`; nobody is told."""
-        self._frozen.add(frozenset({source, address}))
+    def freeze(self, source: str, address: str, *, one_way: bool = False) -> None:
+        """What is sent between the two arrives only after `heal`; nobody is told.
+
+        With `one_way`, only what `source` sends waits.
+        """
+        self._frozen.add((source, address))
+        if not one_way:
+            self._frozen.add((address, source))
+        self._look_again(source, address)
+
+    def _look_again(self, source: str, address: str) -> None:
+        loop = asyncio.get_running_loop()
+        loop.call_later(KEEPALIVE_S, self._keep_alive, source, address)
+
+    def _keep_alive(self, source: str, address: str) -> None:
+        """Pings are not answered: the connection is given up, as it is by gRPC."""
+        if (source, address) in self._frozen:
+            self._break(lambda call: {call.source, call.address} == {source, address})
+            self._look_again(source, address)
+
+    def fall_silent(self, endpoint: str) -> None:
+        """The process at `endpoint` has answered no ping for too long."""
+        self._break(lambda call: endpoint in {call.source, call.address})
 
     def server(self, source: str, address: str) -> MemoryServer:
         """The server that `source` reaches at `address`, or Broken."""
-        if frozenset({source, address}) in self._cut or address not in self._servers:
+        if self.is_cut(source, address) or address not in self._servers:
             raise Broken(f"{address} is not reachable from {source}")
         return self._servers[address]
+
+    def context(self, address: str) -> Context:
+        """Of the process that serves there, for one call."""
+        server = self._servers.get(address)
+        return server.context.copy() if server else copy_context()
 
     def lose_answers(self, source: str, address: str, share: float) -> None:
         """Let so many calls between the two break when all is done and nothing is answered yet."""
@@ -124,10 +154,10 @@ class Network:
         share = self._answer_loss.get(frozenset({source, address}))
         return share is not None and self.rng.random() < share
 
-    async def pass_link(self, source: str, address: str) -> None:
+    async def pass_link(self, sender: str, receiver: str) -> None:
         """Wait for one message to cross."""
         await asyncio.sleep(self.rng.uniform(*self.latency_s))
-        while self.is_frozen(source, address):
+        while self.is_frozen(sender, receiver):
             self._healed.clear()
             await self._healed.wait()
 
@@ -147,6 +177,7 @@ class MemoryServer:
     """What `add_XServicer_to_server` takes."""
 
     def __init__(self, interceptors: tuple[Any, ...]) -> None:
+        self.context = copy_context()
         self._generic: list[Any] = []
         self._interceptors = interceptors
 
@@ -249,7 +280,9 @@ class _Call:
         self.callbacks: list[Callable[[], None]] = []
         self.is_broken = False
         self._feeder: asyncio.Task[None] | None = None
-        self._server = asyncio.create_task(self._serve())
+        self._over = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        self._server = loop.create_task(self._serve(), context=self.network.context(self.address))
         self.network.opened(self)
 
     # The caller's side.
@@ -319,12 +352,12 @@ class _Call:
         self.callbacks.append(lambda: callback(self))
 
     async def code(self) -> grpc.StatusCode:
-        await asyncio.wait([self._server])
+        await self._over.wait()
         assert self._outcome is not None
         return self._outcome.code()
 
     async def details(self) -> str:
-        await asyncio.wait([self._server])
+        await self._over.wait()
         assert self._outcome is not None
         return self._outcome.details() or ""
 
@@ -332,7 +365,7 @@ class _Call:
         return ()
 
     async def trailing_metadata(self) -> Any:
-        await asyncio.wait([self._server])
+        await self._over.wait()
         return grpc.aio.Metadata(*self._context.trailing)
 
     async def wait_for_connection(self) -> None:
@@ -382,7 +415,7 @@ class _Call:
 
     async def _respond(self, handler: Any, response: Any) -> None:
         data = handler.response_serializer(response)
-        await self.network.pass_link(self.source, self.address)
+        await self.network.pass_link(self.address, self.source)
         self._down.put_nowait(data)
 
     async def _requests(self, deserialize: Any) -> AsyncIterator[Any]:
@@ -404,6 +437,7 @@ class _Call:
         if self._outcome is not None:
             return
         self._outcome = self._error(code, details)
+        self._over.set()
         if code is grpc.StatusCode.UNAVAILABLE:
             self._channel.lost(self.address)
         if self._feeder is not None:

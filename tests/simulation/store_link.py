@@ -9,23 +9,30 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing
-from dataclasses import replace
+from contextvars import Context
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Protocol, TypeVar
 
+from controlplane.operations import records
+from controlplane.store.election import LEADER_KEY
 from controlplane.store.interface import (
     DEFAULT_DEADLINE_S,
     CommitUnknown,
+    Delete,
     KeyValue,
     KeyValueStore,
     Lease,
     Listing,
+    NoSpace,
+    Put,
     StoreUnavailable,
     Transaction,
     TransactionResult,
     WatchBatch,
 )
 from tests.simulation.network import Network
+from tests.simulation.points import Points
 
 STORE = "store"
 T = TypeVar("T")
@@ -34,11 +41,57 @@ T = TypeVar("T")
 class Observer(Protocol):
     """Sees what the store takes, at the instant that it does."""
 
-    def committed(
-        self, member: str, sent_term: int, transaction: Transaction, result: TransactionResult
-    ) -> None:
-        """A transaction of `member` succeeded that was sent while it led in `sent_term` (or 0)."""
+    def committed(self, commit: Commit) -> None:
+        """A transaction succeeded."""
         ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Commit:
+    """A transaction that succeeded, as the store sees it.
+
+    Attributes:
+        member: who sent it.
+        sent_term: the term in which the member led when it did; 0: it did not.
+        term: that of the leader's key now; 0: there is none.
+    """
+
+    member: str
+    sent_term: int
+    term: int
+    transaction: Transaction
+    result: TransactionResult
+
+
+@dataclass
+class StoreTrouble:
+    """What is wrong with the store, for everybody.
+
+    Attributes:
+        no_space: puts and leases are refused, half of them after they were applied.
+        hurt: how many calls were refused so far.
+    """
+
+    no_space: bool = False
+    hurt: int = 0
+
+
+def kind_of(transaction: Transaction) -> str:
+    """What a transaction is for, by the keys that it writes."""
+    writes = transaction.success
+    puts = [one for one in writes if isinstance(one, Put)]
+    deletes = [one for one in writes if isinstance(one, Delete)]
+    for kind, prefix, among in (
+        ("elect", LEADER_KEY, puts),
+        ("submit", records.REQUESTS, puts),
+        ("export", records.SESSIONS, deletes),
+        ("allocate", records.ALLOCATIONS, puts),
+        ("node", records.NODES, puts),
+        ("session", records.SESSIONS, puts),
+    ):
+        if any(one.key.startswith(prefix) for one in among):
+            return kind
+    return "other"
 
 
 class StoreLink:
@@ -48,6 +101,7 @@ class StoreLink:
         source: the machine of the process, for cuts of its link to STORE.
         member: the process.
         term: in which term it leads now, 0 when it does not.
+        outside: the context of what has been sent, which no pause of the process holds up.
     """
 
     def __init__(
@@ -59,6 +113,9 @@ class StoreLink:
         member: str,
         observer: Observer,
         term: Callable[[], int],
+        points: Points,
+        trouble: StoreTrouble,
+        outside: Context,
     ) -> None:
         self._store = store
         self._network = network
@@ -66,12 +123,20 @@ class StoreLink:
         self._member = member
         self._observer = observer
         self._term = term
+        self._points = points
+        self._trouble = trouble
+        self._outside = outside
+        self._losing = 0
         self._travelling: dict[asyncio.Task[Any], None] = {}
         self.is_severed = False
 
     def sever(self) -> None:
         """The process is dead; what it sent is on its way still."""
         self.is_severed = True
+
+    def lose_events(self, batches: int) -> None:
+        """Let its watches lose the events of so many of the next batches."""
+        self._losing = batches
 
     # See KeyValueStore.
 
@@ -84,36 +149,72 @@ class StoreLink:
         )
 
     async def commit(self, transaction: Transaction) -> TransactionResult:
+        kind = kind_of(transaction)
+        await self._points.passing(f"store {kind} before")
         apply = partial(self._apply, transaction, self._term())
-        return await self._exchange(apply, lost=CommitUnknown)
+        result = await self._exchange(apply, lost=CommitUnknown)
+        await self._points.passing(f"store {kind} after")
+        return result
 
     async def _apply(self, transaction: Transaction, sent_term: int) -> TransactionResult:
+        has_puts = any(isinstance(one, Put) for one in transaction.success)
+        is_refused = has_puts and self._trouble.no_space
+        if is_refused and self._refuses_before():
+            raise NoSpace("the store is at its quota")
         result = await self._store.commit(transaction)
         if result.succeeded:
-            self._observer.committed(self._member, sent_term, transaction, result)
+            holder = await self._store.get(LEADER_KEY)  # in the same instant
+            commit = Commit(
+                member=self._member,
+                sent_term=sent_term,
+                term=holder.create_revision if holder else 0,
+                transaction=transaction,
+                result=result,
+            )
+            self._observer.committed(commit)
+        if is_refused:
+            raise NoSpace("the store is over its quota")
         return result
+
+    def _refuses_before(self) -> bool:
+        self._trouble.hurt += 1
+        return self._network.rng.random() < 0.5
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncGenerator[WatchBatch, None]:
         async with aclosing(self._store.watch(prefix, from_revision)) as batches:
             async for batch in batches:
-                await self._cross()
+                await self._cross(back=True)
                 await self._network.healed(self._source, STORE)
-                yield batch
+                is_lost = bool(batch.events and self._losing)
+                self._losing -= is_lost
+                yield replace(batch, events=()) if is_lost else batch
 
     async def grant(self, ttl_s: float) -> Lease:
-        return await self._timed(lambda: self._store.grant(ttl_s))
+        return await self._timed(partial(self._grant, ttl_s))
+
+    async def _grant(self, ttl_s: float) -> Lease:
+        if self._trouble.no_space:
+            self._trouble.hurt += 1
+            raise NoSpace("the store is at its quota")
+        return await self._store.grant(ttl_s)
 
     async def keep_alive(self, lease: Lease) -> Lease:
         return await self._timed(lambda: self._store.keep_alive(lease))
 
     async def revoke(self, lease: Lease) -> None:
+        await self._points.passing("store stop before")
         await self._exchange(lambda: self._store.revoke(lease))
+        await self._points.passing("store stop after")
 
     async def compact(self, revision: int) -> None:
         await self._exchange(lambda: self._store.compact(revision))
 
     async def reclaim(self) -> None:
-        await self._exchange(self._store.reclaim)
+        await self._exchange(self._reclaim)
+
+    async def _reclaim(self) -> None:
+        await self._store.reclaim()
+        self._trouble.no_space = False
 
     # The way.
 
@@ -121,8 +222,9 @@ class StoreLink:
     def _is_cut(self) -> bool:
         return self.is_severed or self._network.is_cut(self._source, STORE)
 
-    async def _cross(self) -> None:
-        await self._network.pass_link(self._source, STORE)
+    async def _cross(self, *, back: bool = False) -> None:
+        ends = (STORE, self._source) if back else (self._source, STORE)
+        await self._network.pass_link(*ends)
 
     async def _timed(self, work: Callable[[], Awaitable[Lease]]) -> Lease:
         """A lease is counted from when its request was sent."""
@@ -139,7 +241,8 @@ class StoreLink:
         if self._is_cut:
             await self._cross()
             raise StoreUnavailable("the store cannot be reached")
-        travelling = asyncio.create_task(self._travel(work))
+        loop = asyncio.get_running_loop()
+        travelling = loop.create_task(self._travel(work), context=self._outside.copy())
         self._travelling[travelling] = None
         travelling.add_done_callback(self._arrived)
         try:
@@ -155,7 +258,7 @@ class StoreLink:
         if self._network.is_cut(self._source, STORE):
             raise _Lost(is_sent=False)
         result = await work()
-        await self._cross()
+        await self._cross(back=True)
         if self._is_cut:
             raise _Lost(is_sent=True)
         return result

@@ -104,16 +104,10 @@ def play(
 
     async def all_of_it() -> None:
         async with simulated(1, {gang.key: gang}) as cluster:
-            await cluster.until(lambda: _known_nodes(cluster) == len(cluster.nodes), "all nodes")
             made = await cluster.client("kim").sessions.create(gang.request())
             await act(Stage(cluster, gang, made.id))
 
     run(all_of_it())
-
-
-def _known_nodes(cluster: Cluster) -> int:
-    plane = cluster.leader.plane if cluster.leader else None
-    return len(plane.state.nodes) if plane else 0
 
 
 @pytest.mark.parametrize(("stops_in_s", "takes_s"), [(0.0, 0.0), (2.0, 2.0), (None, GRACE_S)])

@@ -132,7 +132,7 @@ MUTANTS = (
     Mutant(
         name="fence",
         apply=without_fence,
-        says="written by a leader of term",
+        says="only the leader",
         faults=LEADER_CHANGES,
         every_s=1.0,
     ),
@@ -162,12 +162,17 @@ MUTANTS = (
         sessions=8,
         workload=patient,
     ),
-    Mutant(name="all is stored", apply=without_storing_all, says="the log of|records", faults={}),
+    Mutant(
+        name="all is stored",
+        apply=without_storing_all,
+        says="what is acknowledged is committed",
+        faults={},
+    ),
     Mutant(name="whole gangs", apply=without_whole_gangs, says="has ranks", faults={}),
     Mutant(
         name="capacity",
         apply=without_counting_what_is_held,
-        says="beyond their capacity|is held by",
+        says="no device beyond its capacity",
         faults={},
     ),
 )

@@ -2,26 +2,142 @@
 
 `asyncio.sleep(3600)` takes no real time, and two runs with one seed take the same steps: tasks and
 futures are numbered, so that sets of them, which asyncio keeps, have one order in every process.
+
+What runs belongs to a `Process` of the simulated world, which may be paused: then nothing of it runs
+until it goes on, with all that it had in flight and all that has come for it meanwhile.
 """
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import heapq
 import itertools
 import selectors
-from collections.abc import Coroutine, Iterator
+from asyncio import events
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager
+from contextvars import Context, ContextVar, copy_context
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
+
+LONGEST_S = 100_000.0
+"""No simulation takes so long, in virtual seconds, that comes to its end."""
+
+MOST_STEPS_AT_ONCE = 100_000
+"""So many rounds of the event loop without any time passing are no work but a defect."""
 
 EPOCH = 1_700_000_000.0
 """Wall clock of the simulation's first instant, Unix seconds."""
 
 
 class Stalled(Exception):
-    """Everybody waits and no timer is set: a deadlock of the code under test."""
+    """No time passes any more: a deadlock of the code under test, or a loop without a pause."""
+
+
+class Process:
+    """What one operating system process is: what begins in its context belongs to it."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.is_paused = False
+        """Whether nothing of it runs."""
+        self._is_dead = False
+        self._held: list[events.Handle] = []
+
+    def context(self) -> Context:
+        """A context in which everything belongs to it."""
+        context = copy_context()
+        context.run(_PROCESS.set, self)
+        return context
+
+    def pause(self) -> None:
+        """SIGSTOP: nothing of it runs; time goes on, and so does what others do to it."""
+        self.is_paused = True
+
+    def die(self) -> None:
+        """SIGKILL, in the middle of whatever it does: nothing of it runs until it is buried."""
+        self.is_paused = self._is_dead = True
+
+    def bury(self) -> None:
+        """Let what is left of a dead process see that it is cancelled."""
+        self._is_dead = False
+        self.resume()
+
+    def resume(self, *, timers_last: bool = False) -> None:
+        """SIGCONT: everything that has come due runs, in the order in which it did.
+
+        With `timers_last`, as an event loop does it that looks at its sockets first.
+        """
+        if self._is_dead:
+            return
+        self.is_paused = False
+        held, self._held = self._held, []
+        if timers_last:
+            held.sort(key=lambda handle: isinstance(handle, _TimerHandle))
+        loop = asyncio.get_running_loop()
+        for handle in held:
+            loop._ready.append(handle)  # type: ignore[attr-defined]
+
+    def hold(self, handle: events.Handle) -> None:
+        """Keep something back that would run now."""
+        self._held.append(handle)
+
+
+_PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
+
+
+def current_process() -> Process | None:
+    """Whose code runs now; None outside of all of them."""
+    return _PROCESS.get()
+
+
+class _Handle(events.Handle):
+    """A callback that runs only while its process does."""
+
+    __slots__ = ("_process",)
+
+    def __init__(
+        self,
+        callback: Callable[..., Any],
+        args: Any,
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None = None,
+    ) -> None:
+        context = copy_context() if context is None else context
+        super().__init__(callback, args, loop, context)
+        self._process = context.get(_PROCESS)
+
+    def _run(self) -> None:
+        if self._process is not None and self._process.is_paused:
+            self._process.hold(self)
+        else:
+            super()._run()
+
+
+class _TimerHandle(events.TimerHandle):
+    """The same for one that has its time."""
+
+    __slots__ = ("_process",)
+
+    def __init__(
+        self,
+        when: float,
+        callback: Callable[..., Any],
+        args: Any,
+        loop: asyncio.AbstractEventLoop,
+        context: Context | None = None,
+    ) -> None:
+        context = copy_context() if context is None else context
+        super().__init__(when, callback, args, loop, context)
+        self._process = context.get(_PROCESS)
+
+    def _run(self) -> None:
+        if self._process is not None and self._process.is_paused:
+            self._process.hold(self)
+        else:
+            super()._run()
 
 
 class _VirtualSelector(selectors.SelectSelector):
@@ -30,17 +146,26 @@ class _VirtualSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
+        self._idle_for = 0
+        self.whats_next: Callable[[], str] = str
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:
             # Nothing comes from outside: asking the system would be most of a simulation's time.
+            self._idle_for += 1
+            if self._idle_for > MOST_STEPS_AT_ONCE:
+                self._idle_for = 0  # what is left is cancelled, and may take its steps
+                raise Stalled(f"no time passes: {self.whats_next()}")
             return []
+        self._idle_for = 0
         ready = super().select(0)
         if ready:
             return ready
         if timeout is None:
             raise Stalled("every task waits for another and no timer is set")
         self.now += timeout
+        if self.now > LONGEST_S:
+            raise Stalled(f"{LONGEST_S:g} s have passed: {self.whats_next()}")
         return ready
 
 
@@ -77,10 +202,26 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         self._virtual = _VirtualSelector()
         self.numbers = itertools.count()
         super().__init__(self._virtual)
+        self._virtual.whats_next = lambda: str([*self._ready, *self._scheduled][:3])  # type: ignore[attr-defined]
         self.set_task_factory(lambda loop, coro, **named: _NumberedTask(coro, loop=loop, **named))
 
     def time(self) -> float:
         return self._virtual.now
+
+    def call_soon(
+        self, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.Handle:
+        handle = _Handle(callback, args, self, context)
+        self._ready.append(handle)  # type: ignore[attr-defined]
+        return handle
+
+    def call_at(
+        self, when: float, callback: Callable[..., Any], *args: Any, context: Context | None = None
+    ) -> asyncio.TimerHandle:
+        timer = _TimerHandle(when, callback, args, self, context)
+        heapq.heappush(self._scheduled, timer)  # type: ignore[attr-defined]
+        timer._scheduled = True  # type: ignore[attr-defined]
+        return timer
 
     def create_future(self) -> asyncio.Future[Any]:
         return _NumberedFuture(loop=self)

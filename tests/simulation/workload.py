@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.domain.values import WHOLE_DEVICE
 from nodeagent.runtimes.fake import Act, Script
@@ -26,6 +26,7 @@ class Wish:
         lines: log lines and records that each replica writes, evenly over its time.
         stops_in_s: how long the program takes to obey SIGTERM; None: it never does.
         stop_after_s: its owner stops it so long after the submission was answered.
+        saves: checkpoints that the first replica saves, of two names in turn.
     """
 
     key: str
@@ -39,6 +40,7 @@ class Wish:
     stops_in_s: float | None = 0.0
     retries: int = 0
     stop_after_s: float | None = None
+    saves: int = 0
 
     @property
     def device_count(self) -> int:
@@ -51,21 +53,41 @@ class Wish:
 
     def script(self, rank: int) -> Script:
         """What the program of one replica does."""
-        pause = self.runs_for_s / (self.lines + 1)
-        acts = [
-            Act(
-                after_s=pause,
-                output=f"{self.key}.{rank} line {line}\n".encode(),
-                records=[
-                    {"kind": "metric", "time": 0.0, "step": line, "values": {"loss": line + rank}}
-                ],
-            )
-            for line in range(self.lines)
-        ]
+        saves = self.saves if rank == 0 else 0
+        steps = [*(self._line(rank, line) for line in range(self.lines))]
+        steps += [self._save(number) for number in range(1, saves + 1)]
+        pause = self.runs_for_s / (len(steps) + 1)
         return Script(
-            acts=[*acts, Act(after_s=pause)],
+            acts=[*(replace(step, after_s=pause) for step in steps), Act(after_s=pause)],
             exit_code=self.exit_codes[rank],
             stops_in_s=self.stops_in_s,
+        )
+
+    def _line(self, rank: int, line: int) -> Act:
+        return Act(
+            output=f"{self.key}.{rank} line {line}\n".encode(),
+            records=[
+                {"kind": "metric", "time": 0.0, "step": line, "values": {"loss": line + rank}}
+            ],
+        )
+
+    def _save(self, number: int) -> Act:
+        """As the SDK saves: the folder first, then the record that tells of it."""
+        content = f"{self.key} weights {number}".encode()
+        name = f"epoch-{number % 2}"
+        folder = f"{number}-{name}"
+        return Act(
+            files={f"checkpoints/{folder}/model/weights": content},
+            records=[
+                {
+                    "kind": "checkpoint",
+                    "time": float(number),
+                    "name": name,
+                    "folder": folder,
+                    "files": [["model/weights", len(content)]],
+                    "size": len(content),
+                }
+            ],
         )
 
     def request(self) -> sessions_pb2.CreateSessionRequest:
@@ -124,4 +146,36 @@ def _mixed(rng: random.Random, count: int, over_s: float) -> Iterator[Wish]:
             stops_in_s=rng.choice((0.0, 1.0, None)),
             retries=rng.choice((0, 0, 3)),
             stop_after_s=rng.expovariate(1 / 20) if stopped else None,
+            saves=rng.choice((0, 0, 1, 3)),
+        )
+
+
+def brief(rng: random.Random, count: int, *, largest: int, gang: int) -> dict[str, Wish]:
+    """A few sessions that are over soon, by key.
+
+    Args:
+        largest: devices of a node, so that all of them fit somewhere.
+        gang: most replicas that one may have.
+    """
+    return {wish.key: wish for wish in _brief(rng, count, largest, gang)}
+
+
+def _brief(rng: random.Random, count: int, largest: int, gang: int) -> Iterator[Wish]:
+    for number in range(count):
+        replicas = rng.choice((1, 1, gang))
+        yield Wish(
+            key=f"w{number}",
+            owner=rng.choice(OWNERS),
+            submit_at_s=rng.uniform(0.0, 10.0),
+            runs_for_s=rng.choice((0.0, rng.uniform(0.0, 3.0), rng.uniform(3.0, 25.0))),
+            gpu_thousandths=rng.choice((0, 500, 1000, 1000 * rng.randint(1, largest))),
+            replicas=replicas,
+            exit_codes=tuple(
+                rng.choice((1, 77)) if rng.random() < 0.15 else 0 for _ in range(replicas)
+            ),
+            lines=rng.choice((0, 1, 4)),
+            stops_in_s=rng.choice((0.0, 1.0, None)),
+            retries=rng.choice((0, 0, 3)),
+            stop_after_s=rng.expovariate(1 / 8) if rng.random() < 0.2 else None,
+            saves=rng.choice((0, 0, 1, 3)),
         )
