@@ -250,7 +250,9 @@ class ControlPlane:
 
     def _leader_loop(self) -> LeaderLoop:
         on, who = self._on, self.character
-        exporter = Exporter(history=on.history, committer=self.committer)
+        exporter = Exporter(
+            history=on.history, committer=self.committer, term=lambda: self.leading.term
+        )
         compacting = Compacting(
             store=on.store, revision=lambda: self.state.revision, clock=on.clock
         )

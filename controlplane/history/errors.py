@@ -4,6 +4,7 @@ NsmlError
   Unavailable > HistoryUnavailable: input/output error, no answer, locked by another process
     HistoryFull: its disk has no room
   AlreadyExists > HistoryConflict: another row has this name, request id, or charge
+  HistoryFenced: a later leader has written already
   HistoryCorrupt: the database is damaged; nothing of it is served
   HistoryTooNew: the database was written by a newer version
   HistoryRefused: the database must not be used as it is, or not by this way
@@ -48,3 +49,9 @@ class HistoryRefused(NsmlError):
     """The database would not keep what is written to it safe, or the way to it is not."""
 
     reason = "HISTORY_REFUSED"
+
+
+class HistoryFenced(NsmlError):
+    """A leader of a later term has written: what an earlier one still has to say is not taken."""
+
+    reason = "HISTORY_FENCED"

@@ -4,7 +4,14 @@ Every method may raise HistoryUnavailable (nothing was changed, or it is not kno
 be repeated, all writes here are idempotent) and HistoryCorrupt. What a write changed is on disk when
 it returns, telemetry excepted. Cancelling a call leaves its write whole or absent.
 
-Implementations: `sqlite` (one process, file or ":memory:"). A suite in tests/contract holds for all.
+What only the leader writes is *fenced*: the database keeps the highest term that has written, and
+refuses a lower one in the same transaction. So a leader that was paused for longer than its lease
+changes nothing when it wakes. Everything else is any control plane's to write: streams, checkpoints
+and telemetry come to whichever an agent calls, and each position is stored once; datasets, changes
+of ended sessions and their removal compare what they were decided from in their own transaction.
+
+Implementations: `sqlite` (one process, file or ":memory:"), `postgresql` (any number of processes).
+A suite in tests/contract holds for all.
 """
 
 from __future__ import annotations
@@ -145,10 +152,11 @@ class Catalogue(Protocol):
     """What has ended, and what outlives sessions."""
 
     async def put_session(
-        self, session: SessionRecord, charges: Sequence[AttemptCharge] = ()
+        self, session: SessionRecord, charges: Sequence[AttemptCharge] = (), *, term: int
     ) -> None:
         """Store or replace an ended session by id, with what its attempts are charged for.
 
+        Only the leader does; HistoryFenced when one of a later term than `term` has written.
         HistoryConflict: its name or (owner, request id) is another's, or an attempt is charged with
         something else already.
         """
@@ -258,8 +266,11 @@ class Catalogue(Protocol):
 class Ledger(Protocol):
     """What is only ever added to: charges and the audit trail."""
 
-    async def charge(self, charges: Sequence[AttemptCharge]) -> None:
-        """Store one row an ended attempt; repeating it is harmless, another value a conflict."""
+    async def charge(self, charges: Sequence[AttemptCharge], *, term: int) -> None:
+        """Store one row an ended attempt; repeating it is harmless, another value a conflict.
+
+        Only the leader does; HistoryFenced as in Catalogue.put_session.
+        """
         ...
 
     async def charged(

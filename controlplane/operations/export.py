@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 import structlog
 
 from controlplane.domain.errors import NsmlError
+from controlplane.history.errors import HistoryFenced
 from controlplane.history.values import AttemptCharge, SessionRecord
 from controlplane.operations import records
+from controlplane.operations.committer import Deposed
 from controlplane.operations.listing import searched_text
 
 if TYPE_CHECKING:
@@ -24,24 +26,39 @@ _log = structlog.get_logger("operations.export")
 
 
 class Exporter:
-    """Moves ended sessions; each step may be repeated."""
+    """Moves ended sessions; each step may be repeated.
 
-    def __init__(self, *, history: History, committer: Committer) -> None:
+    Args:
+        term: of our leadership, in which everything is written.
+    """
+
+    def __init__(self, *, history: History, committer: Committer, term: Callable[[], int]) -> None:
         self._history = history
         self._committer = committer
+        self._term = term
 
     async def export(self, sessions: Sequence[Session]) -> set[str]:
-        """Put them into the catalogue, then delete their keys together; ids of those done."""
-        put = await asyncio.gather(*[self._put(session) for session in sessions])
+        """Put them into the catalogue, then delete their keys together; ids of those done.
+
+        Raises:
+            Deposed: a later leader has written to the catalogue.
+        """
+        term = self._term()
+        put = await asyncio.gather(*[self._put(session, term) for session in sessions])
         done = [session for session, is_put in zip(sessions, put, strict=True) if is_put]
         await asyncio.gather(
             *[self._committer.decide(_removal(session), soft=True) for session in done]
         )
         return {session.id for session in done}
 
-    async def _put(self, session: Session) -> bool:
+    async def _put(self, session: Session, term: int) -> bool:
         try:
-            await self._history.catalogue.put_session(row_of(session), charges_of(session))
+            await self._history.catalogue.put_session(
+                row_of(session), charges_of(session), term=term
+            )
+        except HistoryFenced as error:
+            _log.warning("export.fenced", session=session.name, reason=str(error))
+            raise Deposed from error
         except NsmlError as error:
             _log.warning("export.failed", session=session.name, reason=error.message)
             return False

@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.domain.identity import Role, User
 from controlplane.domain.values import Visibility
-from controlplane.history.errors import HistoryConflict
+from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
@@ -457,12 +457,12 @@ async def test_a_cancelled_append_is_whole_or_absent_and_harms_nobody(history: H
 
 async def test_one_callers_mistake_does_not_undo_the_others(history: History) -> None:
     catalogue = history.catalogue
-    await catalogue.put_session(session(1))
+    await catalogue.put_session(session(1), term=1)
     results = await asyncio.gather(
-        catalogue.put_session(session(2)),
-        catalogue.put_session(session(3, name=session(1).name)),
+        catalogue.put_session(session(2), term=1),
+        catalogue.put_session(session(3, name=session(1).name), term=1),
         history.streams.append([text(log(), 0, b"kept")]),
-        catalogue.put_session(session(4)),
+        catalogue.put_session(session(4), term=1),
         return_exceptions=True,
     )
     assert [type(result) for result in results] == [type(None), HistoryConflict, dict, type(None)]
@@ -476,17 +476,17 @@ async def test_one_callers_mistake_does_not_undo_the_others(history: History) ->
 
 async def test_a_session_is_found_by_id_name_and_request(history: History) -> None:
     catalogue = history.catalogue
-    await catalogue.put_session(session(1))
-    await catalogue.put_session(session(1))
-    await catalogue.put_session(session(2, request_id=""))
-    await catalogue.put_session(session(3, request_id=""))
+    await catalogue.put_session(session(1), term=1)
+    await catalogue.put_session(session(1), term=1)
+    await catalogue.put_session(session(2, request_id=""), term=1)
+    await catalogue.put_session(session(3, request_id=""), term=1)
     assert await catalogue.session("s0001") == session(1)
     assert await catalogue.session_by_name("kim/mnist/1") == session(1)
     assert await catalogue.session_by_request("kim", "r1") == session(1)
     assert await catalogue.session("s9") is None
     assert await catalogue.session_by_name("kim/mnist/9") is None
     assert await catalogue.session_by_request("lee", "r1") is None
-    await catalogue.put_session(session(1, searched="changed"))
+    await catalogue.put_session(session(1, searched="changed"), term=1)
     found = await catalogue.session("s0001")
     assert found is not None
     assert found.searched == "changed"
@@ -499,12 +499,12 @@ async def test_a_session_is_found_by_id_name_and_request(history: History) -> No
     assert not await catalogue.replace_session(session(9), known=session(9).record)
     assert await catalogue.session("s0009") is None
     with pytest.raises(HistoryConflict):
-        await catalogue.put_session(session(4, request_id="r1"))
+        await catalogue.put_session(session(4, request_id="r1"), term=1)
 
 
 async def test_pages_join_without_repeats_or_holes(history: History) -> None:
     for number in range(25):
-        await history.catalogue.put_session(session(number, created_at=float(number // 10)))
+        await history.catalogue.put_session(session(number, created_at=float(number // 10)), term=1)
     query = SessionQuery(viewer=ADMIN)
     seen: list[SessionRecord] = []
     key = None
@@ -521,11 +521,11 @@ async def test_pages_join_without_repeats_or_holes(history: History) -> None:
 
 async def test_each_sees_what_he_may(history: History) -> None:
     put = history.catalogue.put_session
-    await put(session(1))
-    await put(session(2, owner="lee", team="vision", visibility=Visibility.TEAM))
-    await put(session(3, owner="lee", team="", visibility=Visibility.TEAM))
-    await put(session(4, owner="lee", team="vision", visibility=Visibility.PRIVATE))
-    await put(session(5, owner="lee", visibility=Visibility.PUBLIC))
+    await put(session(1), term=1)
+    await put(session(2, owner="lee", team="vision", visibility=Visibility.TEAM), term=1)
+    await put(session(3, owner="lee", team="", visibility=Visibility.TEAM), term=1)
+    await put(session(4, owner="lee", team="vision", visibility=Visibility.PRIVATE), term=1)
+    await put(session(5, owner="lee", visibility=Visibility.PUBLIC), term=1)
 
     async def seen_by(viewer: User) -> list[str]:
         page = await history.catalogue.sessions(SessionQuery(viewer=viewer))
@@ -573,7 +573,7 @@ async def test_filters(history: History, query: dict[str, Any], expected: str) -
         session(4, dataset="cifar", name="kim/m[nist/4"),
         session(5, name="kim/mnist/15", searched="main.py --lr 0.1"),
     ):
-        await history.catalogue.put_session(found)
+        await history.catalogue.put_session(found, term=1)
     page = await history.catalogue.sessions(SessionQuery(viewer=ADMIN, **query))
     assert "".join(found.id[-1] for found in page.sessions) == expected
 
@@ -588,7 +588,7 @@ async def test_removing_a_session_removes_all_of_it_but_its_charges(history: His
         seconds=10.0,
         ended_at=5.0,
     )
-    await history.catalogue.put_session(session(1), [charge])
+    await history.catalogue.put_session(session(1), [charge], term=1)
     await history.catalogue.put_checkpoint(
         Checkpoint(session_id="s0001", name="best", saved_at=1.0, size_bytes=1, file_count=1)
     )
@@ -722,6 +722,62 @@ async def test_of_two_checkpoints_of_a_name_the_later_stands(history: History) -
     assert await get("s1", "best") is None
 
 
+# The fence
+
+
+def charge_of(number: int) -> AttemptCharge:
+    return AttemptCharge(
+        session_id=f"s{number:04}",
+        attempt=1,
+        owner="kim",
+        project="p",
+        gpu_thousandths=1000,
+        seconds=1.0,
+        ended_at=1.0,
+    )
+
+
+async def test_a_former_leader_changes_nothing(history: History) -> None:
+    put, charge = history.catalogue.put_session, history.ledger.charge
+    await put(session(1), [charge_of(1)], term=5)
+    await put(session(1), [charge_of(1)], term=5)
+    await put(session(1, searched="by its successor"), [charge_of(1)], term=7)
+    for late in (1, 5, 6):
+        with pytest.raises(HistoryFenced, match="another control plane leads"):
+            await put(session(1), [charge_of(1)], term=late)
+        with pytest.raises(HistoryFenced):
+            await put(session(2), [charge_of(2)], term=late)
+        with pytest.raises(HistoryFenced):
+            await charge([charge_of(3)], term=late)
+    found = await history.catalogue.session("s0001")
+    assert found is not None
+    assert found.searched == "by its successor"
+    assert await history.catalogue.session("s0002") is None
+    assert await history.ledger.charged() == 1.0
+    # What any control plane writes is not the leader's.
+    await history.streams.append([text(log(), 0, b"x")])
+    assert await history.catalogue.replace_session(session(1), known=found.record)
+    await put(session(2), [charge_of(2)], term=7)
+
+
+async def test_of_leaders_that_write_at_once_none_comes_after_a_later_one(history: History) -> None:
+    terms = [3, 9, 4, 12, 5, 11, 12, 1]
+    results = await asyncio.gather(
+        *[
+            history.catalogue.put_session(session(number), [charge_of(number)], term=term)
+            for number, term in enumerate(terms)
+        ],
+        return_exceptions=True,
+    )
+    taken = [term for term, result in zip(terms, results, strict=True) if result is None]
+    assert taken == sorted(taken)
+    assert taken[-2:] == [12, 12]
+    assert {type(result) for result in results} == {type(None), HistoryFenced}
+    page = await history.catalogue.sessions(SessionQuery(viewer=ADMIN))
+    assert len(page.sessions) == len(taken)
+    assert await history.ledger.charged() == len(taken)
+
+
 # Ledger
 
 
@@ -738,16 +794,16 @@ async def test_an_attempt_is_charged_once(history: History) -> None:
         )
         return replace(made, **changes)
 
-    await history.ledger.charge([charge(number) for number in range(1, 11)])
-    await history.ledger.charge([charge(number) for number in range(1, 11)])
-    await history.catalogue.put_session(session(1), [charge(3)])
+    await history.ledger.charge([charge(number) for number in range(1, 11)], term=1)
+    await history.ledger.charge([charge(number) for number in range(1, 11)], term=1)
+    await history.catalogue.put_session(session(1), [charge(3)], term=1)
     assert await history.ledger.charged(owner="kim") == pytest.approx(1.0, abs=1e-12)
     assert await history.ledger.charged(project="q") == 0
     assert await history.ledger.charged(since=6.0) == pytest.approx(0.5, abs=1e-12)
     with pytest.raises(HistoryConflict):
-        await history.ledger.charge([charge(11), charge(3, seconds=0.2)])
+        await history.ledger.charge([charge(11), charge(3, seconds=0.2)], term=1)
     with pytest.raises(HistoryConflict):
-        await history.catalogue.put_session(session(2), [charge(3, gpu_thousandths=1)])
+        await history.catalogue.put_session(session(2), [charge(3, gpu_thousandths=1)], term=1)
     assert await history.catalogue.session("s0002") is None
     assert await history.ledger.charged() == pytest.approx(1.0, abs=1e-12)
 

@@ -5,8 +5,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import random
+import signal
+import subprocess
+import sys
 import threading
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import psycopg
@@ -14,9 +19,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane.domain.identity import Role, User
 from controlplane.domain.names import fits_glob
 from controlplane.history.errors import (
     HistoryConflict,
+    HistoryFenced,
     HistoryRefused,
     HistoryTooNew,
     HistoryUnavailable,
@@ -32,10 +39,12 @@ from controlplane.history.values import (
     Channel,
     Chunk,
     Recorded,
+    SessionQuery,
     SessionRecord,
     StreamKey,
 )
 from nsml.clock import SystemClock
+from tests.etcd import pause
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
@@ -44,6 +53,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History, Streams
 
 T = TypeVar("T")
+ADMIN = User(name="root", role=Role.ADMIN)
 SEED = 20_260
 
 
@@ -75,6 +85,18 @@ async def planes(url: str, count: int) -> AsyncIterator[list[PostgresHistory]]:
 def conforms(history: PostgresHistory) -> History:
     """Checked by mypy: every method has the contract's signature."""
     return history
+
+
+def ended(whose: str, number: int) -> SessionRecord:
+    return SessionRecord(
+        id=f"{whose}{number}",
+        name=f"{whose}/None/{number}",
+        owner=whose,
+        state="FAILED",
+        created_at=1.0,
+        ended_at=2.0,
+        record=b"r",
+    )
 
 
 def metric(session: str, rank: int) -> StreamKey:
@@ -286,6 +308,78 @@ async def test_ids_of_a_session_grow_in_the_order_of_commits(
         assert not done
 
 
+FORMER_LEADER = """
+import asyncio, itertools, sys
+from controlplane.history.errors import HistoryFenced
+from controlplane.history.postgresql import open_postgresql
+from nsml.clock import SystemClock
+from tests.integration.test_postgres_history import ended
+
+async def main():
+    history = await open_postgresql(sys.argv[1], clock=SystemClock())
+    for number in itertools.count():
+        try:
+            await history.catalogue.put_session(ended("former", number), term=5)
+        except HistoryFenced:
+            print("fenced", number, flush=True)
+            return
+        print(number, flush=True)
+
+asyncio.run(main())
+"""
+
+
+def former_leader(url: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", FORMER_LEADER, url], stdout=subprocess.PIPE, text=True
+    )
+
+
+async def test_a_leader_that_was_paused_changes_nothing_when_it_wakes(url: str) -> None:
+    async with planes(url, 1) as (successor,):
+        former = former_leader(url)
+        try:
+            assert former.stdout is not None
+            assert former.stdout.readline() == "0\n"
+            pause(former.pid)
+            # Where it was stopped within a transaction, it holds the fence until that is cut off.
+            await patiently(lambda: successor.catalogue.put_session(ended("successor", 0), term=6))
+            page = await successor.catalogue.sessions(SessionQuery(viewer=ADMIN), limit=10_000)
+            os.kill(former.pid, signal.SIGCONT)
+            told, _ = await asyncio.to_thread(former.communicate)
+            assert told.splitlines()[-1].startswith("fenced")
+            after = await successor.catalogue.sessions(SessionQuery(viewer=ADMIN), limit=10_000)
+            assert after == page
+        finally:
+            former.kill()
+            former.wait()
+
+
+async def test_a_later_term_waits_for_what_an_earlier_one_has_begun(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And then stands above it: no write of the earlier one is taken after one of the later."""
+    notify, held, go_on = database._notify, threading.Event(), threading.Event()
+
+    def slow(line: Any, touched: Any) -> None:
+        notify(line, touched)
+        if not held.is_set():
+            held.set()
+            go_on.wait(10)
+
+    monkeypatch.setattr(database, "_notify", slow)
+    async with planes(url, 2) as (former, successor):
+        first = asyncio.create_task(former.catalogue.put_session(ended("a", 1), term=5))
+        await asyncio.to_thread(held.wait)
+        second = asyncio.create_task(successor.catalogue.put_session(ended("b", 1), term=6))
+        done, _ = await asyncio.wait([second], timeout=0.3)
+        assert not done
+        go_on.set()
+        await asyncio.gather(first, second)
+        with pytest.raises(HistoryFenced):
+            await former.catalogue.put_session(ended("a", 2), term=5)
+
+
 async def test_followers_elsewhere_hear_of_it_also_after_the_server_came_back(
     server: PostgresServer, url: str
 ) -> None:
@@ -313,20 +407,13 @@ def test_notices_name_all_and_are_short_enough() -> None:
 
 async def test_one_that_is_refused_does_not_undo_the_others_of_its_transaction(url: str) -> None:
     def row(number: int, name: str) -> SessionRecord:
-        return SessionRecord(
-            id=f"s{number}",
-            name=name,
-            owner="kim",
-            state="FAILED",
-            created_at=1.0,
-            ended_at=2.0,
-            record=b"r",
-        )
+        return replace(ended("s", number), name=name)
 
     async with planes(url, 2) as (one, other):
-        await one.catalogue.put_session(row(0, "taken"))
+        await one.catalogue.put_session(row(0, "taken"), term=1)
         puts = [
-            one.catalogue.put_session(row(n, "taken" if n == 5 else f"n{n}")) for n in range(1, 9)
+            one.catalogue.put_session(row(n, "taken" if n == 5 else f"n{n}"), term=1)
+            for n in range(1, 9)
         ]
         results = await asyncio.gather(*puts, return_exceptions=True)
         assert [n for n, result in enumerate(results, 1) if result is not None] == [5]
@@ -364,7 +451,7 @@ async def test_ledger_rows_cannot_be_changed_or_removed(url: str) -> None:
             seconds=1.0,
             ended_at=1.0,
         )
-        await history.ledger.charge([charge])
+        await history.ledger.charge([charge], term=1)
         with psycopg.connect(url, autocommit=True) as other:
             for table in ("audit", "charges"):
                 for change in (f"DELETE FROM {table}", f"TRUNCATE {table}"):

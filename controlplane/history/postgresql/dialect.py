@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 class PostgresDialect:
     """See Dialect. Texts are compared by code point: every column has the collation "C"."""
 
+    for_update = " FOR UPDATE"
+
     def many(self, values: Collection[Any]) -> Any:
         """See Dialect."""
         return list(values)

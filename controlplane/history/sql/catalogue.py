@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
+from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.ledger import insert_charges
 from controlplane.history.values import (
     Checkpoint,
@@ -44,12 +45,13 @@ class SqlCatalogue:
         self._database = database
 
     async def put_session(
-        self, session: SessionRecord, charges: Sequence[AttemptCharge] = ()
+        self, session: SessionRecord, charges: Sequence[AttemptCharge] = (), *, term: int
     ) -> None:
         """See Catalogue."""
         row = _session_row(session)
 
         def work(connection: Connection) -> None:
+            pass_fence(connection, self._database.dialect, term)
             connection.execute(_PUT_SESSION, row)
             insert_charges(connection, charges)
 

@@ -52,6 +52,11 @@ class Connection(Protocol):
 class Dialect(Protocol):
     """Where databases differ. `name` is always that of a `:name` parameter."""
 
+    @property
+    def for_update(self) -> str:
+        """What ends a query whose rows nobody else changes until the transaction ends."""
+        ...
+
     def many(self, values: Collection[Any]) -> Any:
         """A list as the parameter that `among` takes."""
         ...

@@ -9,6 +9,7 @@ from dataclasses import astuple, fields
 from typing import TYPE_CHECKING
 
 from controlplane.history.errors import HistoryConflict
+from controlplane.history.sql.fence import pass_fence
 from controlplane.history.values import AttemptCharge, AuditRow
 
 if TYPE_CHECKING:
@@ -26,12 +27,14 @@ class SqlLedger:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def charge(self, charges: Sequence[AttemptCharge]) -> None:
+    async def charge(self, charges: Sequence[AttemptCharge], *, term: int) -> None:
         """See Ledger."""
-        await self._database.write(
-            lambda connection: insert_charges(connection, charges),
-            touches={charge.session_id for charge in charges},
-        )
+
+        def work(connection: Connection) -> None:
+            pass_fence(connection, self._database.dialect, term)
+            insert_charges(connection, charges)
+
+        await self._database.write(work, touches={charge.session_id for charge in charges})
 
     async def charged(
         self, *, owner: str | None = None, project: str | None = None, since: float = 0.0

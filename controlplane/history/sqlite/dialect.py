@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 class SqliteDialect:
     """See Dialect. `fits_glob` is our own function, given to each connection."""
 
+    for_update = ""  # one connection writes
+
     def many(self, values: Collection[Any]) -> Any:
         """See Dialect."""
         return json.dumps(list(values))

@@ -374,7 +374,8 @@ async def test_listing_many_sessions_reads_in_order_of_time(tmp_path: Path) -> N
                     created_at=float(number % 97),
                     ended_at=1.0,
                     record=b"",
-                )
+                ),
+                term=1,
             )
             for number in range(1000)
         ]

@@ -19,6 +19,7 @@ from controlplane.loops.liveness import Liveness
 from controlplane.loops.ordering import Ordering
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.upkeep import GATHER_S, Upkeep
+from controlplane.operations.committer import Deposed
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.export import Exporter
 from controlplane.operations.ingest import Rights
@@ -385,7 +386,7 @@ async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
         history = await open_history(":memory:", clock=at.clock, run=inline)
         at.contacts.connect("a")
         at.run(scheduling(at))
-        exporter = Exporter(history=history, committer=at.committer)
+        exporter = Exporter(history=history, committer=at.committer, term=lambda: 1)
         at.run(Exporting(state=at.state, exporter=exporter, clock=at.clock))
         await turns()
         await at.say(one, "FINALIZED", cause="COMPLETED")
@@ -404,20 +405,33 @@ async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
         await history.close()
 
 
+async def test_an_exporter_that_finds_a_later_leader_stops() -> None:
+    one = session(state=SessionState.SUCCEEDED, ended_at=5.0)
+    async with led(one) as at:
+        history = await open_history(":memory:", clock=at.clock, run=inline)
+        await history.ledger.charge([], term=9)
+        exporter = Exporter(history=history, committer=at.committer, term=lambda: 8)
+        with pytest.raises(Deposed):
+            await Exporting(state=at.state, exporter=exporter, clock=at.clock).run()
+        assert at.state.session(one.id) == one
+        assert await history.catalogue.session(one.id) is None
+        await history.close()
+
+
 async def test_a_memo_that_changes_during_the_export_is_exported() -> None:
     one = session(state=SessionState.SUCCEEDED, ended_at=5.0)
     async with led(one) as at:
         history = await open_history(":memory:", clock=at.clock, run=inline)
         put, late = history.catalogue.put_session, [replace(one, memo="late")]
 
-        async def put_and_change(*row) -> None:
-            await put(*row)
+        async def put_and_change(*row, term: int) -> None:
+            await put(*row, term=term)
             if late:
                 await at.made.write(late.pop())
                 await at.made.settled(at.state)
 
         history.catalogue.put_session = put_and_change
-        exporter = Exporter(history=history, committer=at.committer)
+        exporter = Exporter(history=history, committer=at.committer, term=lambda: 1)
         at.run(Exporting(state=at.state, exporter=exporter, clock=at.clock))
         async with asyncio.timeout(20):
             while at.state.session(one.id) is not None:

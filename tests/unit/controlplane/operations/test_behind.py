@@ -130,7 +130,7 @@ async def test_records_are_kept_when_the_session_was_exported_meanwhile() -> Non
             nodes=("n1",),
         )
         done = replace(SESSION, state=SessionState.SUCCEEDED, ended_at=2.0, attempts=(ended,))
-        await plane.history.catalogue.put_session(row_of(done))
+        await plane.history.catalogue.put_session(row_of(done), term=1)
         await plane.ingest(CHUNK)
         assert (await plane.history.streams.read_log(SESSION.id)).data == b"hello"
 
@@ -221,7 +221,7 @@ async def test_a_session_that_ended_just_now_is_removed_once_it_is_recorded() ->
         assert plane.state.subscriptions.has(records.session_key(ENDED.id)), (
             "of no other is it told"
         )
-        await plane.history.catalogue.put_session(row_of(ENDED))
+        await plane.history.catalogue.put_session(row_of(ENDED), term=1)
         plane.state.put_session(replace(ENDED, memo="of the last moment"), 6)
         plane.state.delete(records.session_key(ENDED.id), 7)
         await asyncio.wait_for(removing, 10)
@@ -243,7 +243,7 @@ def after_reading(plane: Behind, change: Callable[[], Awaitable[object]]) -> Non
 
 async def test_two_changes_of_an_ended_session_at_once_are_both_made() -> None:
     async with behind() as plane:
-        await plane.history.catalogue.put_session(row_of(ENDED))
+        await plane.history.catalogue.put_session(row_of(ENDED), term=1)
         public = partial(plane.updater.update, ENDED, memo=None, visibility=Visibility.PUBLIC)
         after_reading(plane, public)
         updated = await plane.updater.update(ENDED, memo="best", visibility=None)
@@ -255,7 +255,7 @@ async def test_two_changes_of_an_ended_session_at_once_are_both_made() -> None:
 async def test_a_change_does_not_bring_back_what_was_removed_meanwhile() -> None:
     async with behind() as plane:
         catalogue = plane.history.catalogue
-        await catalogue.put_session(row_of(ENDED))
+        await catalogue.put_session(row_of(ENDED), term=1)
         after_reading(plane, partial(catalogue.delete_session, ENDED.id))
         with pytest.raises(NotFound):
             await plane.updater.update(ENDED, memo="best", visibility=None)

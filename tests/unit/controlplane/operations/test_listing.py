@@ -31,7 +31,7 @@ async def listings(*sessions, both: frozenset[int] = frozenset()):
     state = LiveState(None, HandClock())  # type: ignore[arg-type]
     for position, one in enumerate(sessions):
         if one.state.is_ended:
-            await history.catalogue.put_session(row_of(one))
+            await history.catalogue.put_session(row_of(one), term=1)
         if not one.state.is_ended or position in both:
             state.put_session(one, position + 2)
     return Listings(state=state, history=history), history, state
@@ -85,7 +85,7 @@ async def test_a_session_that_is_exported_between_two_pages_is_seen_once() -> No
     found, history, state = await listings(*sessions)
     first = await found.page(KIM, EVERYTHING, size=3)
     for one in sessions:
-        await history.catalogue.put_session(row_of(one))
+        await history.catalogue.put_session(row_of(one), term=1)
         state.delete(f"session/{one.id}", 100)
     second = await found.page(KIM, EVERYTHING, size=3, cursor=first.next_cursor)
     seen = [one.id for one in (*first.sessions, *second.sessions)]
@@ -181,7 +181,7 @@ def test_a_session_that_ended_fits_the_filters_that_it_fitted(kinds, caller, wan
             state.put_session(one, revision)
         before = await walk(found, caller, wanted, 3)
         for one in sessions:
-            await history.catalogue.put_session(row_of(one))
+            await history.catalogue.put_session(row_of(one), term=1)
             state.delete(f"session/{one.id}", 100)
         after = await walk(found, caller, wanted, 3)
         assert [one.name for one in after] == [one.name for one in before]

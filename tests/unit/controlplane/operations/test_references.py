@@ -28,7 +28,7 @@ async def references(*sessions):
     state = LiveState(None, HandClock())  # type: ignore[arg-type]
     for position, one in enumerate(sessions, start=1):
         if one.state.is_ended:
-            await history.catalogue.put_session(row_of(one))
+            await history.catalogue.put_session(row_of(one), term=1)
         if not one.state.is_ended or position == 3:
             state.put_session(one, position)
     yield References(state=state, history=history)

@@ -107,7 +107,7 @@ async def test_a_request_of_an_exported_session_gives_it() -> None:
         submitter = await at.submitter()
         first = await submitter.submit(wish())
         ended = replace(first, state=SessionState.SUCCEEDED, ended_at=5.0)
-        await at.history.catalogue.put_session(row_of(ended))
+        await at.history.catalogue.put_session(row_of(ended), term=1)
         keys = [f"session/{first.id}", "name/kim/None/1", "request/kim/r1"]
         deletions = tuple(Delete(key=key) for key in keys)
         await at.made.store.commit(Transaction(success=deletions))
@@ -134,7 +134,7 @@ async def test_a_request_whose_session_came_and_left_meanwhile_makes_no_other() 
         submitter._check_content = check
         first = await submitter.submit(wish())
         ended = replace(first, state=SessionState.SUCCEEDED, ended_at=5.0)
-        await at.history.catalogue.put_session(row_of(ended))
+        await at.history.catalogue.put_session(row_of(ended), term=1)
         keys = [f"session/{first.id}", "name/kim/None/1", "request/kim/r1"]
         deletions = tuple(Delete(key=key) for key in keys)
         await at.made.store.commit(Transaction(success=deletions))
