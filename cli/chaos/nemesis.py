@@ -45,6 +45,7 @@ _HEALED_WITHIN_S = 10.0
 _SUCCESSOR_WITHIN_S = 60.0
 _MOST_AT_ONCE = 3
 _LEADER_ASKED_S = 2.0
+_SUPERVISED_S = 0.5
 
 
 class NothingFree(Exception):
@@ -74,16 +75,23 @@ class Nemesis:
     async def torment(self, lasts_s: float) -> None:
         """Fault after fault for so many seconds; all is healed when this returns."""
         at_random = [name for name in self.chosen if name != "takeovers"]
+        supervision = asyncio.create_task(self._supervise())
+        try:
+            await self._draw_for(lasts_s, at_random)
+            if "takeovers" in self.chosen:
+                await self._take_over_and_over()
+            await self._heal_all()
+        finally:
+            supervision.cancel()
+
+    async def _draw_for(self, lasts_s: float, names: Sequence[str]) -> None:
         ends_at = time.monotonic() + lasts_s
         async with TaskGroup() as group:
-            while at_random and time.monotonic() < ends_at:
+            while names and time.monotonic() < ends_at:
                 if len(self._held) < _MOST_AT_ONCE:
                     with suppress(NothingFree):
-                        group.create_task(self._draw(self.rng.choice(self._weighed(at_random))))
+                        group.create_task(self._draw(self.rng.choice(self._weighed(names))))
                 await asyncio.sleep(self.rng.uniform(*self.every_s))
-        if "takeovers" in self.chosen:
-            await self._take_over_and_over()
-        await self._heal_all()
 
     def _weighed(self, names: Sequence[str]) -> list[str]:
         weights = {"kill": 4, "pause": 3, "cut": 3, "one-way": 3, "stop": 2, "loss": 1}
@@ -140,8 +148,6 @@ class Nemesis:
     ) -> None:
         self._held.add(part.name)
         try:
-            # What is being started is left alone until it serves, or a moment of that is hit, too.
-            await asyncio.sleep(0)
             proof = await harm(part)
             self._count(name, part.kind, parts=[part.name], proof=proof)
         except NotDone as error:
@@ -208,6 +214,18 @@ class Nemesis:
             if part.is_running:
                 return
             await asyncio.to_thread(part.start)
+
+    async def _supervise(self) -> None:
+        """What a machine's own supervisor does: start again what has ended by itself.
+
+        A control plane does not start while its store does not answer, and says so.
+        """
+        while True:
+            await asyncio.sleep(_SUPERVISED_S)
+            for part in self.platform.parts.values():
+                if part.name not in self._held and not part.is_running:
+                    self.recorder.note(ended=part.name, words=part.last_words())
+                    await self._start(part)
 
     # The network
 
@@ -276,15 +294,22 @@ class Nemesis:
         for number in range(1, TAKEOVERS + 1):
             try:
                 leader, term = await self._leader_after(term)
-                self._began("takeovers", leader.name)
-                await asyncio.to_thread(leader.kill)
-                await asyncio.sleep(self.rng.uniform(0.0, 0.3))
-                await asyncio.to_thread(leader.start)
+                await self._depose(leader)
             except NotDone as error:
                 self._note_failure("takeovers", error)
                 continue
             proof = f"number {number} in a row, of term {term}"
             self._count("takeovers", CONTROL_PLANE, parts=[leader.name], proof=proof)
+
+    async def _depose(self, leader: Part) -> None:
+        self._held.add(leader.name)
+        try:
+            self._began("takeovers", leader.name)
+            await asyncio.to_thread(leader.kill)
+            await asyncio.sleep(self.rng.uniform(0.0, 0.3))
+            await self._start(leader)
+        finally:
+            self._held.discard(leader.name)
 
     async def _leader_after(self, term: int) -> tuple[Part, int]:
         """Who leads in a later term than that one.
@@ -305,19 +330,10 @@ class Nemesis:
         raise NotDone(f"nobody leads after term {term}")
 
     async def _heal_all(self) -> None:
-        """Everything runs, and every way is open."""
-        for part in self.platform.parts.values():
-            part.resume()
-            if not part.is_running:
-                await self._start(part)
+        """Wait until everything serves; supervision starts what has ended."""
         ends_at = time.monotonic() + _SUCCESSOR_WITHIN_S
         waiting = [*self.platform.of_kind(CONTROL_PLANE), *self.platform.of_kind(AGENT)]
         while time.monotonic() < ends_at:
-            for part in waiting:
-                if not part.is_running:
-                    # It gave up on something that was away: its supervisor would start it again.
-                    self.recorder.note(ended=part.name, words=part.last_words())
-                    await self._start(part)
             if all(self.platform.is_ready(part) for part in waiting):
                 return
             await asyncio.sleep(0.2)
