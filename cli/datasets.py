@@ -12,7 +12,7 @@ from cli.arguments import DATASET, SIZE, split_dataset, visibility_options
 from cli.exits import CommandError
 from cli.group import Group, command, not_there_yet, pass_app
 from cli.output import write_list, write_one
-from cli.sending import files_text, pack_folder, send
+from cli.sending import files_text, made_of, pack_folder, send
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -73,7 +73,9 @@ def push(
     async def make(client: Client) -> tuple[Uploaded, CreateDatasetVersionResponse]:
         sent = await send(app, client, packed)
         request.digest = sent.digest
-        return sent, await client.datasets.create_version(request)
+        return sent, await made_of(
+            app, client, packed, lambda: client.datasets.create_version(request)
+        )
 
     sent, answer = app.call(make)
     made = answer.dataset

@@ -36,7 +36,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_one
 from cli.patience import DEFAULT_S, patiently
-from cli.sending import files_text, pack_folder, send
+from cli.sending import files_text, made_of, pack_folder, send
 from nsml.client.errors import Unavailable
 from nsml.variables import without_values
 from nsml.view.units import exact_size_text
@@ -489,7 +489,12 @@ async def _submit(
             await _send(app, client, packed)
             reached.is_sent = True
         reached.is_asked = True
-        reached.session = await client.sessions.create(request)
+        if packed is None:
+            reached.session = await client.sessions.create(request)
+        else:
+            reached.session = await made_of(
+                app, client, packed, lambda: client.sessions.create(request)
+            )
         return await _settled(client, reached.session)
     except NotFound:
         for reference in wish.datasets:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError
 from cli.progress import Progress
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
     from pathlib import Path
 
     from cli.app import App
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from nsml.client.content import Uploaded
     from nsml.content.ignore import IgnoreRules
     from nsml.content.packing import Packed
+
+Made = TypeVar("Made")
 
 _SPECIAL_SHOWN = 3
 
@@ -64,6 +67,22 @@ async def send(app: App, client: Client, packed: Packed) -> Uploaded:
         )
     finally:
         progress.close()
+
+
+async def made_of(
+    app: App, client: Client, packed: Packed, make: Callable[[], Awaitable[Made]]
+) -> Made:
+    """What `make` makes of content that was sent.
+
+    Each control plane knows what it was sent itself: to another one that answers now it is sent again.
+    """
+    from nsml.client.errors import MissingBlobs
+
+    try:
+        return await make()
+    except MissingBlobs:
+        await send(app, client, packed)
+        return await make()
 
 
 def files_text(count: int) -> str:

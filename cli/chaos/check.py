@@ -25,7 +25,7 @@ BACKWARDS = "revisions gone back"
 REPEATED = "request ids with two sessions"
 OTHERWISE = "ends other than asked for"
 LEFT = "left behind"
-UNPROVED = "no fault fired"
+UNPROVED = "nothing proved"
 
 KINDS: Final = (
     LOST, TWICE, REPORTS, STALE, CHANGED, BACKWARDS, REPEATED, OTHERWISE, LEFT, UNPROVED,
@@ -60,7 +60,7 @@ def violations(recorded: Recorded) -> list[Violation]:
         *_backwards(recorded.operations),
         *_repeated(answers, recorded.store),
         *_left(recorded),
-        *_unproved(recorded.faults),
+        *_unproved(recorded),
     ]
 
 
@@ -385,6 +385,9 @@ def _left(recorded: Recorded) -> Iterator[Violation]:
         yield Violation(LEFT, f"a program runs at the end: {program}")
 
 
-def _unproved(faults: Iterable[Record]) -> Iterator[Violation]:
-    if not any("healed" in record for record in faults):
-        yield Violation(UNPROVED, "nothing was tried, or nothing took hold")
+def _unproved(recorded: Recorded) -> Iterator[Violation]:
+    """A run without faults, or without anything that they could have harmed, shows nothing."""
+    if not any("healed" in record for record in recorded.faults):
+        yield Violation(UNPROVED, "no fault fired")
+    if not any(program["reported"] for program in recorded.programs):
+        yield Violation(UNPROVED, "no program reported anything")

@@ -17,7 +17,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from cli.chaos.trainer import LEDGERS
 from cli.exits import CommandError
 from nsml.client.connect import connect
-from nsml.client.errors import AlreadyEnded, ClientError, NotFound, StateConflict, Unavailable
+from nsml.client.content import upload
+from nsml.client.errors import (
+    AlreadyEnded,
+    ClientError,
+    MissingBlobs,
+    NotFound,
+    StateConflict,
+    Unavailable,
+)
 from nsml.client.streams import ENDED_STATES, read_logs, read_metrics, watch_sessions
 from nsml.concurrency import TaskGroup
 from nsml.v1 import sessions_pb2 as pb
@@ -29,6 +37,7 @@ if TYPE_CHECKING:
     from cli.chaos.recording import Recorder
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
+    from nsml.content.packing import Packed
 
 T = TypeVar("T")
 
@@ -138,7 +147,7 @@ class Load:
     recorder: Recorder
     rng: random.Random
     ledgers: Path
-    bundle: str = ""
+    code: Packed
     over: asyncio.Event = field(default_factory=asyncio.Event)
     _live: dict[str, Wish] = field(default_factory=dict)
     _asked: list[Wish] = field(default_factory=list)
@@ -208,7 +217,7 @@ class Load:
         spec = pb.SessionSpec(
             entry="main.py",
             args=[str(-1 if kind == "endless" else steps), str(pause), str(code), str(every)],
-            bundle_digest=self.bundle,
+            bundle_digest=self.code.manifest.digest,
             replica_count=2 if kind == "gang" else 1,
             environment={LEDGERS: str(self.ledgers)},
         )
@@ -222,10 +231,12 @@ class Load:
 
     async def _create(self, talker: Talker, wish: Wish) -> pb.Session | None:
         async def create(client: Client) -> pb.Session:
-            answer = await client.rpc.unary(
-                "SessionService/CreateSession", wish.request, pb.CreateSessionResponse
-            )
-            return answer.session
+            try:
+                return await self._created(client, wish)
+            except MissingBlobs:
+                # Each control plane knows what it was sent itself.
+                await upload(client, self.code)
+                return await self._created(client, wish)
 
         shares = wish.request.spec.resources.gpu_thousandths
         facts = {"request": wish.id, "kind": wish.kind, "wish": wish.state, "share": shares}
@@ -233,6 +244,12 @@ class Load:
         if session is not None:
             self._live.setdefault(session.id, wish)
         return session
+
+    async def _created(self, client: Client, wish: Wish) -> pb.Session:
+        answer = await client.rpc.unary(
+            "SessionService/CreateSession", wish.request, pb.CreateSessionResponse
+        )
+        return answer.session
 
     async def _accompany(self, wish: Wish) -> None:
         """Stop what would never end, wait for the end, and remove some of what has ended."""

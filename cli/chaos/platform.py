@@ -266,9 +266,12 @@ class ChaosPlatform:
         self._add("database", DATABASE, command)
 
     def _history(self) -> str:
-        address = self.hosts.address("database")
-        way = f"{ADMIN}:{self._password}@{address}:{_DATABASE_PORT}"
-        return f"postgresql://{way}/postgres?sslmode=verify-ca&sslrootcert={self.etcd_authority}"
+        """Its URL; the password is in a file for us alone."""
+        where = f"{self.hosts.address('database')}:{_DATABASE_PORT}"
+        words = self.folder / "database.password"
+        write_private(words, f"{where}:postgres:{ADMIN}:{self._password}\n")
+        checked = f"sslmode=verify-full&sslrootcert={self.etcd_authority}&passfile={words}"
+        return f"postgresql://{ADMIN}@{where}/postgres?{checked}"
 
     def _has_database(self) -> bool:
         return "ready to accept connections" in self.parts["database"].log.read_text()

@@ -30,8 +30,6 @@ from cli.chaos.recording import (
 from cli.chaos.trainer import CODE, LEDGERS, read_ledgers
 from cli.exits import CommandError
 from nsml._version import VERSION
-from nsml.client.connect import connect
-from nsml.client.content import upload
 from nsml.content.ignore import IgnoreRules
 from nsml.content.packing import CODE_LIMIT_BYTES, pack
 
@@ -118,7 +116,7 @@ async def _run(
         recorder=operations,
         rng=random.Random(rng.random()),  # noqa: S311
         ledgers=ledgers,
-        bundle=await _sent(platform, folder),
+        code=pack(_written(folder), ignore=IgnoreRules(""), max_bytes=CODE_LIMIT_BYTES),
     )
     nemesis = Nemesis(
         platform=platform,
@@ -152,13 +150,6 @@ async def _run(
         "left": left,
     }
     (folder / RUN).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
-
-
-async def _sent(platform: ChaosPlatform, folder: Path) -> str:
-    """The digest of the program, once the platform has it."""
-    packed = pack(_written(folder), ignore=IgnoreRules(""), max_bytes=CODE_LIMIT_BYTES)
-    async with connect(platform.contexts()[0]) as client:
-        return (await upload(client, packed)).digest
 
 
 def _written(folder: Path) -> Path:

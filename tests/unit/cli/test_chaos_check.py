@@ -127,6 +127,7 @@ DOCTORED = {
     "a device is held at the end": (
         LEFT, "store", lambda r: r.append(alloc(9, ("s2", 1, GPU, 1000), term=6))
     ),
+    "nothing ran": (UNPROVED, "programs", lambda r: []),
     "nothing fired": (UNPROVED, "faults", lambda r: r[:1]),
 }  # fmt: skip
 
@@ -165,8 +166,8 @@ def test_a_session_that_was_stopped_before_it_was_placed_is_as_wished():
     asked = create(1, "s1", 10)
     asked[0]["wish"] = "STOPPED"
     item = ended("s1", 0, state="STOPPED", attempt=0, reports={}, lines={})
-    run = replace(SOUND, operations=tuple(asked), programs=(), store=(), outcome=(item,))
-    assert violations(run) == []
+    run = replace(SOUND, operations=tuple(asked), outcome=(item, SOUND.outcome[1]), store=())
+    assert violations(replace(run, programs=SOUND.programs[1:])) == []
 
 
 def test_a_run_is_read_as_it_was_written_and_told(tmp_path):

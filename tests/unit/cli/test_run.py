@@ -54,6 +54,12 @@ def test_a_run_without_an_answer_says_how_to_see_what_came_of_it(nsml, state, pr
     assert only_session(state).name == "kim/None/1"
 
 
+def test_code_is_sent_again_to_another_control_plane_that_has_not_heard_it(nsml, state, project):
+    state.forgets_what_was_sent = True
+    assert nsml("run", "-o", "name").stdout == "kim/None/1\n"
+    assert only_session(state).spec.bundle_digest in state.blobs
+
+
 def test_a_run_that_was_answered_has_succeeded_whoever_answers_then(
     nsml, state, project, monkeypatch
 ):

@@ -91,6 +91,8 @@ class State:
         self.lacks_ended = False
         self.fail_next: dict[str, grpc.StatusCode] = {}
         self.waiting = ""
+        self.forgets_what_was_sent = False
+        """Once: as another control plane, that has not heard it."""
 
     def add(self, name, state=pb.SESSION_STATE_RUNNING, **fields):
         """A session, newer than all before."""
@@ -213,6 +215,9 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         if request.validate_only:
             return pb.CreateSessionResponse()
         digest = request.spec.bundle_digest
+        if state.forgets_what_was_sent:
+            state.forgets_what_was_sent = False
+            state.blobs.clear()
         if digest and digest not in state.blobs:
             refuse(context, grpc.StatusCode.FAILED_PRECONDITION, "missing", "MISSING_BLOBS")
         dataset = request.spec.datasets[0].name if request.spec.datasets else "None"
