@@ -141,8 +141,10 @@ def _repeated(answers: Sequence[Answer], store: Iterable[Record]) -> Iterator[Vi
     for change in store:
         if change["key"].startswith("session/") and change["value"]:
             made[change["value"]["request"]].add(change["key"].removeprefix("session/"))
+    # With a session that its owner removed goes what knew its request.
+    gone = {answer.asked["session"] for answer in answers if answer.asked["do"] == "remove"}
     for request, sessions in made.items():
-        if len(sessions) > 1:
+        if len(sessions - gone) > 1:
             yield Violation(REPEATED, f"request {request} made {', '.join(sorted(sessions))}")
 
 

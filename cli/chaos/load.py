@@ -48,7 +48,7 @@ _LIVE_AT_ONCE = 14
 _OVER_WITHIN_S = 180.0
 _SUBMITTERS, _READERS, _WATCHERS, _FOLLOWERS = 2, 2, 2, 2
 _STATE = "SESSION_STATE_"
-_LINE = re.compile(rb"^line (\d+) x*$", re.MULTILINE)
+_LINE = re.compile(rb"^line (\d+) x*\n", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +149,8 @@ class Load:
     ledgers: Path
     code: Packed
     over: asyncio.Event = field(default_factory=asyncio.Event)
-    _live: dict[str, Wish] = field(default_factory=dict)
+    _live: set[str] = field(default_factory=set)
+    _known: set[str] = field(default_factory=set)
     _asked: list[Wish] = field(default_factory=list)
     _clients: list[Client] = field(default_factory=list)
 
@@ -200,11 +201,11 @@ class Load:
             if len(self._live) < _LIVE_AT_ONCE:
                 wish = self._wish()
                 self._asked.append(wish)
-                if await self._create(talker, wish) is not None:
-                    group.create_task(self._accompany(wish))
+                await self._create(talker, wish, group)
             if self._asked and self.rng.random() < 0.2:
                 # The same again, from somebody else: a client that never got its answer.
-                await self._create(self._talker("again"), self.rng.choice(self._asked[-20:]))
+                again = self.rng.choice(self._asked[-20:])
+                await self._create(self._talker("again"), again, group)
             await self._pause(0.1, 1.2)
 
     def _wish(self) -> Wish:
@@ -229,7 +230,7 @@ class Load:
         state = {"fails": "FAILED", "endless": "STOPPED"}.get(kind, "SUCCEEDED")
         return Wish(request, kind, state)
 
-    async def _create(self, talker: Talker, wish: Wish) -> pb.Session | None:
+    async def _create(self, talker: Talker, wish: Wish, group: TaskGroup) -> None:
         async def create(client: Client) -> pb.Session:
             try:
                 return await self._created(client, wish)
@@ -241,9 +242,10 @@ class Load:
         shares = wish.request.spec.resources.gpu_thousandths
         facts = {"request": wish.id, "kind": wish.kind, "wish": wish.state, "share": shares}
         session = await talker.ask("create", create, told=_session_told, **facts)
-        if session is not None:
-            self._live.setdefault(session.id, wish)
-        return session
+        if session is not None and session.id not in self._known:
+            self._known.add(session.id)
+            self._live.add(session.id)
+            group.create_task(self._accompany(session.id, wish))
 
     async def _created(self, client: Client, wish: Wish) -> pb.Session:
         answer = await client.rpc.unary(
@@ -251,9 +253,8 @@ class Load:
         )
         return answer.session
 
-    async def _accompany(self, wish: Wish) -> None:
+    async def _accompany(self, session_id: str, wish: Wish) -> None:
         """Stop what would never end, wait for the end, and remove some of what has ended."""
-        session_id = next(one for one, asked in self._live.items() if asked is wish)
         talker = self._talker(f"owner-{wish.id[:6]}")
         if wish.kind == "endless":
             await self._pause(0.0, 6.0)
@@ -268,7 +269,7 @@ class Load:
                 # `_settle` looks after the rest.
                 return
             await asyncio.sleep(self.rng.uniform(0.3, 1.0))
-        del self._live[session_id]
+        self._live.discard(session_id)
         if self.rng.random() < 0.1:
             await talker.ask(
                 "remove", lambda client: client.sessions.remove(session_id), session=session_id
@@ -320,7 +321,7 @@ class Load:
             await self._pause(0.1, 1.0)
             if not self._live:
                 continue
-            session_id = self.rng.choice(list(self._live))
+            session_id = self.rng.choice(sorted(self._live))
             with suppress(NotFound, StateConflict):
                 lines, is_whole = await self._followed(talker, session_id)
                 talker.saw(saw="log", session=session_id, lines=lines, whole=is_whole)
@@ -427,6 +428,6 @@ def _lines_of(data: bytes) -> list[int]:
     found = []
     for match in _LINE.finditer(data):
         step = int(match[1])
-        is_whole = match[0] == b"line %d %s" % (step, b"x" * (step % 50))
+        is_whole = match[0] == b"line %d %s\n" % (step, b"x" * (step % 50))
         found.append(step if is_whole else -1)
     return found
