@@ -50,12 +50,18 @@ def _spacing(
     examples=[
         "nsml doctor chaos",
         "nsml doctor chaos --seconds 600 --seed 7 --faults kill,pause,cut -j",
-        "nsml doctor chaos --seconds 5m --keep",
+        "nsml doctor chaos --seconds 1h --count 1000 --keep",
         "nsml doctor chaos --check /tmp/nsml-chaos-x1y2z3",
     ],
 )
 @click.option(
     "--seconds", type=DURATION, default=60.0, show_default=True, metavar="TIME", help="How long."
+)
+@click.option(
+    "--count",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="End sooner, when so many faults have fired.",
 )
 @click.option("--seed", type=int, metavar="N", help="Repeat a run's draws; default: a new one.")
 @click.option(
@@ -74,7 +80,7 @@ def _spacing(
     help="Seconds between two faults.",
 )
 @click.option(
-    "--control-planes", type=click.IntRange(1, 9), default=1, show_default=True, metavar="N"
+    "--control-planes", type=click.IntRange(1, 9), default=3, show_default=True, metavar="N"
 )
 @click.option("--agents", type=click.IntRange(2, 32), default=4, show_default=True, metavar="N")
 @click.option("--keep", is_flag=True, help="Keep the folder of the run, with logs and records.")
@@ -91,6 +97,7 @@ def chaos(
     /,
     *,
     seconds: float,
+    count: int | None,
     seed: int | None,
     faults: tuple[str, ...],
     every: tuple[float, float],
@@ -113,6 +120,7 @@ def chaos(
         return _judge(app, recorded)
     plan = Plan(
         seconds=seconds,
+        count=count,
         seed=secrets.randbelow(1 << 32) if seed is None else seed,
         faults=faults,
         shape=Shape(control_planes=control_planes, agents=agents),

@@ -43,7 +43,7 @@ FAULTS: Final = {
 TAKEOVERS: Final = 20
 _HEALED_WITHIN_S = 10.0
 _SUCCESSOR_WITHIN_S = 60.0
-_MOST_AT_ONCE = 3
+_MOST_AT_ONCE = 4
 _LEADER_ASKED_S = 2.0
 _SUPERVISED_S = 0.5
 
@@ -72,22 +72,28 @@ class Nemesis:
     failed: Counter[str] = field(default_factory=Counter)
     _held: set[str] = field(default_factory=set)
 
-    async def torment(self, lasts_s: float) -> None:
-        """Fault after fault for so many seconds; all is healed when this returns."""
+    async def torment(self, lasts_s: float, count: int | None = None) -> None:
+        """Fault after fault for so many seconds, or until `count` have fired if that is sooner.
+
+        All is healed when this returns.
+        """
         at_random = [name for name in self.chosen if name != "takeovers"]
         supervision = asyncio.create_task(self._supervise())
         try:
-            await self._draw_for(lasts_s, at_random)
+            last = TAKEOVERS if "takeovers" in self.chosen else 0
+            await self._draw_for(lasts_s, at_random, None if count is None else count - last)
             if "takeovers" in self.chosen:
                 await self._take_over_and_over()
             await self._heal_all()
         finally:
             supervision.cancel()
 
-    async def _draw_for(self, lasts_s: float, names: Sequence[str]) -> None:
+    async def _draw_for(self, lasts_s: float, names: Sequence[str], count: int | None) -> None:
         ends_at = time.monotonic() + lasts_s
         async with TaskGroup() as group:
             while names and time.monotonic() < ends_at:
+                if count is not None and self.fired.total() >= count:
+                    break
                 if len(self._held) < _MOST_AT_ONCE:
                     with suppress(NothingFree):
                         group.create_task(self._draw(self.rng.choice(self._weighed(names))))

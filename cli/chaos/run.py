@@ -46,9 +46,11 @@ class Plan:
 
     Attributes:
         every_s: seconds between two faults, least and most.
+        count: the run ends when so many have fired, if that is sooner.
     """
 
     seconds: float
+    count: int | None
     seed: int
     faults: Sequence[str]
     shape: Shape
@@ -128,7 +130,7 @@ async def _run(
     say(f"tormenting it for {plan.seconds:g} s, seed {plan.seed}")
     began = time.monotonic()
     try:
-        outcome = await load.run(lambda: nemesis.torment(plan.seconds))
+        outcome = await load.run(lambda: nemesis.torment(plan.seconds, plan.count))
     finally:
         operations.close()
         faults.close()
