@@ -88,6 +88,11 @@ class Choices:
     admin: str = ""
 
     @property
+    def is_shared(self) -> bool:
+        """Whether other control planes may serve the same platform."""
+        return bool("://" in self.coordination and self.history and self.objects)
+
+    @property
     def is_joined(self) -> bool:
         """Whether the control plane is elsewhere."""
         return bool(self.server)

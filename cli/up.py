@@ -355,4 +355,7 @@ def _tell_up(
         steps[:0] = ["nsml admin join-token", "nsml admin user add NAME"]
         digest = digest_of(folder.authority.read_text(encoding="ascii"))
         app.say(f"users of other machines:\nnsml login {said.get('listen')}#{digest}")
+    if choices.is_shared:
+        key = choices.platform_key or folder.path / CONTROL_PLANE / "platform.key"
+        app.say(f"further control planes need a copy of {key}: nsml up ... --platform-key FILE")
     app.say("next:  " + "\n       ".join(steps))
