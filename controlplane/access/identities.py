@@ -9,7 +9,7 @@ import structlog
 
 from controlplane.access.authority import ShownCertificate, read_certificate
 from controlplane.access.records import JOINED, TOKENS, USERS
-from controlplane.domain.errors import Unavailable
+from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
 from controlplane.domain.identity import Caller, NodeCaller, UserCaller
 from controlplane.store.cache import TableCache
 from controlplane.store.interface import KeyValueStore, StoreError
@@ -24,8 +24,6 @@ T = TypeVar("T")
 
 _MOST_CERTIFICATES = 20_000
 _CATCH_UP_S = 1.0
-RETRY_AFTER_S = 2.0
-"""When to try again while the store does not answer."""
 
 
 class Identities:

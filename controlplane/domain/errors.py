@@ -158,6 +158,10 @@ class TooManyTunnels(TooLarge):
     reason = "TOO_MANY_TUNNELS"
 
 
+RETRY_AFTER_S = 2.0
+"""When what passes by itself is worth another try."""
+
+
 class Unavailable(NsmlError):
     """Passing: try again.
 

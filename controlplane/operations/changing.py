@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import Unavailable
+from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
 from controlplane.operations import records
 from controlplane.store.interface import (
     CommitUnknown,
@@ -59,7 +59,11 @@ class SessionWriter:
             try:
                 result = await self._store.commit(transaction)
             except (CommitUnknown, StoreUnavailable) as error:
-                raise Unavailable("the store does not answer", attempt="the same again") from error
+                raise Unavailable(
+                    "the platform's store does not answer",
+                    attempt="the same again",
+                    retry_after_s=RETRY_AFTER_S,
+                ) from error
             if result.succeeded:
                 self._state.put_session(session, result.revision)
                 return session

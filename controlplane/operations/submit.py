@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from controlplane.domain.errors import (
+    RETRY_AFTER_S,
     AlreadyExists,
     CannotEverFit,
     MissingBlobs,
@@ -63,8 +64,6 @@ MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
 """Sessions in one transaction: each writes itself, its name, its request id, perhaps a counter."""
 
 _MOST_NAMED: Final = 3
-RETRY_AFTER_S: Final = 2.0
-"""When to try again while the store does not answer."""
 TRIES: Final = 8
 """How often a submission is decided again when others wrote in between."""
 

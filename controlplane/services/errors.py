@@ -62,9 +62,6 @@ _GONE: Final[tuple[tuple[type[Exception] | tuple[type[Exception], ...], str], ..
 )
 """What passes by itself, in words that name the part: the first row that fits."""
 
-RETRY_AFTER_S: Final = 2.0
-"""When what passes by itself is worth another try."""
-
 _log = structlog.get_logger("services.errors")
 
 CODES: Final[tuple[tuple[type[errors.NsmlError], grpc.StatusCode], ...]] = (
@@ -134,7 +131,7 @@ def as_refusal(error: Exception) -> errors.NsmlError:
 
 
 def _passing(words: str, reason: str) -> errors.NsmlError:
-    refusal = errors.Unavailable(words, attempt=_LOOK, retry_after_s=RETRY_AFTER_S)
+    refusal = errors.Unavailable(words, attempt=_LOOK, retry_after_s=errors.RETRY_AFTER_S)
     refusal.reason = reason
     return refusal
 

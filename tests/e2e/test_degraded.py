@@ -1,0 +1,126 @@
+"""A whole platform of which one part is away: what goes on, what is shown, and that it heals alone."""
+
+import json
+import os
+import signal
+import subprocess
+import threading
+
+import pytest
+
+from bench.platform import Platform
+from controlplane.store.etcd_process import running_in
+from tests.e2e.programs import wait_for, write_program
+from tests.etcd import pause, require_etcd
+
+STEPPING = """\
+import os, time
+import nsml
+
+step = 0
+while not os.path.exists("/app/finish"):
+    nsml.report(step=step, loss=step)
+    print("line", step, flush=True)
+    step += 1
+    time.sleep(0.02)
+"""
+
+SAVING = """
+nsml.save(1, save_fn=lambda path: open(os.path.join(path, "model"), "wb").write(os.urandom(100_000)))
+"""
+
+
+@pytest.fixture(scope="module")
+def platform():
+    require_etcd()
+    with Platform(simulate_gpus=2) as running:
+        yield running
+
+
+def conditions(platform: Platform) -> list[str]:
+    done = platform.nsml("status", "-j", check=False)
+    assert done.returncode in {0, 1}, done.stderr
+    found = json.loads(done.stdout)["conditions"]
+    assert done.returncode == bool(found)
+    return [one["name"] for one in found]
+
+
+def submit(platform: Platform, folder, program: str, *options: str) -> str:
+    code = write_program(folder, program)
+    return platform.nsml("run", "-o", "name", *options, cwd=code).stdout.strip()
+
+
+def item(platform: Platform, name: str) -> dict:
+    listed = platform.json("ps", "-a")["items"]
+    return next(one for one in listed if one["name"] == name)
+
+
+def lines(platform: Platform, name: str) -> int:
+    return platform.nsml("logs", name).stdout.count("\n")
+
+
+def release(platform: Platform, name: str) -> None:
+    """Let its program come to its end."""
+    session_id = platform.nsml("getid", name).stdout.strip()
+    (platform.folder / "data/agent/replicas" / f"{session_id}.1.0" / "app/finish").touch()
+
+
+def test_without_etcd_training_and_reporting_go_on_and_a_submission_waits(platform, tmp_path):
+    name = submit(platform, tmp_path / "stepping", STEPPING)
+    wait_for(lambda: lines(platform, name) > 10, what="it prints")
+    [etcd] = running_in(platform.folder / "data/controlplane/etcd")
+    pause(etcd.pid)
+    try:
+        wait_for(lambda: conditions(platform) == ["COORDINATION_GONE"], what="it is shown")
+        before = lines(platform, name)
+        wait_for(lambda: lines(platform, name) > before + 50, what="records come")
+        assert item(platform, name)["state"] == "RUNNING"
+        [node] = platform.json("node", "ls")["items"]
+        assert node["state"] == "READY"
+        refused = platform.nsml("run", "--patience", "0s", check=False, cwd=tmp_path / "stepping")
+        assert refused.returncode == 3
+        assert "the platform's store does not answer" in refused.stderr
+        said: list[str] = []
+        waits = threading.Thread(
+            target=lambda: said.append(submit(platform, tmp_path / "second", STEPPING))
+        )
+        waits.start()
+        # Longer than any lease, and than it takes to be elected anew.
+        before = lines(platform, name)
+        wait_for(lambda: lines(platform, name) > before + 200, what="records go on coming")
+    finally:
+        os.kill(etcd.pid, signal.SIGCONT)
+    wait_for(lambda: conditions(platform) == [], what="all is well")
+    waits.join(60)
+    [second] = said
+    wait_for(lambda: item(platform, second)["state"] == "RUNNING", what="the second one runs")
+    first = item(platform, name)
+    assert (first["state"], first["attempt"]) == ("RUNNING", 1)
+    for one in (name, second):
+        release(platform, one)
+        wait_for(lambda one=one: item(platform, one)["state"] == "SUCCEEDED", what=f"{one} ends")
+
+
+def test_without_objects_checkpoints_wait_on_the_node_and_devices_are_free(platform, tmp_path):
+    name = submit(platform, tmp_path / "stepping", STEPPING)
+    late = submit(platform, tmp_path / "late", STEPPING + SAVING)
+    for one in (name, late):
+        wait_for(lambda one=one: lines(platform, one) > 10, what=f"{one} prints")
+    objects = platform.folder / "data/controlplane/objects"
+    mount = ["mount", "-t", "tmpfs", "-o", "size=8k,mode=700", "tmpfs", str(objects)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        release(platform, late)
+        wait_for(lambda: item(platform, late)["state"] == "FINALIZING", what="it waits")
+        wait_for(lambda: conditions(platform) == ["DISK_FULL"], what="it is shown")
+        held = [device["sessions"] for device in platform.json("gpustat")["items"]]
+        assert sorted(held) == [[], [name]]
+    finally:
+        subprocess.run(["umount", "-l", str(objects)], check=True)
+    wait_for(lambda: item(platform, late)["state"] == "SUCCEEDED", what="the late one ends")
+    [checkpoint] = platform.json("model", "ls", late)["items"]
+    assert checkpoint["state"] == "DURABLE"
+    wait_for(lambda: conditions(platform) == [], what="all is well")
+    release(platform, name)
+    wait_for(lambda: item(platform, name)["state"] == "SUCCEEDED", what=f"{name} succeeds")

@@ -1,0 +1,163 @@
+"""Each of the parts that keep files, on a small disk that is full, and has room again."""
+
+import os
+import subprocess
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.domain.conditions import ConditionName
+from controlplane.health import LEAST_FREE_BYTES, Health
+from controlplane.history.errors import HistoryFull
+from controlplane.history.sqlite import open_history
+from controlplane.history.values import Channel, Chunk, StreamKey
+from controlplane.objects.errors import ObjectsFull
+from controlplane.objects.memory import MemoryObjects
+from controlplane.objects.stored import open_folder
+from controlplane.store.embedded import EmbeddedStore
+from controlplane.store.interface import DiskFull, Put, Transaction
+from nsml.clock import SystemClock, in_thread, inline
+from nsml.content.digests import digest_of
+
+CLOCK = SystemClock()
+LOG = StreamKey("s1", 1, 0, Channel.LOG)
+
+
+@pytest.fixture
+def disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of a few megabytes."""
+    place = tmp_path / "disk"
+    place.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=6m,mode=700", "tmpfs", str(place)]
+    if subprocess.run(mount, capture_output=True, check=False).returncode != 0:
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "-l", str(place)], check=True)
+
+
+def fill(disk: Path) -> Callable[[], None]:
+    """Take all of a disk; what gives it back."""
+    junk = disk / "junk"
+    with junk.open("wb", buffering=0) as file:
+        size = 1 << 20
+        while size:
+            try:
+                file.write(os.urandom(size))
+            except OSError:
+                size //= 2
+    return junk.unlink
+
+
+def give_room(disk: Path) -> None:
+    """Make it ten times as large."""
+    subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
+
+
+@asynccontextmanager
+async def health(**parts: Any) -> AsyncIterator[Health]:
+    """The parts that are given, observed, and others in memory."""
+    async with EmbeddedStore(":memory:", clock=CLOCK, run=inline) as memory:
+        history = await open_history(":memory:", clock=CLOCK, run=inline)
+        made = {"store": memory, "history": history, "objects": MemoryObjects(CLOCK), "disks": {}}
+        yield Health(**{**made, **parts}, clock=CLOCK)
+        await history.close()
+
+
+def full(health: Health) -> list[str]:
+    standing = health.conditions.standing()
+    assert all(one.name is ConditionName.DISK_FULL for one in standing), standing
+    return [one.subject for one in standing]
+
+
+async def ask(health: Health, name: str) -> Exception | None:
+    """Do what the probing loop does for a part that failed to write."""
+    [part] = [one for one in health.parts() if one.name == name]
+    assert part.gauge.fails_writing
+    try:
+        await part.write()
+    except Exception as error:  # noqa: BLE001 - the test looks at it
+        return error
+    return None
+
+
+async def test_a_history_on_a_full_disk_is_read_and_written_again_once_there_is_room(
+    disk: Path,
+) -> None:
+    history = await open_history(disk / "history.db", clock=CLOCK, run=in_thread)
+    async with health(history=history) as observed:
+        streams = observed.history.streams
+        await streams.append([Chunk(stream=LOG, first=0, last=5, data=b"before")])
+        empty = fill(disk)
+        with pytest.raises(HistoryFull):
+            await streams.append(
+                [Chunk(stream=LOG, first=6, last=200_005, data=os.urandom(200_000))]
+            )
+        assert full(observed) == ["history"]
+        assert (await streams.read_log("s1")).data == b"before"
+        assert isinstance(await ask(observed, "history"), HistoryFull)
+        assert full(observed) == ["history"]
+        empty()
+        assert await ask(observed, "history") is None
+        assert full(observed) == []
+        await streams.append([Chunk(stream=LOG, first=6, last=10, data=b"after")])
+        assert (await streams.read_log("s1")).data == b"beforeafter"
+    await history.close()
+
+
+async def test_objects_on_a_full_disk_are_read_and_written_again_once_there_is_room(
+    disk: Path,
+) -> None:
+    objects = open_folder(disk / "objects", in_thread)
+    async with health(objects=objects) as observed:
+        kept, more = os.urandom(1000), os.urandom(100_000)
+        await observed.objects.put(digest_of(kept), kept)
+        empty = fill(disk)
+        with pytest.raises(ObjectsFull):
+            await observed.objects.put(digest_of(more), more)
+        assert full(observed) == ["objects"]
+        assert await observed.objects.get(digest_of(kept)) == kept
+        assert isinstance(await ask(observed, "objects"), ObjectsFull)
+        empty()
+        assert await ask(observed, "objects") is None
+        assert full(observed) == []
+        await observed.objects.put(digest_of(more), more)
+
+
+async def test_a_store_on_a_full_disk_is_read_and_written_again_once_there_is_room(
+    disk: Path,
+) -> None:
+    async with (
+        EmbeddedStore(disk / "store.db", clock=CLOCK, run=in_thread) as store,
+        health(store=store) as observed,
+    ):
+        await observed.store.commit(_put("a", b"kept"))
+        empty = fill(disk)
+        with pytest.raises(DiskFull):
+            await observed.store.commit(_put("b", os.urandom(200_000)))
+        assert full(observed) == ["store"]
+        item = await observed.store.get("a")
+        assert item is not None
+        assert item.value == b"kept"
+        assert await observed.store.get("b") is None
+        empty()
+        assert await ask(observed, "store") is None
+        assert full(observed) == []
+        await observed.store.commit(_put("b", os.urandom(200_000)))
+
+
+async def test_the_disk_of_an_etcd_of_our_own_is_looked_at(disk: Path) -> None:
+    async with health(disks={"store": disk}) as observed:
+        observed.look_at_disks()
+        assert full(observed) == ["store"], f"less than {LEAST_FREE_BYTES} bytes are free"
+        give_room(disk)
+        observed.look_at_disks()
+        assert full(observed) == []
+
+
+def _put(key: str, value: bytes) -> Transaction:
+    return Transaction(success=(Put(key=key, value=value),))
