@@ -137,8 +137,12 @@ class Telemetry(Protocol):
         """
         ...
 
-    def newest(self) -> Mapping[str, NodeSample]:
-        """The last reading of each node since this process started."""
+    async def newest(self) -> Mapping[str, NodeSample]:
+        """The last reading of each node, whichever control plane it came to.
+
+        Without a shared database, since this process started. Does not fail: what other control
+        planes took may be missing for as long as the database does not answer.
+        """
         ...
 
     async def read(

@@ -70,7 +70,7 @@ HISTORY_WRITES: Final = frozenset(
         "probe",
     }
 )
-HISTORY_HELD: Final = frozenset({"record", "close"})
+HISTORY_HELD: Final = frozenset({"record", "newest", "close"})
 """Those that may be answered from memory: their success shows nothing."""
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 

@@ -114,7 +114,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         after = request.cursor and check_node(request.cursor)
         size = page_size(request.page_size)
         names = sorted(name for name in self._state.nodes if name > after)
-        samples = self._history.telemetry.newest()
+        samples = await self._history.telemetry.newest()
         made = (
             self._node(self._state.nodes[name].value, who, samples.get(name))
             for name in names[:size]
@@ -135,7 +135,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         sessions = self._keeper.sessions_of(request.name)
         visible = _names(sessions, who)
         return pb.GetNodeResponse(
-            node=self._shown(stored.value, who),
+            node=await self._shown(stored.value, who),
             sessions=visible[:MOST_NAMES],
             hidden_sessions=len(sessions) - len(visible[:MOST_NAMES]),
             fence_refusal=refusal_message(self._keeper.why_not_fenced(request.name)),
@@ -151,7 +151,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         node = await self._keeper.drain(
             request.name, asked_by=who.user.name, reason=request.reason, move_after_s=after
         )
-        return pb.DrainNodeResponse(node=self._shown(node, who))
+        return pb.DrainNodeResponse(node=await self._shown(node, who))
 
     @answering
     async def ResumeNode(  # noqa: N802
@@ -160,7 +160,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         """Take sessions again."""
         who = require_user()
         node = await self._keeper.resume(request.name, asked_by=who.user.name)
-        return pb.ResumeNodeResponse(node=self._shown(node, who))
+        return pb.ResumeNodeResponse(node=await self._shown(node, who))
 
     @answering
     async def FenceNode(  # noqa: N802
@@ -172,7 +172,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             request.name, asked_by=who.user.name, reason=request.reason, force=request.force
         )
         return pb.FenceNodeResponse(
-            node=self._shown(node, who), sessions=_names(had, who)[:MOST_NAMES]
+            node=await self._shown(node, who), sessions=_names(had, who)[:MOST_NAMES]
         )
 
     @answering
@@ -235,8 +235,9 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         )
         return gravest_first((*standing, one))
 
-    def _shown(self, node: Node, who: UserCaller) -> pb.Node:
-        return self._node(node, who, self._history.telemetry.newest().get(node.name))
+    async def _shown(self, node: Node, who: UserCaller) -> pb.Node:
+        samples = await self._history.telemetry.newest()
+        return self._node(node, who, samples.get(node.name))
 
     def _node(self, node: Node, who: UserCaller, sample: NodeSample | None) -> pb.Node:
         return pb.Node(

@@ -832,9 +832,9 @@ async def test_telemetry_keeps_the_newest_and_a_past(history: History) -> None:
     telemetry = history.telemetry
     assert await telemetry.record([sample("n1", 1), sample("n2", 1), sample("n1", 2)]) == 3
     assert await telemetry.record([sample("n1", 2), sample("n1", 1)]) == 0
-    assert telemetry.newest() == {"n1": sample("n1", 2), "n2": sample("n2", 1)}
+    assert await telemetry.newest() == {"n1": sample("n1", 2), "n2": sample("n2", 1)}
     assert await telemetry.record([sample("n1", 1, "b2")]) == 1
-    assert telemetry.newest()["n1"].boot_id == "b2"
+    assert (await telemetry.newest())["n1"].boot_id == "b2"
     past = await telemetry.read("n2", since=now, until=now + 10)
     assert past == (sample("n2", 1),)
     assert await telemetry.record([sample("n2", i) for i in range(2, 600)]) == 598

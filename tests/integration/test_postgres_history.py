@@ -33,11 +33,13 @@ from controlplane.history.postgresql.address import read_address
 from controlplane.history.postgresql.dialect import pattern_of
 from controlplane.history.postgresql.line import open_line
 from controlplane.history.postgresql.listening import MOST_PAYLOAD_BYTES, payloads
+from controlplane.history.sql import telemetry
 from controlplane.history.values import (
     AttemptCharge,
     AuditRow,
     Channel,
     Chunk,
+    NodeSample,
     Recorded,
     SessionQuery,
     SessionRecord,
@@ -306,6 +308,44 @@ async def test_ids_of_a_session_grow_in_the_order_of_commits(
         late = await third.streams.read_metrics("s1", after=early.next)
         assert sorted(point.value for point in (*early.points, *late.points)) == ["0:1", "1:1"]
         assert not done
+
+
+async def test_the_newest_reading_is_known_wherever_it_came(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "SHARED_AFTER_S", 0.0)
+    now = SystemClock().time()
+
+    def sample(node: str, boot: str, sequence: int) -> NodeSample:
+        return NodeSample(node=node, boot_id=boot, sequence=sequence, at=now)
+
+    async with planes(url, 3) as histories:
+        one, other, third = [history.telemetry for history in histories]
+        await one.record([sample("n1", "b1", 1), sample("n2", "b1", 5)])
+        assert await third.newest() == {"n1": sample("n1", "b1", 1), "n2": sample("n2", "b1", 5)}
+        await other.record([sample("n1", "b1", 2)])
+        await one.record([sample("n2", "b0", 1)])  # another boot, which came later
+        await other.record([sample("n2", "b0", 2)])
+        expected = {"n1": sample("n1", "b1", 2), "n2": sample("n2", "b0", 2)}
+        for each in (one, other, third):
+            assert await each.newest() == expected
+        # What was held back elsewhere and comes late is not taken for newer.
+        await third.record([sample("n1", "b1", 1)])
+        assert await one.newest() == await third.newest() == expected
+
+
+async def test_the_newest_reading_is_shown_while_the_server_is_gone(
+    server: PostgresServer, url: str
+) -> None:
+    async with planes(url, 1) as (history,):
+        sample = NodeSample(node="n1", boot_id="b1", sequence=1, at=1.0)
+        await history.telemetry.record([sample])
+        server.kill()
+        try:
+            async with asyncio.timeout(10):
+                assert await history.telemetry.newest() == {"n1": sample}
+        finally:
+            server.start()
 
 
 FORMER_LEADER = """

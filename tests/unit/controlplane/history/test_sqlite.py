@@ -339,7 +339,7 @@ async def test_telemetry_held_back_is_written_at_the_end(tmp_path: Path) -> None
     await history.close()
     history = await reopen(path)
     assert len(await history.telemetry.read("n", since=0, until=now + 1)) == 1
-    assert history.telemetry.newest() == {}
+    assert await history.telemetry.newest() == {}
     await history.close()
 
 
