@@ -41,6 +41,7 @@ from nodeagent.runtimes.interface import DeviceGrant, Isolation
 from nodeagent.streams import Cursor, StreamId
 from nodeagent.tunnels import Tunnels
 from nsml._version import VERSION
+from nsml.client.rpc import Rpc
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
@@ -74,17 +75,19 @@ class Agent:
         self._parts = parts
         self._machine = parts.machine
         self._link = Link(
-            settings.server,
+            settings.servers,
             channel_factory=parts.channel_factory,
             dial_factory=parts.dial_factory,
             token=parts.token,
+            node=settings.node,
+            learned=parts.journal.control_planes(),
         )
         self._tunnels = Tunnels(self._link, clock=parts.clock, has_sockets=parts.has_sockets)
         self._outbox = Outbox()
         self._cluster_id = ""
         self._contact_at = float("-inf")
         self._is_contact_refused = False
-        shared = {"rpc": self._link.rpc, "run": parts.run, "pause": self._pause}
+        shared = {"rpc": self._rpc, "run": parts.run, "pause": self._pause}
         self._folders = ReplicaFolders(settings.data / "replicas")
         self._datasets = Trees(settings.data / "datasets", **shared)  # type: ignore[arg-type]
         # Code is small, often new, and sent again at once: no session waits for a flush of it.
@@ -206,6 +209,15 @@ class Agent:
         self.contact()
         await self._parts.run(self._write_ready)
 
+    async def learn(self, control_planes: pb.ControlPlanes) -> None:
+        """See control.Node; what cannot be remembered is known in this life at least."""
+        if self._link.learn(control_planes.addresses):
+            learned = self._link.routes.learned
+            try:
+                await self._parts.run(partial(self._parts.journal.remember_control_planes, learned))
+            except OSError as error:
+                log.warning("control_planes.not_remembered", error=str(error))
+
     async def obey(self, orders: pb.Orders) -> bool:
         """See control.Node."""
         return await self._replicas.obey(orders)
@@ -238,6 +250,10 @@ class Agent:
         self._tunnels.open(order)
 
     # Its inside.
+
+    def _rpc(self) -> Rpc:
+        """Calls of any control plane, which must know what our orders were made from."""
+        return self._link.rpc(seen=self._replicas.highest[1])
 
     def _place(self) -> Place:
         parts = self._parts
@@ -285,7 +301,7 @@ class Agent:
 
     def _uploads(self, replica_id: ReplicaId, folder: ReplicaFolder) -> Uploads:
         return Uploads(
-            replica_id, folder, rpc=self._link.rpc, run=self._parts.run_long, pause=self._pause
+            replica_id, folder, rpc=self._rpc, run=self._parts.run_long, pause=self._pause
         )
 
     @asynccontextmanager

@@ -29,7 +29,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Name of this node; the token or certificate must be for it."""
 
     server: str
-    """Control plane: HOST:PORT or unix:PATH. Plaintext only to loopback and Unix sockets."""
+    """Control plane: HOST:PORT or unix:PATH, or several with commas between; the agent learns the others
+    from the first that answers. Plaintext only to loopback and Unix sockets."""
 
     data: Path
     """Folder of replicas, caches and the journal; made private to the agent."""
@@ -155,6 +156,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Longest pause between two attempts to reach the control plane."""
 
     @property
+    def servers(self) -> tuple[str, ...]:
+        """The control planes that are configured."""
+        found = [self.server] if self.server.startswith("unix:") else self.server.split(",")
+        return tuple(one.strip() for one in found if one.strip())
+
+    @property
     def names_default_image(self) -> bool:
         """Whether an administrator chose one, which a registry may have: ours is in none."""
         return bool(self.default_image) and not is_made_here(self.default_image)
@@ -163,7 +170,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         """Refuse values that no agent can work with."""
         problems = [
             ("node", bool(self.node), "a node needs a name"),
-            ("server", bool(self.server), "the address of a control plane is missing"),
+            ("server", bool(self.servers), "the address of a control plane is missing"),
             ("simulate_gpus", 0 <= self.simulate_gpus <= 64, "between 0 and 64"),
             ("uid_first", 1000 <= self.uid_first < 1 << 31, "between 1000 and 2147483647"),
             (

@@ -1,4 +1,4 @@
-"""The Control stream: registration, orders down, reports up; reconnects for ever."""
+"""The Control stream: registration, orders down, reports up; finds the leader again, for ever."""
 
 from __future__ import annotations
 
@@ -17,12 +17,15 @@ from nodeagent.outbox import Outbox, replica_of
 from nsml.client.errors import ClientError, NotSignedIn, Unavailable, translate
 from nsml.clock import Clock
 from nsml.concurrency import TaskGroup
+from nsml.metadata import LEADER
 from nsml.v1 import agents_pb2 as pb
 
 _HEARTBEAT_SHARE = 0.6
 """Of the interval that the control plane names: one late heartbeat is still in time."""
 _REPEAT_AFTER_S = 3.0
 _REFUSED_PAUSE_S = 15.0
+_REGISTERED_WITHIN_S = 10.0
+"""Longer than a control plane lets an agent wait for the next leader."""
 _SHORTEST_HEARTBEAT_S = 0.05
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
@@ -46,6 +49,10 @@ class Node(Protocol):
 
     async def registered(self, answer: pb.Registered) -> None:
         """The control plane took the node; raises WrongPlatform when it must not be obeyed."""
+        ...
+
+    async def learn(self, control_planes: pb.ControlPlanes) -> None:
+        """Take the word where the control planes are, and remember it."""
         ...
 
     async def obey(self, orders: pb.Orders) -> bool:
@@ -104,7 +111,11 @@ class Control:
         self._link = link
         self._outbox = outbox
         self._clock = clock
-        self._backoff = Backoff(clock, rng, longest_s=longest_backoff_s)
+        self._backoff = Backoff(
+            clock, rng, longest_s=longest_backoff_s, free=lambda: len(link.routes.addresses)
+        )
+        self._refusals = 0
+        """Control planes that would not have us, one after another."""
 
     async def run(self) -> NoReturn:
         """Connect, converse, and connect again."""
@@ -113,6 +124,7 @@ class Control:
                 await self._converse()
             except WrongPlatform:
                 log.exception("control.wrong_platform")
+                self._link.routes.lost()
                 await self._clock.sleep(_REFUSED_PAUSE_S)
             except ClientError as error:
                 await self._failed(error)
@@ -123,27 +135,41 @@ class Control:
             except Exception:
                 # A defect must not end the agent: its sessions need somebody who reports their end.
                 log.exception("control.broken")
-                self._link.forget_leader()
+                self._link.routes.lost()
                 await self._backoff.pause()
 
     async def _failed(self, error: ClientError) -> None:
-        log.warning(
-            "control.lost", address=self._link.address, reason=error.reason, error=error.message
-        )
-        leader = error.metadata.get("leader", "")
-        if leader and leader != self._link.address:
-            self._link.follow(leader)
+        link = self._link
+        route = link.routes.now
+        log.warning("control.lost", **route._asdict(), reason=error.reason, error=error.message)
+        if LEADER in error.metadata or error.reason == "NOT_LEADER":
+            leader = error.metadata.get(LEADER, "")
+            is_dialled = bool(leader) and link.may_dial(leader)
+            link.routes.led_by(leader, self._clock.monotonic(), is_dialled=is_dialled)
+            if link.routes.now != route:
+                log.info("control.goes", **link.routes.now._asdict())
         else:
-            self._link.forget_leader()
+            link.routes.lost()
             if not isinstance(error, Unavailable):
-                # Refused: another agent speaks for this node, or it is not welcome.
-                if isinstance(error, NotSignedIn):
-                    self._link.read_token()  # the control plane writes a new one at its start
-                await self._clock.sleep(_REFUSED_PAUSE_S)
+                await self._refused(error)
         await self._backoff.pause()
+
+    async def _refused(self, error: ClientError) -> None:
+        """One of them would not have us: perhaps the next; if none would, there is no hurry."""
+        if isinstance(error, NotSignedIn):
+            self._link.read_token()  # the control plane writes a new one at its start
+        self._refusals += 1
+        # Another agent speaks for this node: both would go on supplanting each other.
+        is_supplanted = error.reason == "SUPERSEDED"
+        if is_supplanted or self._refusals >= len(self._link.routes.addresses):
+            self._refusals = 0
+            await self._clock.sleep(_REFUSED_PAUSE_S)
 
     async def _converse(self) -> None:
         """One stream from registration to its end, which is always a ClientError."""
+        if not await self._link.is_connected():
+            self._link.routes.avoid(self._link.address, self._clock.monotonic())
+            raise Unavailable("there is no connection", reason="UNCONNECTED")
         call = self._link.open("AgentService/Control", pb.ControlRequest, pb.ControlResponse)
         try:
             stream = await self._register(call)
@@ -158,18 +184,27 @@ class Control:
 
     async def _register(self, call: Any) -> _Stream:
         try:
-            await call.write(pb.ControlRequest(register=self._node.describe()))
-            answer = await call.read()
+            async with asyncio.timeout(_REGISTERED_WITHIN_S):
+                await call.write(pb.ControlRequest(register=self._node.describe()))
+                answer = await call.read()
+        except TimeoutError as error:
+            raise Unavailable("the control plane did not answer the registration") from error
         except (grpc.RpcError, asyncio.InvalidStateError) as error:
             raise await _failure(call, error) from error
         if answer is _EOF or answer.WhichOneof("kind") != "registered":
             raise Unavailable("the control plane did not answer the registration")
         await self._node.registered(answer.registered)
         interval_s = answer.registered.heartbeat_interval.ToNanoseconds() / 1e9
+        if answer.registered.HasField("control_planes"):
+            await self._node.learn(answer.registered.control_planes)
         self._backoff.reset()
+        self._refusals = 0
         self._outbox.repeat()
+        self._link.known.set()
         self._link.up.set()
-        log.info("control.registered", address=self._link.address, term=answer.registered.term)
+        log.info(
+            "control.registered", **self._link.routes.now._asdict(), term=answer.registered.term
+        )
         return _Stream(call, max(interval_s * _HEARTBEAT_SHARE, _SHORTEST_HEARTBEAT_S))
 
     async def _read_all(self, stream: _Stream) -> ClientError:
@@ -199,6 +234,8 @@ class Control:
                 self._acknowledged(message.acknowledged)
             case "open_tunnel":
                 self._node.open_tunnel(message.open_tunnel)
+            case "control_planes":
+                await self._node.learn(message.control_planes)
             case kind:
                 log.warning("control.unknown_message", kind=kind)
 
@@ -239,6 +276,7 @@ class Control:
         return messages
 
     async def _wait(self, stream: _Stream) -> None:
+        self._link.warm()
         try:
             async with asyncio.timeout(stream.heartbeat_s):
                 await self._outbox.wake.wait()
@@ -258,5 +296,5 @@ async def _failure(call: Any, error: Exception) -> ClientError:
             return Unavailable("the stream broke")
     failure = translate(error)
     trailing: Any = error.trailing_metadata()
-    failure.metadata.update({key: value for key, value in trailing or () if key == "leader"})
+    failure.metadata.update({key: value for key, value in trailing or () if key == LEADER})
     return failure

@@ -182,10 +182,10 @@ class Collection:
 
 
 class Ingest:
-    """Keeps the stream up while the node is registered.
+    """Keeps the stream up, once the node is known to the platform.
 
     Args:
-        link: over which way.
+        link: over which way; any control plane takes records.
         remember: keeps cursors for the next agent.
         clock, rng, longest_backoff_s: pauses between attempts.
     """
@@ -202,7 +202,9 @@ class Ingest:
         self._link = link
         self._remember = remember
         self._clock = clock
-        self._backoff = Backoff(clock, rng, longest_s=longest_backoff_s)
+        self._backoff = Backoff(
+            clock, rng, longest_s=longest_backoff_s, free=lambda: len(link.ways.addresses)
+        )
         self._collections: dict[ReplicaId, Collection] = {}
         self._pumps: dict[ReplicaId, asyncio.Task[None]] = {}
         self._group: TaskGroup | None = None
@@ -227,16 +229,18 @@ class Ingest:
             self._outgoing.put_nowait(sample)
 
     async def run(self) -> NoReturn:
-        """Connect, send, and connect again."""
+        """Connect to whoever is there, leader or not, send, and connect again."""
         while True:
-            await self._link.up.wait()
+            await self._link.known.wait()
+            address = self._link.ways.now
             reason = await self._converse()
-            log.warning("ingest.lost", address=self._link.address, reason=reason)
+            log.warning("ingest.lost", address=address, reason=reason)
+            self._link.ways.failed(address)
             await self._backoff.pause()
 
     async def _converse(self) -> str:
         """One stream to its end; why it ended."""
-        call = self._link.open("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
+        call = self._link.open_any("AgentService/Ingest", pb.IngestRequest, pb.IngestResponse)
         self._outgoing = asyncio.Queue(_QUEUED_CHUNKS)
         try:
             async with TaskGroup() as group:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Self
 from nodeagent.streams import Channel, Cursor, StreamId
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
     from nodeagent.folders import ReplicaId
@@ -101,6 +101,15 @@ class Journal:
         with self._durably() as connection:
             _set(connection, "highest", "0 0")
 
+    def control_planes(self) -> list[str]:
+        """Where the control planes were, as far as they told; no more than that is believed of them."""
+        return self._fact("control_planes", "").split()
+
+    def remember_control_planes(self, addresses: Iterable[str]) -> None:
+        """Find them there in the next life, should those of the settings be gone."""
+        with self._turn, _writing(self._connection) as connection:
+            _set(connection, "control_planes", " ".join(addresses))
+
     def cursors(self, replica_id: ReplicaId) -> dict[StreamId, Cursor]:
         """How far each stream of a replica is acknowledged."""
         query = "SELECT channel, writer, last, offset FROM cursors WHERE replica = ?"
@@ -156,11 +165,11 @@ class Journal:
 
 
 @contextmanager
-def _writing(connection: sqlite3.Connection) -> Iterator[None]:
+def _writing(connection: sqlite3.Connection) -> Iterator[sqlite3.Connection]:
     """A transaction; raises JournalUnwritable."""
     try:
         with connection:
-            yield
+            yield connection
     except sqlite3.OperationalError as error:
         raise JournalUnwritable(f"the journal: {error}") from error
 

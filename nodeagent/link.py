@@ -1,10 +1,10 @@
-"""The agent's way to the control plane: which address, over which channel, as whom."""
+"""The agent's way to the control planes: which addresses, over which channels, as whom."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -12,10 +12,15 @@ import structlog
 from google.protobuf.message import Message
 
 from nodeagent.config import SettingsError
+from nodeagent.routes import Routes
 from nsml.client.rpc import Channel, Rpc
+from nsml.client.ways import Ways
 from nsml.clock import Clock
+from nsml.metadata import RELAY
 
 _FIRST_PAUSE_S = 0.1
+_CONNECTED_WITHIN_S = 0.5
+"""A leader that takes longer is asked through another control plane."""
 
 log = structlog.get_logger()
 
@@ -25,65 +30,117 @@ ChannelFactory = Callable[[str], Channel]
 class Link:
     """Every call of the agent starts here.
 
-    `up` is set while the node is registered. Channels are kept until `close`: closing one would
-    cancel the calls of others that still use it, and there are only as many as control planes.
+    Control streams and tunnels go to the leader, over the route that `routes` decides. Everything else
+    goes to any control plane, and moves by itself: whoever is there takes it, also while nobody leads.
+
+    `up` is set while the node is registered, `known` from the first time on. Channels are kept until
+    `close`: closing one would cancel the calls of others that still use it, and there are only as many
+    as control planes.
 
     Args:
-        server: where to dial first, and again when a leader cannot be reached.
-        channel_factory: makes a channel to an address.
+        servers: where to dial first; there is always one to come back to.
+        channel_factory: makes a channel to an address; SettingsError where none may be made to it.
         dial_factory: makes a channel whose connection is shared with no other; by default the same.
         token: reads the node's bearer token, where no certificate says who it is; raises
             SettingsError.
+        node: its name.
+        learned: addresses from an earlier life.
     """
 
     def __init__(
         self,
-        server: str,
+        servers: Sequence[str],
         *,
         channel_factory: ChannelFactory,
         dial_factory: ChannelFactory | None = None,
         token: Callable[[], str] | None = None,
+        node: str = "",
+        learned: Iterable[str] = (),
     ) -> None:
         self.up = asyncio.Event()
-        self._server = server
-        self._address = server
+        self.known = asyncio.Event()
         self._factory = channel_factory
         self._dial_factory = dial_factory or channel_factory
         self._read_token = token
         self._token = token() if token is not None else None
         self._channels: dict[str, Channel] = {}
         self._retired: list[Channel] = []
+        self.routes = Routes(node, servers, filter(self.may_dial, learned))
+        self._ways = Ways(self._channel, self.routes.addresses)
 
     @property
     def address(self) -> str:
-        """Where calls go now."""
-        return self._address
+        """Where the Control stream goes now."""
+        return self.routes.now.address
 
-    def follow(self, leader: str) -> None:
-        """Dial `leader` from now on."""
-        log.info("link.leader", address=leader)
-        self._address = leader
+    @property
+    def ways(self) -> Ways:
+        """To any control plane, in this node's own order."""
+        return self._ways
 
-    def forget_leader(self) -> None:
-        """Dial the configured server again."""
-        self._address = self._server
+    def learn(self, addresses: Iterable[str]) -> bool:
+        """Take the word where the control planes are; whether that is news.
 
-    def rpc(self) -> Rpc:
-        """Calls with one request or one response."""
-        return Rpc(self._channel(), token=self._token)
+        Only such are taken as the settings let one dial: nobody is trusted for being named.
+        """
+        is_news = self.routes.learn(filter(self.may_dial, addresses))
+        if is_news:
+            log.info("link.learned", addresses=self.routes.addresses)
+            self._renew_ways()
+        return is_news
+
+    def may_dial(self, address: str) -> bool:
+        """Whether the settings allow a channel to this address."""
+        try:
+            self._channel(address)
+        except SettingsError as error:
+            log.warning("link.not_allowed", address=address, error=str(error))
+            return False
+        return True
+
+    def warm(self) -> None:
+        """Be connected to all of them, so that moving takes no time."""
+        for address in self.routes.addresses:
+            self._channel(address).get_state(try_to_connect=True)  # type: ignore[attr-defined]
+
+    async def is_connected(self) -> bool:
+        """Whether the control plane of the route is there; waits a moment for the connection.
+
+        With nowhere else to go the call itself shall say.
+        """
+        if len(self.routes.addresses) == 1:
+            return True
+        try:
+            async with asyncio.timeout(_CONNECTED_WITHIN_S):
+                return await Ways(self._channel, [self.address]).is_connected(self.address)
+        except TimeoutError:
+            return False
+
+    def rpc(self, *, seen: int = 0) -> Rpc:
+        """Calls with one request or one response, of any control plane that knows what we have `seen`."""
+        return Rpc(self._ways, token=self._token, seen=seen)
 
     def open(self, method: str, request: type[Message], response: type[Message]) -> Any:
-        """A stream both ways, to be used by `write` and `read`; `method` is "Service/Method"."""
-        return self._opened(self._channel(), method, request, response)
+        """A stream both ways to the leader, to be used by `write` and `read`.
+
+        `method` is "Service/Method".
+        """
+        channel = self._channel(self.address)
+        return self._opened(channel, method, request, response, self._relayed())
+
+    def open_any(self, method: str, request: type[Message], response: type[Message]) -> Any:
+        """The same to any control plane; who finds it broken says so to `ways`."""
+        channel = self._channel(self._ways.now)
+        return self._opened(channel, method, request, response, ())
 
     @asynccontextmanager
     async def dial(
         self, method: str, request: type[Message], response: type[Message]
     ) -> AsyncIterator[Any]:
         """Like `open`, over a connection of its own; call and connection end with the context."""
-        channel = self._dial_factory(self._address)
+        channel = self._dial_factory(self.address)
         try:
-            call = self._opened(channel, method, request, response)
+            call = self._opened(channel, method, request, response, self._relayed())
             try:
                 yield call
             finally:
@@ -91,15 +148,25 @@ class Link:
         finally:
             await channel.close()  # type: ignore[attr-defined]
 
+    def _relayed(self) -> tuple[tuple[str, str], ...]:
+        return ((RELAY, "1"),) if self.routes.now.is_relayed else ()
+
     def _opened(
-        self, channel: Channel, method: str, request: type[Message], response: type[Message]
+        self,
+        channel: Channel,
+        method: str,
+        request: type[Message],
+        response: type[Message],
+        metadata: tuple[tuple[str, str], ...],
     ) -> Any:
         opened = channel.stream_stream(
             f"/nsml.v1.{method}",
             request_serializer=request.SerializeToString,
             response_deserializer=response.FromString,
         )
-        return opened(metadata=(("authorization", f"Bearer {self._token}"),) if self._token else ())
+        if self._token:
+            metadata = (("authorization", f"Bearer {self._token}"), *metadata)
+        return opened(metadata=metadata)
 
     def read_token(self) -> None:
         """Read the token again; one that cannot be read leaves the old one."""
@@ -113,6 +180,7 @@ class Link:
         """Make channels anew: what they prove themselves by has changed. Open calls go on."""
         self._retired += self._channels.values()
         self._channels = {}
+        self._renew_ways()
 
     async def close(self) -> None:
         """Close all channels and with them all calls."""
@@ -122,20 +190,38 @@ class Link:
         for channel in retired:
             await channel.close()  # type: ignore[attr-defined]
 
-    def _channel(self) -> Channel:
-        channel = self._channels.get(self._address)
+    def _renew_ways(self) -> None:
+        now = self._ways.now
+        self._ways = Ways(self._channel, self.routes.addresses)
+        if now in self._ways.addresses:
+            self._ways.worked(now)
+
+    def _channel(self, address: str) -> Channel:
+        channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[self._address] = self._factory(self._address)
+            channel = self._channels[address] = self._factory(address)
         return channel
 
 
 class Backoff:
-    """Pauses that grow from a tenth of a second to `longest_s`, each cut by chance."""
+    """Pauses that grow from a tenth of a second to `longest_s`, each cut by chance.
 
-    def __init__(self, clock: Clock, rng: random.Random, *, longest_s: float) -> None:
+    Args:
+        free: how many attempts are made before the first pause: one for each place to go to.
+    """
+
+    def __init__(
+        self,
+        clock: Clock,
+        rng: random.Random,
+        *,
+        longest_s: float,
+        free: Callable[[], int] = lambda: 0,
+    ) -> None:
         self._clock = clock
         self._rng = rng
         self._longest_s = longest_s
+        self._free = free
         self._failures = 0
 
     def reset(self) -> None:
@@ -144,6 +230,9 @@ class Backoff:
 
     async def pause(self) -> None:
         """Sleep before the next attempt."""
-        bound = min(_FIRST_PAUSE_S * 2 ** min(self._failures, 16), self._longest_s)
+        failures = self._failures - self._free()
         self._failures += 1
+        if failures < 0:
+            return
+        bound = min(_FIRST_PAUSE_S * 2 ** min(failures, 16), self._longest_s)
         await self._clock.sleep(self._rng.uniform(bound / 4, bound))

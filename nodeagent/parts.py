@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -32,6 +32,14 @@ class Remembering(Memory, Protocol):
 
     def join(self, cluster_id: str) -> None:
         """Obey this platform and no other."""
+        ...
+
+    def control_planes(self) -> Sequence[str]:
+        """Where the control planes were."""
+        ...
+
+    def remember_control_planes(self, addresses: Iterable[str]) -> None:
+        """Where they are now."""
         ...
 
     def cursors(self, replica_id: ReplicaId) -> Mapping[StreamId, Cursor]:

@@ -171,11 +171,12 @@ class ChannelMaker:
         self._options = options
         if settings.authority_file is not None:
             self._credentials(settings.authority_file)
-        elif not is_local(settings.server):
-            raise SettingsError(
-                f"{settings.server} is another machine: plaintext is for this one only."
-                " Join with `nsml join`, or name an authority_file"
-            )
+        for server in settings.servers:
+            if settings.authority_file is None and not is_local(server):
+                raise SettingsError(
+                    f"{server} is another machine: plaintext is for this one only."
+                    " Join with `nsml join`, or name an authority_file"
+                )
 
     def __call__(self, address: str) -> Channel:
         """A channel to `address`, not connected yet."""
@@ -210,8 +211,8 @@ def _renewal(settings: Settings, clock: Clock) -> Renew | None:
         return None
     files = NodeFiles(key=key, certificate=certificate, authority=authority)
 
-    async def renew() -> bool:
-        return await renew_when_due(settings.server, settings.node, files, now=clock.time())
+    async def renew(address: str) -> bool:
+        return await renew_when_due(address, settings.node, files, now=clock.time())
 
     return renew
 
@@ -498,7 +499,7 @@ def _kept(isolation: Isolation, limits: LimitFacts) -> resources.KeptLimits:
 def _machine(
     settings: Settings, facts: HostFacts, isolation: IsolationFacts, limits: LimitFacts
 ) -> Machine:
-    host = settings.host or reachable_host(settings.server, facts.host)
+    host = settings.host or reachable_host(settings.servers[0], facts.host)
     return Machine(
         boot_id=facts.boot_id,
         host=host,

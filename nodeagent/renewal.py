@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import NoReturn
 
 import structlog
 
 from nodeagent.link import Link
-from nsml.client.errors import ClientError
+from nsml.client.errors import ClientError, Unavailable
 from nsml.clock import Clock
 
-Renew = Callable[[], Awaitable[bool]]
-"""Renews the certificate if that is due; whether there is a new one. Raises ClientError or OSError
-when it could not, ValueError when the one that is there cannot be read."""
+Renew = Callable[[str], Awaitable[bool]]
+"""Renews the certificate at this address if that is due; whether there is a new one. Raises ClientError or
+OSError when it could not, ValueError when the one that is there cannot be read."""
 
 DAY_S = 86_400.0
 RETRY_S = 600.0
@@ -30,10 +31,19 @@ async def keep_renewed(renew: Renew, link: Link, clock: Clock) -> NoReturn:
     while True:
         pause_s = DAY_S
         try:
-            if await renew():
+            if await _renewed(renew, link):
                 link.refresh()
                 log.info("certificate.renewed")
         except (ClientError, OSError, ValueError) as error:
             log.warning("certificate.not_renewed", error=str(error))
             pause_s = RETRY_S
         await clock.sleep(pause_s)
+
+
+async def _renewed(renew: Renew, link: Link) -> bool:
+    """Any control plane renews; the first that is there is asked."""
+    *others, last = link.ways.round()
+    for address in others:
+        with suppress(Unavailable):
+            return await renew(address)
+    return await renew(last)

@@ -37,7 +37,7 @@ from nsml.client.ways import Ways
 from nsml.clock import SystemClock, inline
 from tests.simulation.history_link import HistoryLink, Trouble, Way, objects_link
 from tests.simulation.invariants import Invariant, Referee, Violation
-from tests.simulation.machines import CONTROL_PLANE, SimulatedNode, World
+from tests.simulation.machines import SimulatedNode, World
 from tests.simulation.network import Network
 from tests.simulation.points import Points
 from tests.simulation.store_link import StoreLink, StoreTrouble
@@ -293,8 +293,8 @@ class Cluster:
             token = await plane.accounts.create_node_token(name)
             folder = data / name
             folder.mkdir()
-            devices = self.shape.devices
-            node = SimulatedNode(self.world, name, folder, token.secret.text, devices)
+            devices, servers = self.shape.devices, ",".join(one.address for one in self.planes)
+            node = SimulatedNode(self.world, name, folder, token.secret.text, servers, devices)
             self.nodes.append(node)
             self.world.group.create_task(node.run(), name=name)
             await node.start_agent()
@@ -399,7 +399,6 @@ async def simulated(
     shape = shape or Shape()
     network = Network(random.Random(f"{seed} network"), latency_s=shape.latency_s)
     addresses = [f"cp{number}" for number in range(1, shape.control_planes + 1)]
-    network.name(CONTROL_PLANE, addresses)
     async with AsyncExitStack() as stack:
         stack.enter_context(trace.logging())
         disk = stack.enter_context(tempfile.TemporaryDirectory(dir=_memory_folder()))

@@ -32,9 +32,6 @@ from tests.simulation.workload import Wish
 
 T = TypeVar("T")
 
-CONTROL_PLANE = "controlplane"
-"""The name under which agents and clients know all control planes."""
-
 _SAMPLE_EVERY_S = 5.0
 
 
@@ -191,8 +188,8 @@ class SimulatedNode:
     name: str
     data: Path
     token: str
+    servers: str
     devices: int = 4
-    server: str = CONTROL_PLANE
     boots: int = 0
     incarnations: int = 0
     disk: DiskTrouble = field(default_factory=DiskTrouble)
@@ -295,7 +292,7 @@ class SimulatedNode:
         probe = SimulatedProbe(self.name, self.devices, self.clock, held.loads)
         machine = self._machine
         settings = Settings(
-            node=self.name, server=self.server, data=self.data, sample_interval_s=_SAMPLE_EVERY_S
+            node=self.name, server=self.servers, data=self.data, sample_interval_s=_SAMPLE_EVERY_S
         )
         parts = Parts(
             clock=self.clock,

@@ -47,7 +47,6 @@ class Network:
         self._servers: dict[str, MemoryServer] = {}
         # Insertion order, so that what a crash breaks breaks in the same order every time.
         self._calls: dict[_Call, None] = {}
-        self._names: dict[str, tuple[str, ...]] = {}
         self._cut: set[frozenset[str]] = set()
         self._frozen: set[tuple[str, str]] = set()
         self._healed = asyncio.Event()
@@ -58,15 +57,6 @@ class Network:
         """A server at `address`; it replaces one that was there."""
         self._servers[address] = MemoryServer(tuple(interceptors))
         return self._servers[address]
-
-    def name(self, name: str, addresses: Iterable[str]) -> None:
-        """Let `name` stand for any of `addresses`: a channel takes one of them by chance."""
-        self._names[name] = tuple(addresses)
-
-    def resolve(self, address: str) -> str:
-        """One of the addresses that a name stands for; any other address itself."""
-        known = self._names.get(address)
-        return self.rng.choice(known) if known else address
 
     def channel(self, source: str, address: str) -> MemoryChannel:
         """A channel from the machine `source` to the server at `address`."""
@@ -137,7 +127,8 @@ class Network:
     def server(self, source: str, address: str) -> MemoryServer:
         """The server that `source` reaches at `address`, or Broken."""
         if self.is_cut(source, address) or address not in self._servers:
-            raise Broken(f"{address} is not reachable from {source}")
+            # As gRPC says it: the call was not sent.
+            raise Broken(f"failed to connect to all addresses; {address} is cut off from {source}")
         return self._servers[address]
 
     def context(self, address: str) -> Context:
@@ -269,8 +260,7 @@ class _Call:
     def __init__(self, channel: MemoryChannel, method: str, metadata: Any, codec: Any) -> None:
         self.network = channel.network
         self.source, self.method = channel.source, method
-        self.address = channel.pick()
-        self._channel = channel
+        self.address = channel.address
         self.metadata = tuple(metadata or ())
         self._serialize, self._deserialize = codec
         self._up: asyncio.Queue[Any] = asyncio.Queue()
@@ -438,8 +428,6 @@ class _Call:
             return
         self._outcome = self._error(code, details)
         self._over.set()
-        if code is grpc.StatusCode.UNAVAILABLE:
-            self._channel.lost(self.address)
         if self._feeder is not None:
             self._feeder.cancel()
         self.network.closed(self)
@@ -463,18 +451,7 @@ class MemoryChannel:
 
     def __init__(self, network: Network, source: str, address: str) -> None:
         self.network, self.source, self.address = network, source, address
-        self._picked = ""
         self._open: dict[_Call, None] = {}
-
-    def pick(self) -> str:
-        """Where calls go: the same server of a name until one of them breaks, as gRPC does."""
-        self._picked = self._picked or self.network.resolve(self.address)
-        return self._picked
-
-    def lost(self, address: str) -> None:
-        """A call to `address` broke."""
-        if self._picked == address:
-            self._picked = ""
 
     def unary_unary(self, method: str, *codec: Any, **named: Any) -> Callable[..., _Call]:
         return self._call(method, codec, named, streaming=False)

@@ -31,6 +31,7 @@ def test_a_new_journal_is_empty_and_private(tmp_path: Path) -> None:
     journal = Journal.open(path)
     assert journal.cluster_id() == ""
     assert journal.highest() == (0, 0)
+    assert journal.control_planes() == []
     assert journal.cursors(FIRST) == {}
     assert path.stat().st_mode & 0o077 == 0
     journal.close()
@@ -41,6 +42,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     journal = Journal.open(path)
     journal.join("cluster")
     journal.obey(3, 40)
+    journal.remember_control_planes(["a:1", "[::1]:2"])
     cursors = {stream(FIRST, n): Cursor(last=n, offset=n * 10) for n in (1, 2)}
     journal.acknowledge(cursors)
     journal.acknowledge({stream(FIRST, 2): Cursor(last=9, offset=99)})
@@ -49,6 +51,7 @@ def test_everything_is_there_again(tmp_path: Path) -> None:
     again = Journal.open(path)
     assert again.cluster_id() == "cluster"
     assert again.highest() == (3, 40)
+    assert again.control_planes() == ["a:1", "[::1]:2"]
     assert again.cursors(FIRST) == {
         stream(FIRST, 1): Cursor(last=1, offset=10),
         stream(FIRST, 2): Cursor(last=9, offset=99),

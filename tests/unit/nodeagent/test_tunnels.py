@@ -148,7 +148,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await server.start()
     folder = ReplicaFolders(tmp_path).of(REPLICA)
     folder.create()
-    link = Link(f"127.0.0.1:{port}", channel_factory=_channel, token=lambda: "secret")
+    link = Link([f"127.0.0.1:{port}"], channel_factory=_channel, token=lambda: "secret")
     async with Tunnels(link, clock=SystemClock()) as tunnels:
         with tunnels.reachable(REPLICA, folder):
             yield Bench(platform, tunnels, folder)
@@ -425,7 +425,7 @@ async def test_an_agent_that_ends_breaks_its_tunnels(tmp_path: Path, bench: Benc
 
 
 async def test_a_control_plane_that_is_gone_harms_nobody(bench: Bench) -> None:
-    link = Link("127.0.0.1:1", channel_factory=_channel)
+    link = Link(["127.0.0.1:1"], channel_factory=_channel)
     async with program(bench.path(), echo), Tunnels(link, clock=SystemClock()) as tunnels:
         with tunnels.reachable(REPLICA, bench.folder):
             tunnels.open(
