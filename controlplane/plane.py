@@ -15,11 +15,13 @@ from controlplane.access.identities import Identities
 from controlplane.access.interceptor import AccessInterceptor
 from controlplane.access.joining import Joining
 from controlplane.access.limiter import FailureLimiter
+from controlplane.access.peers import Alone
 from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
 from controlplane.domain.cluster import Cluster
 from controlplane.domain.conditions import ConditionName
 from controlplane.health import Health
+from controlplane.loops.deposing import Deposing
 from controlplane.loops.export import Exporting
 from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.liveness import Liveness
@@ -57,6 +59,7 @@ from controlplane.services.datasets import DatasetServicer
 from controlplane.services.errors import refuse
 from controlplane.services.freshness import Freshness
 from controlplane.services.nodes import ClusterFacts, NodeServicer
+from controlplane.services.passing_on import PassingOn, Relay
 from controlplane.services.presenting import Presenter
 from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
@@ -82,6 +85,7 @@ if TYPE_CHECKING:
     import grpc.aio
 
     from controlplane.access.authority import Authority
+    from controlplane.access.peers import Peers
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
     from controlplane.history.interface import History
@@ -104,6 +108,7 @@ class Surroundings:
         run: for what takes long; nothing else may wait for it.
         disks: folders whose disk no call of ours speaks of when it is full, by what lies there:
             that of an etcd of our own.
+        peers: the other control planes.
     """
 
     store: KeyValueStore
@@ -116,6 +121,7 @@ class Surroundings:
     run: Offload = inline
     disks: Mapping[str, Path] = field(default_factory=dict)
     keys: SharedKeys | None = None
+    peers: Peers = field(default_factory=Alone)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -231,7 +237,11 @@ class ControlPlane:
             new_id=lambda: "s" + new_name(on.random_bytes),
         )
         self.scheduling = Scheduling(state=self.state, committer=self.committer, clock=clock)
+        self.process = new_name(on.random_bytes)
         self.leading = self._leader_loop()
+        self._deposing = Deposing(store=store, leading=self.leading, peers=on.peers, clock=clock)
+        self._relay = Relay(leading=self.leading, peers=on.peers)
+        self._passing_on = PassingOn(leading=self.leading, peers=on.peers)
 
     def _member(self) -> Member:
         who = self.character
@@ -277,7 +287,12 @@ class ControlPlane:
             committer=self.committer,
             contacts=self.contacts,
             clock=on.clock,
-            candidate=Candidate(member=who.member, address=who.address),
+            candidate=Candidate(
+                member=who.member,
+                address=who.address,
+                is_tls=bool(who.agent_address),
+                process=self.process,
+            ),
             ttl_s=who.lease_s,
             loops=[loop.run for loop in loops],
         )
@@ -293,6 +308,7 @@ class ControlPlane:
             if self._on.keys is not None:
                 group.create_task(self._on.keys.run(), name="keys")
             group.create_task(self.leading.run(), name="leader")
+            group.create_task(self._deposing.run(), name="deposing")
             group.create_task(self._probing().run(), name="probing")
             group.create_task(self._reclaiming().run(), name="reclaiming")
 
@@ -325,10 +341,18 @@ class ControlPlane:
         stands = self.leading.leader is None and not is_gone
         conditions.set(ConditionName.NO_LEADER, stands=stands)
 
+    async def resign(self) -> None:
+        """Have another one lead, and end all streams: their callers go on there.
+
+        May take as long as the store takes to answer. `run` goes on, for calls that are not over.
+        """
+        await self.leading.resign()
+        self._passing_on.dismiss()
+
     def interceptors(self) -> tuple[Interceptor, ...]:
         """What every call passes, in this order; the first is the door."""
         door = AccessInterceptor(self.identities, TABLE, limiter=self._limiter, refuse=refuse)
-        return door, Freshness(self.state)
+        return door, self._passing_on, Freshness(self.state)
 
     def add_services(self, server: Any) -> None:
         """Offer every service on a server, or on whatever takes generic handlers."""
@@ -376,6 +400,7 @@ class ControlPlane:
             updater=Updater(writer=writer, references=self.references, history=on.history),
             followers=Followers(state=self.state, history=on.history),
             tunnels=self.tunnels,
+            relay=self._relay,
             history=on.history,
             state=self.state,
             clock=on.clock,
@@ -405,6 +430,7 @@ class ControlPlane:
             silent_after_s=who.silent_after_s,
             term=lambda: self.leading.term,
             leader_address=self._leader_address,
+            relay=self._relay,
             addresses=self._agent_addresses,
         )
 

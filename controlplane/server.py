@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import contextlib
 import functools
 import gc
 import json
@@ -14,6 +13,7 @@ import secrets
 import signal
 import socket
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TextIO, cast
 
@@ -34,6 +34,7 @@ from controlplane.access.listeners import (
     listen_tls,
     names_of_this_host,
 )
+from controlplane.access.peers import SocketPeers, process_name
 from controlplane.access.table import TABLE
 from controlplane.claim import StartRefused
 from controlplane.config import Settings, SettingsError, read_settings
@@ -49,7 +50,7 @@ from nsml.lossy import LossyText
 from nsml.urls import without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Coroutine, Iterator, Sequence
 
     from controlplane.access.authority import Authority
     from controlplane.domain.cluster import Cluster
@@ -59,6 +60,14 @@ _log = structlog.get_logger("controlplane.server")
 
 STOP_GRACE_S: Final = 0.5
 """How long calls that are being answered may take when the control plane stops."""
+
+RESIGN_WITHIN_S: Final = 1.5
+"""How long handing over to another leader may take when the control plane stops."""
+
+LEAVE_WITHIN_S: Final = 0.5
+"""How long taking our record from the members may take."""
+
+_SERVING: Final = health_pb2.HealthCheckResponse.SERVING
 
 LONGEST_SOCKET_PATH: Final = 100
 
@@ -154,26 +163,47 @@ class Listeners:
 
 
 async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
-    """Run a control plane until `stop` is set.
+    """Run a control plane until `stop` is set, which ends it at any time: before the store answers, too.
 
     Raises:
         StartRefused, ListenRefused, StoreError, NsmlError: it cannot start or go on.
     """
     _make_folder(settings.data)
     with FileLock(str(settings.data / "lock")):
-        standing = standing_of(settings)
-        async with surroundings(settings, standing, SystemClock()) as (on, cluster):
-            await _serve(settings, cluster, on, stop)
+        started = asyncio.Event()
+        life = asyncio.create_task(_live(settings, stop, started), name="life")
+        stopping = asyncio.create_task(stop.wait(), name="stop")
+        try:
+            await asyncio.wait({life, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            if not started.is_set():
+                life.cancel()
+            await asyncio.wait({life})
+        finally:
+            stopping.cancel()
+            life.cancel()
+        if not life.cancelled():
+            life.result()
+
+
+async def _live(settings: Settings, stop: asyncio.Event, started: asyncio.Event) -> None:
+    standing = standing_of(settings)
+    async with surroundings(settings, standing, SystemClock()) as (on, cluster):
+        await _serve(settings, cluster, on, stop, started)
 
 
 async def _serve(
-    settings: Settings, cluster: Cluster, on: Surroundings, stop: asyncio.Event
+    settings: Settings,
+    cluster: Cluster,
+    on: Surroundings,
+    stop: asyncio.Event,
+    started: asyncio.Event,
 ) -> None:
     door = _Door()
     server = grpc.aio.server(interceptors=[door], options=GRPC_OPTIONS)
     listeners = Listeners(server, settings, on.authority)
+    member = settings.member or f"{socket.gethostname()}-{os.getpid()}"
     character = Character(
-        member=settings.member or f"{socket.gethostname()}-{os.getpid()}",
+        member=member,
         version=VERSION,
         address=listeners.for_agents() or listeners.primary,
         user_address=listeners.for_users(),
@@ -185,30 +215,47 @@ async def _serve(
         silent_after_s=settings.silent_after_s,
         lease_s=settings.lease_s,
     )
-    plane = ControlPlane(on, character, cluster.id)
+    peers = SocketPeers(on.authority, member)
+    plane = ControlPlane(replace(on, peers=peers), character, cluster.id)
     door.open(plane.interceptors())
     plane.add_services(server)
     health_servicer = _add_standard_services(server)
     running = asyncio.create_task(plane.run(), name="controlplane")
-    stopping = asyncio.create_task(stop.wait(), name="stop")
     ready = settings.data / "ready.json"
     try:
+        # The others find this very process by it.
+        await health_servicer.set(process_name(plane.process), _SERVING)
         await _prepare(settings, plane, running)
         await server.start()
-        await _set_health(health_servicer, health_pb2.HealthCheckResponse.SERVING)
+        await _set_health(health_servicer, _SERVING)
         facts = {"pid": os.getpid(), "cluster_id": plane.cluster_id, **listeners.facts()}
         write_private(ready, json.dumps(facts).encode() + b"\n")
         _log.info("controlplane.serving", **listeners.facts())
+        started.set()
+        stopping = asyncio.create_task(stop.wait(), name="stop")
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
+        stopping.cancel()
     finally:
         ready.unlink(missing_ok=True)
-        stopping.cancel()
         await _set_health(health_servicer, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await _within(RESIGN_WITHIN_S, plane.resign())
         plane.contacts.close_all(Unavailable("this control plane stops"))
         await server.stop(STOP_GRACE_S)
         running.cancel()
-        with contextlib.suppress(asyncio.CancelledError):
-            await running
+        await asyncio.wait({running})
+        await _within(LEAVE_WITHIN_S, plane.members.leave())
+        await peers.close()
+        if not running.cancelled():
+            running.result()
+
+
+async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
+    """Do what can be done in time: a store that does not answer holds up no stop."""
+    try:
+        async with asyncio.timeout(seconds):
+            await work
+    except TimeoutError:
+        _log.warning("controlplane.stop_cut_short", within_s=seconds)
 
 
 def _instance(data: Path) -> str:

@@ -21,6 +21,7 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from controlplane.access.files import read_private, write_private
 from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.names import check_node
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -32,11 +33,16 @@ SERVER_NAME = "nsml-controlplane"
 """A name that every certificate of a listener bears. Nobody but control planes gets a server's
 certificate from this authority, so clients that pin it may verify this name wherever they dial."""
 
+PEER_PREFIX = "controlplane:"
+"""Begins the common name of certificates with which control planes call one another: no node's name
+has a colon. The rest is the member's name."""
+
 CERTIFICATE_LIFE = dt.timedelta(days=90)
 RENEW_WHEN_LEFT = dt.timedelta(days=30)
 _AUTHORITY_LIFE = dt.timedelta(days=3650)
 _CLOCK_SKEW = dt.timedelta(minutes=5)
 _LARGEST_REQUEST = 16 * 1024
+_LONGEST_COMMON_NAME = 64
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +98,7 @@ class Authority:
         Raises:
             InvalidRequest: it is not a request, or not signed with its own key.
         """
+        check_node(node)  # no other name is one: that of a control plane least of all
         public_key = _public_key_of(signing_request)
         certificate = self._sign(node, public_key, [x509.DNSName(node)], server=False)
         return SignedNode(
@@ -106,6 +113,17 @@ class Authority:
         certificate = self._sign(SERVER_NAME, key.public_key(), names, server=True)
         return KeyPair(
             chain=certificate.public_bytes(serialization.Encoding.PEM) + self.pem,
+            key=_pem_of(key),
+            expires_at=certificate.not_valid_after_utc,
+        )
+
+    def issue_peer(self, member: str) -> KeyPair:
+        """Make a key and a certificate with which a control plane calls the others."""
+        key = ec.generate_private_key(ec.SECP256R1())
+        name = (PEER_PREFIX + member)[:_LONGEST_COMMON_NAME]
+        certificate = self._sign(name, key.public_key(), [x509.DNSName(SERVER_NAME)], server=False)
+        return KeyPair(
+            chain=certificate.public_bytes(serialization.Encoding.PEM),
             key=_pem_of(key),
             expires_at=certificate.not_valid_after_utc,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from contextvars import ContextVar
 
 from controlplane.domain.errors import Denied, NotSignedIn
-from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, UserCaller
+from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, PeerCaller, UserCaller
 
 _NOBODY = AnonymousCaller()
 
@@ -34,6 +34,8 @@ def require_user() -> UserCaller:
             return user
         case NodeCaller(node=node):
             raise Denied("only users may do this", why=f"the caller is node {node}")
+        case PeerCaller(member=member):
+            raise Denied("only users may do this", why=f"the caller is control plane {member}")
         case AnonymousCaller():
             raise NotSignedIn("you are not signed in", attempt="nsml login HOST")
 
@@ -50,6 +52,8 @@ def require_node(who: Caller, node: str) -> NodeCaller:
             return who
         case NodeCaller(node=own):
             raise Denied(f"node {own} may not speak for node {node}")
+        case PeerCaller(member=member):
+            raise Denied("only agents may do this", why=f"the caller is control plane {member}")
         case UserCaller(user=user):
             raise Denied("only agents may do this", why=f"the caller is user {user.name}")
         case AnonymousCaller():

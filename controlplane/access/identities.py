@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, TypeVar
 
 import structlog
 
-from controlplane.access.authority import ShownCertificate, read_certificate
+from controlplane.access.authority import PEER_PREFIX, ShownCertificate, read_certificate
 from controlplane.access.records import JOINED, TOKENS, USERS
 from controlplane.domain.errors import RETRY_AFTER_S, Unavailable
-from controlplane.domain.identity import Caller, NodeCaller, UserCaller
+from controlplane.domain.identity import Caller, NodeCaller, PeerCaller, UserCaller
 from controlplane.store.cache import TableCache
 from controlplane.store.interface import KeyValueStore, StoreError
 
@@ -63,6 +63,8 @@ class Identities:
     async def of_certificate(self, node: str, certificate: bytes) -> Caller | None:
         """Return the node whose verified certificate (PEM) this is; None if it is valid no more.
 
+        Or the control plane: whoever has the authority's key issues these, and can be no other.
+
         It was valid when its connection was made: connections outlive certificates.
 
         Raises:
@@ -71,6 +73,8 @@ class Identities:
         shown = self._read(certificate)
         if shown.expires_at <= self._clock.time():
             return None
+        if node.startswith(PEER_PREFIX):
+            return PeerCaller(member=node.removeprefix(PEER_PREFIX))
         expected = await self._record(JOINED, node, thorough=True)
         if expected is None or expected.value != shown.key_fingerprint:
             return None

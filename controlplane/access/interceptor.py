@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import inspect
 from contextlib import aclosing
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -20,7 +21,7 @@ from controlplane.access.limiter import MOST_FAILURES, FailureLimiter, address_o
 from controlplane.access.secret import Secret, parse_secret, short
 from controlplane.access.table import refusal
 from controlplane.domain.errors import NotSignedIn, NsmlError
-from controlplane.domain.identity import AnonymousCaller, Caller
+from controlplane.domain.identity import AnonymousCaller, Caller, PeerCaller
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -50,6 +51,9 @@ if TYPE_CHECKING:
 _log = structlog.get_logger()
 
 _BEARER = "Bearer "
+
+ON_BEHALF_OF = "nsml-node"
+"""Metadata of a control plane: the node whose call it passes on. Of nobody else it is heeded."""
 
 
 class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
@@ -113,6 +117,8 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 why="it has expired, or the node has joined anew with another key",
                 attempt="nsml join HOST",
             )
+        if isinstance(who, PeerCaller):
+            return replace(who, node=_metadata(context, ON_BEHALF_OF) or "")
         return who
 
     async def _of_token(self, authorization: str, address: str) -> Caller:
@@ -144,8 +150,12 @@ def _not_valid(*, is_limited: bool) -> NotSignedIn:
 
 
 def _authorization(context: Context) -> str | None:
+    return _metadata(context, "authorization")
+
+
+def _metadata(context: Context, name: str) -> str | None:
     for key, value in context.invocation_metadata() or ():
-        if key == "authorization":
+        if key == name:
             return value if isinstance(value, str) else ""
     return None
 

@@ -8,7 +8,13 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
-from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, UserCaller
+from controlplane.domain.identity import (
+    AnonymousCaller,
+    Caller,
+    NodeCaller,
+    PeerCaller,
+    UserCaller,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,6 +31,8 @@ class Door(enum.Flag):
     """Administrators."""
     NODE = enum.auto()
     """Agents, by certificate or token."""
+    PEER = enum.auto()
+    """Other control planes, by certificate: with calls of agents that they pass on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +68,11 @@ _SESSIONS = {
 }
 
 _AGENTS = {
-    "Control": Row(Door.NODE, "Register names the caller's own node; reports are of its replicas."),
+    "Control": Row(
+        Door.NODE | Door.PEER, "Register names the caller's own node; reports are of its replicas."
+    ),
     "Ingest": Row(Door.NODE, "Chunks are of replicas that run or ran on the caller's node."),
-    "Tunnel": Row(Door.NODE, "The tunnel was asked of the caller's node."),
+    "Tunnel": Row(Door.NODE | Door.PEER, "The tunnel was asked of the caller's node."),
 }
 
 _CONTENT = {
@@ -122,9 +132,9 @@ _SECRETS = {
 }
 
 _HEALTH = {
-    "Check": Row(_EVERYBODY, "Whether the server serves, nothing else."),
-    "List": Row(_EVERYBODY, "Whether the server serves, nothing else."),
-    "Watch": Row(_EVERYBODY, "Whether the server serves, nothing else."),
+    "Check": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
+    "List": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
+    "Watch": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
 }
 
 _REFLECTION = {
@@ -167,7 +177,7 @@ def refusal(table: Mapping[str, Row], method: str, who: Caller) -> NsmlError | N
         return NotSignedIn("you are not signed in", attempt="nsml login HOST")
     if Door.ADMIN in row.doors:
         return Denied("only administrators may do this", attempt="ask an administrator")
-    kind = "users" if isinstance(who, NodeCaller) else "agents"
+    kind = "agents" if isinstance(who, UserCaller) else "users"
     return Denied(f"only {kind} may do this")
 
 
@@ -179,5 +189,7 @@ def _doors_of(who: Caller) -> Door:
             return Door.USER
         case NodeCaller():
             return Door.NODE
+        case PeerCaller():
+            return Door.PEER
         case AnonymousCaller():
             return Door.ANONYMOUS

@@ -51,12 +51,20 @@ class NodeCaller:
     node: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PeerCaller:
+    """Another control plane; `node` is the one whose call it passes on, "" for none."""
+
+    member: str
+    node: str = ""
+
+
 @dataclass(frozen=True, slots=True)
 class AnonymousCaller:
     """Nobody."""
 
 
-Caller = UserCaller | NodeCaller | AnonymousCaller
+Caller = UserCaller | NodeCaller | PeerCaller | AnonymousCaller
 
 
 class Owned(Protocol):

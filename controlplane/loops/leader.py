@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from typing import TYPE_CHECKING, Final
 
@@ -24,9 +25,12 @@ if TYPE_CHECKING:
 AGAIN_S: Final = 0.1
 """Pause before standing for election again."""
 
+SUCCESSOR_WITHIN_S: Final = 0.5
+"""How long one that leads no more waits for its successor, to send agents there."""
+
 
 class LeaderLoop:
-    """Stands for election for ever; while it leads, runs the committer and the other loops.
+    """Stands for election until it resigns; while it leads, runs the committer and the other loops.
 
     Args:
         loops: each runs while this control plane leads, and is cancelled when it does not.
@@ -53,41 +57,93 @@ class LeaderLoop:
         self._ttl_s = ttl_s
         self._loops = tuple(loops)
         self._log = structlog.get_logger("loops.leader").bind(member=candidate.member)
-        self._term = 0
+        self._leadership: Leadership | None = None
         self._leader: Leader | None = None
+        self._suspected = 0
+        self._changed = asyncio.Event()
+        self._standing: asyncio.Task[None] | None = None
 
     @property
     def term(self) -> int:
-        """Our term while we lead, else 0."""
-        return self._term
+        """Our term while we surely lead, else 0: ask before anything that the fence does not hold."""
+        leadership = self._leadership
+        return leadership.term if leadership is not None and leadership.is_valid else 0
 
     @property
     def leader(self) -> Leader | None:
         """Who leads, as far as we know."""
         return self._leader
 
-    def leader_address(self) -> str:
-        """Where else the leader is; "" while there is none.
+    def elsewhere(self) -> Leader | None:
+        """Who else leads; None while nobody does, or while it seems to be dead.
 
         Nor is it a predecessor at our own address, which died and whose lease has not ended.
         """
-        if self._leader is None or self._leader.address == self._candidate.address:
-            return ""
-        return self._leader.address
+        leader = self._leader
+        if leader is None or leader.term == self._suspected:
+            return None
+        return None if leader.address == self._candidate.address else leader
+
+    def leader_address(self) -> str:
+        """Where else the leader is; "" while there is none."""
+        leader = self.elsewhere()
+        return "" if leader is None else leader.address
+
+    def is_own(self, leader: Leader) -> bool:
+        """Whether a leader is this very process."""
+        return leader.process == self._candidate.process
+
+    def suspect(self, leader: Leader) -> None:
+        """Send nobody to a leader that does not answer us."""
+        self._suspected = leader.term
+        self._tell()
+
+    def trust(self, leader: Leader) -> None:
+        """It answers after all."""
+        if self._suspected == leader.term:
+            self._suspected = 0
+            self._tell()
+
+    async def changed(self) -> None:
+        """Return when something else is known of who leads."""
+        await self._changed.wait()
+
+    async def settled(self, within_s: float) -> None:
+        """Return when we lead, or know who does; or after so long without either."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(within_s):
+                while not (self.term or self.elsewhere()):
+                    await self.changed()
 
     async def run(self) -> None:
         """Stand, lead, stand again; until cancelled."""
         async with TaskGroup() as group:
             group.create_task(self._observe(), name="leader.watch")
-            group.create_task(self._stand(), name="leader.stand")
+            self._standing = group.create_task(self._stand(group), name="leader.stand")
+
+    async def resign(self) -> None:
+        """Lead no more, and do not stand again; agents are sent to the successor.
+
+        Decisions that wait are refused with NotLeader, the leader key is given back, and only then
+        are agents told.
+        """
+        if self._standing is not None:
+            self._standing.cancel()
+            await asyncio.wait([self._standing])
+        await self._hand_over()
+
+    def _tell(self) -> None:
+        self._changed.set()
+        self._changed = asyncio.Event()
 
     async def _observe(self) -> None:
         changes = watch_leader(self._store, clock=self._clock)
         async with contextlib.aclosing(changes) as leaders:
             async for leader in leaders:
                 self._leader = leader
+                self._tell()
 
-    async def _stand(self) -> None:
+    async def _stand(self, group: TaskGroup) -> None:
         while True:
             leadership = Leadership(
                 self._store, self._candidate, clock=self._clock, ttl_s=self._ttl_s
@@ -97,21 +153,32 @@ class LeaderLoop:
                     await self._lead(leadership)
             except* (LeadershipLost, Deposed, NotLeader) as losses:
                 self._log.warning("leader.lost", reasons=[str(one) for one in losses.exceptions])
+            group.create_task(self._hand_over(), name="leader.hand_over")
             await self._clock.sleep(AGAIN_S)
 
     async def _lead(self, leadership: Leadership) -> None:
         # What was written before our election must be known before anything is decided.
         await self._state.reached(leadership.term)
-        self._term = leadership.term
+        # Streams of an earlier term end: each agent registers with every leader anew.
+        self._contacts.close_all(NotLeader(""))
         self._contacts.restart()
+        self._leadership = leadership
+        self._tell()
         try:
             async with TaskGroup() as group:
                 group.create_task(self._committer.run(leadership.fence), name="leader.commit")
                 for loop in self._loops:
                     group.create_task(_coroutine(loop), name="leader.loop")
         finally:
-            self._term = 0
-            self._contacts.close_all(NotLeader(self.leader_address()))
+            self._leadership = None
+
+    async def _hand_over(self) -> None:
+        """Send the agents to who leads now."""
+        links = tuple(self._contacts.links())
+        if links:
+            await self.settled(SUCCESSOR_WITHIN_S)
+        for link in links:
+            link.close(NotLeader(self.leader_address()))
 
 
 async def _coroutine(loop: Callable[[], Awaitable[None]]) -> None:

@@ -164,7 +164,8 @@ class Contacts:
         self.sent.clear()
         self.unheard = frozenset()
         for node in self._state.nodes:
-            self._state.set_contact(node, is_silent=node not in self._links)
+            link = self._links.get(node)
+            self._state.set_contact(node, is_silent=link is None or link.failure is not None)
 
     def close_all(self, failure: NsmlError) -> None:
         """End all streams."""

@@ -131,6 +131,10 @@ class Tunnels:
                 self._asked.pop(tunnel_id, None)
                 tunnel.client_left()
 
+    def is_awaited(self, tunnel_id: str) -> bool:
+        """Whether it was asked for here."""
+        return tunnel_id in self._asked
+
     def claim(self, agent: NodeCaller, tunnel_id: str, error: str) -> Tunnel:
         """The tunnel that the agent was asked for; `error` says why its service is out of reach.
 

@@ -10,8 +10,9 @@ import structlog
 
 from controlplane.access.current import caller
 from controlplane.domain.errors import Denied, InvalidRequest, NotLeader, NsmlError, StateConflict
-from controlplane.domain.identity import NodeCaller
+from controlplane.domain.identity import NodeCaller, PeerCaller
 from controlplane.domain.lifecycle import ReplicaPhase
+from controlplane.domain.names import check_node
 from controlplane.operations.orders import orders_for
 from controlplane.operations.reports import apply_report
 from controlplane.services.convert.agents import (
@@ -27,6 +28,7 @@ from controlplane.services.convert.agents import (
 )
 from controlplane.services.convert.times import duration
 from controlplane.services.errors import Context, streaming
+from controlplane.services.passing_on import asks_for_relay
 from controlplane.services.tunnels import first_frame, passing
 from controlplane.store.interface import StoreError
 from nsml.concurrency import TaskGroup
@@ -46,6 +48,7 @@ if TYPE_CHECKING:
     from controlplane.operations.state import LiveState
     from controlplane.operations.tunnels import Tunnels
     from controlplane.services.convert.agents import Secrets
+    from controlplane.services.passing_on import Relay
     from nsml.clock import Clock
 
 _AGAIN_S: Final = 0.5
@@ -58,11 +61,13 @@ _SOFT = frozenset({ReplicaPhase.PREPARING, ReplicaPhase.RUNNING, ReplicaPhase.PA
 
 
 def require_agent() -> NodeCaller:
-    """The agent that makes the current call."""
-    who = caller()
-    if not isinstance(who, NodeCaller):
-        raise Denied("only agents may do this")
-    return who
+    """The agent that makes the current call, itself or by way of another control plane."""
+    match caller():
+        case NodeCaller() as who:
+            return who
+        case PeerCaller(node=node) if node:
+            return NodeCaller(node=check_node(node))
+    raise Denied("only agents may do this")
 
 
 class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
@@ -71,6 +76,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
     Args:
         term: our term, 0 while we do not lead.
         leader_address: where the leader is.
+        relay: the way to the leader, for agents that do not reach it.
         addresses: where every control plane serves agents, of those that do.
     """
 
@@ -90,6 +96,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         silent_after_s: float,
         term: Callable[[], int],
         leader_address: Callable[[], str],
+        relay: Relay,
         addresses: Callable[[], tuple[str, ...]],
     ) -> None:
         self._state = state
@@ -105,15 +112,25 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         self._silent_after_s = silent_after_s
         self._term = term
         self._leader_address = leader_address
+        self._relay = relay
         self._addresses = addresses
 
     @streaming
     async def Control(  # noqa: N802 - named by the contract
-        self, requests: AsyncIterator[agents_pb2.ControlRequest], _: Context
+        self, requests: AsyncIterator[agents_pb2.ControlRequest], context: Context
     ) -> AsyncGenerator[agents_pb2.ControlResponse, None]:
         """Register, then orders and acknowledgements down while reports come up."""
         who = require_agent()
+        await self._relay.settled()
         term = self._term()
+        if not term and asks_for_relay(context):
+            kinds = (agents_pb2.ControlRequest, agents_pb2.ControlResponse)
+            async with aclosing(
+                self._relay.stream("AgentService/Control", kinds, requests, context, node=who)
+            ) as relayed:
+                async for response in relayed:
+                    yield response
+            return
         if not term:
             raise NotLeader(self._leader_address())
         said = aiter(requests)
@@ -234,11 +251,21 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
 
     @streaming
     async def Tunnel(  # noqa: N802 - named by the contract
-        self, requests: AsyncIterator[agents_pb2.TunnelRequest], _: Context
+        self, requests: AsyncIterator[agents_pb2.TunnelRequest], context: Context
     ) -> AsyncGenerator[agents_pb2.TunnelResponse, None]:
         """The program's end of a tunnel."""
         who, frames = require_agent(), aiter(requests)
         first = await first_frame(frames)
+        if not self._tunnels.is_awaited(first.tunnel_id) and self._relay.is_needed:
+            # Asked for by the leader, by way of a Control stream that it may reach us by.
+            kinds = (agents_pb2.TunnelRequest, agents_pb2.TunnelResponse)
+            said = _with_first(first, frames)
+            async with aclosing(
+                self._relay.stream("AgentService/Tunnel", kinds, said, context, node=who)
+            ) as relayed:
+                async for response in relayed:
+                    yield response
+            return
         tunnel = self._tunnels.claim(who, first.tunnel_id, first.error)
         if first.error:
             return
@@ -248,6 +275,14 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     yield agents_pb2.TunnelResponse(data=one.data, end=one.end, gone=one.gone)
         finally:
             tunnel.agent_left()
+
+
+async def _with_first(
+    first: agents_pb2.TunnelRequest, rest: AsyncIterator[agents_pb2.TunnelRequest]
+) -> AsyncIterator[agents_pb2.TunnelRequest]:
+    yield first
+    async for one in rest:
+        yield one
 
 
 def _news(link: Link) -> Iterator[agents_pb2.ControlResponse]:

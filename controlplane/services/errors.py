@@ -145,8 +145,8 @@ def answering(
     async def answer(self: ServicerT, request: RequestT, context: Context) -> ResponseT:
         try:
             return await method(self, request, context)
-        except grpc.aio.AbortError:
-            raise
+        except (grpc.aio.AbortError, errors.NotLeader):
+            raise  # the latter passes on to the leader: services/passing_on.py
         except Exception as error:  # noqa: BLE001 - what nobody foresaw must not be told as it is
             await refuse(context, as_refusal(error))
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from controlplane.operations.submit import Submitter
     from controlplane.operations.tunnels import Tunnels
     from controlplane.operations.update import Updater
+    from controlplane.services.passing_on import Relay
     from controlplane.services.presenting import Presenter
     from nsml.clock import Clock
 
@@ -53,6 +54,7 @@ class SessionOperations:
     updater: Updater
     followers: Followers
     tunnels: Tunnels
+    relay: Relay
     history: History
     state: LiveState
     clock: Clock
@@ -235,10 +237,19 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
 
     @streaming
     async def OpenTunnel(  # noqa: N802
-        self, requests: AsyncIterator[pb.OpenTunnelRequest], _: Context
+        self, requests: AsyncIterator[pb.OpenTunnelRequest], context: Context
     ) -> AsyncGenerator[pb.OpenTunnelResponse, None]:
         """The client's end of a tunnel."""
         who, frames = require_user(), aiter(requests)
+        await self._do.relay.settled()
+        if self._do.relay.is_needed:  # the leader alone can ask agents to dial
+            kinds = (pb.OpenTunnelRequest, pb.OpenTunnelResponse)
+            async with aclosing(
+                self._do.relay.stream("SessionService/OpenTunnel", kinds, frames, context)
+            ) as relayed:
+                async for response in relayed:
+                    yield response
+            return
         target = (await first_frame(frames)).target
         session = await self._do.references.find(who, target.session)
         opening = self._do.tunnels.opened(who, session, rank=target.rank, service=target.service)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Final, Self
 
 import structlog
@@ -31,6 +31,7 @@ from controlplane.store.interface import (
     Transaction,
     absent,
     created_at,
+    unchanged,
 )
 
 if TYPE_CHECKING:
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
     from nsml.clock import Clock
 
 LEADER_KEY: Final = "leader"
+DEPOSED_KEY: Final = "leader.deposed"
+"""Written by each deposing, so that no two follow one another too soon, whoever does it."""
 DEFAULT_TTL_S: Final = 3.0
 VALID_SHARE: Final = 0.6
 """Share of the lease after which an unrenewed leader stops: well before another can be elected."""
@@ -60,19 +63,25 @@ class Candidate:
     Attributes:
         member: the id of this control plane, unique among all.
         address: where others reach it, for forwarding.
+        is_tls: whether that takes mutual TLS.
+        process: of this process alone: one that is started again under the name has another.
     """
 
     member: str
     address: str
+    is_tls: bool = False
+    process: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Leader:
-    """Who leads, and its fencing number."""
+    """Who leads, and its fencing number; the rest as in `Candidate`."""
 
     member: str
     address: str
     term: int
+    is_tls: bool = False
+    process: str = ""
 
 
 async def current_leader(store: KeyValueStore, *, key: str = LEADER_KEY) -> Leader | None:
@@ -99,13 +108,29 @@ async def watch_leader(
             await clock.sleep(WATCH_RETRY_S)
 
 
-async def depose(store: KeyValueStore, leader: Leader, *, key: str = LEADER_KEY) -> bool:
+async def last_deposed(store: KeyValueStore) -> int:
+    """The revision at which a leader was deposed last; 0 if none ever was."""
+    item = await store.get(DEPOSED_KEY)
+    return 0 if item is None else item.mod_revision
+
+
+async def depose(
+    store: KeyValueStore, leader: Leader, *, last: int | None = None, key: str = LEADER_KEY
+) -> bool:
     """Remove a leader that is known to be dead before its lease ends.
 
-    Safe even if it is alive: what it still sends is fenced. False if it leads no longer.
+    Safe even if it is alive: what it still sends is fenced. False if it leads no longer, or if
+    somebody was deposed after `last`, where that is given.
     """
+    word = json.dumps({"member": leader.member, "term": leader.term}).encode()
+    compares = [created_at(key, leader.term)]
+    if last is not None:
+        compares.append(unchanged(DEPOSED_KEY, last))
     result = await store.commit(
-        Transaction(compares=(created_at(key, leader.term),), success=(Delete(key=key),))
+        Transaction(
+            compares=tuple(compares),
+            success=(Delete(key=key), Put(key=DEPOSED_KEY, value=word)),
+        )
     )
     return result.succeeded
 
@@ -232,9 +257,7 @@ class Leadership:
 
     async def _take(self, lease: Lease) -> int:
         """Put the leader key if there is none; return the term, or 0 if somebody else was first."""
-        record = json.dumps(
-            {"member": self._candidate.member, "address": self._candidate.address}
-        ).encode()
+        record = json.dumps(asdict(self._candidate)).encode()
         put = Put(key=self._key, value=record, lease=lease.id)
         take = Transaction(compares=(absent(self._key),), success=(put,))
         try:
@@ -314,4 +337,10 @@ class Leadership:
 
 def _leader(item: KeyValue) -> Leader:
     record = json.loads(item.value)
-    return Leader(member=record["member"], address=record["address"], term=item.create_revision)
+    return Leader(
+        member=record["member"],
+        address=record["address"],
+        term=item.create_revision,
+        is_tls=record.get("is_tls", False),
+        process=record.get("process", ""),
+    )

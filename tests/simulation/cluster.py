@@ -30,9 +30,11 @@ from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
 from nsml.client.calls import Client
+from nsml.client.rpc import Channel
 from nsml.client.ways import Ways
 from nsml.clock import SystemClock, inline
 from tests.simulation.history_link import HistoryLink, Trouble, Way, objects_link
@@ -75,6 +77,31 @@ class Durable:
     store_trouble: StoreTrouble = field(default_factory=StoreTrouble)
     history_trouble: Trouble = field(default_factory=Trouble)
     objects_trouble: Trouble = field(default_factory=Trouble)
+
+
+class MemoryPeers:
+    """The other control planes, as one reaches them."""
+
+    def __init__(self, network: Network, source: str) -> None:
+        self._network = network
+        self._source = source
+
+    def channel(self, address: str, *, is_tls: bool) -> Channel:
+        assert not is_tls
+        return self._network.channel(self._source, address)
+
+    async def attend(self, leader: Leader, met: Callable[[], None]) -> None:
+        await self._network.pass_link(self._source, leader.address)
+        if self._network.is_met(self._source, leader.address, leader.process):
+            met()
+            await self._network.lost(self._source, leader.address, leader.process)
+
+    async def refuses(self, address: str) -> bool:
+        await self._network.pass_link(self._source, address)
+        return self._network.refuses(self._source, address) is True
+
+    async def close(self) -> None:
+        """Nothing is held."""
 
 
 @dataclass
@@ -186,7 +213,9 @@ class ControlPlaneProcess:
             async with asyncio.TaskGroup() as group:
                 group.create_task(plane.run())
                 await plane.state.reached(1)
-                plane.add_services(self.world.network.serve(self.address, plane.interceptors()))
+                server = self.world.network.serve(self.address, plane.interceptors())
+                server.process = plane.process
+                plane.add_services(server)
         finally:
             self.plane = None
 
@@ -216,6 +245,7 @@ class ControlPlaneProcess:
             vault=durable.vault,
             clock=self.clock,
             random_bytes=self.world.rng.randbytes,
+            peers=MemoryPeers(self.world.network, self.address),
         )
 
     async def _cluster_id(self, on: Surroundings) -> str:

@@ -50,6 +50,7 @@ class Network:
         self._cut: set[frozenset[str]] = set()
         self._frozen: set[tuple[str, str]] = set()
         self._healed = asyncio.Event()
+        self._lost = asyncio.Event()
         self._answer_loss: dict[frozenset[str], float] = {}
         self.broken_calls = 0
 
@@ -65,11 +66,13 @@ class Network:
     def crash(self, endpoint: str) -> None:
         """The process at `endpoint` is gone: its server, and all calls from and to it."""
         self._servers.pop(endpoint, None)
+        self._lost.set()
         self._break(lambda call: endpoint in {call.source, call.address})
 
     def cut(self, source: str, address: str) -> None:
         """Nothing passes between the two until `heal`."""
         self._cut.add(frozenset({source, address}))
+        self._lost.set()
         self._break(lambda call: {call.source, call.address} == {source, address})
 
     def heal(self, source: str, address: str) -> None:
@@ -99,6 +102,23 @@ class Network:
         while self.is_cut(source, address):
             self._healed.clear()
             await self._healed.wait()
+
+    async def lost(self, source: str, address: str, process: str) -> None:
+        """Return when a connection to this process has ended; at once when there is none."""
+        while self.is_met(source, address, process):
+            self._lost.clear()
+            await self._lost.wait()
+
+    def is_met(self, source: str, address: str, process: str) -> bool:
+        """Whether this process answers at the address."""
+        found = self._servers.get(address)
+        return not self.is_cut(source, address) and found is not None and found.process == process
+
+    def refuses(self, source: str, address: str) -> bool | None:
+        """What a connection meets: True, nobody listens there; False, somebody; None, no answer."""
+        if self.is_cut(source, address):
+            return None
+        return address not in self._servers
 
     def freeze(self, source: str, address: str, *, one_way: bool = False) -> None:
         """What is sent between the two arrives only after `heal`; nobody is told.
@@ -171,6 +191,7 @@ class MemoryServer:
         self.context = copy_context()
         self._generic: list[Any] = []
         self._interceptors = interceptors
+        self.process = ""
 
     def add_generic_rpc_handlers(self, handlers: Iterable[Any]) -> None:
         self._generic.extend(handlers)
@@ -218,6 +239,9 @@ class _Context:
 
     def auth_context(self) -> dict[str, Any]:
         return {}
+
+    def time_remaining(self) -> float | None:
+        return self._call.time_remaining()
 
     def cancelled(self) -> bool:
         return self._call.is_broken
@@ -269,6 +293,7 @@ class _Call:
         self._context = _Context(self)
         self.callbacks: list[Callable[[], None]] = []
         self.is_broken = False
+        self.deadline: float | None = None
         self._feeder: asyncio.Task[None] | None = None
         self._over = asyncio.Event()
         loop = asyncio.get_running_loop()
@@ -412,6 +437,12 @@ class _Call:
         while (item := await self._up.get()) is not _END:
             yield deserialize(item)
 
+    def time_remaining(self) -> float | None:
+        """Seconds of the caller's deadline; None when it has none."""
+        if self.deadline is None:
+            return None
+        return max(0.0, self.deadline - asyncio.get_running_loop().time())
+
     def time_out(self) -> None:
         """The caller's deadline has passed."""
         self._finish(grpc.StatusCode.DEADLINE_EXCEEDED, "deadline exceeded")
@@ -479,7 +510,9 @@ class MemoryChannel:
             self._open[call] = None
             call.add_done_callback(lambda done: self._open.pop(done, None))
             if timeout is not None:
-                timer = asyncio.get_running_loop().call_later(timeout, call.time_out)
+                loop = asyncio.get_running_loop()
+                call.deadline = loop.time() + timeout
+                timer = loop.call_later(timeout, call.time_out)
                 call.add_done_callback(lambda _: timer.cancel())
             if not streaming:
                 call.feed([request])

@@ -13,15 +13,25 @@ import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.access.accounts import DAY_S
+from controlplane.access.authority import Authority, make_authority
 from controlplane.access.current import caller
 from controlplane.access.identities import Identities
 from controlplane.access.interceptor import AccessInterceptor
+from controlplane.access.listeners import Identity, listen_agents
 from controlplane.access.secret import Secret
 from controlplane.access.table import TABLE, Row
 from controlplane.access.table import Door as Doors
-from controlplane.domain.errors import Unavailable
-from controlplane.domain.identity import AnonymousCaller, Caller, NodeCaller, Role, UserCaller
+from controlplane.domain.errors import InvalidRequest, Unavailable
+from controlplane.domain.identity import (
+    AnonymousCaller,
+    Caller,
+    NodeCaller,
+    PeerCaller,
+    Role,
+    UserCaller,
+)
 from controlplane.services.errors import DETAILS, refuse
+from nsml.clock import SystemClock
 
 from .conftest import Door, HandClock, open_door
 from .test_table import contract_files
@@ -31,14 +41,28 @@ OPEN, UNKNOWN, DENIED = "open", "NOT_SIGNED_IN", "DENIED"
 # Who may do what, for each kind of row: all cells are here, none is worked out from the code.
 #                        anonymous expired  revoked  removed  garbage  member   other    admin    node
 CELLS = {
+    Doors.NODE | Doors.PEER: (
+        *(UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
+        *(DENIED, DENIED, DENIED, OPEN),
+    ),
     Doors.USER: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, DENIED),
     Doors.ADMIN: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, DENIED, DENIED, OPEN, DENIED),
     Doors.NODE: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, DENIED, DENIED, DENIED, OPEN),
     Doors.USER | Doors.NODE: (UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN, OPEN, OPEN, OPEN, OPEN),
-    Doors.ANONYMOUS | Doors.USER | Doors.NODE: (
-        *(OPEN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN),
-        *(OPEN, OPEN, OPEN, OPEN),
+    **dict.fromkeys(
+        (
+            Doors.ANONYMOUS | Doors.USER | Doors.NODE,
+            Doors.ANONYMOUS | Doors.USER | Doors.NODE | Doors.PEER,
+        ),
+        (*(OPEN, UNKNOWN, UNKNOWN, UNKNOWN, UNKNOWN), *(OPEN, OPEN, OPEN, OPEN)),
     ),
+}
+FOR_PEERS = {
+    "/grpc.health.v1.Health/Check",
+    "/grpc.health.v1.Health/List",
+    "/grpc.health.v1.Health/Watch",
+    "/nsml.v1.AgentService/Control",
+    "/nsml.v1.AgentService/Tunnel",
 }
 WHO = ("anonymous", "expired", "revoked", "removed", "garbage", "member", "other", "admin", "node")
 
@@ -61,6 +85,8 @@ def name_of_caller() -> bytes:
             return f"user {user.name}".encode()
         case NodeCaller(node=node):
             return f"node {node}".encode()
+        case PeerCaller(member=member, node=node):
+            return f"peer {member} for {node or 'itself'}".encode()
         case AnonymousCaller():
             return b"nobody"
 
@@ -178,6 +204,78 @@ async def test_every_method_by_every_identity(clock: HandClock) -> None:
                 if found != expected:
                     wrong.append((method, who, expected, found))
     assert not wrong
+
+
+@contextlib.asynccontextmanager
+async def as_peer(
+    door: Door, *, authority: Authority | None = None
+) -> AsyncIterator[grpc.aio.Channel]:
+    """A channel with the certificate of the control plane "cp2" to an agents' listener."""
+    interceptor = AccessInterceptor(door.identities, TABLE, limiter=door.limiter, refuse=refuse)
+    server = grpc.aio.server(interceptors=(interceptor,))
+    server.add_generic_rpc_handlers((Everything(),))
+    where = listen_agents(server, "127.0.0.1:0", Identity(door.authority, ["localhost"]))
+    await server.start()
+    pair = (authority or door.authority).issue_peer("cp2")
+    credentials = grpc.ssl_channel_credentials(door.authority.pem, pair.key, pair.chain)
+    try:
+        async with grpc.aio.secure_channel(f"localhost:{where.port}", credentials) as channel:
+            yield channel
+    finally:
+        await server.stop(None)
+
+
+async def test_another_control_plane_may_pass_agents_calls_on_and_nothing_else() -> None:
+    async with open_door(SystemClock()) as door, as_peer(door) as channel:
+        for method in TABLE:
+            found = await outcome(channel, method, None)
+            expected = f"{OPEN}: peer cp2 for itself" if method in FOR_PEERS else DENIED
+            assert (method, found) == (method, expected)
+        behalf = (("nsml-node", "gpu-1"),)
+        passed = await reply(channel, "/nsml.v1.AgentService/Control", behalf)
+        assert passed == b"peer cp2 for gpu-1"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await reply(channel, "/nsml.v1.AgentService/Ingest", behalf)
+        assert reason_of(caught.value) == DENIED
+        # With a user's token it is the user who calls.
+        user = await tokens_of_somebody(door)
+        found = await outcome(channel, "/nsml.v1.SessionService/GetSession", user)
+        assert found == f"{OPEN}: user kim"
+
+
+async def tokens_of_somebody(door: Door) -> str:
+    await door.accounts.create_user("kim", Role.MEMBER, "")
+    return (await door.accounts.create_token("kim")).secret.text
+
+
+async def test_nobody_else_speaks_for_a_node(clock: HandClock) -> None:
+    behalf = ("nsml-node", "gpu-2")
+    async with open_door(clock) as door, serving(door) as channel:
+        tokens = await tokens_of_everybody(door)
+        node = (("authorization", f"Bearer {tokens['node']}"), behalf)
+        assert await reply(channel, "/nsml.v1.AgentService/Control", node) == b"node gpu-1"
+        for who in ("anonymous", "member", "admin"):
+            token = tokens[who]
+            metadata = ((("authorization", f"Bearer {token}"),) if token else ()) + (behalf,)
+            with pytest.raises(grpc.aio.AioRpcError):
+                await reply(channel, "/nsml.v1.AgentService/Control", metadata)
+
+
+async def test_a_control_plane_of_another_authority_is_none() -> None:
+    clock = SystemClock()
+    async with (
+        open_door(clock) as door,
+        as_peer(door, authority=make_authority(clock)) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await reply(channel, "/grpc.health.v1.Health/Check", ())
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
+async def test_no_node_is_called_as_control_planes_are(clock: HandClock) -> None:
+    async with open_door(clock) as door:
+        with pytest.raises(InvalidRequest, match="node name"):
+            door.authority.sign_node("controlplane:cp2", b"")
 
 
 async def test_a_method_without_a_row_is_refused_to_all(door: Door) -> None:

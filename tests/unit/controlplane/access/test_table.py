@@ -16,9 +16,9 @@ from controlplane.domain.errors import Denied
 from controlplane.domain.identity import Role, User, UserCaller
 
 # Written a second time, by hand: who changes the table says so here too.
-# a = anybody, u = every user, A = administrators, n = nodes
+# a = anybody, u = every user, A = administrators, n = nodes, p = other control planes
 DECLARED = {
-    "grpc.health.v1.Health": {"Check": "aun", "List": "aun", "Watch": "aun"},
+    "grpc.health.v1.Health": {"Check": "aunp", "List": "aunp", "Watch": "aunp"},
     "grpc.reflection.v1alpha.ServerReflection": {"ServerReflectionInfo": "un"},
     "nsml.v1.AccountService": {
         "GetCaller": "un",
@@ -30,7 +30,7 @@ DECLARED = {
         "CreateJoinToken": "A",
         "JoinNode": "aun",
     },
-    "nsml.v1.AgentService": {"Control": "n", "Ingest": "n", "Tunnel": "n"},
+    "nsml.v1.AgentService": {"Control": "np", "Ingest": "n", "Tunnel": "np"},
     "nsml.v1.CheckpointService": {
         "ListCheckpoints": "un",
         "GetCheckpoint": "un",
@@ -87,7 +87,7 @@ def methods_of(files: list[FileDescriptor]) -> set[str]:
 
 
 def letters(row: Row) -> str:
-    names = {"ANONYMOUS": "a", "USER": "u", "ADMIN": "A", "NODE": "n"}
+    names = {"ANONYMOUS": "a", "USER": "u", "ADMIN": "A", "NODE": "n", "PEER": "p"}
     return "".join(letter for name, letter in names.items() if name in str(row.doors))
 
 

@@ -1,0 +1,90 @@
+"""Attending the leader, and deposing it when its host says that it is gone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.domain.deposing import REFUSALS, Judge
+from controlplane.store.election import depose, last_deposed
+from controlplane.store.interface import CommitUnknown, StoreUnavailable
+from nsml.concurrency import TaskGroup
+
+if TYPE_CHECKING:
+    import asyncio
+
+    from controlplane.access.peers import Peers
+    from controlplane.loops.leader import LeaderLoop
+    from controlplane.store.election import Leader
+    from controlplane.store.interface import KeyValueStore
+    from nsml.clock import Clock
+
+BETWEEN_PROBES_S: Final = 0.01
+AGAIN_S: Final = 0.2
+"""Pause before the leader is looked at again, once it could not be deposed."""
+
+
+class Deposing:
+    """Runs on every control plane; does nothing on the one that leads."""
+
+    def __init__(
+        self, *, store: KeyValueStore, leading: LeaderLoop, peers: Peers, clock: Clock
+    ) -> None:
+        self._store = store
+        self._leading = leading
+        self._peers = peers
+        self._clock = clock
+        self._judge = Judge()
+        self._log = structlog.get_logger("loops.deposing")
+
+    async def run(self) -> None:
+        """Attend whoever leads, until cancelled."""
+        async with TaskGroup() as group:
+            attending: asyncio.Task[None] | None = None
+            attended: Leader | None = None
+            while True:
+                leader = self._leading.leader
+                if leader != attended:
+                    if attending is not None:
+                        attending.cancel()
+                    attended, attending = leader, None
+                    if leader is not None and not self._leading.is_own(leader):
+                        attending = group.create_task(self._attend(leader), name="leader.attend")
+                await self._leading.changed()
+
+    async def _attend(self, leader: Leader) -> None:
+        """Until it is not the leader any more, which cancels us."""
+        while True:
+            try:
+                self._judge.learn(await last_deposed(self._store), self._clock.monotonic())
+                await self._peers.attend(leader, lambda: self._meet(leader))
+                if leader.process in self._judge.met:
+                    self._leading.suspect(leader)
+                if await self._is_refused(leader.address):
+                    self._leading.suspect(leader)
+                    await self._depose(leader)
+                else:
+                    self._leading.trust(leader)
+            except (StoreUnavailable, CommitUnknown) as error:
+                self._log.warning("leader.not_deposed", reason=str(error))
+            await self._clock.sleep(AGAIN_S)
+
+    def _meet(self, leader: Leader) -> None:
+        self._judge.met.add(leader.process)
+        self._leading.trust(leader)
+
+    async def _is_refused(self, address: str) -> bool:
+        for number in range(REFUSALS):
+            if number:
+                await self._clock.sleep(BETWEEN_PROBES_S)
+            if not await self._peers.refuses(address):
+                return False
+        return True
+
+    async def _depose(self, leader: Leader) -> None:
+        if not self._judge.may_depose(leader.process, REFUSALS, self._clock.monotonic()):
+            return
+        if await depose(self._store, leader, last=self._judge.last_revision):
+            self._judge.accused.add(leader.process)
+            self._log.warning("leader.deposed", member=leader.member, term=leader.term)

@@ -1,0 +1,299 @@
+"""Passing calls on to the control plane that leads, and ending streams when this one stops.
+
+A call that only the leader can answer is answered by it all the same: once, within the caller's
+deadline, and with the caller's own credential. What was passed on is marked, so that two control
+planes that each take the other for the leader do not play ball with it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+import grpc
+import grpc.aio
+
+from controlplane.access.interceptor import ON_BEHALF_OF
+from controlplane.domain.errors import NotLeader, NsmlError, Unavailable
+from controlplane.services.errors import DETAILS, refuse
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+
+    from google.protobuf.message import Message
+
+    from controlplane.access.peers import Peers
+    from controlplane.domain.identity import NodeCaller
+    from controlplane.loops.leader import LeaderLoop
+    from controlplane.services.errors import Context
+
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+ASKS: Final = "nsml-relay"
+"""Metadata of an agent that cannot reach the leader, and asks to be relayed to it."""
+PASSED: Final = "nsml-passed-on"
+"""Metadata of a call that another control plane passes on."""
+
+LEADER_WITHIN_S: Final = 3.0
+"""How long a call waits for a leader while there is none: longer than the lease of one that hangs."""
+ELSEWHERE_WITHIN_S: Final = 1.0
+"""How long the leader may take for an answer that we can give, too, but less well."""
+
+LEADER_KNOWS_BEST: Final = frozenset(
+    f"/nsml.v1.NodeService/{method}" for method in ("ListNodes", "GetNode", "GetCluster")
+)
+"""Only the leader hears the nodes; while there is none, others answer with what they know."""
+
+
+class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
+    """Behind the door: every handler, with the leader at hand."""
+
+    def __init__(self, *, leading: LeaderLoop, peers: Peers) -> None:
+        self._leading = leading
+        self._peers = peers
+        self._open: set[_OpenStream] = set()
+        self._is_stopping = False
+
+    async def intercept_service(  # type: ignore[override] # the stubs forget None
+        self,
+        continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
+        handler_call_details: grpc.HandlerCallDetails,
+    ) -> Handler | None:
+        """Return the method's handler, which turns to the leader where it must."""
+        handler = await continuation(handler_call_details)
+        if handler is None:
+            return None
+        if handler.unary_unary is not None:
+            return self._answered(handler, handler_call_details.method)
+        if handler.stream_stream is not None and _is_generator(handler.stream_stream):
+            return grpc.stream_stream_rpc_method_handler(
+                self._dismissible(handler.stream_stream),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        if handler.unary_stream is not None and _is_generator(handler.unary_stream):
+            return grpc.unary_stream_rpc_method_handler(
+                self._dismissible(handler.unary_stream),
+                handler.request_deserializer,
+                handler.response_serializer,
+            )
+        return handler
+
+    def dismiss(self) -> None:
+        """End every stream: its caller goes on with it at another control plane."""
+        self._is_stopping = True
+        for stream in tuple(self._open):
+            stream.dismiss()
+
+    # One answer.
+
+    def _answered(self, handler: Handler, method: str) -> Handler:
+        inner: Any = handler.unary_unary
+        serialize: Any = handler.response_serializer
+
+        async def answer(request: Any, context: Context) -> Any:
+            if method in LEADER_KNOWS_BEST:
+                known = await self._known_elsewhere(method, request, context)
+                if known is not None:
+                    return known
+            try:
+                return await inner(request, context)
+            except NotLeader:
+                if _was_passed(context):
+                    raise
+            await self._leading.settled(_within(context, LEADER_WITHIN_S))
+            if self._leading.elsewhere() is None:
+                return await inner(request, context)
+            try:
+                return await self._ask_leader(method, request, context, _within(context, 30.0))
+            except grpc.aio.AioRpcError as error:
+                await pass_error(context, error)
+
+        async def refusing(request: Any, context: Context) -> Any:
+            try:
+                return await answer(request, context)
+            except NsmlError as error:
+                await refuse(context, error)
+
+        return grpc.unary_unary_rpc_method_handler(
+            refusing,
+            handler.request_deserializer,
+            lambda answered: answered if isinstance(answered, bytes) else serialize(answered),
+        )
+
+    async def _known_elsewhere(self, method: str, request: Any, context: Context) -> bytes | None:
+        if self._leading.elsewhere() is None or _was_passed(context):
+            return None
+        try:
+            within = _within(context, ELSEWHERE_WITHIN_S)
+            return await self._ask_leader(method, request, context, within)
+        except (NsmlError, grpc.aio.AioRpcError):
+            return None
+
+    async def _ask_leader(
+        self, method: str, request: Message, context: Context, within_s: float
+    ) -> bytes:
+        """The leader's answer, as it came."""
+        leader = self._leading.elsewhere()
+        if leader is None:
+            raise NotLeader("")
+        channel = self._peers.channel(leader.address, is_tls=leader.is_tls)
+        call = channel.unary_unary(
+            method,
+            request_serializer=type(request).SerializeToString,
+            response_deserializer=bytes,
+        )
+        metadata = (*_credential(context), (PASSED, "1"))
+        answered: bytes = await call(request, metadata=metadata, timeout=within_s)
+        return answered
+
+    # Streams.
+
+    def _dismissible(self, inner: Any) -> Any:
+        async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
+            opened = _OpenStream(asyncio.current_task())
+            self._open.add(opened)
+            try:
+                async with aclosing(inner(request, context)) as responses:
+                    while (response := await opened.next(responses)) is not None:
+                        yield response
+                        if self._is_stopping:
+                            break
+            except _Dismissed:
+                pass
+            else:
+                if not self._is_stopping:
+                    return
+            finally:
+                self._open.discard(opened)
+            await refuse(context, Unavailable("this control plane stops"))
+
+        return stream
+
+
+class Relay:
+    """Streams that end at the leader and pass through us."""
+
+    def __init__(self, *, leading: LeaderLoop, peers: Peers) -> None:
+        self._leading = leading
+        self._peers = peers
+
+    async def settled(self) -> None:
+        """Wait a little for a leader, where there is none: the next one is on its way."""
+        await self._leading.settled(LEADER_WITHIN_S)
+
+    @property
+    def is_needed(self) -> bool:
+        """Whether another control plane leads."""
+        return not self._leading.term
+
+    async def stream(
+        self,
+        method: str,
+        messages: tuple[type[Message], type[Message]],
+        requests: AsyncIterator[Any],
+        context: Context,
+        *,
+        node: NodeCaller | None = None,
+    ) -> AsyncGenerator[Any, None]:
+        """The leader's responses to a call of "Service/Method".
+
+        `messages` are the kinds of request and response; `node` is whose call it is, where it is not
+        a user's.
+
+        Raises:
+            NotLeader: nobody leads, or the call was passed on already.
+        """
+        leader = self._leading.elsewhere()
+        if leader is None or _was_passed(context):
+            raise NotLeader(self._leading.leader_address())
+        metadata = [(PASSED, "1")]
+        if node is not None and leader.is_tls:
+            metadata.append((ON_BEHALF_OF, node.node))
+        else:
+            metadata += _credential(context)
+        opened = self._peers.channel(leader.address, is_tls=leader.is_tls).stream_stream(
+            f"/nsml.v1.{method}",
+            request_serializer=messages[0].SerializeToString,
+            response_deserializer=messages[1].FromString,
+        )
+        call = opened(requests, metadata=tuple(metadata))
+        try:
+            async for response in call:
+                yield response
+        except grpc.aio.AioRpcError as error:
+            await pass_error(context, error)
+        finally:
+            call.cancel()
+
+
+def asks_for_relay(context: Context) -> bool:
+    """Whether an agent cannot reach the leader itself."""
+    return _metadata(context, ASKS) == "1"
+
+
+async def pass_error(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
+    """End the call as the leader ended it."""
+    trailing: Any = error.trailing_metadata() or ()
+    details = tuple((key, value) for key, value in trailing if key == DETAILS)
+    await context.abort(error.code(), error.details() or "", details)
+
+
+@dataclass(eq=False, slots=True)
+class _OpenStream:
+    """A stream that is being answered, by `task`."""
+
+    task: asyncio.Task[Any] | None
+    waits: bool = False
+    is_dismissed: bool = False
+
+    async def next(self, responses: AsyncGenerator[Any, None]) -> Any:
+        """The next response; None at the end."""
+        self.waits = True
+        try:
+            return await anext(responses, None)
+        except asyncio.CancelledError:
+            if not self.is_dismissed or self.task is None or self.task.uncancel():
+                raise
+            raise _Dismissed from None
+        finally:
+            self.waits = False
+
+    def dismiss(self) -> None:
+        """End it now if it waits; who sends something just then looks by itself."""
+        if self.waits and self.task is not None and not self.is_dismissed:
+            self.is_dismissed = True
+            self.task.cancel()
+
+
+class _Dismissed(Exception):
+    """The stream ends because we stop."""
+
+
+def _is_generator(inner: Any) -> bool:
+    return inspect.isasyncgenfunction(inner)
+
+
+def _metadata(context: Context, name: str) -> str:
+    for key, value in context.invocation_metadata() or ():
+        if key == name:
+            return value if isinstance(value, str) else ""
+    return ""
+
+
+def _was_passed(context: Context) -> bool:
+    return _metadata(context, PASSED) == "1"
+
+
+def _credential(context: Context) -> list[tuple[str, str]]:
+    token = _metadata(context, "authorization")
+    return [("authorization", token)] if token else []
+
+
+def _within(context: Context, most_s: float) -> float:
+    """Seconds that are left for something, of the caller's deadline and of our patience."""
+    left = context.time_remaining()
+    return most_s if left is None else max(0.0, min(left, most_s))
