@@ -113,6 +113,8 @@ def plain_or_tls(endpoint: str) -> tuple[str, bool]:
     url = urlsplit(endpoint)
     if url.scheme == "unix" and url.path:
         return f"unix:{url.path}", False
+    if "@" in url.netloc:  # not shown: it may have a password
+        raise ValueError("an etcd endpoint has no user in its URL: etcd_user, etcd_password_file")
     if url.scheme not in ("http", "https") or not url.hostname or not url.port:
         raise ValueError(
             f"{endpoint!r} is not an etcd endpoint: write https://HOST:PORT, "

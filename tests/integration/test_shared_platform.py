@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import secrets
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -114,6 +115,33 @@ def test_secrets_get_another_key_while_all_run(shared: Shared, tmp_path: Path) -
     alone = {**shared.settings, "history": "", "objects": ""}
     with Shared(alone, dict(KEYS)).control_plane(tmp_path / "other") as refusing:
         assert "was made with PostgreSQL and shared objects" in refusing.refused()
+
+
+def test_a_mounted_folder_serves_as_well(shared: Shared, tmp_path: Path) -> None:
+    """What one has stored, the other has; and what a killed one began is in nobody's way."""
+    mounted, digits = tmp_path / "mounted with all", tmp_path / "digits"
+    for folder in (mounted, digits):
+        folder.mkdir()
+    (digits / "a.txt").write_text("one\n")
+    shared.settings["objects"] = mounted.as_uri()
+    with two(shared, tmp_path) as (first, second):
+        first.nsml("dataset", "push", "digits", str(digits))
+        first.process.kill()
+        first.process.wait()
+        until(lambda: "digits" in second.nsml("dataset", "ls", "-o", "name"))
+        stored = {file: file.stat().st_mtime_ns for file in (mounted / "blobs").rglob("*")}
+        second.nsml("dataset", "push", "again", str(digits))
+        now = {file: file.stat().st_mtime_ns for file in (mounted / "blobs").rglob("*")}
+        assert now == stored, "nothing was sent that is there"
+        with shared.control_plane(tmp_path / "first") as again:
+            again.ready()
+    local = tmp_path / "only here"
+    shutil.copytree(mounted, local)
+    mark = (local / "mark").read_text().partition("/")[0]
+    (local / "mark").write_text(f"{mark}/of-a-folder-that-was-begun-at-the-same-moment")
+    shared.settings["objects"] = local.as_uri()
+    with shared.control_plane(tmp_path / "second") as refusing:
+        assert "one that only this machine sees" in refusing.refused()
 
 
 def test_parts_that_do_not_belong_together_are_refused(

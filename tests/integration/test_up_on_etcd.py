@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
+from urllib.parse import urlsplit
 
-from tests.integration.machine import Machine, machine
+from controlplane.access.files import write_private
+from tests.integration.machine import Machine, machine, until
 from tests.integration.test_etcd_access import Authority, tls_etcd
+from tests.s3 import S3Server
+from tests.shared_platform import Shared, shared
 
-__all__ = ["machine"]
+__all__ = ["machine", "shared"]
 
 
 async def test_one_platform_has_an_etcd_cluster(machine: Machine, tmp_path: Path) -> None:
@@ -50,3 +54,46 @@ def test_plain_text_to_another_machine_is_refused(machine: Machine) -> None:
     assert "not encrypted: use https" in refused.stderr
     assert "Traceback" not in refused.stderr
     assert machine.up().returncode == 0, "what was tried in vain binds nobody"
+
+
+def test_a_second_machine_joins_a_shared_platform(
+    machine: Machine, tmp_path: Path, shared: Shared, s3: S3Server
+) -> None:
+    """`nsml up` on two of them, the second with a copy of the key; then as at first, without a word."""
+    second, key = Machine(tmp_path / "second"), tmp_path / "platform.key"
+    passwords = tmp_path / "pgpass"
+    url = urlsplit(shared.settings["history"])
+    passwords.write_text(f"*:*:*:{url.username}:{url.password}\n")
+    passwords.chmod(0o600)
+    place = f"{url.username}@{url.hostname}:{url.port}{url.path}?passfile={passwords}"
+    with_all = ("--no-agent", "--etcd", shared.settings["coordination"])
+    with_all += ("--history", f"postgresql://{place}", "--objects", shared.settings["objects"])
+    elsewhere = {**s3.environment, "NSML_CONTROLPLANE_ETCD_ROOT": shared.settings["etcd_root"]}
+    up = machine.nsml("up", *with_all, **elsewhere)
+    assert up.returncode == 0, up.stderr
+    made = machine.data / "controlplane" / "platform.key"
+    assert f"further control planes need a copy of {made}" in up.stderr
+    refused = second.nsml("up", *with_all, **elsewhere)
+    assert refused.returncode == 1
+    assert "copy platform.key from another control plane" in refused.stderr
+    assert second.leftovers() == []
+    write_private(key, made.read_bytes())
+    try:
+        joined = second.nsml("up", *with_all, "--platform-key", str(key), **elsewhere)
+        assert joined.returncode == 0, joined.stderr
+        assert f"objects        {shared.settings['objects']}" in joined.stdout
+        assert machine.nsml("admin", "user", "add", "lee").returncode == 0
+        until(lambda: "lee" in second.nsml("admin", "user", "ls", "-o", "name").stdout)
+        other = second.nsml("up", "--history", "postgresql:///other", **elsewhere)
+        assert other.returncode == 6
+        assert "runs with another --history" in other.stderr
+        assert second.nsml("down").returncode == 0
+        moved = second.nsml("up", "--objects", f"s3://{s3.bucket()}", "--no-agent", **elsewhere)
+        assert moved.returncode == 1
+        assert "it is empty, not mounted, or another one" in moved.stderr
+        again = second.nsml("up", "--no-agent", **elsewhere)
+        assert again.returncode == 0, again.stderr
+        assert second.ready()["cluster_id"] == machine.ready()["cluster_id"]
+    finally:
+        second.nsml("down", "-y")
+    assert second.leftovers() == []

@@ -118,6 +118,11 @@ def test_one_process_has_a_data_folder(tmp_path: Path) -> None:
     [
         ('address = "0.0.0.0:0"', "refuse to listen on 0.0.0.0:0 without TLS"),
         ('coordination = "paper"', "coordination 'paper' is not"),
+        ('coordination = "https://me:canary@10.0.0.1:2379"', "no user in its URL: etcd_user"),
+        ('etcd_user = "me"\netcd_password_file = "p"', "etcd_user is for an etcd cluster by URLs"),
+        ('history = "postgresql://me:canary@10.0.0.1/nsml"', "sslmode=verify-full"),
+        ('objects = "file:///nowhere/at/all"', "is it mounted?"),
+        ('objects = "s3://bucket"\ns3_endpoint = "http://10.0.0.1"', "not encrypted: use https"),
     ],
 )
 def test_it_refuses_to_start(tmp_path: Path, change: str, words: str) -> None:
@@ -128,6 +133,7 @@ def test_it_refuses_to_start(tmp_path: Path, change: str, words: str) -> None:
     assert code == 1
     assert words in said
     assert "Traceback" not in said
+    assert "canary" not in said
 
 
 def test_a_taken_port_is_said(tmp_path: Path) -> None:
@@ -148,6 +154,28 @@ def test_a_folder_made_with_another_backend_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StartRefused) as refused:
         choose_coordination("http://127.0.0.1:2379", tmp_path)
     assert "was made with coordination by 'embedded'" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('history = "mysql://u:canary@h/d"', "history: postgresql://USER@HOST/DATABASE"),
+        ('history = "canary.db"', "history: postgresql://USER@HOST/DATABASE"),
+        ('objects = "/mnt/canary"', "objects: s3://BUCKET/PREFIX"),
+        ('objects = "gs://canary"', "objects: s3://BUCKET/PREFIX"),
+        ('objects = "file://canary/x"', "objects: s3://BUCKET/PREFIX"),
+        ('etcd_user = "root"', "etcd_user and etcd_password_file belong together"),
+        ('etcd_password_file = "canary"', "etcd_user and etcd_password_file belong together"),
+        ("platform_key = 5", "platform_key"),
+    ],
+)
+def test_bad_settings_are_named_and_not_shown(tmp_path: Path, text: str, words: str) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text(f'data = "d"\n{text}\n')
+    with pytest.raises(SettingsError) as refused:
+        read_settings(path, {})
+    assert words in str(refused.value)
+    assert "canary" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
