@@ -137,17 +137,20 @@ class ChaosPlatform:
             time.sleep(_POLL_S)
 
     def contexts(self) -> list[Context]:
-        """How clients reach each control plane, as the administrator."""
+        """How clients reach the platform as the administrator, each asking another one first."""
         first = self.folder / "cp1"
+        parts = self.of_kind(CONTROL_PLANE)
+        servers = [f"{self.hosts.address(part.host)}:{PORT}" for part in parts]
         return [
             Context(
                 name=part.name,
-                server=f"{self.hosts.address(part.host)}:{PORT}",
+                server=servers[number],
                 ca=str(first / "ca.pem"),
                 server_name=SERVER_NAME,
                 token_file=str(first / "admin.token"),
+                others=(*servers[number + 1 :], *servers[:number]),
             )
-            for part in self.of_kind(CONTROL_PLANE)
+            for number, part in enumerate(parts)
         ]
 
     def is_ready(self, part: Part) -> bool:
