@@ -56,6 +56,7 @@ bench: setup     ## Run the benchmarks and print JSON
 	$(BIN)/python -m bench.startup --json
 	$(BIN)/python -m bench.sdk --json
 	$(BIN)/python -m bench.starts --json
+	$(BIN)/python -m bench.history --json
 
 clean:           ## Remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info
