@@ -65,12 +65,22 @@ def require_postgres() -> Path:
 class PostgresServer:
     """A private cluster, from `initdb` to removal as a context manager; also by single steps.
 
-    `settings` are lines of postgresql.conf. The port stays the same over restarts.
+    The port stays the same over restarts.
+
+    Args:
+        settings: lines of postgresql.conf.
+        tls: the PEM of a certificate for 127.0.0.1 and of its key: plain text is then refused.
     """
 
-    def __init__(self, settings: Mapping[str, str | int] | None = None) -> None:
+    def __init__(
+        self,
+        settings: Mapping[str, str | int] | None = None,
+        *,
+        tls: tuple[bytes, bytes] | None = None,
+    ) -> None:
         self._programs = require_postgres()
         self._settings = dict(settings or {})
+        self._tls = tls
         self._account = _account() if os.geteuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None
         self._numbers = itertools.count(1)
@@ -129,6 +139,11 @@ class PostgresServer:
             "log_min_messages": "warning",
             **self._settings,
         }
+        if self._tls is not None:
+            settings["ssl"] = "on"
+            for name, pem in zip(("server.crt", "server.key"), self._tls, strict=True):
+                self._write(name, pem)
+            self._write("pg_hba.conf", b"hostssl all all 127.0.0.1/32 scram-sha-256\n")
         with (self.data / "postgresql.conf").open("a") as file:
             file.writelines(f"{name} = {value}\n" for name, value in settings.items())
 
@@ -207,6 +222,15 @@ class PostgresServer:
                 with psycopg.connect(self.url(), autocommit=True) as connection:
                     dropping = sql.SQL("DROP DATABASE {} WITH (FORCE)")
                     connection.execute(dropping.format(sql.Identifier(name)))
+
+    def _write(self, name: str, content: bytes) -> None:
+        """A file of the cluster, for its owner alone."""
+        path = self.data / name
+        path.touch(mode=0o600)
+        path.chmod(0o600)
+        path.write_bytes(content)
+        if self._account is not None:
+            os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _end(self, number: signal.Signals) -> None:
         """Send it and wait until none of its processes is left: the next start needs that."""

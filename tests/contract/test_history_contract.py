@@ -722,6 +722,21 @@ async def test_of_two_checkpoints_of_a_name_the_later_stands(history: History) -
     assert await get("s1", "best") is None
 
 
+@pytest.mark.parametrize("name", ["\0", "a\0b", "\U0001f600" * 512, "' --", "%s :name ?", "\n"])
+async def test_names_that_programs_make_up_hurt_nothing(history: History, name: str) -> None:
+    made = Checkpoint(
+        session_id="s1", name=name, saved_at=1.0, size_bytes=1, file_count=1, folder=name
+    )
+    await history.catalogue.put_checkpoint(made)
+    await history.catalogue.put_checkpoint(made)
+    assert await history.catalogue.checkpoint("s1", name) is not None
+    assert len(await history.catalogue.checkpoints("s1")) == 1
+    await history.streams.append([reports(metric(), 1, {name: 1}, {name: 2}, summary=True)])
+    assert await history.streams.metric_counts("s1") == {name: 2}
+    assert (await history.streams.summaries(["s1"]))["s1"].values == {name: 2}
+    assert await history.catalogue.delete_checkpoint("s1", name)
+
+
 # The fence
 
 

@@ -47,10 +47,12 @@ from controlplane.history.values import (
 )
 from nsml.clock import SystemClock
 from tests.etcd import pause
+from tests.integration.test_etcd_access import Authority
 from tests.postgres import PostgresServer
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+    from pathlib import Path
 
     from controlplane.history.interface import History, Streams
 
@@ -535,6 +537,39 @@ def test_an_address_that_must_not_be_used(address: str, why: str) -> None:
 )
 def test_an_address_that_may_be_used(address: str) -> None:
     assert "geheim" not in repr(read_address(address))
+
+
+async def test_the_way_to_it_is_checked_and_the_password_read_from_a_file(tmp_path: Path) -> None:
+    ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
+    certificate, key = ours.issue("server")
+    passfile = tmp_path / "pgpass"
+    with PostgresServer(tls=(certificate.read_bytes(), key.read_bytes())) as server:
+        passfile.write_text(f"127.0.0.1:{server.port}:*:nsml:{server.password}\n")
+        passfile.chmod(0o600)
+        place = f"postgresql://nsml@127.0.0.1:{server.port}/postgres?passfile={passfile}"
+
+        async def refusal(parameters: str) -> str:
+            with pytest.raises(HistoryUnavailable) as caught:
+                await open_postgresql(f"{place}&{parameters}", clock=SystemClock())
+            assert server.password not in f"{caught.value!r} {caught.value.details}"
+            return caught.value.why
+
+        checked = f"sslmode=verify-full&sslrootcert={ours.path}"
+        async with planes(f"{place}&{checked}", 1) as (history,):
+            await history.probe()
+            await history.streams.metric_counts("s1")
+            ways = server.execute(
+                "SELECT ssl FROM pg_stat_ssl JOIN pg_stat_activity USING (pid)"
+                " WHERE application_name = 'nsml'"
+            )
+            assert len(ways) >= 3
+            assert set(ways) == {(True,)}
+        assert "certificate verify failed" in await refusal(
+            f"sslmode=verify-full&sslrootcert={other.path}"
+        )
+        assert "no encryption" in await refusal("sslmode=disable")
+        passfile.chmod(0o644)
+        assert "password" in await refusal(checked)
 
 
 async def test_a_wrong_password_is_told_without_it(server: PostgresServer, url: str) -> None:
