@@ -6,6 +6,7 @@ import os
 import secrets
 import shutil
 import subprocess
+import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -110,14 +111,16 @@ def chaos(
 
     Starts three etcd members, PostgreSQL, control planes, agents with simulated GPUs, all in a temporary
     folder and apart from every other platform; submits, stops, follows; kills, pauses and parts them.
-    With root each is on a host of its own (network namespaces); without, nothing is cut.
+    Each is on a host of its own (network namespaces: root, or user namespaces); else nothing is cut.
     A run that found something is kept. Exit code 1 for a violation, or when no fault fired.
     """
+    if recorded is not None:
+        return _judge(app, recorded)
+    from cli.chaos.hosts import with_rights_of_a_network
     from cli.chaos.platform import Shape
     from cli.chaos.run import Plan, run
 
-    if recorded is not None:
-        return _judge(app, recorded)
+    with_rights_of_a_network([sys.executable, "-m", "cli.main", *sys.argv[1:]], app.environ)
     plan = Plan(
         seconds=seconds,
         count=count,

@@ -1,10 +1,13 @@
 """The machines of a tormented platform: namespaces of the network, or the loopback.
 
-With root each host is a network namespace with an address of its own; their cables meet in a bridge in
+Where this machine allows it each host is a network namespace with an address of its own; their cables meet in a bridge in
 the namespace of the client, which this process moves into, so that nothing of it is in the machine's
 own network and all of it is gone with the last process. A way is cut in one direction by giving the
 sender a hardware address of the other that nobody has: what it sends is lost without a word, which is
 what a broken network does, and needs neither a firewall nor a module of the kernel.
+
+Without root the same is done in a user namespace, in which this process has the rights of its network and
+stays who it is (`with_rights_of_a_network`).
 """
 
 from __future__ import annotations
@@ -22,11 +25,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 CLIENT = "client"
 """The host that load and nemesis are on."""
 
+_ENTERED = "NSML_CHAOS_ENTERED"
 _CLONE_NEWNET = 0x40000000
 _NOBODY = "02:6e:73:00:ff:ff"
 _CANARY_PORT = 9
@@ -226,10 +230,20 @@ class Namespaces:
         return made[0]
 
 
+def with_rights_of_a_network(command: Sequence[str], environ: Mapping[str, str]) -> None:
+    """Become `command` in a user namespace where this process is not root and may make one.
+
+    Returns where there is nothing to gain: with root, the second time, and where it is not allowed.
+    """
+    enter = ["unshare", "--user", "--map-current-user", "--keep-caps"]
+    if os.geteuid() == 0 or environ.get(_ENTERED) or shutil.which(enter[0]) is None:
+        return
+    if subprocess.run([*enter, "true"], capture_output=True, check=False).returncode == 0:
+        os.execvpe(enter[0], [*enter, *command], {**environ, _ENTERED: "1"})  # noqa: S606
+
+
 def hosts_for(names: Sequence[str]) -> Hosts:
     """Namespaces where this machine allows it, else the loopback, which says why."""
-    if os.geteuid() != 0:
-        return Loopback(names, why="network namespaces need root")
     lacking = [name for name in ("ip", "nsenter", "unshare") if shutil.which(name) is None]
     if lacking:
         why = f"there is no {' and no '.join(lacking)} (Debian: iproute2, util-linux)"
@@ -239,7 +253,8 @@ def hosts_for(names: Sequence[str]) -> Hosts:
     except subprocess.CalledProcessError as error:
         return Loopback(names, why=f"no network can be made here: {error.stderr.strip()}")
     except OSError as error:
-        return Loopback(names, why=f"no network can be made here: {error}")
+        by = "" if os.geteuid() == 0 else " (it needs root or user namespaces)"
+        return Loopback(names, why=f"no network can be made here{by}: {error.strerror or error}")
 
 
 def _enter_a_network_of_its_own() -> None:

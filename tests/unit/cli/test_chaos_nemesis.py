@@ -1,0 +1,114 @@
+"""Whom chaos leaves alone, what it proves, and what its ledgers say."""
+
+import random
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from cli.chaos.hosts import CLIENT, Loopback
+from cli.chaos.nemesis import FAULTS, Nemesis, NothingFree
+from cli.chaos.parts import CONTROL_PLANE, ETCD, NotDone, Part, processes_with
+from cli.chaos.trainer import read_ledgers
+from tests.e2e.programs import wait_for
+
+
+class Platform:
+    """Parts that run, without processes."""
+
+    def __init__(self, hosts):
+        self.hosts = hosts
+        self.parts = {
+            name: Standing(name, kind, name, (), (), None, {})
+            for kind, names in {
+                ETCD: ["etcd1", "etcd2", "etcd3"], CONTROL_PLANE: ["cp1", "cp2", "cp3"]
+            }.items()
+            for name in names
+        }  # fmt: skip
+
+    def of_kind(self, kind):
+        return [part for part in self.parts.values() if part.kind == kind]
+
+
+class Standing(Part):
+    is_running = True
+
+
+@pytest.fixture
+def nemesis():
+    hosts = Loopback([CLIENT, "etcd1"], why="a test")
+    return Nemesis(
+        platform=Platform(hosts), rng=random.Random(1), recorder=None, chosen=list(FAULTS)
+    )
+
+
+def test_a_majority_of_the_members_and_one_control_plane_are_left_alone(nemesis):
+    nemesis._held = {"etcd2", "cp1", "cp2"}
+    with pytest.raises(NothingFree):
+        nemesis._part()
+    nemesis._held = {"etcd2", "cp1"}
+    assert {nemesis._part().name for _ in range(50)} == {"cp2", "cp3"}
+
+
+def test_nothing_is_cut_where_nothing_can_be(nemesis):
+    assert not {"cut", "one-way"} & set(nemesis._weighed(["cut", "one-way", "kill"]))
+    with pytest.raises(NotImplementedError, match="a test"):
+        nemesis.platform.hosts.cut(CLIENT, "etcd1")
+
+
+@pytest.fixture
+def sleeper(tmp_path):
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    part = Part("sleeper", CONTROL_PLANE, "here", command, (), tmp_path, {"MARK": str(tmp_path)})
+    part.start()
+    yield part
+    part.end()
+
+
+def test_a_fault_proves_that_it_took_hold(sleeper, tmp_path):
+    wait_for(lambda: processes_with("MARK", tmp_path) == [sleeper.process.pid], what="it runs")
+    sleeper.pause()
+    sleeper.resume()
+    sleeper.kill()
+    assert sleeper.process.returncode == -signal.SIGKILL
+    for harm in (sleeper.kill, sleeper.pause, sleeper.stop):
+        with pytest.raises(NotDone):
+            harm()
+    sleeper.start()
+    assert (sleeper.is_running, sleeper.starts) == (True, 2)
+    sleeper.stop()
+    assert processes_with("MARK", tmp_path) == []
+
+
+def test_what_ended_by_itself_was_not_killed(tmp_path):
+    part = Part("brief", ETCD, "here", ["true"], (), tmp_path, {"PATH": "/usr/bin:/bin"})
+    part.start()
+    part.process.wait()
+    with pytest.raises(NotDone, match="does not run"):
+        part.kill()
+
+
+def test_a_ledger_is_read_as_the_program_wrote_it(tmp_path):
+    (tmp_path / "s1.2.0.77").write_text(
+        "10 begin GPU-a,GPU-b\n11 report 0\n12 print 0\n13 save 0\n14 end 3\n"
+    )
+    (tmp_path / "s2.1.1.78").write_text("20 begin none\n21 report 0\n")
+    (tmp_path / "s3.1.0.79").write_text("")
+    ended, killed = read_ledgers(tmp_path)
+    assert (ended["session"], ended["attempt"], ended["rank"], ended["pid"]) == ("s1", 2, 0, 77)
+    assert (ended["from"], ended["to"], ended["end"]) == (10, 14, 3)
+    assert ended["devices"] == ["GPU-a", "GPU-b"]
+    assert (ended["reported"], ended["printed"], ended["saved"]) == ([0], [0], [0])
+    assert (killed["devices"], killed["end"], killed["printed"]) == ([], None, [])
+
+
+def test_a_folder_that_holds_no_run_is_refused(tmp_path):
+    command = [sys.executable, "-m", "cli.main", "doctor", "chaos", "--check", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "holds no whole record of a run" in done.stderr
+    command[-2:] = ["--faults", "kill,nonsense"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "no such fault: nonsense" in done.stderr
