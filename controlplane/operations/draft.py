@@ -49,6 +49,7 @@ class Draft:
         self._sessions: dict[str, Session | Removed] = {}
         self._allocations: dict[str, Allocation] = {}
         self._nodes: dict[str, Node | NodeRemoved] = {}
+        self._placed: list[tuple[str, int]] = []
         self.written: dict[bytes, Session | Allocation] = {}
 
     def session(self, session_id: str) -> Session | None:
@@ -63,6 +64,11 @@ class Draft:
     def put_session(self, session: Session) -> None:
         """Write a session that exists."""
         self._sessions[session.id] = session
+
+    def place_session(self, session: Session) -> None:
+        """Write a session of which a new attempt begins."""
+        self.put_session(session)
+        self._placed.append((session.id, session.attempt))
 
     def remove_session(self, session: Session) -> None:
         """Delete a session with its name and request id."""
@@ -110,6 +116,7 @@ class Draft:
         self._sessions.update(other._sessions)
         self._allocations.update(other._allocations)
         self._nodes.update(other._nodes)
+        self._placed += other._placed
 
     def operations_with(self, other: Draft) -> int:
         """How many operations the merged draft would have."""
@@ -172,6 +179,8 @@ class Draft:
                 self.state.delete(records.session_key(session_id), revision)
             else:
                 self.state.put_session(entry, revision)
+        for session_id, attempt in self._placed:
+            self.state.held.placed(session_id, attempt, by_us=True)
         for allocation in self._allocations.values():
             self.state.put_allocation(allocation, revision)
         for name, node in self._nodes.items():

@@ -24,11 +24,12 @@ from controlplane.domain.snapshot import (
 )
 from controlplane.domain.values import Allocation, Node, Session
 from controlplane.operations import records
+from controlplane.operations.held import HeldTimes
 from controlplane.operations.recent import Recent
 from controlplane.operations.subscriptions import Subscriptions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
     from controlplane.domain.values import Replica
 
@@ -65,9 +66,13 @@ class Known:
         silent: nodes whose agents are not connected here.
         removals: the last sessions that left, oldest first.
         subscriptions: who is told of changes.
+        held: how long attempts have held their devices.
+
+    Args:
+        monotonic: seconds of a clock that nobody sets.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, monotonic: Callable[[], float]) -> None:
         self.sessions: dict[str, Stored[Session]] = {}
         self.nodes: dict[str, Stored[Node]] = {}
         self.allocations: dict[str, Stored[Allocation]] = {}
@@ -78,6 +83,7 @@ class Known:
         self.first_revision = 0
         self.removals: deque[Removal] = deque(maxlen=REMEMBERED_REMOVALS)
         self.subscriptions = Subscriptions()
+        self.held = HeldTimes(monotonic)
         self._expected: dict[bytes, Session | Allocation] = {}
         self._names: dict[str, str] = {}
         self._on_node: dict[str, set[str]] = {}
@@ -197,6 +203,8 @@ class Known:
             # Our own write, whose answer came after the watch had told of its end.
             return False
         known = self.session(session.id)
+        if known is not None and session.attempt > known.attempt:
+            self.held.placed(session.id, session.attempt)
         self._move(session.id, known.replicas if known else (), session.replicas)
         self.sessions[session.id] = Stored(session, revision)
         self.newest = max(self.newest, revision)
@@ -255,6 +263,7 @@ class Known:
         if stored is None:
             return
         session = stored.value
+        self.held.forget(session_id)
         self._move(session_id, session.replicas, ())
         self._names.pop(session.name, None)
         self._requests.pop((session.owner, session.request_id), None)

@@ -35,7 +35,7 @@ def place(draft: Draft, placement: Placement, now: float) -> bool:
         allocations.append(allocation)
     for allocation in allocations:
         draft.put_allocation(allocation)
-    draft.put_session(
+    draft.place_session(
         replace(
             session,
             state=advance(session.state, SessionEvent.PLACED),

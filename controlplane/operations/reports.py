@@ -152,7 +152,7 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         placed_at=placed_at,
         ended_at=now,
         gpu_thousandths=gpu,
-        held_s=max(now - placed_at, 0.0),
+        held_s=draft.state.held.held_s(session.id, session.attempt, by_wall_s=now - placed_at),
         nodes=tuple(one.node for one in sorted(session.replicas, key=lambda one: one.rank)),
     )
     ran = [one.exit.started_at for one in session.replicas if one.exit and one.exit.started_at]

@@ -37,7 +37,7 @@ class LiveState(Known):
     """
 
     def __init__(self, store: KeyValueStore, clock: Clock) -> None:
-        super().__init__()
+        super().__init__(clock.monotonic)
         self._store = store
         self._clock = clock
         self._log = structlog.get_logger("operations.state")

@@ -175,7 +175,7 @@ class Script:
 
     def __init__(self, *things: Node | Session) -> None:
         self.now = 1000.0
-        self.state = LiveState(None, HandClock())  # type: ignore[arg-type]
+        self.state = LiveState(None, self)  # type: ignore[arg-type]
         self.revision = 1
         self.unheard: frozenset[str] = frozenset()
         for thing in things:
@@ -184,6 +184,9 @@ class Script:
                 self.state.put_node(thing, self.revision)
             else:
                 self.state.put_session(thing, self.revision)
+
+    def monotonic(self) -> float:
+        return self.now
 
     def decide(self, decision: Any) -> Any:
         draft = Draft(self.state)

@@ -15,7 +15,7 @@ from controlplane.operations import records
 from controlplane.operations.state import LiveState
 from controlplane.store.interface import Delete, Put, Transaction
 from tests.unit.controlplane.builders import held, node, session
-from tests.unit.controlplane.workbench import bench
+from tests.unit.controlplane.workbench import HandClock, bench
 
 STEPS = st.lists(
     st.tuples(
@@ -29,7 +29,7 @@ STEPS = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(STEPS, st.lists(st.integers(0, 40), max_size=4))
 def test_a_snapshot_kept_by_changes_is_a_fresh_one(steps, flushes: list[int]) -> None:
-    state = LiveState(None, None)  # type: ignore[arg-type]
+    state = LiveState(None, HandClock())  # type: ignore[arg-type]
     sessions = [session(created_at=float(i % 3)) for i in range(5)]
     with state.subscribed() as changes:
         snapshot = ClusterSnapshot()
@@ -83,7 +83,7 @@ PLACES = st.lists(
 @settings(max_examples=200, deadline=None)
 @given(PLACES)
 def test_the_sessions_of_a_node_are_those_with_a_replica_there(places) -> None:
-    state = LiveState(None, None)  # type: ignore[arg-type]
+    state = LiveState(None, HandClock())  # type: ignore[arg-type]
     sessions = [session() for _ in range(4)]
     for revision, (which, nodes, leaves) in enumerate(places, start=2):
         one = sessions[which]
@@ -116,7 +116,7 @@ async def test_every_member_sees_the_same() -> None:
 
 
 async def test_own_writes_are_ahead_of_the_watch_and_never_undone() -> None:
-    state = LiveState(None, None)  # type: ignore[arg-type]
+    state = LiveState(None, HandClock())  # type: ignore[arg-type]
     old, new = session(), None
     new = replace(old, memo="new")
     assert state.put_session(new, 9)
@@ -129,7 +129,7 @@ async def test_own_writes_are_ahead_of_the_watch_and_never_undone() -> None:
 
 
 async def test_a_late_answer_does_not_bring_back_what_has_left() -> None:
-    state = LiveState(None, None)  # type: ignore[arg-type]
+    state = LiveState(None, HandClock())  # type: ignore[arg-type]
     one = session()
     state.put("session/" + one.id, records.encode_session(one), 5)
     state.delete("session/" + one.id, 6)
@@ -158,7 +158,7 @@ async def test_compaction_is_answered_by_a_listing() -> None:
 
 
 async def test_a_subscription_keeps_the_newest_of_each_key() -> None:
-    state = LiveState(None, None)  # type: ignore[arg-type]
+    state = LiveState(None, HandClock())  # type: ignore[arg-type]
     one = session()
     with (
         state.subscribed() as everything,
@@ -179,7 +179,7 @@ async def test_a_subscription_keeps_the_newest_of_each_key() -> None:
 
 
 async def test_what_was_deleted_is_brought_back_by_nothing_older() -> None:
-    state = LiveState(None, None)  # type: ignore[arg-type]
+    state = LiveState(None, HandClock())  # type: ignore[arg-type]
     key, value = records.counter_key("kim", "None"), records.encode_counter(3)
     state.put(key, value, 5)
     state.delete(key, 9)
