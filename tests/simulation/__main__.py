@@ -35,10 +35,10 @@ def main() -> int:
     if chosen.seed is not None:
         return _one(chosen.seed, chosen.profile)
     seeds = range(chosen.first, chosen.first + chosen.seeds)
-    tally, wall_s = run_seeds(seeds, chosen.profile, jobs=chosen.jobs, progress=_progress)
+    tally, wall_s = run_seeds(
+        seeds, chosen.profile, jobs=chosen.jobs, progress=_progress, told=_tell
+    )
     sys.stderr.write("\n")
-    for failure in tally.failures:
-        _tell(failure)
     if chosen.json:
         print(json.dumps(tally.as_json(wall_s)))
     else:
@@ -74,9 +74,11 @@ def _progress(tally: Tally, wall_s: float) -> None:
 
 
 def _tell(failure: Failure) -> None:
-    print(f"\nseed {failure.seed} failed: {failure.reason}")
-    print(failure.trace)
-    print(f"again: {failure.replay}")
+    """On standard error, at once: a run may be ended before its end."""
+    reason = failure.reason.partition("\n")[0]
+    lines = [f"\nseed {failure.seed} failed: {reason}", failure.trace, f"again: {failure.replay}\n"]
+    sys.stderr.write("\n".join(lines))
+    sys.stderr.flush()
 
 
 def _sum_up(tally: Tally, wall_s: float) -> None:

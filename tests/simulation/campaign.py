@@ -134,15 +134,26 @@ def _try_seeds(seeds: range, profile: str) -> Tally:
 
 
 def run_seeds(
-    seeds: range, profile: str, *, jobs: int, progress: Callable[[Tally, float], None]
+    seeds: range,
+    profile: str,
+    *,
+    jobs: int,
+    progress: Callable[[Tally, float], None],
+    told: Callable[[Failure], None],
 ) -> tuple[Tally, float]:
-    """Run them over so many processes; the tally and the real seconds that it took."""
+    """Run them over so many processes; the tally and the real seconds that it took.
+
+    `told` hears of each failure as soon as it is known.
+    """
     began, tally = time.monotonic(), Tally()
     # A fresh interpreter each: nothing that one simulation leaves in memory is another's.
     with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
         work = [pool.submit(_try_seeds, some, profile) for some in _portions(seeds, jobs)]
         for done in work:
-            tally.merge(done.result())
+            part = done.result()
+            for failure in part.failures:
+                told(failure)
+            tally.merge(part)
             progress(tally, time.monotonic() - began)
     return tally, time.monotonic() - began
 

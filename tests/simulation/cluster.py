@@ -30,6 +30,7 @@ from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import CommitUnknown, KeyValueStore, StoreUnavailable
@@ -116,6 +117,7 @@ class ControlPlaneProcess:
     link: StoreLink | None = None
     _life: asyncio.Task[None] | None = None
     _stopping: asyncio.Task[None] | None = None
+    _resigning: asyncio.Task[None] | None = None
 
     def __post_init__(self) -> None:
         self.points = Points(self._crashed)
@@ -140,6 +142,7 @@ class ControlPlaneProcess:
         if self._life is not None:
             return
         self.incarnations += 1
+        self.world.referee.has_newcomers |= self.incarnations > 1
         self.world.referee.trace.note("control plane", self.address, self.incarnations)
         member = f"{self.address}.{self.incarnations}"
         self.process = Process(member)
@@ -163,6 +166,9 @@ class ControlPlaneProcess:
         life, self._life = self._life, None
         if life is None:
             return
+        resigning, self._resigning = self._resigning, None
+        if resigning is not None:
+            resigning.cancel()
         self.world.referee.trace.note("control plane killed", self.address)
         self._end_now()
         life.cancel()
@@ -173,14 +179,23 @@ class ControlPlaneProcess:
     def stop(self) -> bool:
         """SIGTERM: it resigns and says goodbye, as `server.py` does; False when it does already."""
         life, self._stopping = self._life, self._life
-        if life is None or life.cancelling():
+        if life is None or self._resigning is not None:
             return False
         self.world.referee.trace.note("control plane stops", self.address)
+        life.add_done_callback(self._stopped)
+        loop = asyncio.get_running_loop()
+        # Kept by its process, which may be paused or die before it has resigned.
+        self._resigning = loop.create_task(self._resign(life), context=self.process.context())
+        return True
+
+    async def _resign(self, life: asyncio.Task[None]) -> None:
+        if self.plane is not None:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(RESIGN_WITHIN_S):
+                    await self.plane.resign()
         if self.plane is not None:
             self.plane.contacts.close_all(Unavailable("this control plane stops"))
-        life.add_done_callback(self._stopped)
         life.cancel()
-        return True
 
     async def stopped(self) -> None:
         """Return when it is not stopping any more."""
@@ -190,7 +205,7 @@ class ControlPlaneProcess:
 
     def _stopped(self, life: asyncio.Task[None]) -> None:
         if self._life is life:
-            self._life = None
+            self._life = self._resigning = None
             self._end_now()
 
     def _end_now(self) -> None:
@@ -365,9 +380,9 @@ class Cluster:
             if process.link is not None:
                 process.link.lose_events(0)
             process.process.resume()
-            await process.stopped()
             if process.process.is_paused:  # it crashed, and nobody was left to bury it
                 await process.kill()
+            await process.stopped()
             process.start()
         for node in self.nodes:
             node.points.disarm()

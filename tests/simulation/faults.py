@@ -310,6 +310,7 @@ class Faults:
         link = self._plane(leader_share=0.7).link
         if link is not None:
             self._fire(kind)
+            self.cluster.trace.tolerated.add("cache.drift_repaired")
             link.lose_events(self.rng.choice((1, 1, 2)))
 
     # History, objects, disks.
@@ -389,7 +390,8 @@ class Faults:
         """The wall clock jumps, and after a while back."""
         step_s = self.rng.choice((-HOUR_S, HOUR_S, self.rng.uniform(-20.0, 20.0)))
         self._fire(kind, round(step_s, 3))
-        self.cluster.referee.clocks_stepped = True
+        if isinstance(whose, ControlPlaneProcess):
+            self.cluster.referee.clocks_stepped = True
         whose.clock.skew_s += step_s
         await asyncio.sleep(3 * self._while())
         whose.clock.skew_s -= step_s

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import enum
 import json
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from controlplane.operations import records
+from controlplane.operations.held import MOST_LATE_S
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.interface import Delete, Put
 from nodeagent.folders import ReplicaId
@@ -170,6 +172,8 @@ class Referee:
     blob: Callable[[str], Awaitable[bytes]] | None = None
     """Reads the object store, past all that may be wrong with the way there."""
     clocks_stepped: bool = False
+    has_newcomers: bool = False
+    """A control plane was started when the others had begun to work."""
     last_commit_at: float = 0.0
 
     def __post_init__(self) -> None:
@@ -329,9 +333,20 @@ class Referee:
         held_s = holding.until - holding.since
         self.expect(
             Invariant.CHARGES,
-            abs(held_s - charge.seconds) <= _CLOCKS_DIFFER_S or self.clocks_stepped,
+            abs(held_s - charge.seconds) <= self._unknown_s,
             f"attempt {key} held its devices for {held_s:.3f} s, charged are {charge.seconds:.3f} s",
         )
+
+    @property
+    def _unknown_s(self) -> float:
+        """How far a charge may be off.
+
+        A control plane that was not there when an attempt was placed has nothing but the wall clocks:
+        its own, and that of who placed it.
+        """
+        if not self.clocks_stepped:
+            return _CLOCKS_DIFFER_S
+        return math.inf if self.has_newcomers else _CLOCKS_DIFFER_S + MOST_LATE_S
 
     def _checkpoint(self, checkpoint: Checkpoint) -> None:
         self.trace.note("checkpoint", checkpoint.name, checkpoint.state.value)

@@ -22,12 +22,13 @@ class Trace:
 
     Events are part of the digest; lines of the programs' logs are only kept for people, since they
     may name what differs from one process to the next. `defects` are log lines that a sound program
-    never writes.
+    never writes; those of the events in `tolerated` are what a fault rightly leads to.
     """
 
     def __init__(self) -> None:
         self.events: list[tuple[Any, ...]] = []
         self.defects: list[str] = []
+        self.tolerated: set[str] = set()
         self._log: deque[str] = deque(maxlen=_REMEMBERED_LOG)
 
     def note(self, kind: str, *facts: Any) -> None:
@@ -76,6 +77,6 @@ class Trace:
         if error:
             line += f"\n{structlog.processors.ExceptionRenderer()(_, method, {'exc_info': error})}"
         self._log.append(line)
-        if method in {"error", "exception", "critical"}:
+        if method in {"error", "exception", "critical"} and name not in self.tolerated:
             self.defects.append(line)
         raise structlog.DropEvent
