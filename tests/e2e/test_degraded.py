@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import threading
+from urllib.parse import urlsplit
 
 import pytest
 
@@ -12,6 +13,7 @@ from bench.platform import Platform
 from controlplane.store.etcd_process import running_in
 from tests.e2e.programs import wait_for, write_program
 from tests.etcd import pause, require_etcd
+from tests.postgres import PostgresServer
 
 STEPPING = """\
 import os, time
@@ -124,3 +126,54 @@ def test_without_objects_checkpoints_wait_on_the_node_and_devices_are_free(platf
     wait_for(lambda: conditions(platform) == [], what="all is well")
     release(platform, name)
     wait_for(lambda: item(platform, name)["state"] == "SUCCEEDED", what=f"{name} succeeds")
+
+
+@pytest.fixture(scope="module")
+def server():
+    with PostgresServer() as running:
+        yield running
+
+
+def test_without_the_history_ends_are_told_and_records_wait_on_the_node(server, tmp_path):
+    with (
+        server.database() as url,
+        Platform(simulate_gpus=2, options=["--history", by_file(url, tmp_path)]) as platform,
+    ):
+        going, ending = (submit(platform, tmp_path / name, STEPPING) for name in ("a", "b"))
+        for one in (going, ending):
+            wait_for(lambda one=one: lines(platform, one) > 10, what=f"{one} prints")
+        server.kill()
+        wait_for(lambda: conditions(platform) == ["HISTORY_GONE"], what="it is shown")
+        release(platform, ending)
+        wait_for(lambda: live(platform)[ending] == "FINALIZING", what="its end is told")
+        held = [device["sessions"] for device in platform.json("gpustat")["items"]]
+        assert sorted(held) == [[], [going]]
+        assert live(platform)[going] == "RUNNING"
+        refused = platform.nsml("logs", ending, check=False)
+        assert refused.returncode == 3
+        assert "the platform's history does not answer" in refused.stderr
+        assert platform.nsml("ps", "-a", check=False).returncode == 9
+        server.start()
+        wait_for(lambda: conditions(platform) == [], what="all is well")
+        wait_for(lambda: item(platform, ending)["state"] == "SUCCEEDED", what="it has ended")
+        release(platform, going)
+        wait_for(lambda: item(platform, going)["state"] == "SUCCEEDED", what="the other one ends")
+        for one in (going, ending):
+            printed = platform.nsml("logs", one).stdout.splitlines()
+            assert printed == [f"line {step}" for step in range(len(printed))]
+            reported = platform.json("events", one, "loss")["items"]
+            assert [point["step"] for point in reported] == list(range(len(printed)))
+
+
+def by_file(url: str, folder) -> str:
+    """The same database, with its password in a file."""
+    parts = urlsplit(url)
+    file = folder / "pgpass"
+    file.write_text(f"{parts.hostname}:{parts.port}:*:{parts.username}:{parts.password}\n")
+    file.chmod(0o600)
+    place = f"{parts.hostname}:{parts.port}{parts.path}"
+    return f"postgresql://{parts.username}@{place}?passfile={file}"
+
+
+def live(platform: Platform) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in platform.json("ps")["items"]}
