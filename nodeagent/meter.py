@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
+from nodeagent.pressure import shortage
 from nodeagent.probes.host import HostProbe
 from nodeagent.probes.simulated import SimulatedLoad
 from nsml.clock import Clock
@@ -33,10 +35,11 @@ class HeldDevices:
 
 
 class NodeMeter:
-    """Reads the host; blocking."""
+    """Reads the host and the disk of `data`; blocking."""
 
-    def __init__(self, host: HostProbe) -> None:
+    def __init__(self, host: HostProbe, data: Path) -> None:
         self._host = host
+        self._data = data
 
     def sample(self) -> pb.NodeSample:
         """One reading."""
@@ -44,4 +47,5 @@ class NodeMeter:
         return pb.NodeSample(
             cpu_percent=host.cpu_percent,
             memory_used_bytes=host.memory_used_bytes,
+            disk_note=shortage(self._data),
         )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import structlog
 
+from nsml.view.units import size_text
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
@@ -58,6 +60,8 @@ class KeepFree:
 
 _LAST = KeepFree(share=0.02, bytes=1 << 30)
 """What no build and no pull may take."""
+_SHORT = KeepFree(share=0.04, bytes=4 << 30)
+"""With less, people are told."""
 
 
 def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozenset[str]]) -> None:
@@ -84,6 +88,18 @@ def relieve(stores: Sequence[Store], keep: KeepFree, uses: Callable[[], frozense
 def is_full(place: Path) -> bool:
     """Whether what fills the disk of `place` is to be ended, since others need some of it too."""
     return _is_short(place, _LAST)
+
+
+def shortage(place: Path) -> str:
+    """How little is free on the disk of `place`, for people, before what fills it is ended; "" for enough."""
+    try:
+        found = os.statvfs(place)
+    except OSError:
+        return ""
+    size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    if not _SHORT.is_short(size=size, free=free):
+        return ""
+    return f"{size_text(free)} of {size_text(size)} are free on the disk of {place}"
 
 
 def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:

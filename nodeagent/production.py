@@ -140,7 +140,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 machine=_machine(settings, host.facts(), isolation, limits),
                 probe=probe,
                 load=held.update,
-                meter=NodeMeter(host),
+                meter=NodeMeter(host, settings.data),
                 token=token,
                 renew=_renewal(settings, clock),
                 run_long=in_own_thread,

@@ -164,6 +164,7 @@ class NodeSample:
     devices: tuple[DeviceSample, ...] = ()
     cpu_percent: float = 0.0
     memory_used_bytes: int = 0
+    disk_note: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

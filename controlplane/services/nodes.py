@@ -37,7 +37,7 @@ from nsml.v1 import nodes_pb2 as pb
 from nsml.v1 import nodes_pb2_grpc
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.values import Node, Session
@@ -76,6 +76,8 @@ MOST_NAMES: Final = 1_000
 """Of sessions of one node, in one answer."""
 MOST_CLOSED: Final = 20
 MOST_SILENT: Final = 5
+LATELY_S: Final = 60.0
+"""What a node said of itself counts for so long."""
 
 _STATES: Final = {
     "": "NODE_STATE_READY",
@@ -195,6 +197,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         ready = [node for node in nodes if self._state_of(node) == "NODE_STATE_READY"]
         sessions = [stored.value for stored in self._state.sessions.values()]
         leader = self._facts.leader()
+        samples = await self._history.telemetry.newest()
         return pb.GetClusterResponse(
             version=self._facts.version,
             leader=leader.member if leader else "",
@@ -214,18 +217,20 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             answered_by=self._facts.members.own.name,
             conditions=[
                 condition_message(one, shows_evidence=who.is_admin)
-                for one in self._conditions(by_name)
+                for one in self._conditions(by_name, samples)
             ],
             known_at=timestamp(self._facts.known_at()),
         )
 
-    def _conditions(self, nodes: Sequence[Node]) -> tuple[Condition, ...]:
-        """What is wrong: what calls have shown, and which nodes are silent, where that is known."""
-        standing = self._facts.conditions.standing()
+    def _conditions(
+        self, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
+    ) -> tuple[Condition, ...]:
+        """What is wrong: what calls have shown, and what nodes lack, where that is known."""
+        standing = (*self._facts.conditions.standing(), *self._full_disks(nodes, samples))
         unheard = self._contacts.unheard
         silent = [node.name for node in nodes if node.name in unheard and node.fence is None]
         if not silent or not self._facts.leads():
-            return standing
+            return gravest_first(standing)
         heard = [at for name in silent if (at := self._contacts.last_contact_at(name))]
         more = len(silent) - MOST_SILENT
         one = Condition(
@@ -234,6 +239,21 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             since=min(heard, default=0.0),
         )
         return gravest_first((*standing, one))
+
+    def _full_disks(
+        self, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
+    ) -> Iterator[Condition]:
+        """Of nodes, as they said last and lately."""
+        now = self._clock.time()
+        for node in nodes:
+            sample = samples.get(node.name)
+            if sample and sample.disk_note and now - sample.at < LATELY_S:
+                yield Condition(
+                    name=ConditionName.DISK_FULL,
+                    subject=f"node {node.name}",
+                    since=sample.at,
+                    evidence=sample.disk_note,
+                )
 
     async def _shown(self, node: Node, who: UserCaller) -> pb.Node:
         samples = await self._history.telemetry.newest()
@@ -257,6 +277,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             owner_note=owner_words(node),
             isolation_note=node.isolation_note,
             setting_note=node.setting_note,
+            disk_note=sample.disk_note if sample else "",
             drain=drain_message(node.drain),
             fence=fence_message(node.fence),
             hold=hold_message(node.hold, names_replicas=who.is_admin),

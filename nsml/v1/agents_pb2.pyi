@@ -302,20 +302,22 @@ class Chunk(_message.Message):
     def __init__(self, stream: _Optional[_Union[StreamKey, _Mapping]] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., records: _Optional[_Iterable[bytes]] = ..., data: _Optional[bytes] = ..., gap: _Optional[bool] = ...) -> None: ...
 
 class NodeSample(_message.Message):
-    __slots__ = ("sequence", "boot_id", "at", "devices", "cpu_percent", "memory_used_bytes")
+    __slots__ = ("sequence", "boot_id", "at", "devices", "cpu_percent", "memory_used_bytes", "disk_note")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    DISK_NOTE_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     boot_id: str
     at: _timestamp_pb2.Timestamp
     devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.DeviceSample]
     cpu_percent: float
     memory_used_bytes: int
-    def __init__(self, sequence: _Optional[int] = ..., boot_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.DeviceSample, _Mapping]]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ...) -> None: ...
+    disk_note: str
+    def __init__(self, sequence: _Optional[int] = ..., boot_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.DeviceSample, _Mapping]]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., disk_note: _Optional[str] = ...) -> None: ...
 
 class IngestRequest(_message.Message):
     __slots__ = ("chunks", "sample")

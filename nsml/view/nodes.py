@@ -136,7 +136,8 @@ def is_simulated(node: Node) -> bool:
 def note(node: Node) -> str:
     """Whose sessions alone it runs, what it lacks by its agent's word, and what is withheld."""
     withheld = [use.device for use in node.devices if use.device.withheld]
-    parts = [said for said in (node.owner_note, node.setting_note, node.device_note) if said]
+    notes = (node.owner_note, node.setting_note, node.device_note, node.disk_note)
+    parts = [said for said in notes if said]
     if withheld:
         reasons: dict[str, list[str]] = {}
         for device in withheld:
@@ -355,6 +356,7 @@ def record(node: Node) -> dict[str, Any]:
         "cpu_percent": round(node.cpu_percent, 3) if _is_measured(node) else None,
         "memory_used_bytes": node.memory_used_bytes if _is_measured(node) else None,
         "device_note": node.device_note or None,
+        "disk_note": node.disk_note or None,
         "owner_note": node.owner_note or None,
         "drain": _drain_record(node) if node.HasField("drain") else None,
         "fence": _fence_record(node) if node.HasField("fence") else None,

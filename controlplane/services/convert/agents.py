@@ -306,4 +306,5 @@ def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
         ),
         cpu_percent=message.cpu_percent,
         memory_used_bytes=message.memory_used_bytes,
+        disk_note=message.disk_note[:MOST_FACT_BYTES],
     )

@@ -16,7 +16,7 @@ from nodeagent.environments.builds import Builds
 from nodeagent.environments.requirements import Requirements
 from nodeagent.environments.virtualenvs import Environments
 from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.pressure import KeepFree, Store, relieve
+from nodeagent.pressure import KeepFree, Store, relieve, shortage
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,3 +121,12 @@ def test_what_cannot_be_removed_keeps_no_other(tmp_path: Path) -> None:
 def test_short_is_less_than_both(share: float, bound: int, size: int, free: int) -> None:
     keep = KeepFree(share=share, bytes=bound)
     assert keep.is_short(size=size, free=free) == (free < share * size and free < bound)
+
+
+def test_a_disk_that_is_nearly_full_is_told_of_before_anything_is_ended(disk: Path) -> None:
+    assert shortage(disk) == ""
+    (disk / "junk").write_bytes(b"x" * 66 * MB)
+    assert "are free on the disk of" in shortage(disk)
+    (disk / "junk").unlink()
+    assert shortage(disk) == ""
+    assert shortage(disk / "nowhere") == ""

@@ -24,7 +24,7 @@ from tests.failing import Failing, failing_history
 from tests.unit.controlplane.rig import Rig, Stubs, one_leads, platform, until
 from tests.unit.controlplane.services.test_sessions import refused
 
-FAST = {"heartbeat_s": 0.05, "silent_after_s": 1.0, "lease_s": 1.0}
+FAST = {"heartbeat_s": 0.05, "silent_after_s": 1.0, "lease_s": 30.0}
 CLOCK = SystemClock()
 
 
@@ -51,7 +51,7 @@ class Broken:
         async def it_does() -> bool:
             return await self.names() == list(names)
 
-        await until(it_does, f"conditions {names}", timeout_s=30)
+        await until(it_does, f"conditions {names}", timeout_s=60)
 
 
 @pytest.fixture
@@ -221,6 +221,19 @@ async def test_silent_nodes_are_named(broken: Broken) -> None:
 
 def _heartbeat() -> Any:
     return agents_pb2.ControlRequest(heartbeat=agents_pb2.Heartbeat())
+
+
+async def test_the_disk_of_a_node_is_shown_as_its_agent_tells_it(broken: Broken) -> None:
+    agent = await (await broken.rig.agent("n1")).connect()
+    stream = agent.stubs.agents._stub.Ingest(metadata=agent.stubs.metadata)
+    for number, note in enumerate(["1.0 GiB of 100.0 GiB are free", ""], start=1):
+        sample = agents_pb2.NodeSample(sequence=number, boot_id="boot1", disk_note=note)
+        sample.at.GetCurrentTime()
+        await stream.write(agents_pb2.IngestRequest(sample=sample))
+        await broken.shows(*(["DISK_FULL node n1"] if note else []))
+        nodes = (await broken.root.nodes.ListNodes(pb.ListNodesRequest())).nodes
+        assert [node.disk_note for node in nodes] == [note]
+    stream.cancel()
 
 
 async def test_sessions_state_is_known_without_the_store(broken: Broken) -> None:
