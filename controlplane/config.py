@@ -108,8 +108,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     silent_after_s: float = 10.0
     """A node that was not heard for this long is silent: its sessions are UNKNOWN."""
 
-    lease_s: float = 3.0
-    """Lease of the leader: so long after its death at the latest another one decides."""
+    lease_s: float | None = None
+    """Lease of the leader: so long after it fell silent another one decides (one that is dead is deposed
+    at once). Absent: 2 for a shared platform, which etcd makes 2 to 2.5; 3 where there is no other."""
 
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""
@@ -141,7 +142,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 not self.objects or self.objects.startswith(("s3://", "file:///")),
                 "s3://BUCKET/PREFIX, file:///FOLDER, or nothing",
             ),
-            ("lease_s", 0.5 <= self.lease_s <= 60, "between 0.5 and 60"),
+            ("lease_s", 0.5 <= (self.lease_s or 2.0) <= 60, "between 0.5 and 60"),
         ]
         for field, is_sound, rule in problems:
             if not is_sound:

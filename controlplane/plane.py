@@ -95,6 +95,9 @@ if TYPE_CHECKING:
 
     Interceptor = grpc.aio.ServerInterceptor[Any, Any]
 
+_TOLD_WITHIN_S: Final = 0.2
+"""How long agents have to take in where the next leader is."""
+
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
 
@@ -347,6 +350,10 @@ class ControlPlane:
         May take as long as the store takes to answer. `run` goes on, for calls that are not over.
         """
         await self.leading.resign()
+        # Agents that are told the successor's address go there; all others only hear that we stop.
+        until = self._on.clock.monotonic() + _TOLD_WITHIN_S
+        while any(self.contacts.links()) and self._on.clock.monotonic() < until:
+            await self._on.clock.sleep(_TOLD_WITHIN_S / 20)
         self._passing_on.dismiss()
 
     def interceptors(self) -> tuple[Interceptor, ...]:

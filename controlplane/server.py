@@ -61,6 +61,10 @@ _log = structlog.get_logger("controlplane.server")
 STOP_GRACE_S: Final = 0.5
 """How long calls that are being answered may take when the control plane stops."""
 
+LEASE_OF_SEVERAL_S: Final = 2.0
+LEASE_ALONE_S: Final = 3.0
+"""Of the leader, where the settings name none."""
+
 RESIGN_WITHIN_S: Final = 1.5
 """How long handing over to another leader may take when the control plane stops."""
 
@@ -213,7 +217,7 @@ async def _serve(
         coordination=cluster.coordination,
         heartbeat_s=settings.heartbeat_s,
         silent_after_s=settings.silent_after_s,
-        lease_s=settings.lease_s,
+        lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),
     )
     peers = SocketPeers(on.authority, member)
     plane = ControlPlane(replace(on, peers=peers), character, cluster.id)

@@ -110,6 +110,7 @@ class Rig:
     on: Surroundings
     address: str
     stack: contextlib.AsyncExitStack
+    server: Any = None
     channels: list[grpc.aio.Channel] = field(default_factory=list)
 
     async def channel(self) -> grpc.aio.Channel:
@@ -121,6 +122,10 @@ class Rig:
         await self.plane.accounts.create_user(name, role, team)
         token = await self.plane.accounts.create_token(name, 3600)
         return Stubs(await self.channel(), token.secret.text)
+
+    async def also(self, known: Stubs) -> Stubs:
+        """Somebody who has a token, here."""
+        return Stubs(await self.channel(), known.metadata[0][1].removeprefix("Bearer "))
 
     async def agent(self, node: str = "a", **facts: Any) -> Agent:
         token = await self.plane.accounts.create_node_token(node)
@@ -161,14 +166,16 @@ async def serving(on: Surroundings, **character: Any) -> AsyncIterator[Rig]:
         who = Character(**{"member": f"m{next(_numbers)}", "version": "test", **character})
         plane = ControlPlane(on, who, await ensure_cluster(on, "embedded"))
         server = grpc.aio.server(interceptors=plane.interceptors())
-        port = server.add_insecure_port("127.0.0.1:0")
+        at = str(character.get("address", ""))
+        is_own = at.startswith("127.0.0.1:")
+        port = server.add_insecure_port(at if is_own else "127.0.0.1:0")
         plane.add_services(server)
         running = asyncio.create_task(plane.run())
         await plane.state.reached(1)
         await server.start()
         try:
             async with stack:
-                yield Rig(plane, on, f"127.0.0.1:{port}", stack)
+                yield Rig(plane, on, f"127.0.0.1:{port}", stack, server=server)
         finally:
             plane.contacts.close_all(ConnectionError)  # type: ignore[arg-type]
             await server.stop(0)
@@ -231,6 +238,7 @@ class Agent:
         self.tunnels: list[agents_pb2.OpenTunnel] = []
         self.error: grpc.aio.AioRpcError | None = None
         self.runs_at_once = False
+        self.further: Metadata = ()
         self._reported: set[str] = set()
         self._turn = asyncio.Lock()
         self._call: Any = None
@@ -239,7 +247,7 @@ class Agent:
     async def connect(self) -> Agent:
         self._call = agents_pb2_grpc.AgentServiceStub
         stub = self.stubs.agents._stub
-        self._call = stub.Control(metadata=self.stubs.metadata)
+        self._call = stub.Control(metadata=(*self.stubs.metadata, *self.further))
         # A refusal can be there before the message is out: then reading tells it.
         with contextlib.suppress(grpc.aio.AioRpcError):
             await self._call.write(agents_pb2.ControlRequest(register=self.register))

@@ -1,0 +1,447 @@
+"""How long nobody decides when the leader is gone: killed, stopped in good order, or paused.
+
+A platform of three etcd members, PostgreSQL, three control planes and four agents on this machine. 200
+sessions run, 50 more are submitted a second, and twenty streams are followed: half of them watch all
+sessions, half follow a log. Then the leader is killed (`kill -9`), stopped (SIGTERM), or paused
+(SIGSTOP, beyond its lease), again and again. From that signal on is measured:
+
+- `commit`: to the next placement that a later leader committed, as the store tells it.
+- `streams`: until every watch and every log that broke has had its next word.
+
+At the end the 200 sessions are counted: lost, running twice; and so are commits of an older term.
+
+    python -m bench.failover [--json] [--rounds N] [--modes kill,graceful,paused] [--sessions N] [--rate N]
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import secrets
+import shutil
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections import Counter, deque
+from contextlib import AsyncExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
+
+import psutil
+
+from bench.report import percentile, report
+from cli.chaos.hosts import Loopback
+from cli.chaos.parts import CONTROL_PLANE, NotDone, command_of
+from cli.chaos.platform import ChaosPlatform, Shape, find_database, host_names
+from cli.exits import CommandError
+from controlplane.operations.records import ALLOCATIONS
+from controlplane.store.election import LEADER_KEY, current_leader
+from controlplane.store.etcd_members import Tls
+from controlplane.store.etcd_process import find_etcd
+from controlplane.store.open import open_store
+from controlplane.stored.v1.records_pb2 import AllocationRecord
+from nsml.client.connect import connect
+from nsml.client.errors import ClientError
+from nsml.client.streams import Link, read_logs, watch_sessions
+from nsml.clock import SystemClock
+from nsml.concurrency import TaskGroup
+from nsml.v1 import resources_pb2, sessions_pb2
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from cli.chaos.parts import Part
+    from controlplane.store.interface import KeyValueStore, WatchBatch
+    from nsml.client.calls import Client
+    from nsml.client.contexts import Context
+
+SPARE_GPUS: Final = 4
+"""Devices that the submitted sessions take turns on: a placement is always due."""
+WAITS_S: Final = 3.0
+"""A submitted session that still waits after this is stopped, so that the queue stays as it is."""
+AGENTS: Final = 4
+TALKERS: Final = 10
+"""Sessions that write a line now and then, each followed by one reader; as many watches."""
+BETWEEN_ROUNDS_S: Final = 6.0
+"""Two leaders are not deposed within five seconds."""
+PAUSE_S: Final = 6.0
+MODES: Final = {"kill": "", "graceful": "graceful_", "paused": "paused_"}
+_WITHIN_S: Final = 60.0
+_TALKER: Final = "import time\nwhile True:\n    print('line', flush=True)\n    time.sleep(0.1)"
+
+
+@dataclass
+class Witness:
+    """What the store takes, as it takes it."""
+
+    term: int = 0
+    placed: set[tuple[str, int, int]] = field(default_factory=set)
+    placed_at: dict[int, float] = field(default_factory=dict)
+    """First placement of each term."""
+    stale: int = 0
+    commits: int = 0
+    news: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def follow(self, store: KeyValueStore) -> None:
+        """Until cancelled."""
+        listing = await store.list("")
+        async for batch in store.watch("", listing.revision + 1):
+            self._take(batch, time.monotonic())
+
+    def _take(self, batch: WatchBatch, now: float) -> None:
+        for event in batch.events:
+            if event.item is None:
+                continue
+            if event.key == LEADER_KEY:
+                self.term = event.item.create_revision
+            if event.key.startswith(ALLOCATIONS):
+                record = AllocationRecord.FromString(event.item.value)
+                self.commits += 1
+                self.stale += record.term != self.term and self.term > 0
+                keys = {(one.session_id, one.attempt, one.rank) for one in record.replicas}
+                if keys - self.placed:
+                    self.placed_at.setdefault(record.term, now)
+                    self.placed |= keys
+                    self.news.set()
+
+    async def placement_after(self, term: int) -> float:
+        """When a later leader placed something first; monotonic seconds."""
+        while True:
+            later = [at for placed, at in self.placed_at.items() if placed > term]
+            if later:
+                return min(later)
+            self.news.clear()
+            await self.news.wait()
+
+
+@dataclass(eq=False)
+class Followed:
+    """One stream, and when it last said something or broke."""
+
+    broke_at: float = 0.0
+    heard_at: float = 0.0
+
+    def on_link(self, link: Link) -> None:
+        """The connection broke, or is back."""
+        if not link.is_live and link.failures == 1:
+            self.broke_at = time.monotonic()
+
+    def heard(self) -> None:
+        """Something came."""
+        self.heard_at = time.monotonic()
+
+
+async def _watch(client: Client, followed: Followed) -> None:
+    chosen = sessions_pb2.SessionFilter()
+    async for _ in watch_sessions(client, chosen, on_link=followed.on_link):
+        followed.heard()
+
+
+async def _follow_log(client: Client, session: str, followed: Followed) -> None:
+    pieces = read_logs(client, session, tail_lines=1, follow=True, on_link=followed.on_link)
+    async for _ in pieces:
+        followed.heard()
+
+
+def _request(argv: Sequence[str], *, gpus: int = 1) -> sessions_pb2.CreateSessionRequest:
+    return sessions_pb2.CreateSessionRequest(
+        request_id=uuid.uuid4().hex,
+        spec=sessions_pb2.SessionSpec(
+            argv=argv,
+            resources=resources_pb2.Resources(
+                gpu_thousandths=gpus * 1000, cpu_thousandths=100, memory_bytes=32 << 20
+            ),
+        ),
+    )
+
+
+@dataclass
+class Submitted:
+    """The load."""
+
+    answered: int = 0
+    per_s: float = 50
+    refused: Counter[str] = field(default_factory=Counter)
+    waiting: deque[tuple[float, str]] = field(default_factory=deque)
+
+    async def run(self, clients: Sequence[Client]) -> None:
+        """Submit at the rate, and stop what waits too long; until cancelled."""
+        async with TaskGroup() as group:
+            due, number = time.monotonic(), 0
+            while True:
+                number += 1
+                group.create_task(self._one(clients[number % len(clients)]))
+                due += 1 / self.per_s
+                while self.waiting and self.waiting[0][0] < time.monotonic() - WAITS_S:
+                    _, session = self.waiting.popleft()
+                    group.create_task(self._stop(clients[number % len(clients)], session))
+                await asyncio.sleep(max(0.0, due - time.monotonic()))
+
+    async def _one(self, client: Client) -> None:
+        try:
+            session = await client.sessions.create(_request(["true"]))
+        except ClientError as error:
+            self.refused[error.reason] += 1
+            return
+        self.answered += 1
+        self.waiting.append((time.monotonic(), session.id))
+
+    async def _stop(self, client: Client, session: str) -> None:
+        with suppress(ClientError):  # it has ended, or is stopped with the platform
+            await client.sessions.stop(session)
+
+
+class Bench:
+    """One platform under load, and rounds of the end of its leader."""
+
+    def __init__(
+        self, platform: ChaosPlatform, say: Callable[[str], None], *, sessions: int, per_s: float
+    ) -> None:
+        self._count = sessions
+        self._platform = platform
+        self._say = say
+        self._witness = Witness()
+        self._followed: list[Followed] = []
+        self.submitted = Submitted(per_s=per_s)
+        self.figures: dict[str, list[float]] = {}
+
+    async def run(self, modes: Sequence[str], rounds: int) -> dict[str, float]:
+        """All rounds; the figures."""
+        ca = self._platform.etcd_authority.read_bytes()
+        async with AsyncExitStack() as stack:
+            store = await stack.enter_async_context(
+                open_store(self._platform.etcd_urls, clock=SystemClock(), tls=Tls(ca=ca))
+            )
+            clients = [
+                await stack.enter_async_context(connect(context, deadline_s=10.0))
+                for context in self._contexts()
+            ]
+            async with TaskGroup() as group:
+                work = [group.create_task(self._witness.follow(store))]
+                numbers = await self._fill(clients[0])
+                work += [group.create_task(one) for one in await self._streams(clients)]
+                work.append(group.create_task(self.submitted.run(clients)))
+                await asyncio.sleep(2.0)
+                for mode in modes:
+                    for number in range(rounds):
+                        await self._round(store, mode, number)
+                counts = await self._counts(clients[0], numbers)
+                for one in work:
+                    one.cancel()
+        return self._summary(modes) | counts
+
+    def _contexts(self) -> list[Context]:
+        """One for each control plane, that knows the others."""
+        found = self._platform.contexts()
+        servers = [one.server for one in found]
+        return [
+            one.at([one.server, *(other for other in servers if other != one.server)])
+            for one in found
+        ]
+
+    async def _fill(self, client: Client) -> list[str]:
+        """Have the sessions run that run all the time; their marks."""
+        mark = 80_000 + secrets.randbelow(5_000)
+        marks = [f"{mark}.{number:03}" for number in range(self._count - TALKERS)]
+        self._say(f"starting {self._count} sessions")
+        places = asyncio.Semaphore(8)
+
+        async def submit(argv: list[str]) -> str:
+            async with places:
+                return (await client.sessions.create(_request(argv))).id
+
+        wishes = [submit(["sleep", mark]) for mark in marks]
+        self._talkers = await asyncio.gather(
+            *(submit([sys.executable, "-c", _TALKER]) for _ in range(TALKERS))
+        )
+        self._sessions = [*await asyncio.gather(*wishes), *self._talkers]
+        await self._all_run(client)
+        return marks
+
+    async def _all_run(self, client: Client) -> None:
+        ends_at = time.monotonic() + 300
+        while (found := await self._running(client)) < self._count:
+            if time.monotonic() > ends_at:
+                raise SystemExit(f"only {found} of {self._count} sessions run")
+            await asyncio.sleep(0.5)
+
+    async def _running(self, client: Client) -> int:
+        cluster = await client.nodes.cluster()
+        return cluster.sessions_running
+
+    async def _streams(self, clients: Sequence[Client]) -> list:  # type: ignore[type-arg]
+        work = []
+        for number, session in enumerate(self._talkers):
+            for kind in ("watch", "log"):
+                followed = Followed()
+                self._followed.append(followed)
+                client = clients[number % len(clients)]
+                if kind == "watch":
+                    work.append(_watch(client, followed))
+                else:
+                    work.append(_follow_log(client, session, followed))
+        return work
+
+    async def _round(self, store: KeyValueStore, mode: str, number: int) -> None:
+        leader = await current_leader(store)
+        ends_at = time.monotonic() + _WITHIN_S
+        while leader is None:
+            if time.monotonic() > ends_at:
+                raise SystemExit("nobody leads")
+            await asyncio.sleep(0.05)
+            leader = await current_leader(store)
+        part = self._platform.parts[leader.member]
+        began = time.monotonic()
+        _signal(part, mode)
+        async with asyncio.timeout(_WITHIN_S):
+            commit_ms = (await self._witness.placement_after(leader.term) - began) * 1000
+            streams_ms = await self._resumed(began)
+        self._note(f"{MODES[mode]}commit", commit_ms)
+        self._note(f"{MODES[mode]}streams", streams_ms)
+        self._say(f"{mode} {number + 1}: commit {commit_ms:.0f} ms, streams {streams_ms:.0f} ms")
+        await asyncio.sleep(max(0.0, began + PAUSE_S - time.monotonic()))
+        if mode == "paused":
+            part.resume()
+        else:
+            await asyncio.to_thread(_gone, part)
+            part.start()
+            await self._ready(part)
+        await asyncio.sleep(BETWEEN_ROUNDS_S)
+
+    async def _resumed(self, began: float) -> float:
+        """Milliseconds until every stream that broke has had its next word; 0 where none broke."""
+        # One that hangs is noticed late: long enough must nothing have broken any more.
+        last = began
+        while True:
+            for one in self._followed:
+                if one.heard_at <= began or one.heard_at < one.broke_at:
+                    break
+                if one.broke_at > began:
+                    last = max(last, self._first(one))
+            else:
+                if time.monotonic() - began > 3.0:
+                    return (last - began) * 1000
+            await asyncio.sleep(0.005)
+
+    def _first(self, one: Followed) -> float:
+        """When a stream was first heard after its break."""
+        key = (id(one), one.broke_at)
+        return self._firsts.setdefault(key, one.heard_at)
+
+    _firsts: dict[tuple[int, float], float] = {}  # noqa: RUF012 - one bench a process
+
+    async def _ready(self, part: Part) -> None:
+        ends_at = time.monotonic() + _WITHIN_S
+        while not self._platform.is_ready(part):
+            if time.monotonic() > ends_at:
+                raise SystemExit(f"{part.name} does not start again: {part.last_words()}")
+            await asyncio.sleep(0.05)
+
+    async def _counts(self, client: Client, marks: Sequence[str]) -> dict[str, float]:
+        """What must be zero, and how much was done."""
+        lost = 0
+        for session_id in self._sessions:
+            found = await client.sessions.get(session_id)
+            lost += found.state != sessions_pb2.SESSION_STATE_RUNNING or found.attempt != 1
+        programs = Counter(command_of(pid) for pid in psutil.pids())
+        runs = [programs[f"sleep {mark}"] for mark in marks]
+        return {
+            "sessions_lost": lost + sum(1 for count in runs if not count),
+            "sessions_running_twice": sum(1 for count in runs if count > 1),
+            "stale_commits": self._witness.stale,
+            "commits": self._witness.commits,
+            "submissions_answered": self.submitted.answered,
+            "submissions_refused": sum(self.submitted.refused.values()),
+        }
+
+    def _note(self, name: str, value: float) -> None:
+        self.figures.setdefault(name, []).append(value)
+
+    def _summary(self, modes: Sequence[str]) -> dict[str, float]:
+        found: dict[str, float] = {}
+        for mode in modes:
+            commits = self.figures[f"{MODES[mode]}commit"]
+            found[f"{MODES[mode]}commit_p50_ms"] = statistics.median(commits)
+            found[f"{MODES[mode]}commit_p95_ms"] = percentile(commits, 0.95)
+            streams = self.figures[f"{MODES[mode]}streams"]
+            found[f"{MODES[mode]}streams_p95_ms"] = percentile(streams, 0.95)
+            found[f"{MODES[mode]}rounds"] = len(commits)
+        return found
+
+
+def _signal(part: Part, mode: str) -> None:
+    process = part.process
+    if process is None or process.poll() is not None:
+        raise NotDone(f"{part.name} does not run")
+    number = {"kill": signal.SIGKILL, "graceful": signal.SIGTERM, "paused": signal.SIGSTOP}[mode]
+    process.send_signal(number)
+
+
+def _gone(part: Part) -> None:
+    if part.process is not None:
+        part.process.wait(_WITHIN_S)
+
+
+def main() -> None:
+    """Measure and report."""
+    parser = argparse.ArgumentParser(prog="bench.failover", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--rounds", type=int, default=30, help="of each mode")
+    parser.add_argument("--modes", default=",".join(MODES), help="of kill, graceful, paused")
+    parser.add_argument("--sessions", type=int, default=200, help="that run all the time")
+    parser.add_argument("--rate", type=float, default=50, help="submissions a second")
+    parser.add_argument("--keep", action="store_true", help="leave the folder with all logs")
+    chosen = parser.parse_args()
+    modes = chosen.modes.split(",")
+    etcd, database = find_etcd(), find_database()
+    if etcd is None or database is None:
+        parser.exit(1, "bench.failover: it takes a sound etcd and PostgreSQL on this machine\n")
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    shape = Shape(control_planes=3, agents=AGENTS, gpus=(chosen.sessions + SPARE_GPUS) // AGENTS)
+    folder = Path(tempfile.mkdtemp(prefix="nsml-failover-"))
+    folder.chmod(0o711)
+    hosts = Loopback(host_names(shape), why="nothing is cut here")
+    platform = ChaosPlatform(
+        folder=folder,
+        hosts=hosts,
+        shape=shape,
+        environ=os.environ,
+        etcd_binary=str(etcd),
+        database=database,
+        say=say,
+    )
+
+    async def measure() -> dict[str, float]:
+        await platform.start()
+        bench = Bench(platform, say, sessions=chosen.sessions, per_s=chosen.rate)
+        return await bench.run(modes, chosen.rounds)
+
+    try:
+        figures = asyncio.run(measure())
+    except CommandError as error:
+        parser.exit(1, f"bench.failover: {error} {error.why}\n")
+    finally:
+        for part in platform.of_kind(CONTROL_PLANE):
+            part.resume()
+        platform.end()
+        hosts.close()
+        if not chosen.keep:
+            subprocess.run(["chmod", "-R", "u+w", str(folder)], check=False)
+            shutil.rmtree(folder, ignore_errors=True)
+        else:
+            say(f"logs: {folder}")
+    peers = {"slurm_default_ms": 120_000.0, "kubernetes_lease_ms": 15_000.0}
+    report(figures, peers=peers)
+
+
+if __name__ == "__main__":
+    main()

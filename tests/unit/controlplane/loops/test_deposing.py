@@ -1,0 +1,204 @@
+"""Leaders that die, hang, cannot be reached, or only look dead: one after the other."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass, field, replace
+
+import pytest
+
+from controlplane.domain import deposing as rules
+from controlplane.loops import deposing
+from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.store.election import Leader, current_leader
+from nsml.client.rpc import Channel
+from tests.unit.controlplane.rig import surroundings, until
+
+LONG_S = 60.0
+"""A lease that does not end during a test: what happens then does not come from its end."""
+
+
+@dataclass
+class Town:
+    """Which processes are at which addresses, and who reaches whom."""
+
+    living: dict[str, str] = field(default_factory=dict)
+    refusing: set[str] = field(default_factory=set)
+    """Refused in their name although they live, as a firewall does it."""
+    silent: set[str] = field(default_factory=set)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def tell(self) -> None:
+        self.changed.set()
+        self.changed = asyncio.Event()
+
+
+@dataclass
+class Way:
+    town: Town
+
+    def channel(self, address: str, *, is_tls: bool) -> Channel:
+        raise NotImplementedError
+
+    async def attend(self, leader: Leader, met: Callable[[], None]) -> None:
+        while (
+            self.town.living.get(leader.address) == leader.process
+            and leader.address not in self.town.silent | self.town.refusing
+        ):
+            met()
+            await self.town.changed.wait()
+
+    async def refuses(self, address: str) -> bool:
+        await asyncio.sleep(0)
+        if address in self.town.silent:
+            return False
+        return address in self.town.refusing or address not in self.town.living
+
+    async def close(self) -> None:
+        """Nothing is held."""
+
+
+@dataclass
+class Platform:
+    on: Surroundings
+    town: Town
+    planes: dict[str, ControlPlane] = field(default_factory=dict)
+    running: dict[str, asyncio.Task[None]] = field(default_factory=dict)
+    starts: int = 0
+
+    async def start(self, name: str) -> ControlPlane:
+        self.starts += 1
+        # Its lease outlives it, as it would with a store that is asked over the network.
+        who = Character(
+            member=f"{name}.{self.starts}", version="1", address=name, lease_s=LONG_S, instance=name
+        )
+        on = replace(self.on, peers=Way(self.town))
+        plane = ControlPlane(on, who, await ensure_cluster(on, "embedded"))
+        self.planes[name] = plane
+        self.town.living[name] = plane.process
+        self.running[name] = asyncio.create_task(plane.run())
+        return plane
+
+    async def kill(self, name: str) -> None:
+        """Its lease goes on."""
+        task, plane = self.running.pop(name), self.planes.pop(name)
+        plane.leading._store = _Dead()  # type: ignore[assignment]
+        leadership = plane.leading._leadership
+        if leadership is not None:
+            leadership._lease = None  # so that it is not given back
+        task.cancel()
+        await asyncio.wait([task])
+        self.town.living.pop(name, None)
+        self.town.tell()
+
+    async def leads(self, *, but: str = "") -> str:
+        async def leading() -> str:
+            found = [name for name, plane in self.planes.items() if plane.committer.is_leading]
+            leader = await current_leader(self.on.store)
+            is_known = leader is not None and leader.address in found
+            return found[0] if found and is_known and found != [but] else ""
+
+        name: str = await until(leading, "somebody leads", timeout_s=20)
+        return name
+
+    async def all_have_met(self, leader: str) -> None:
+        process = self.planes[leader].process
+
+        async def met() -> bool:
+            others = [plane for name, plane in self.planes.items() if name != leader]
+            return all(process in one._deposing._judge.met for one in others)
+
+        await until(met, "the others have met it")
+
+
+class _Dead:
+    """The store of a process that is gone."""
+
+
+@contextlib.asynccontextmanager
+async def a_platform(*names: str) -> AsyncIterator[Platform]:
+    async with surroundings() as on:
+        platform = Platform(on, Town())
+        try:
+            for name in names:
+                await platform.start(name)
+            yield platform
+        finally:
+            for task in platform.running.values():
+                task.cancel()
+            await asyncio.wait(platform.running.values())
+
+
+@pytest.fixture
+def hurry(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rules, "NOT_TWICE_WITHIN_S", 0.0)
+    monkeypatch.setattr(deposing, "AGAIN_S", 0.01)
+
+
+async def test_twenty_take_overs_in_a_row(hurry: None) -> None:
+    async with a_platform("a", "b", "c") as platform:
+        terms = []
+        for _ in range(20):
+            leader = await platform.leads()
+            await platform.all_have_met(leader)
+            terms.append(platform.planes[leader].leading.term)
+            await platform.kill(leader)
+            await platform.leads()
+            await platform.start(leader)
+        assert terms == sorted(set(terms))
+
+
+async def test_two_are_not_deposed_within_five_seconds() -> None:
+    async with a_platform("a", "b", "c") as platform:
+        first = await platform.leads()
+        await platform.all_have_met(first)
+        await platform.kill(first)
+        second = await platform.leads()
+        await platform.all_have_met(second)
+        await platform.kill(second)
+        await asyncio.sleep(1.0)
+        left = next(iter(platform.planes.values()))
+        assert not left.committer.is_leading
+        # Agents are not sent to the dead meanwhile.
+        assert left.leading.leader_address() == ""
+
+
+async def test_silence_deposes_nobody(hurry: None) -> None:
+    async with a_platform("a", "b") as platform:
+        leader = await platform.leads()
+        await platform.all_have_met(leader)
+        term = platform.planes[leader].leading.term
+        platform.town.silent.add(leader)
+        platform.town.tell()
+        await asyncio.sleep(0.5)
+        assert platform.planes[leader].leading.term == term
+
+
+async def test_who_is_only_refused_in_its_name_is_deposed_once(hurry: None) -> None:
+    async with a_platform("a", "b") as platform:
+        first = await platform.leads()
+        await platform.all_have_met(first)
+        other = "b" if first == "a" else "a"
+        platform.town.refusing |= {"a", "b"}
+        platform.town.tell()
+        # Each deposes the other at most once: then both know that the other lives.
+        await asyncio.sleep(1.0)
+        assert await platform.leads() in {first, other}
+        leader = await current_leader(platform.on.store)
+        await asyncio.sleep(0.5)
+        assert await current_leader(platform.on.store) == leader
+
+
+async def test_a_stranger_at_the_leaders_address_is_no_proof(hurry: None) -> None:
+    """Two hosts each call their own loopback by the same address."""
+    async with a_platform("a", "b") as platform:
+        leader = await platform.leads()
+        term = platform.planes[leader].leading.term
+        judge = platform.planes["b" if leader == "a" else "a"]._deposing._judge
+        judge.met.clear()
+        platform.town.living.pop(leader)
+        platform.town.tell()
+        await asyncio.sleep(0.3)
+        assert platform.planes[leader].leading.term == term or not judge.accused

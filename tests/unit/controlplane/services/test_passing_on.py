@@ -1,0 +1,175 @@
+"""Calls of those who ask a standby, and streams of those whose control plane stops."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from typing import Any
+
+import grpc
+import pytest
+
+from bench.platform import free_port
+from controlplane.access.authority import make_authority
+from controlplane.access.peers import SocketPeers
+from controlplane.domain.identity import Role
+from nsml.clock import SystemClock
+from nsml.v1 import nodes_pb2
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.controlplane.rig import Rig, one_leads, serving, surroundings, until
+from tests.unit.controlplane.services.test_sessions import refusal
+from tests.unit.controlplane.services.test_tunnels import begin, dial, down, up
+
+RELAY = (("nsml-relay", "1"),)
+
+
+@contextlib.asynccontextmanager
+async def two(**other: Any) -> AsyncIterator[tuple[Rig, Rig]]:
+    """The leader and a standby on one store, each reached at its own port."""
+    async with surroundings(**other) as on, contextlib.AsyncExitStack() as stack:
+        rigs = []
+        for name in ("one", "two"):
+            peers = SocketPeers(make_authority(SystemClock()), name)
+            stack.push_async_callback(peers.close)
+            where = {"member": name, "instance": name, "address": f"127.0.0.1:{free_port()}"}
+            rig = await stack.enter_async_context(serving(replace(on, peers=peers), **where))
+            rigs.append(rig)
+            await until(lambda: one_leads(rigs[0]), "the first leads")
+        leader, standby = rigs
+
+        async def known() -> bool:
+            return standby.plane.leading.leader_address() == leader.address
+
+        await until(known, "the standby knows the leader")
+        yield leader, standby
+
+
+async def test_a_decision_is_made_by_the_leader_for_the_caller_alone() -> None:
+    async with two() as (leader, standby):
+        root = await standby.also(await leader.user("root1", role=Role.ADMIN))
+        kim = await standby.also(await leader.user("kim"))
+        await (await leader.agent()).connect()
+        answer = await root.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="a", reason="x"))
+        assert answer.node.drain.asked_by == "root1"
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await kim.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="a"))
+        assert caught.value.code() == grpc.StatusCode.PERMISSION_DENIED
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await root.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="b"))
+        assert caught.value.code() == grpc.StatusCode.NOT_FOUND
+        assert "nsml node ls" in str(refusal(caught.value))
+
+
+async def test_what_was_passed_on_is_not_passed_on_again() -> None:
+    async with two() as (leader, standby):
+        root = await standby.also(await leader.user("root1", role=Role.ADMIN))
+        metadata = (*root.metadata, ("nsml-passed-on", "1"))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await root.nodes._stub.DrainNode(
+                nodes_pb2.DrainNodeRequest(name="a"), metadata=metadata, timeout=5
+            )
+        assert "NOT_LEADER" in str(refusal(caught.value))
+
+
+async def test_a_standby_says_what_the_leader_hears_of_nodes() -> None:
+    async with two() as (leader, standby):
+        kim = await standby.also(await leader.user("kim"))
+        agent = await (await leader.agent()).connect()
+        answer = await kim.nodes.ListNodes(nodes_pb2.ListNodesRequest())
+        assert [one.state for one in answer.nodes] == [nodes_pb2.NODE_STATE_READY]
+        await agent.close()
+
+        async def silent() -> bool:
+            shown = await kim.nodes.GetNode(nodes_pb2.GetNodeRequest(name="a"))
+            return shown.node.state == nodes_pb2.NODE_STATE_SILENT
+
+        await until(silent, "the standby says that it is silent")
+
+
+async def test_an_agent_that_asks_for_it_is_relayed_to_the_leader() -> None:
+    async with two() as (leader, standby):
+        kim = await leader.user("kim")
+        agent = await standby.agent()
+        agent.further = RELAY
+        await agent.connect()
+        assert agent.registered is not None
+        assert leader.plane.contacts.link("a") is not None
+        assert standby.plane.contacts.link("a") is None
+        session = await kim.submit()
+        [assignment] = await agent.assignments(1)
+        await agent.report(assignment.replica, "RUNNING")
+        await kim.reaches(session.id, "RUNNING")
+
+
+async def test_an_agent_that_does_not_ask_is_told_where_the_leader_is() -> None:
+    async with two() as (leader, standby):
+        agent = await (await standby.agent()).connect()
+        assert agent.registered is None
+        assert agent.error is not None
+        assert leader.address in str(refusal(agent.error))
+
+
+async def test_a_tunnel_by_way_of_a_standby_on_both_sides() -> None:
+    async with two() as (leader, standby):
+        kim = await standby.also(await leader.user("kim"))
+        agent = await standby.agent()
+        agent.further = RELAY
+        await agent.connect()
+        session = await kim.submit()
+        [assignment] = await agent.assignments(1)
+        await agent.report(assignment.replica, "RUNNING")
+        await kim.reaches(session.id, "RUNNING")
+        client = await begin(kim, session.name)
+        program = await dial(agent)  # at the standby, which did not ask for it
+        assert await client.read() == pb.OpenTunnelResponse()
+        await client.write(down(b"question", end=True))
+        assert (await program.read()).data == b"question"
+        await program.write(up(b"answer", end=True))
+        assert (await client.read()).data == b"answer"
+
+
+async def test_who_asks_while_nobody_leads_waits_for_the_next_leader(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with two() as (leader, standby):
+        root = await standby.also(await leader.user("root1", role=Role.ADMIN))
+        agent = await standby.agent()
+        # The leader is known to be dead, and its successor not yet elected.
+        monkeypatch.setattr(standby.plane.leading, "trust", lambda _: None)
+        known = standby.plane.leading.leader
+        assert known is not None
+        standby.plane.leading.suspect(known)
+        connecting = asyncio.create_task(agent.connect())
+        draining = root.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="a"))
+        await asyncio.sleep(0.2)
+        assert not connecting.done()
+        await leader.plane.resign()
+        await connecting
+        assert agent.registered is not None
+        with contextlib.suppress(grpc.aio.AioRpcError):  # it may come before the agent
+            await draining
+        assert standby.plane.leading.term > 0
+
+
+async def test_one_that_resigns_hands_over_and_ends_its_streams() -> None:
+    async with two() as (leader, standby):
+        kim = await leader.user("kim")
+        agent = await (await leader.agent()).connect()
+        watch = kim.sessions._stub.WatchSessions(
+            pb.WatchSessionsRequest(), metadata=kim.metadata, timeout=60
+        )
+        await watch.read()
+        await leader.plane.resign()
+
+        async def told() -> bool:
+            return agent.error is not None
+
+        await until(told, "the agent is told")
+        assert standby.address in str(refusal(agent.error))
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await watch.read()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        await until(lambda: one_leads(standby), "the standby leads")
+        assert not leader.plane.committer.is_leading
