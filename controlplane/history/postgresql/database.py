@@ -25,7 +25,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
-from controlplane.domain.errors import NsmlError
 from controlplane.history.changes import Changes
 from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
 from controlplane.history.postgresql.dialect import PostgresDialect
@@ -264,13 +263,13 @@ class _Door:
     def __init__(self, address: Address) -> None:
         self._address = address
         self._failed_at = float("-inf")
-        self._failure: NsmlError | None = None
+        self._failure: HistoryUnavailable | None = None
 
     def enter(self) -> Line:
         """A new connection; raises what `open_line` does."""
         failure = self._failure
         if failure is not None and time.monotonic() < self._failed_at + DOWN_S:
-            raise failure
+            raise HistoryUnavailable(failure.message, why=failure.why)
         # A restart is waited for once; as long as it does not come back all others hear at once.
         ends_at = time.monotonic() + (GRACE_S if failure is None else 0)
         while True:

@@ -90,7 +90,8 @@ class Listening:
                 if self._ended.is_set():
                     return
                 if failures == 0:
-                    self._log.warning("history.listening.lost", reason=str(error))
+                    why = getattr(error, "why", "")
+                    self._log.warning("history.listening.lost", reason=str(error), why=why)
                 self._ended.wait(_AGAIN_S[min(failures, len(_AGAIN_S) - 1)])
                 failures += 1
 
