@@ -300,7 +300,7 @@ class _Claim:
             if mark:
                 raise StartRefused(
                     f"{words} belongs to the platform {_platform_of(mark)}, but the store has none: "
-                    "etcd was emptied, or is another one; bring the right one back (or nsml admin "
+                    "it was emptied, or is another one; bring the right one back (or nsml admin "
                     "restore), or name a history and an object store that are free"
                 )
 

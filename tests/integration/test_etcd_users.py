@@ -13,6 +13,8 @@ from typing import Any
 
 import grpc
 import pytest
+from cryptography.hazmat.primitives import serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
 
 from controlplane.store.etcdpb import rpc_pb2 as pb
 from tests.etcd import require_etcd
@@ -63,11 +65,17 @@ class GuardedCluster:
         """Signed tokens: every member knows them, and their life can be short."""
         key, public = self._folder / "jwt.key", self._folder / "jwt.pub"
         if not key.exists():
-            for line in (
-                ["genrsa", "-out", str(key), "2048"],
-                ["rsa", "-in", str(key), "-pubout", "-out", str(public)],
-            ):
-                subprocess.run(["openssl", *line], check=True, capture_output=True)
+            pair = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+            pem = serialization.Encoding.PEM
+            key.write_bytes(
+                pair.private_bytes(
+                    pem,
+                    serialization.PrivateFormat.TraditionalOpenSSL,
+                    serialization.NoEncryption(),
+                )
+            )
+            form = serialization.PublicFormat.SubjectPublicKeyInfo
+            public.write_bytes(pair.public_key().public_bytes(pem, form))
         return f"jwt,pub-key={public},priv-key={key},sign-method=RS256,ttl={TOKEN_LIFE_S}s"
 
     def _launch(self, number: int) -> subprocess.Popen[bytes]:

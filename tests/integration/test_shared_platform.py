@@ -154,7 +154,7 @@ def test_parts_that_do_not_belong_together_are_refused(
         local.mkdir()
         cases = [
             ({}, "copy platform.key from another control plane"),
-            ({**key, "etcd_root": "emptied/"}, "etcd was emptied, or is another one"),
+            ({**key, "etcd_root": "emptied/"}, "it was emptied, or is another one"),
             ({**key, "objects": f"s3://{s3.bucket()}"}, "it is empty, not mounted, or another"),
             ({**key, "objects": local.as_uri()}, "it is empty, not mounted, or another one"),
             ({**key, "objects": f"file://{tmp_path}/nowhere"}, "is it mounted?"),

@@ -213,7 +213,7 @@ async def emptied_etcd_and_fresh_folder(scene: Scene) -> None:
     async with surroundings() as fresh:
         for part in ("history", "objects"):
             mixed = {"store": fresh.store, part: getattr(fresh, part)}
-            with pytest.raises(StartRefused, match="etcd was emptied"):
+            with pytest.raises(StartRefused, match="it was emptied"):
                 await scene.start("second", SHARED, key=scene.key_of("first"), **mixed)
         try:
             await scene.start("second", SHARED, store=fresh.store)
