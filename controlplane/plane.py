@@ -97,6 +97,8 @@ if TYPE_CHECKING:
 
 _TOLD_WITHIN_S: Final = 0.2
 """How long agents have to take in where the next leader is."""
+LEADERLESS_S: Final = 3.0
+"""So long nobody leads before that is a condition."""
 
 _ALPHABET: Final = "abcdefghijklmnopqrstuvwxyz234567"
 
@@ -197,6 +199,7 @@ class ControlPlane:
     """
 
     def __init__(self, on: Surroundings, character: Character, cluster_id: str) -> None:
+        self._led_at = on.clock.monotonic()
         self.health = Health(
             store=on.store,
             history=on.history,
@@ -338,10 +341,15 @@ class ControlPlane:
         )
 
     def _look(self) -> None:
-        """Nobody leads: of that no call tells. While the store is gone nobody can."""
-        conditions = self.health.conditions
+        """Nobody leads: of that no call tells. While the store is gone nobody can.
+
+        Between two leaders there is always a moment without one, which is nothing to tell of.
+        """
+        conditions, now = self.health.conditions, self._on.clock.monotonic()
+        if self.leading.leader is not None:
+            self._led_at = now
         is_gone = conditions.stands(ConditionName.COORDINATION_GONE)
-        stands = self.leading.leader is None and not is_gone
+        stands = now - self._led_at >= LEADERLESS_S and not is_gone
         conditions.set(ConditionName.NO_LEADER, stands=stands)
 
     async def resign(self) -> None:

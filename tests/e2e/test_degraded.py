@@ -70,6 +70,7 @@ def release(platform: Platform, name: str) -> None:
 def test_without_etcd_training_and_reporting_go_on_and_a_submission_waits(platform, tmp_path):
     name = submit(platform, tmp_path / "stepping", STEPPING)
     wait_for(lambda: lines(platform, name) > 10, what="it prints")
+    control_plane = platform.pid("controlplane")
     [etcd] = running_in(platform.folder / "data/controlplane/etcd")
     pause(etcd.pid)
     try:
@@ -90,17 +91,20 @@ def test_without_etcd_training_and_reporting_go_on_and_a_submission_waits(platfo
         # Longer than any lease, and than it takes to be elected anew.
         before = lines(platform, name)
         wait_for(lambda: lines(platform, name) > before + 200, what="records go on coming")
+        release(platform, name)
     finally:
         os.kill(etcd.pid, signal.SIGCONT)
     wait_for(lambda: conditions(platform) == [], what="all is well")
     waits.join(60)
     [second] = said
     wait_for(lambda: item(platform, second)["state"] == "RUNNING", what="the second one runs")
-    first = item(platform, name)
-    assert (first["state"], first["attempt"]) == ("RUNNING", 1)
+    release(platform, second)
     for one in (name, second):
-        release(platform, one)
         wait_for(lambda one=one: item(platform, one)["state"] == "SUCCEEDED", what=f"{one} ends")
+        assert item(platform, one)["attempt"] == 1
+    printed = platform.nsml("logs", name).stdout.splitlines()
+    assert printed == [f"line {step}" for step in range(len(printed))]
+    assert platform.pid("controlplane") == control_plane
 
 
 def test_without_objects_checkpoints_wait_on_the_node_and_devices_are_free(platform, tmp_path):
