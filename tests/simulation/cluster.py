@@ -459,6 +459,7 @@ async def simulated(
             vault=make_vault(random.Random(f"{seed} vault").randbytes),
         )
         referee.blob = durable.objects.get
+        referee.cursors = durable.history.streams.cursors
         with _plainly():
             async with asyncio.TaskGroup() as group:
                 world = World(

@@ -35,6 +35,7 @@ FAULTS: Mapping[str, float] = {
     "cut agent": 2,
     "cut agent one way": 1.5,
     "freeze agent": 1.5,
+    "orders come again": 1.5,
     "cut client": 1.5,
     "lose answers": 1,
     "slow network": 0.7,
@@ -214,6 +215,14 @@ class Faults:
         async with asyncio.TaskGroup() as group:
             for address in addresses:
                 group.create_task(_coroutine(harm, node, address))
+
+    async def _orders_again(self, kind: str) -> None:
+        """Old ones or the newest: twice, late and out of order."""
+        node = self._node().name
+        for _ in range(self.rng.choice((1, 1, 3))):
+            if self.cluster.network.replay(node):
+                self._fire(kind, node)
+            await asyncio.sleep(self.rng.uniform(0.0, 0.5))
 
     async def _cut_client(self, kind: str) -> None:
         machine, address = f"{self.rng.choice(USERS)}-laptop", self._plane().address
@@ -453,6 +462,7 @@ class Faults:
         "cut agent": _cut_agent,
         "cut agent one way": _cut_agent_one_way,
         "freeze agent": _freeze_agent,
+        "orders come again": _orders_again,
         "cut client": _cut_client,
         "lose answers": _lose_answers,
         "slow network": _slow_network,

@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from controlplane.domain.lifecycle import SESSION_LIFE, SessionState
 from controlplane.domain.values import (
@@ -55,6 +55,9 @@ _CLOCKS_DIFFER_S = 6.0
 """How much later than decided a commit may be applied: a decision is made again when it is late."""
 _LOSSES = {Cause.NODE_LOST, Cause.LOST_AFTER}
 _LAST_FIRST_POSITION = {Channel.LOG: 0, Channel.METRIC: 1}
+
+
+T = TypeVar("T")
 
 
 class Invariant(enum.StrEnum):
@@ -171,6 +174,8 @@ class Referee:
     """How much happened: commits, programs, answers."""
     blob: Callable[[str], Awaitable[bytes]] | None = None
     """Reads the object store, past all that may be wrong with the way there."""
+    cursors: Callable[[str, int], Awaitable[Mapping[StreamKey, int]]] | None = None
+    """Reads the cursors of an attempt from the history, likewise."""
     clocks_stepped: bool = False
     has_newcomers: bool = False
     """A control plane was started when the others had begun to work."""
@@ -307,6 +312,7 @@ class Referee:
         """See history_link.Witness."""
         self.operations["history writes"] += 1
         if what == "append":
+            self._check_cursors(result)
             for stream, wanted in result.items():
                 self._wanted[stream] = max(wanted, self._wanted.get(stream, 0))
             self.trace.note("append", member, *sorted(map(str, result.values())))
@@ -314,6 +320,20 @@ class Referee:
             self._exported(given[0], given[1] if len(given) > 1 else ())
         elif what == "put_checkpoint":
             self._checkpoint(given[0])
+
+    def _check_cursors(self, told: Mapping[StreamKey, int]) -> None:
+        """The cursor is in the history when its chunk is."""
+        if self.cursors is None:
+            return
+        for session_id, attempt in sorted({(one.session_id, one.attempt) for one in told}):
+            kept = at_once(self.cursors(session_id, attempt))
+            for stream, wanted in told.items():
+                if (stream.session_id, stream.attempt) == (session_id, attempt):
+                    self.expect(
+                        Invariant.COMMITTED_FIRST,
+                        kept.get(stream) == wanted,
+                        f"{stream} is answered with {wanted}, the history has {kept.get(stream)}",
+                    )
 
     def _exported(self, row: SessionRecord, charges: Sequence[AttemptCharge]) -> None:
         self.trace.note("exported", row.name, len(charges))
@@ -417,8 +437,8 @@ class Referee:
         node = self._nodes.get(allocation.node)
         self.expect(
             Invariant.OPEN_NODES,
-            not added or node is None or not node.closed_by,
-            f"{allocation.node} is {node.closed_by if node else ''} and was given work",
+            not added or node is None or (node.drain or node.hold or node.fence) is None,
+            f"{allocation.node} takes no sessions, and was given work",
         )
         for one in added:
             self._held.setdefault((one.session_id, one.attempt), _Holding(_now()))
@@ -790,7 +810,7 @@ def _now() -> float:
     return asyncio.get_running_loop().time()
 
 
-def at_once(answer: Awaitable[bytes]) -> bytes:
+def at_once(answer: Awaitable[T]) -> T:
     """What a coroutine returns that never waits."""
     try:
         answer.__await__().send(None)  # type: ignore[attr-defined]

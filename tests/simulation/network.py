@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+from collections import deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -21,6 +22,8 @@ import grpc.aio
 
 KEEPALIVE_S = 15.0
 """After so long without an answer to a ping a connection is given up."""
+
+_REMEMBERED_ORDERS = 20
 
 _END = object()
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
@@ -52,6 +55,8 @@ class Network:
         self._healed = asyncio.Event()
         self._lost = asyncio.Event()
         self._answer_loss: dict[frozenset[str], float] = {}
+        self._ordered: dict[str, deque[bytes]] = {}
+        self._controls: dict[str, _Call] = {}
         self.broken_calls = 0
 
     def serve(self, address: str, interceptors: Iterable[Any] = ()) -> MemoryServer:
@@ -171,6 +176,19 @@ class Network:
         while self.is_frozen(sender, receiver):
             self._healed.clear()
             await self._healed.wait()
+
+    def ordered(self, call: _Call, orders: bytes) -> None:
+        """Orders go down to an agent."""
+        self._ordered.setdefault(call.source, deque(maxlen=_REMEMBERED_ORDERS)).append(orders)
+        self._controls[call.source] = call
+
+    def replay(self, source: str) -> bool:
+        """Have orders come again that an agent was sent, as from a leader who slept; False for none."""
+        call, orders = self._controls.get(source), self._ordered.get(source)
+        if call is None or call.done() or not orders:
+            return False
+        call.deliver(self.rng.choice(orders))
+        return True
 
     def opened(self, call: _Call) -> None:
         self._calls[call] = None
@@ -430,7 +448,13 @@ class _Call:
 
     async def _respond(self, handler: Any, response: Any) -> None:
         data = handler.response_serializer(response)
+        if self.method.endswith("/Control") and response.WhichOneof("kind") == "orders":
+            self.network.ordered(self, data)
         await self.network.pass_link(self.address, self.source)
+        self._down.put_nowait(data)
+
+    def deliver(self, data: bytes) -> None:
+        """A message comes down that nobody sends now."""
         self._down.put_nowait(data)
 
     async def _requests(self, deserialize: Any) -> AsyncIterator[Any]:

@@ -65,6 +65,7 @@ PROFILES: Mapping[str, frozenset[str]] = {
             "cut agent",
             "cut agent one way",
             "freeze agent",
+            "orders come again",
             "clock of a node steps",
             "shim dies",
             "reboot",
