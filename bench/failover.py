@@ -28,7 +28,7 @@ import tempfile
 import time
 import uuid
 from collections import Counter, deque
-from contextlib import AsyncExitStack, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
@@ -54,9 +54,10 @@ from nsml.concurrency import TaskGroup
 from nsml.v1 import resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import AsyncIterator, Callable, Sequence
 
     from cli.chaos.parts import Part
+    from controlplane.store.election import Leader
     from controlplane.store.interface import KeyValueStore, WatchBatch
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
@@ -225,12 +226,12 @@ class Bench:
             async with TaskGroup() as group:
                 work = [group.create_task(self._witness.follow(store))]
                 numbers = await self._fill(clients[0])
-                work += [group.create_task(one) for one in await self._streams(clients)]
                 work.append(group.create_task(self.submitted.run(clients)))
                 await asyncio.sleep(2.0)
                 for mode in modes:
                     for number in range(rounds):
-                        await self._round(store, mode, number)
+                        while not await self._round(store, mode, number):
+                            pass
                 counts = await self._counts(clients[0], numbers)
                 for one in work:
                     one.cancel()
@@ -275,33 +276,56 @@ class Bench:
         cluster = await client.nodes.cluster()
         return cluster.sessions_running
 
-    async def _streams(self, clients: Sequence[Client]) -> list:  # type: ignore[type-arg]
-        work = []
-        for number, session in enumerate(self._talkers):
-            for kind in ("watch", "log"):
-                followed = Followed()
-                self._followed.append(followed)
-                client = clients[number % len(clients)]
-                if kind == "watch":
-                    work.append(_watch(client, followed))
-                else:
-                    work.append(_follow_log(client, session, followed))
-        return work
+    @asynccontextmanager
+    async def _streams(self, at: str) -> AsyncIterator[None]:
+        """All streams, each with a client of its own that is connected to `at` first."""
+        context = next(one for one in self._contexts() if one.name == at)
+        self._followed = [Followed() for _ in range(2 * len(self._talkers))]
+        async with AsyncExitStack() as stack, TaskGroup() as group:
+            work = []
+            for number, followed in enumerate(self._followed):
+                client = await stack.enter_async_context(connect(context, deadline_s=10.0))
+                session = self._talkers[number // 2]
+                following = (
+                    _follow_log(client, session, followed)
+                    if number % 2
+                    else _watch(client, followed)
+                )
+                work.append(group.create_task(following))
+            async with asyncio.timeout(_WITHIN_S):
+                await self._all_heard()
+            yield
+            for one in work:
+                one.cancel()
 
-    async def _round(self, store: KeyValueStore, mode: str, number: int) -> None:
-        leader = await current_leader(store)
+    async def _all_heard(self) -> None:
+        while True:
+            if all(one.heard_at for one in self._followed):
+                return
+            await asyncio.sleep(0.01)
+
+    async def _leader(self, store: KeyValueStore) -> Leader:
         ends_at = time.monotonic() + _WITHIN_S
-        while leader is None:
+        while (leader := await current_leader(store)) is None:
             if time.monotonic() > ends_at:
                 raise SystemExit("nobody leads")
             await asyncio.sleep(0.05)
-            leader = await current_leader(store)
-        part = self._platform.parts[leader.member]
-        began = time.monotonic()
-        _signal(part, mode)
-        async with asyncio.timeout(_WITHIN_S):
-            commit_ms = (await self._witness.placement_after(leader.term) - began) * 1000
-            streams_ms = await self._resumed(began)
+        return leader
+
+    async def _round(self, store: KeyValueStore, mode: str, number: int) -> bool:
+        """The end of one leader; False when it was none any more before it began."""
+        first = await self._leader(store)
+        async with self._streams(first.member):
+            leader = await self._leader(store)
+            if leader.term != first.term:  # an overloaded machine loses leaders by itself
+                self._say("the leader has changed by itself: once more")
+                return False
+            part = self._platform.parts[leader.member]
+            began = time.monotonic()
+            _signal(part, mode)
+            async with asyncio.timeout(_WITHIN_S):
+                commit_ms = (await self._witness.placement_after(leader.term) - began) * 1000
+                streams_ms = await self._resumed(began)
         self._note(f"{MODES[mode]}commit", commit_ms)
         self._note(f"{MODES[mode]}streams", streams_ms)
         self._say(f"{mode} {number + 1}: commit {commit_ms:.0f} ms, streams {streams_ms:.0f} ms")
@@ -313,6 +337,7 @@ class Bench:
             part.start()
             await self._ready(part)
         await asyncio.sleep(BETWEEN_ROUNDS_S)
+        return True
 
     async def _resumed(self, began: float) -> float:
         """Milliseconds until every stream that broke has had its next word; 0 where none broke."""
