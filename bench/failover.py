@@ -450,6 +450,8 @@ def main() -> None:
         bench = Bench(platform, say, sessions=chosen.sessions, per_s=chosen.rate)
         return await bench.run(modes, chosen.rounds)
 
+    # Whoever ends it, nothing is left running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         figures = asyncio.run(measure())
     except CommandError as error:
