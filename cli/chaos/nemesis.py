@@ -1,8 +1,8 @@
 """What goes wrong: faults drawn with a seed, several at a time, each with the proof that it fired.
 
 A fault takes hold of parts that no other one holds, does its harm, waits, and heals it. A majority of
-the etcd members is left alone, so that every run has a store that should go on; and one control plane
-of several.
+the etcd members is left alone, so that every run has a store that should go on, and one control plane
+that serves.
 """
 
 from __future__ import annotations
@@ -46,6 +46,7 @@ _SUCCESSOR_WITHIN_S = 60.0
 _MOST_AT_ONCE = 4
 _LEADER_ASKED_S = 2.0
 _SUPERVISED_S = 0.5
+_REST_S = 2.0, 8.0
 
 
 class NothingFree(Exception):
@@ -138,12 +139,16 @@ class Nemesis:
     def _is_free(self, part: Part) -> bool:
         if part.name in self._held or not part.is_running:
             return False
-        others = {other.name for other in self.platform.of_kind(part.kind)} - {part.name}
+        others = [other for other in self.platform.of_kind(part.kind) if other is not part]
         match part.kind:
             case "etcd":
-                return not others & self._held
+                return not any(other.name in self._held for other in others)
             case "control plane":
-                return not others or bool(others - self._held)
+                # One that only starts answers nobody.
+                return not others or any(
+                    other.name not in self._held and self.platform.is_ready(other)
+                    for other in others
+                )
             case _:
                 return True
 
@@ -156,6 +161,9 @@ class Nemesis:
         try:
             proof = await harm(part)
             self._count(name, part.kind, parts=[part.name], proof=proof)
+            if part.kind == DATABASE:
+                # There is one of it, and what starts needs it: faults of others have their turn.
+                await asyncio.sleep(self.rng.uniform(*_REST_S))
         except NotDone as error:
             self._note_failure(name, error)
             await asyncio.to_thread(part.start)

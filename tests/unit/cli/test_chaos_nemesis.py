@@ -27,8 +27,13 @@ class Platform:
             for name in names
         }  # fmt: skip
 
+        self.starting = set()
+
     def of_kind(self, kind):
         return [part for part in self.parts.values() if part.kind == kind]
+
+    def is_ready(self, part):
+        return part.name not in self.starting
 
 
 class Standing(Part):
@@ -49,6 +54,8 @@ def test_a_majority_of_the_members_and_one_control_plane_are_left_alone(nemesis)
         nemesis._part()
     nemesis._held = {"etcd2", "cp1"}
     assert {nemesis._part().name for _ in range(50)} == {"cp2", "cp3"}
+    nemesis.platform.starting = {"cp2"}
+    assert {nemesis._part().name for _ in range(50)} == {"cp2"}
 
 
 def test_nothing_is_cut_where_nothing_can_be(nemesis):
