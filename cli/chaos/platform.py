@@ -241,17 +241,24 @@ class ChaosPlatform:
                 os.chown(path, owner.pw_uid, owner.pw_gid)
             by = ["setpriv", "--reuid=postgres", "--regid=postgres", "--init-groups"]
         cluster = data / "cluster"
-        subprocess.run(
+        made = subprocess.run(
             [
                 *by,
                 str(programs / "initdb"),
                 *("-D", str(cluster), "-U", ADMIN, "-A", "scram-sha-256", "-E", "UTF8"),
                 *("--locale=C", "--pwfile", str(password)),
             ],
-            cwd=data,
+            cwd=data.parent,
             capture_output=True,
-            check=True,
+            check=False,
+            text=True,
         )
+        if made.returncode != 0:
+            raise CommandError(
+                "PostgreSQL cannot be made",
+                why=made.stderr.strip(),
+                advice=f"TMPDIR=/tmp, or another folder that {'postgres' if by else 'you'} may enter",
+            )
         address = self.hosts.address("database")
         settings = {
             "listen_addresses": address,

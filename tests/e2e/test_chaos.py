@@ -5,9 +5,12 @@ NSML_SOAK_FAULTS=300 asks for so many in the long run, NSML_SEED repeats one.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 
@@ -19,11 +22,14 @@ from tests.etcd import require_etcd
 
 
 @pytest.fixture
-def temporary(tmp_path, monkeypatch):
-    """Where runs are made: nothing may stay in it, and no process that bears a folder of it."""
+def temporary(monkeypatch):
+    """Where runs are made: nothing may stay in it. PostgreSQL's user may pass, as in /tmp."""
     require_etcd()
-    monkeypatch.setenv("TMPDIR", str(tmp_path))
-    return tmp_path
+    folder = Path(tempfile.mkdtemp(prefix="nsml-t"))
+    folder.chmod(0o711)
+    monkeypatch.setenv("TMPDIR", str(folder))
+    yield folder
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -48,12 +54,13 @@ def test_a_run_that_is_interrupted_leaves_nothing(temporary):
     with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
         ledgers = wait_for(
             lambda: [path for path in temporary.glob("*/ledgers/*") if path.stat().st_size],
+            timeout_s=300,
             what="a program has begun",
         )
         folder = ledgers[0].parent.parent
         assert processes_with(MARK, folder)
         run.send_signal(signal.SIGINT)
-        assert run.wait(60) == 130
+        assert run.wait(180) == 130
     wait_for(lambda: not processes_with(MARK, folder), what="no process of it")
     assert list(temporary.iterdir()) == []
 
