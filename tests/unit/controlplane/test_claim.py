@@ -168,8 +168,15 @@ async def test_the_store_alone_says_nothing_of_the_keys(on: Surroundings, tmp_pa
 
 @pytest.mark.parametrize("has_key", [True, False], ids=["one key", "a key each"])
 async def test_of_several_that_begin_at_once_one_makes_the_platform(
-    on: Surroundings, tmp_path: Path, has_key: bool
+    on: Surroundings, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_key: bool
 ) -> None:
+    commit = on.store.commit
+
+    async def slow(transaction):  # so that all of them find the store empty
+        await asyncio.sleep(0.01)
+        return await commit(transaction)
+
+    monkeypatch.setattr(on.store, "commit", slow)
     folders = [folder(tmp_path, f"{number}") for number in range(3)]
     if has_key:
         for data in folders:
