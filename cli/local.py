@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 from cli import processes
 from cli.exits import CommandError, ExitCode
 from nsml.client.contexts import Context, write_private
+from nsml.client.trust import SERVER_NAME
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -220,8 +221,17 @@ class DataFolder:
         said = self.said(CONTROL_PLANE)
         if "address" not in said:
             return None
-        server = f"unix:{said['socket']}" if said.get("socket") else str(said["address"])
-        return Context(name=CONTEXT_NAME, server=server, token_file=str(self.admin_token))
+        context = Context(
+            name=CONTEXT_NAME, server=str(said["address"]), token_file=str(self.admin_token)
+        )
+        if not said.get("socket"):
+            return context
+        # The authority proves the platform's other control planes, once it has told of them.
+        return context._replace(
+            server=f"unix:{said['socket']}",
+            ca=str(self.authority) if self.authority.exists() else "",
+            server_name=SERVER_NAME if self.authority.exists() else "",
+        )
 
 
 def data_folder(given: Path | None, environ: Mapping[str, str]) -> DataFolder:

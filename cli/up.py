@@ -327,6 +327,9 @@ def _use_context(app: App, folder: DataFolder) -> None:
     context = folder.context()
     if context is None:
         return
+    known = app.config.contexts.get(context.name)
+    if known is not None and known.server == context.server:
+        context = context.at(known.servers)
     wanted = app.config.with_context(context)
     if wanted != app.config:
         app.save(wanted)
