@@ -27,6 +27,7 @@ _REFUSED_PAUSE_S = 15.0
 _REGISTERED_WITHIN_S = 10.0
 """Longer than a control plane lets an agent wait for the next leader."""
 _SHORTEST_HEARTBEAT_S = 0.05
+_NOT_ALONE = "NOT_ALONE"
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 log = structlog.get_logger()
@@ -139,6 +140,8 @@ class Control:
                 await self._backoff.pause()
 
     async def _failed(self, error: ClientError) -> None:
+        if error.reason == _NOT_ALONE:
+            return
         link = self._link
         route = link.routes.now
         log.warning("control.lost", **route._asdict(), reason=error.reason, error=error.message)
@@ -196,7 +199,7 @@ class Control:
         await self._node.registered(answer.registered)
         interval_s = answer.registered.heartbeat_interval.ToNanoseconds() / 1e9
         if answer.registered.HasField("control_planes"):
-            await self._node.learn(answer.registered.control_planes)
+            await self._learn(answer.registered.control_planes)
         self._backoff.reset()
         self._refusals = 0
         self._outbox.repeat()
@@ -214,6 +217,8 @@ class Control:
                 await self._take(stream, message)
         except grpc.RpcError as error:
             return await _failure(stream.call, error)
+        except Unavailable as error:
+            return error
         except OSError as error:
             # What could not be remembered is not obeyed: the next stream brings it again.
             return Unavailable(f"the node's disk did not take the orders: {error}")
@@ -235,9 +240,16 @@ class Control:
             case "open_tunnel":
                 self._node.open_tunnel(message.open_tunnel)
             case "control_planes":
-                await self._node.learn(message.control_planes)
+                await self._learn(message.control_planes)
             case kind:
                 log.warning("control.unknown_message", kind=kind)
+
+    async def _learn(self, control_planes: pb.ControlPlanes) -> None:
+        """Raises Unavailable when this stream is to begin anew, over a connection that is left sooner."""
+        was_alone = self._link.is_alone
+        await self._node.learn(control_planes)
+        if was_alone and not self._link.is_alone:
+            raise Unavailable("there are other control planes", reason=_NOT_ALONE)
 
     def _acknowledged(self, message: pb.ReportsAcknowledged) -> None:
         for report in message.reports:

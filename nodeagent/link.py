@@ -40,6 +40,8 @@ class Link:
     Args:
         servers: where to dial first; there is always one to come back to.
         channel_factory: makes a channel to an address; SettingsError where none may be made to it.
+        hasty_factory: the same, of channels that break soon when the other end hangs: for where there
+            is another to go to.
         dial_factory: makes a channel whose connection is shared with no other; by default the same.
         token: reads the node's bearer token, where no certificate says who it is; raises
             SettingsError.
@@ -52,6 +54,7 @@ class Link:
         servers: Sequence[str],
         *,
         channel_factory: ChannelFactory,
+        hasty_factory: ChannelFactory | None = None,
         dial_factory: ChannelFactory | None = None,
         token: Callable[[], str] | None = None,
         node: str = "",
@@ -60,13 +63,16 @@ class Link:
         self.up = asyncio.Event()
         self.known = asyncio.Event()
         self._factory = channel_factory
+        self._hasty_factory = hasty_factory or channel_factory
         self._dial_factory = dial_factory or channel_factory
         self._read_token = token
         self._token = token() if token is not None else None
         self._channels: dict[str, Channel] = {}
         self._retired: list[Channel] = []
-        self.routes = Routes(node, servers, filter(self.may_dial, learned))
+        self.routes = Routes(node, servers)
         self._ways = Ways(self._channel, self.routes.addresses)
+        self.learn(learned)
+        self.routes.begin()
 
     @property
     def address(self) -> str:
@@ -83,11 +89,20 @@ class Link:
 
         Only such are taken as the settings let one dial: nobody is trusted for being named.
         """
+        was_alone = self.is_alone
         is_news = self.routes.learn(filter(self.may_dial, addresses))
+        if was_alone and not self.is_alone:
+            self.refresh()  # channels that are left soon
+        elif is_news:
+            self._renew_ways()
         if is_news:
             log.info("link.learned", addresses=self.routes.addresses)
-            self._renew_ways()
         return is_news
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether only one control plane is known."""
+        return len(self.routes.addresses) == 1
 
     def may_dial(self, address: str) -> bool:
         """Whether the settings allow a channel to this address."""
@@ -108,7 +123,7 @@ class Link:
 
         With nowhere else to go the call itself shall say.
         """
-        if len(self.routes.addresses) == 1:
+        if self.is_alone:
             return True
         try:
             async with asyncio.timeout(_CONNECTED_WITHIN_S):
@@ -199,7 +214,8 @@ class Link:
     def _channel(self, address: str) -> Channel:
         channel = self._channels.get(address)
         if channel is None:
-            channel = self._channels[address] = self._factory(address)
+            factory = self._factory if self.is_alone else self._hasty_factory
+            channel = self._channels[address] = factory(address)
         return channel
 
 

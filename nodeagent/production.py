@@ -77,15 +77,17 @@ _KEEPING = {
 }
 _Pull = Callable[[threading.Event], None]
 """Fetches the default image until the event is set."""
+# A control plane that stopped without a word, or a cut cable, is noticed by pings: soon where there is
+# another one to go to; else a machine that is busy for a moment would only be made busier.
+_PATIENT = pinging(every_s=10, within_s=5)
+_HASTY = pinging(every_s=0.8, within_s=1.6)
 _OPTIONS = (
-    # A control plane that stopped without a word, or a cut cable, is noticed by pings.
-    *pinging(every_s=1, within_s=1),
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.max_reconnect_backoff_ms", 2_000),
     ("grpc.enable_http_proxy", 0),
 )
-_OWN_CONNECTION = (*_OPTIONS, ("grpc.use_local_subchannel_pool", 1))
+_OWN_CONNECTION = (("grpc.use_local_subchannel_pool", 1),)
 
 
 @asynccontextmanager
@@ -134,7 +136,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 rng=random.Random(),  # noqa: S311 - the jitter of pauses
                 run=in_thread,
                 channel_factory=ChannelMaker(settings),
-                dial_factory=ChannelMaker(settings, options=_OWN_CONNECTION),
+                hasty_factory=ChannelMaker(settings, options=_HASTY),
+                dial_factory=ChannelMaker(settings, options=(*_HASTY, *_OWN_CONNECTION)),
                 runtime=runtime,
                 journal=journal,
                 machine=_machine(settings, host.facts(), isolation, limits),
@@ -165,10 +168,10 @@ class ChannelMaker:
     """
 
     def __init__(
-        self, settings: Settings, *, options: Sequence[tuple[str, Any]] = _OPTIONS
+        self, settings: Settings, *, options: Sequence[tuple[str, Any]] = _PATIENT
     ) -> None:
         self._settings = settings
-        self._options = options
+        self._options = (*_OPTIONS, *options)
         if settings.authority_file is not None:
             self._credentials(settings.authority_file)
         for server in settings.servers:

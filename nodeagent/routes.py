@@ -29,16 +29,19 @@ class Routes:
     Args:
         node: its name.
         configured: addresses of the settings, at least one; they stay whatever is learned.
-        learned: further ones, from an earlier life.
     """
 
-    def __init__(self, node: str, configured: Sequence[str], learned: Iterable[str] = ()) -> None:
+    def __init__(self, node: str, configured: Sequence[str]) -> None:
         self._node = node
         self._configured = tuple(configured)
         self.learned: tuple[str, ...] = ()
         self.addresses = self._configured
         self._avoided: dict[str, float] = {}
-        self.learn(learned)
+        self.learn(())
+        self.begin()
+
+    def begin(self) -> None:
+        """Go to the first, in this node's own order."""
         self.now = Route(self.addresses[0])
 
     def learn(self, addresses: Iterable[str]) -> bool:
@@ -67,7 +70,10 @@ class Routes:
         avoided_at = self._avoided.get(leader)
         is_avoided = avoided_at is not None and at < avoided_at + _AVOIDED_S
         if not leader or leader == self.now.address:
-            self.lost()
+            if leader and self.now.is_relayed:  # who relayed leads itself by now
+                self.now = Route(leader)
+            else:
+                self.lost()
         elif is_dialled and not is_avoided:
             self.now = Route(leader)
         elif not self.now.is_relayed:

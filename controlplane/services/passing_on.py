@@ -19,6 +19,7 @@ import grpc.aio
 from controlplane.access.interceptor import ON_BEHALF_OF
 from controlplane.domain.errors import NotLeader, NsmlError, Unavailable
 from controlplane.services.errors import DETAILS, refuse
+from nsml.metadata import RELAY, REVISION
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
@@ -29,11 +30,10 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import NodeCaller
     from controlplane.loops.leader import LeaderLoop
     from controlplane.services.errors import Context
+    from controlplane.store.election import Leader
 
     Handler = grpc.RpcMethodHandler[Any, Any]
 
-ASKS: Final = "nsml-relay"
-"""Metadata of an agent that cannot reach the leader, and asks to be relayed to it."""
 PASSED: Final = "nsml-passed-on"
 """Metadata of a call that another control plane passes on."""
 
@@ -146,8 +146,13 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             request_serializer=type(request).SerializeToString,
             response_deserializer=bytes,
         )
-        metadata = (*_credential(context), (PASSED, "1"))
-        answered: bytes = await call(request, metadata=metadata, timeout=within_s)
+        seen = [(REVISION, said)] if (said := _metadata(context, REVISION)) else []
+        metadata = (*_credential(context), *seen, (PASSED, "1"))
+        asked = call(request, metadata=metadata, timeout=within_s)
+        answered: bytes = await asked
+        # How new it is the leader says, too: see `freshness`.
+        told = [(key, value) for key, value in await asked.trailing_metadata() if key == REVISION]
+        context.set_trailing_metadata(told)
         return answered
 
     # Streams.
@@ -205,7 +210,7 @@ class Relay:
         a user's.
 
         Raises:
-            NotLeader: nobody leads, or the call was passed on already.
+            NotLeader: nobody leads, or the call was passed on already; or the leader has been replaced.
         """
         leader = self._leading.elsewhere()
         if leader is None or _was_passed(context):
@@ -221,18 +226,35 @@ class Relay:
             response_deserializer=messages[1].FromString,
         )
         call = opened(requests, metadata=tuple(metadata))
+        replaced = asyncio.create_task(self._replaced(leader), name="relay.replaced")
+        # A leader that hangs says nothing, not even that it leads no more.
+        replaced.add_done_callback(lambda _: call.cancel())
         try:
             async for response in call:
                 yield response
         except grpc.aio.AioRpcError as error:
             await pass_error(context, error)
+        except asyncio.CancelledError:
+            if not replaced.done():
+                raise
+            now = self._leading.leader  # perhaps this very control plane
+            raise NotLeader(now.address if now is not None else "") from None
         finally:
+            replaced.cancel()
             call.cancel()
+
+    async def _replaced(self, leader: Leader) -> None:
+        """Return when another one leads, or we do."""
+        while True:
+            now = self._leading.elsewhere()
+            if self._leading.term or (now is not None and now.term != leader.term):
+                return
+            await self._leading.changed()
 
 
 def asks_for_relay(context: Context) -> bool:
     """Whether an agent cannot reach the leader itself."""
-    return _metadata(context, ASKS) == "1"
+    return _metadata(context, RELAY) == "1"
 
 
 async def pass_error(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:

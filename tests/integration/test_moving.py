@@ -1,18 +1,14 @@
-"""Clients and agents move between real control planes: killed, and paused, under streams."""
+"""Clients and agents move between real control planes: one is killed under streams."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import os
 import secrets
-import signal
 from collections.abc import AsyncIterator
 from contextlib import aclosing
 from pathlib import Path
-
-import pytest
 
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
@@ -53,7 +49,7 @@ while not os.path.exists(os.environ["NSML_RUN_DIR"] + "/enough") and number < 20
     print("line", number, flush=True)
     nsml.report(step=number, loss=1.0 / (number + 1))
     number += 1
-    time.sleep(0.01)
+    time.sleep(0.05)
 print("done", number, flush=True)
 """
 
@@ -164,10 +160,7 @@ async def echoed(client: Client, session: pb.Session) -> bytes:
                 await asyncio.sleep(0.1)
 
 
-@pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP], ids=["killed", "paused"])
-async def test_streams_go_on_when_the_leader_does_not(
-    shared: Shared, tmp_path: Path, how: signal.Signals
-) -> None:
+async def test_streams_go_on_when_the_leader_is_killed(shared: Shared, tmp_path: Path) -> None:
     code = tmp_path / "code"
     code.mkdir()
     (code / "main.py").write_text(PROGRAM)
@@ -186,7 +179,7 @@ async def test_streams_go_on_when_the_leader_does_not(
             following = asyncio.create_task(seen.follow())
             await seen.further()
             assert await echoed(client, session) == b"olleh"
-            os.kill(gone.process.pid, how)
+            gone.process.kill()
             await seen.further()  # what is written from now on is read from the other
             assert client.rpc.ways.now != at
             await seen.further()
@@ -200,8 +193,6 @@ async def test_streams_go_on_when_the_leader_does_not(
         wanted = "".join(f"line {number}\n" for number in range(count)) + f"done {count}\n"
         assert seen.lines.decode() == wanted
         assert seen.revisions == sorted(seen.revisions)
-        if how is signal.SIGSTOP:
-            os.kill(gone.process.pid, signal.SIGCONT)
 
 
 def kept(folder: Path, context: Context) -> Path:

@@ -237,6 +237,9 @@ async def test_it_learns_where_the_others_are_and_uses_that() -> None:
         assert await node.learned.get() == (other.address, "far:1")
         assert set(node.link.routes.addresses) == {leader.address, other.address}
         assert set(node.link.ways.addresses) == {leader.address, other.address}
+        # Once more over a connection that is left sooner when the other end hangs.
+        assert await node.learned.get() == (other.address, "far:1")
+        await leader.registered.wait()
         third = pb.ControlPlanes(addresses=["127.0.0.1:9", other.address])
         leader.news.put_nowait(pb.ControlResponse(control_planes=third))
         assert await node.learned.get() == ("127.0.0.1:9", other.address)

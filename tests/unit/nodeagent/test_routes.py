@@ -51,6 +51,13 @@ def test_who_knows_no_leader_is_left() -> None:
         assert found.now == Route(B)
 
 
+def test_one_that_relayed_and_leads_by_now_is_dialled() -> None:
+    found = routes(A, B, at=A)
+    found.led_by("far:1", 0.0, is_dialled=False)
+    found.led_by(A, 0.0, is_dialled=True)
+    assert found.now == Route(A)
+
+
 def test_a_leader_whose_address_nobody_told_is_left_for_one_that_is_known() -> None:
     found = routes(A, B, at=A)
     found.led_by("new:1", 0.0, is_dialled=True)
@@ -64,7 +71,8 @@ def test_nodes_do_not_all_go_to_the_same() -> None:
 
 
 def test_what_the_settings_say_stays_whatever_is_told() -> None:
-    found = Routes("n1", [A], [B])
+    found = Routes("n1", [A])
+    found.learn([B])
     assert set(found.addresses) == {A, B}
     assert found.learn([C])
     assert set(found.addresses) == {A, B, C}
