@@ -19,11 +19,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from controlplane.domain.identity import User
     from controlplane.history.changes import Change
+    from controlplane.history.portable import Batch
     from controlplane.history.values import (
         AttemptCharge,
         AuditRow,
@@ -327,6 +328,17 @@ class History(Protocol):
 
     async def probe(self) -> None:
         """Write something of no meaning; returns once it is on disk: whether writing works again."""
+        ...
+
+    def dump(self) -> AsyncGenerator[Batch, None]:
+        """Everything in portable rows, as it is at one moment, while others go on writing."""
+        ...
+
+    async def load(self, batches: Iterable[Batch]) -> None:
+        """Take what `dump` gave, of this or another implementation, all or nothing.
+
+        HistoryConflict: something is here already. HistoryCorrupt: rows of a newer version.
+        """
         ...
 
     async def close(self) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from contextlib import aclosing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -856,3 +857,76 @@ async def test_telemetry_keeps_the_newest_and_a_past(history: History) -> None:
     recent = await telemetry.read("n2", since=now, until=now + 1000, limit=3)
     assert recent == tuple(sample("n2", i) for i in (597, 598, 599))
     assert await telemetry.read("n3", since=0, until=now * 2) == ()
+
+
+async def dumped(history: History) -> list[tuple[str, dict[str, Any]]]:
+    return [
+        (batch.table, dict(zip(batch.columns, row, strict=True)))
+        async for batch in history.dump()
+        for row in batch.rows
+    ]
+
+
+async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: History) -> None:
+    await history.streams.append([text(log(), 0, b"one\ntwo\n"), text(log(), 20, b"late\n")])
+    await history.streams.append([reports(metric(), 1, {"loss": 0.5}, {"loss": 0.25})])
+    charge = AttemptCharge(
+        session_id="s0001",
+        attempt=1,
+        owner="kim",
+        project="p",
+        gpu_thousandths=1000,
+        seconds=2.5,
+        ended_at=1004.0,
+    )
+    await history.catalogue.put_session(session(1, request_id="r1"), [charge], term=1)
+    await history.catalogue.put_session(session(2), term=1)
+    dataset = Dataset(owner="kim", name="mnist", created_at=1.0)
+    await history.catalogue.put_dataset_version(
+        dataset, digest="d" * 64, size_bytes=3, file_count=1
+    )
+    await history.ledger.audit([AuditRow(at=1.0, actor="kim", method="m", token="f")])
+    rows = await dumped(history)
+
+    async with aclosing(history.dump()) as batches:
+        first = await anext(batches)
+        await history.catalogue.put_session(session(3), term=1)
+        rest = [batch async for batch in batches]
+    assert [row for batch in (first, *rest) for row in batch.rows] == [
+        tuple(values.values()) for _, values in rows
+    ]
+
+    other = await open_history(":memory:", clock=SystemClock(), run=inline)
+    try:
+        await other.load([first, *rest])
+        assert await dumped(other) == rows
+        assert await other.streams.read_log("s1") == await history.streams.read_log("s1")
+        assert await other.ledger.charged(owner="kim") == 2.5
+        with pytest.raises(HistoryConflict, match="not empty"):
+            await other.load([first, *rest])
+        # What comes after goes on from there.
+        await other.streams.append([text(log(), 25, b"more\n")])
+        assert await other.catalogue.session_by_request("kim", "r1") is not None
+    finally:
+        await other.close()
+
+
+async def test_an_empty_history_takes_what_another_engine_told(history: History) -> None:
+    """From SQLite into each: the way from one machine to a shared platform."""
+    source = await open_history(":memory:", clock=SystemClock(), run=inline)
+    try:
+        await source.streams.append([text(log(), 0, b"one\ntwo\n")])
+        await source.streams.append([reports(metric(), 1, {"los\0s \U0001f600": 0.5})])
+        await source.catalogue.put_session(session(1, request_id="r1"), term=1)
+        await source.ledger.audit([AuditRow(at=1.0, actor="kim", method="m")])
+        rows = await dumped(source)
+        await history.load([batch async for batch in source.dump()])
+        assert await dumped(history) == rows
+        assert await history.streams.metric_counts("s1") == {"los\0s \U0001f600": 1}
+    finally:
+        await source.close()
+    # Its own ids go on behind those that it was given.
+    await history.streams.append([text(log(), 8, b"more\n"), text(log("s2"), 0, b"other\n")])
+    await history.ledger.audit([AuditRow(at=2.0, actor="kim", method="m")])
+    assert (await history.streams.read_log("s1")).data == b"one\ntwo\nmore\n"
+    assert [row.at for _, row in await history.ledger.audited()] == [1.0, 2.0]

@@ -15,6 +15,8 @@ Every call ends: connecting takes seconds at most, statements and waits for lock
 server, and a call that it does not answer at all is cut off.
 """
 
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
 from __future__ import annotations
 
 import asyncio
@@ -35,10 +37,11 @@ from controlplane.history.sql.batches import Batches, Part
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
     from controlplane.history.postgresql.address import Address
     from controlplane.history.sql.interface import Connection
+    from controlplane.history.sql.portable import Viewing
 
 T = TypeVar("T")
 READERS: Final = 8
@@ -46,6 +49,8 @@ MOST_PARTS: Final = 256
 """Of a transaction: each may lock a session or a few, and the server's room for locks is finite."""
 CALL_S: Final = 15.0
 """From when a call is given to a thread to its end."""
+LONG_S: Final = 600
+"""Of one step of a backup or a restore, and for its next one to come."""
 GRACE_S: Final = 1.0
 """How long the first call after a loss waits for the server to be back; a restart takes as long."""
 DOWN_S: Final = 0.5
@@ -59,6 +64,7 @@ class PostgresDatabase:
     """See sql.interface.Database; made by `open_database`."""
 
     is_shared = True
+    with_ids = "OVERRIDING SYSTEM VALUE"
 
     def __init__(self, address: Address) -> None:
         self.changes = Changes()
@@ -80,6 +86,52 @@ class PostgresDatabase:
     async def read(self, work: Callable[[Connection], T]) -> T:
         """See Database."""
         return await self._errand(self._reading, lambda errand: self._read(errand, work))
+
+    @contextlib.asynccontextmanager
+    async def view(self) -> AsyncIterator[Viewing]:
+        """See portable.Snapshots. On a connection of its own, which no other call waits for."""
+        line = await asyncio.to_thread(self._door.enter)
+        snapshot = contextlib.ExitStack()
+
+        def begin() -> None:
+            with translated(self._shown):
+                snapshot.enter_context(line.transaction(_READING))
+                _take_long(line)
+
+        async def viewing(work: Callable[[Connection], T]) -> T:
+            def read() -> T:
+                with translated(self._shown):
+                    return work(line)
+
+            return await to_its_end(asyncio.to_thread(read))
+
+        try:
+            await to_its_end(asyncio.to_thread(begin))
+            yield viewing
+        finally:
+            # Closing it ends what it only reads.
+            await to_its_end(asyncio.to_thread(line.close))
+
+    async def pour(self, work: Callable[[Connection], T]) -> T:
+        """See portable.Snapshots."""
+        line = await asyncio.to_thread(self._door.enter)
+
+        def write() -> T:
+            with translated(self._shown), line.transaction():
+                _take_long(line)
+                return work(line)
+
+        try:
+            return await to_its_end(asyncio.to_thread(write))
+        finally:
+            await to_its_end(asyncio.to_thread(line.close))
+
+    def go_on(self, connection: Connection, table: str) -> None:
+        """See portable.Snapshots."""
+        connection.execute(
+            f"SELECT setval(pg_get_serial_sequence('{table}', 'id'),"
+            f" (SELECT coalesce(max(id), 0) + 1 FROM {table}), false)"
+        )
 
     async def begin(self) -> None:
         """Check and migrate the database, and listen from now on."""
@@ -219,6 +271,12 @@ class PostgresDatabase:
         self._drop_idle()
         if self._writer is not None:
             self._writer.close()
+
+
+def _take_long(line: Line) -> None:
+    """Of a transaction: it tells or takes everything, as fast as who is at the other end."""
+    for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
+        line.run(f"SET LOCAL {limit} = '{LONG_S}s'")
 
 
 class _Errand:

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Generic, TypeVar
+import contextlib
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
+from controlplane.history.sql import portable
 from controlplane.history.sql.catalogue import SqlCatalogue
+from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
+from controlplane.history.sql.portable import Snapshots
 from controlplane.history.sql.streams import SqlStreams
 from controlplane.history.sql.telemetry import SqlTelemetry
 
 if TYPE_CHECKING:
-    from controlplane.history.sql.interface import Connection, Database
+    from collections.abc import AsyncGenerator, Iterable
+
+    from controlplane.history.portable import Batch
+    from controlplane.history.sql.interface import Connection
     from nsml.clock import Clock
 
-D = TypeVar("D", bound="Database")
+
+class _Kept(Database, Snapshots, Protocol):
+    """A database that can be told as a whole."""
+
+
+D = TypeVar("D", bound=_Kept)
 
 
 class SqlHistory(Generic[D]):
@@ -54,6 +66,17 @@ class SqlHistory(Generic[D]):
             )
 
         await self._database.write(work)
+
+    async def dump(self) -> AsyncGenerator[Batch, None]:
+        """See History."""
+        await self.telemetry.flush()
+        async with contextlib.aclosing(portable.dump(self._database)) as batches:
+            async for batch in batches:
+                yield batch
+
+    async def load(self, batches: Iterable[Batch]) -> None:
+        """See History."""
+        await portable.load(self._database, batches)
 
     async def close(self) -> None:
         """See History."""

@@ -30,9 +30,10 @@ from controlplane.history.sqlite.schema import migrate
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterator, Sequence
+    from collections.abc import AsyncIterator, Callable, Collection, Iterator, Sequence
 
     from controlplane.history.sql.interface import Connection
+    from controlplane.history.sql.portable import Viewing
     from nsml.clock import Offload
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ class SqliteDatabase:
     """See sql.interface.Database; made by `open_database`."""
 
     is_shared = False
+    with_ids = ""
 
     def __init__(
         self, path: str, writer: sqlite3.Connection, lock: int | None, run: Offload
@@ -66,6 +68,42 @@ class SqliteDatabase:
     async def read(self, work: Callable[[Connection], T]) -> T:
         """See Database."""
         return await self._run(lambda: self._reading(work))
+
+    @contextlib.asynccontextmanager
+    async def view(self) -> AsyncIterator[Viewing]:
+        """See portable.Snapshots."""
+        reader = await self._run(self._open_view)
+        try:
+
+            async def viewing(work: Callable[[Connection], T]) -> T:
+                def read() -> T:
+                    with translated(self._path):
+                        return work(reader)
+
+                return await to_its_end(self._run(read))
+
+            yield viewing
+        finally:
+            await to_its_end(self._run(reader.close))
+
+    async def pour(self, work: Callable[[Connection], T]) -> T:
+        """See portable.Snapshots."""
+        return await self.write(work)
+
+    def go_on(self, connection: Connection, table: str) -> None:
+        """See portable.Snapshots. They do by themselves."""
+
+    def _open_view(self) -> sqlite3.Connection:
+        with translated(self._path):
+            if self._path == MEMORY:
+                copy = sqlite3.connect(MEMORY, isolation_level=None, check_same_thread=False)
+                with self._mutex:
+                    self._writer.backup(copy)
+                return copy
+            reader = _open_reader(self._path)
+            reader.execute("BEGIN")
+            reader.execute("SELECT 1 FROM schema_versions").fetchone()  # from here on nothing moves
+            return reader
 
     async def close(self) -> None:
         """Close every connection; the writer last, so that it makes the last checkpoint."""

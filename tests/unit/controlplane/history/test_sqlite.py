@@ -25,9 +25,10 @@ from controlplane.history.errors import (
     HistoryTooNew,
     HistoryUnavailable,
 )
+from controlplane.history.portable import TABLES
 from controlplane.history.sql import telemetry
 from controlplane.history.sqlite import open_history
-from controlplane.history.sqlite.schema import STEPS
+from controlplane.history.sqlite.schema import STEPS, migrate
 from controlplane.history.values import (
     AuditRow,
     Channel,
@@ -479,3 +480,19 @@ async def test_readers_that_race_for_the_last_idle_connection_both_read(tmp_path
         assert (await history.streams.read_log("s1")).data == b"hello"
     history._database._idle = list(history._database._idle)
     await history.close()
+
+
+def test_portable_rows_have_every_column_of_every_table(tmp_path: Path) -> None:
+    """A column that a later step adds would be missing in every backup."""
+    database = sqlite3.connect(":memory:", isolation_level=None)
+    migrate(database, ":memory:")
+    tables = [
+        name
+        for (name,) in database.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
+        if name not in {"schema_versions", "properties", "sqlite_sequence"}
+    ]
+    found = {
+        table: {row[1] for row in database.execute(f"PRAGMA table_info({table})")}
+        for table in tables
+    }
+    assert found == {table: set(columns) for table, columns in TABLES.items()}

@@ -1,0 +1,128 @@
+"""A history in SQL to portable rows, and from them; see controlplane.history.portable."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
+
+from controlplane.history.errors import HistoryConflict
+from controlplane.history.portable import KEYS, TABLES, Batch, check, size_of
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Iterable
+    from contextlib import AbstractAsyncContextManager
+
+    from controlplane.history.portable import Value
+    from controlplane.history.sql.interface import Connection, Dialect
+
+T = TypeVar("T")
+
+_BATCH_BYTES: Final = 1 << 20
+_PAGE_ROWS: Final = 128
+_ANY_TEXT: Final = {"metric_counts": "name"}
+"""Columns that the dialect keeps in a way of its own."""
+
+
+class Viewing(Protocol):
+    """Runs work on a view that does not change."""
+
+    async def __call__(self, work: Callable[[Connection], T], /) -> T:
+        """What `work` gives; it must not keep the connection."""
+        ...
+
+
+class Snapshots(Protocol):
+    """What a database offers beside its transactions, so that it can be told as a whole."""
+
+    @property
+    def dialect(self) -> Dialect:
+        """How it says things."""
+        ...
+
+    @property
+    def with_ids(self) -> str:
+        """What an INSERT says in front of VALUES where ids that are made by themselves are given."""
+        ...
+
+    def go_on(self, connection: Connection, table: str) -> None:
+        """Make the ids of a table that was filled with given ones go on behind them."""
+        ...
+
+    def view(self) -> AbstractAsyncContextManager[Viewing]:
+        """What is committed now, for any number of reads, whatever is written meanwhile."""
+        ...
+
+    async def pour(self, work: Callable[[Connection], T]) -> T:
+        """Run `work`, which may take long, in one transaction; it is not run again."""
+        ...
+
+
+async def dump(database: Snapshots) -> AsyncGenerator[Batch, None]:
+    """Everything as it is at the first batch; see History.dump."""
+    async with database.view() as view:
+        for table in TABLES:
+            after: tuple[Value, ...] | None = None
+            while (page := await view(partial(_page, table, after))) is not None:
+                after = _key(table, page.rows[-1])
+                yield _told(page, database.dialect)
+
+
+async def load(database: Snapshots, given: Iterable[Batch]) -> None:
+    """Insert everything into an empty history; see History.load."""
+    await database.pour(lambda connection: _insert(connection, database, given))
+
+
+def _page(table: str, after: tuple[Value, ...] | None, connection: Connection) -> Batch | None:
+    """The rows behind a key: about a batch of them."""
+    names, keys = TABLES[table], KEYS[table]
+    columns, order = ", ".join(names), ", ".join(keys)
+    behind = f"WHERE ({order}) > ({', '.join('?' * len(keys))})" if after else ""
+    found = connection.execute(
+        f"SELECT {columns} FROM {table} {behind} ORDER BY {order} LIMIT {_PAGE_ROWS}", after or ()
+    )
+    rows: list[tuple[Value, ...]] = []
+    size = 0
+    for row in found:
+        rows.append(tuple(row))
+        size += size_of(rows[-1])
+        if size >= _BATCH_BYTES:
+            break
+    return Batch(table=table, columns=names, rows=tuple(rows)) if rows else None
+
+
+def _key(table: str, row: tuple[Value, ...]) -> tuple[Value, ...]:
+    return tuple(row[TABLES[table].index(column)] for column in KEYS[table])
+
+
+def _insert(connection: Connection, database: Snapshots, given: Iterable[Batch]) -> None:
+    for table in TABLES:
+        if connection.execute(f"SELECT 1 FROM {table} LIMIT 1").fetchone() is not None:
+            raise HistoryConflict("the history is not empty", why=f"{table} has rows")
+    for batch in map(check, given):
+        columns, places = ", ".join(batch.columns), ", ".join("?" * len(batch.columns))
+        connection.executemany(
+            f"INSERT INTO {batch.table} ({columns}) {database.with_ids} VALUES ({places})",
+            _kept(batch, database.dialect).rows,
+        )
+    for table in TABLES:
+        if "id" in KEYS[table] and table != "sessions":
+            database.go_on(connection, table)
+
+
+def _told(batch: Batch, dialect: Dialect) -> Batch:
+    return _changed(batch, dialect.text_of)
+
+
+def _kept(batch: Batch, dialect: Dialect) -> Batch:
+    return _changed(batch, dialect.any_text)
+
+
+def _changed(batch: Batch, change: Callable[[Any], Any]) -> Batch:
+    """The batch with `change` applied to the texts that a dialect keeps in its own way."""
+    if batch.table not in _ANY_TEXT:
+        return batch
+    at = batch.columns.index(_ANY_TEXT[batch.table])
+    rows = tuple((*row[:at], change(row[at]), *row[at + 1 :]) for row in batch.rows)
+    return Batch(table=batch.table, columns=batch.columns, rows=rows)
