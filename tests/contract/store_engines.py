@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 
 import pytest
 
+from controlplane.store.continued import ContinuedStore
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.interface import (
@@ -47,10 +48,12 @@ class FreezingEngine(Engine):
     thaw: Callable[[], None] = lambda: None
 
 
-@pytest.fixture(params=["memory", "file", "etcd"])
+@pytest.fixture(params=["memory", "file", "continued", "etcd"])
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
     if request.param == "memory":
         return Engine("memory", lambda **kw: EmbeddedStore(MEMORY, clock=CLOCK, run=inline, **kw))
+    if request.param == "continued":
+        return Engine("continued", lambda **kw: continued(tmp_path / "store.db", **kw))
     if request.param == "file":
         return Engine("file", lambda **kw: embedded_file(tmp_path / "store.db", **kw))
     server = request.getfixturevalue("etcd_server")
@@ -62,6 +65,13 @@ def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Engine:
 
 def embedded_file(path: Path, run: Any = None, **settings: Any) -> EmbeddedStore:
     return EmbeddedStore(path, clock=CLOCK, run=run or asyncio_thread, **settings)
+
+
+@asynccontextmanager
+async def continued(path: Path, **settings: Any) -> AsyncIterator[KeyValueStore]:
+    """A store that was restored: its numbers go on where those of the one before it may have ended."""
+    async with embedded_file(path, **settings) as store:
+        yield ContinuedStore(store, 1 << 40)
 
 
 async def asyncio_thread(work: Callable[[], T], /) -> T:

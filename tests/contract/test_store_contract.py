@@ -360,7 +360,7 @@ async def test_a_quiet_watch_shows_that_it_lives(engine: Engine) -> None:
 
 async def test_a_watch_can_be_closed_and_the_store_goes_on(engine: Engine) -> None:
     async with engine.open() as store:
-        watch = store.watch("a", 1)
+        watch = store.watch("a", (await store.list("")).revision)
         waiting = asyncio.ensure_future(anext(watch))
         await asyncio.sleep(0.05)
         waiting.cancel()
