@@ -1,4 +1,4 @@
-"""admin: users, tokens, joining nodes."""
+"""admin: users, tokens, joining nodes; backups are in `backup`."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App
+from cli.backup import backup, restore
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, pass_app
 from cli.output import write_list, write_one
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
 @click.group("admin", cls=Group)
 def admin() -> None:
-    """For administrators: users, their tokens, machines that may join."""
+    """For administrators: users, their tokens, machines that may join, backups."""
 
 
 @click.group("user", cls=Group)
@@ -177,3 +178,5 @@ user.add_command(rm)
 user.add_command(token)
 admin.add_command(user)
 admin.add_command(join_token)
+admin.add_command(backup)
+admin.add_command(restore)

@@ -48,7 +48,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "context": ("cli.access:context", "Contexts: list, choose."),
         "config": ("cli.settings:config", "Settings: get, set, where they are."),
         "completion": ("cli.completion:completion", "Completion for your shell."),
-        "admin": ("cli.admin:admin", "Users, tokens, joining nodes."),
+        "admin": ("cli.admin:admin", "Users, tokens, joining nodes, backups."),
         "version": ("cli.topics:version", "Versions of this program and the platform."),
         "help": ("cli.topics:show_help", "Help on a command or a topic."),
     },

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -38,13 +38,45 @@ from nsml.client.trust import digest_of
 from nsml.urls import has_password, without_password
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from cli.app import App
     from nsml.v1.nodes_pb2 import GetClusterResponse
 
+F = TypeVar("F", bound="Callable[..., Any]")
 _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
+
+
+_STANDING = (
+    click.option("--etcd", metavar="URL,...", help="Use this etcd cluster."),
+    click.option("--etcd-ca", type=_PEM, metavar="FILE", help="Authority of its servers."),
+    click.option("--etcd-cert", type=_PEM, metavar="FILE", help="Certificate that it asks for."),
+    click.option("--etcd-key", type=_PEM, metavar="FILE", help="That certificate's key."),
+    click.option("--etcd-user", metavar="NAME", help="User of a cluster that asks for one."),
+    click.option("--etcd-password-file", type=_PEM, metavar="FILE", help="That user's password."),
+    click.option("--history", metavar="URL", help="postgresql://...: keep what ended there."),
+    click.option(
+        "--objects", metavar="URL", help="s3://BUCKET/PREFIX or file:///MOUNTED: keep files there."
+    ),
+    click.option("--s3-endpoint", metavar="URL", help="Service that has the bucket, if not AWS."),
+    click.option(
+        "--platform-key",
+        type=click.Path(dir_okay=False, resolve_path=True),
+        metavar="FILE",
+        help="The key that all control planes of a platform have.",
+    ),
+    click.option(
+        "--embedded", is_flag=True, help="Coordinate by a file, even if etcd is installed."
+    ),
+)
+
+
+def standing_options(function: F) -> F:
+    """What a platform's parts are, and where: for who makes one, new or from a backup."""
+    for option in reversed(_STANDING):
+        function = option(function)
+    return function
 
 
 @command(
@@ -56,24 +88,7 @@ _PEM = click.Path(exists=True, dir_okay=False, resolve_path=True)
         "nsml up --etcd https://a:2379,https://b:2379 --history postgresql:///nsml --objects s3://nsml",
     ],
 )
-@click.option("--etcd", metavar="URL,...", help="Use this etcd cluster.")
-@click.option("--etcd-ca", type=_PEM, metavar="FILE", help="Authority of its servers.")
-@click.option("--etcd-cert", type=_PEM, metavar="FILE", help="Certificate that it asks for.")
-@click.option("--etcd-key", type=_PEM, metavar="FILE", help="That certificate's key.")
-@click.option("--etcd-user", metavar="NAME", help="User of a cluster that asks for one.")
-@click.option("--etcd-password-file", type=_PEM, metavar="FILE", help="That user's password.")
-@click.option("--history", metavar="URL", help="postgresql://...: keep what ended there.")
-@click.option(
-    "--objects", metavar="URL", help="s3://BUCKET/PREFIX or file:///MOUNTED: keep files there."
-)
-@click.option("--s3-endpoint", metavar="URL", help="Service that has the bucket, if not AWS.")
-@click.option(
-    "--platform-key",
-    type=click.Path(dir_okay=False, resolve_path=True),
-    metavar="FILE",
-    help="The key that all control planes of a platform have.",
-)
-@click.option("--embedded", is_flag=True, help="Coordinate by a file, even if etcd is installed.")
+@standing_options
 @SIMULATE
 @ISOLATION
 @DATA
@@ -142,7 +157,7 @@ def _chosen(
             why=f"{folder.path} belongs to that; its agent needs no other platform, nor a new token",
             advice=f"{start_again(folder, choices)}    starts the agent again",
         )
-    _check_no_passwords(etcd=etcd, **elsewhere)
+    check_no_passwords(etcd=etcd, **elsewhere)
     wanted = etcd or ("embedded" if embedded else choices.coordination)
     is_moved = bool(etcd and "://" in choices.coordination)  # the control plane knows it again
     if before is not None and before.coordination not in {wanted, "auto"} and not is_moved:
@@ -169,7 +184,7 @@ def _chosen(
     return _with_ports(app, folder, changed, is_fixed=port is not None)
 
 
-def _check_no_passwords(**given: str | None) -> None:
+def check_no_passwords(**given: str | None) -> None:
     """Refuse a password on the command line, which every user of the machine can read.
 
     Raises:
@@ -224,7 +239,8 @@ def _words_of(coordination: str) -> str:
     return f"the etcd cluster at {coordination}"
 
 
-def _control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str, object]:
+def control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str, object]:
+    """What the control plane of a data folder is told."""
     settings: dict[str, object] = {
         "data": folder.path / CONTROL_PLANE,
         "coordination": choices.coordination,
@@ -285,13 +301,13 @@ def _ensure_control_plane(
 ) -> tuple[Mapping[str, Any], Choices]:
     """Start it; where somebody took its port since it was free, on another one."""
     try:
-        said = bring_up.ensure(CONTROL_PLANE, _control_plane_settings(folder, choices))
+        said = bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices))
     except CommandError:
         elsewhere = _with_ports(app, folder, choices, is_fixed=is_fixed)
         if elsewhere.port == choices.port:
             raise
         choices = elsewhere
-        said = bring_up.ensure(CONTROL_PLANE, _control_plane_settings(folder, choices))
+        said = bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices))
     return said, choices
 
 

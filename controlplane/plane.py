@@ -31,6 +31,7 @@ from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.upkeep import Upkeep
 from controlplane.operations import records
+from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
 from controlplane.operations.checkpoints import Checkpoints
 from controlplane.operations.committer import Committer
@@ -53,6 +54,7 @@ from controlplane.operations.tunnels import Tunnels
 from controlplane.operations.update import Updater
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.agents import AgentServicer
+from controlplane.services.backups import BackupServicer
 from controlplane.services.checkpoints import CheckpointServicer
 from controlplane.services.content import ContentServicer
 from controlplane.services.datasets import DatasetServicer
@@ -65,11 +67,13 @@ from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.store.election import Candidate
 from controlplane.store.interface import Get, Put, Transaction, absent
+from nsml._version import VERSION
 from nsml.clock import inline
 from nsml.concurrency import TaskGroup
 from nsml.v1 import (
     accounts_pb2_grpc,
     agents_pb2_grpc,
+    backups_pb2_grpc,
     checkpoints_pb2_grpc,
     content_pb2_grpc,
     datasets_pb2_grpc,
@@ -88,6 +92,7 @@ if TYPE_CHECKING:
     from controlplane.access.peers import Peers
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
+    from controlplane.domain.cluster import Restore
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
@@ -110,6 +115,7 @@ class Surroundings:
     Attributes:
         keys: of a shared platform: follows them in the store.
         random_bytes: so many unpredictable bytes.
+        restores: those that the platform has behind it, as its record says.
         run: for what takes long; nothing else may wait for it.
         disks: folders whose disk no call of ours speaks of when it is full, by what lies there:
             that of an etcd of our own.
@@ -127,6 +133,7 @@ class Surroundings:
     disks: Mapping[str, Path] = field(default_factory=dict)
     keys: SharedKeys | None = None
     peers: Peers = field(default_factory=Alone)
+    restores: tuple[Restore, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,7 +168,9 @@ async def ensure_cluster(on: Surroundings, coordination: str, fresh: str = "") -
     if known := await cluster_in(on.store):
         return known  # a full store would refuse what follows
     fresh = fresh or new_cluster_id(on.random_bytes)
-    made = Cluster(id=fresh, created_at=on.clock.time(), coordination=coordination)
+    made = Cluster(
+        id=fresh, created_at=on.clock.time(), coordination=coordination, written_by=VERSION
+    )
     value = records.encode_cluster(made)
     result = await on.store.commit(
         Transaction(
@@ -399,9 +408,16 @@ class ControlPlane:
                 secrets_pb2_grpc.add_SecretServiceServicer_to_server,
                 SecretServicer(self.secrets),
             ),
+            (backups_pb2_grpc.add_BackupServiceServicer_to_server, self._backups()),
         ]
         for add, servicer in services:
             add(servicer, server)
+
+    def _backups(self) -> BackupServicer:
+        on = self._on
+        return BackupServicer(
+            Backups(store=on.store, history=on.history, objects=on.objects, clock=on.clock)
+        )
 
     def _session_operations(self) -> SessionOperations:
         on = self._on
@@ -435,6 +451,7 @@ class ControlPlane:
                 rights=rights,
                 clock=on.clock,
                 cluster_id=self.cluster_id,
+                restores=on.restores,
             ),
             ingestor=Ingestor(history=on.history, rights=rights),
             tunnels=self.tunnels,

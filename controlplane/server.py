@@ -40,12 +40,15 @@ from controlplane.claim import StartRefused
 from controlplane.config import Settings, SettingsError, read_settings
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.plane import Character, ControlPlane
+from controlplane.restore import refuse_unfinished, restore
 from controlplane.secrets_key import change_secrets_key
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from controlplane.surroundings import standing_of, surroundings
 from nsml._version import VERSION
 from nsml.clock import SystemClock
+from nsml.content.backups import backups_in
+from nsml.content.errors import ContentError
 from nsml.lossy import LossyText
 from nsml.urls import without_password
 
@@ -173,6 +176,7 @@ async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
         StartRefused, ListenRefused, StoreError, NsmlError: it cannot start or go on.
     """
     _make_folder(settings.data)
+    refuse_unfinished(settings.data)
     with FileLock(str(settings.data / "lock")):
         started = asyncio.Event()
         life = asyncio.create_task(_live(settings, stop, started), name="life")
@@ -355,6 +359,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
         help="of a shared platform, while it runs: take a new key for users' secrets, or forget the "
         "older ones; then end",
     )
+    parser.add_argument(
+        "--restore", type=Path, metavar="BACKUP", help="fill what is empty from a backup, and end"
+    )
+    parser.add_argument(
+        "--keys", type=Path, metavar="DIR", help="private keys for --restore, if BACKUP has none"
+    )
     chosen = parser.parse_args(arguments)
     try:
         settings = read_settings(chosen.config, os.environ)
@@ -362,6 +372,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if chosen.secrets_key:
             told = asyncio.run(change_secrets_key(settings, chosen.secrets_key, SystemClock()))
             print(told)  # noqa: T201 - for people
+            return
+        if chosen.restore is not None:
+            _restore(settings, chosen.restore, chosen.keys)
             return
         # What is there now stays: it need not be looked at by every collection.
         gc.freeze()
@@ -371,13 +384,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
         _exit(2, str(error))
     except StoreLocked:
         _exit(3, f"another control plane runs in {settings.data}")
-    except (StartRefused, ListenRefused, StoreError, NsmlError, OSError) as error:
+    except (StartRefused, ListenRefused, StoreError, NsmlError, ContentError, OSError) as error:
         _exit(1, _sentence(error))
     except ExceptionGroup as group:
         known, other = group.split((StoreError, NsmlError))
         if other is not None or known is None:
             raise
         _exit(1, "; ".join(dict.fromkeys(_sentences(known))))
+
+
+def _restore(settings: Settings, folder: Path, keys: Path | None) -> None:
+    """Restore the newest backup of a folder, or the one that it is."""
+    done = asyncio.run(restore(settings, backups_in(folder.absolute())[-1], keys))
+    print(f"restored {done.cluster_id}: {done.record_count} records, {done.blob_count} blobs")  # noqa: T201
 
 
 def _sentences(error: BaseException) -> Iterator[str]:

@@ -20,6 +20,7 @@ from controlplane.plane import Surroundings
 from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.open import open_store
+from controlplane.versions import bring_forward, look_at, wait_for_one_version
 from nsml.clock import in_thread
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Ground:
+class Ground:
     """What is claimed before it is stood on."""
 
     store: KeyValueStore
@@ -72,13 +73,29 @@ async def surroundings(
         StoreError, NsmlError: a part does not answer.
     """
     data = settings.data
+    async with opened_ground(settings, standing, clock) as ground:
+        claimed = await claim(ground, data, standing, key_file_of(settings))
+        await bring_forward(ground.store)
+        yield _stood_on(ground, claimed, data), claimed.cluster
+
+
+@contextlib.asynccontextmanager
+async def opened_ground(
+    settings: Settings, standing: Standing, clock: Clock
+) -> AsyncIterator[Ground]:
+    """Store, history and objects, whoever they belong to; no other version works with them.
+
+    Raises:
+        StartRefused: a newer version wrote the store, or another one uses it.
+        StoreError, NsmlError: a part does not answer.
+    """
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings, standing, clock))
+        # Before the history is opened, which makes an older one today's.
+        await wait_for_one_version(store, clock, settings.lease_s)
         history = await _open_history(settings, clock)
         stack.push_async_callback(history.close)
-        ground = _Ground(store=store, history=history, objects=_open_objects(settings), clock=clock)
-        claimed = await claim(ground, data, standing, key_file_of(settings))
-        yield _stood_on(ground, claimed, data), claimed.cluster
+        yield Ground(store=store, history=history, objects=_open_objects(settings), clock=clock)
 
 
 @contextlib.asynccontextmanager
@@ -88,7 +105,8 @@ async def opened_store(
     """The store alone, for the length of an `async with`.
 
     Raises:
-        StartRefused: there is no such etcd any more, or it cannot be checked.
+        StartRefused: there is no such etcd any more, it cannot be checked, or a newer version
+            wrote what is in it.
         StoreError: it does not answer.
     """
     data, kind = settings.data, standing.coordination.kind
@@ -110,7 +128,7 @@ async def opened_store(
                     f"the etcd cluster at {where} cannot be checked without the authority of its "
                     "servers: nsml up --etcd-ca FILE, or etcd_ca in the settings"
                 )
-        yield await stack.enter_async_context(
+        store = await stack.enter_async_context(
             open_store(
                 where,
                 clock=clock,
@@ -119,6 +137,7 @@ async def opened_store(
                 login=_login(settings),
             )
         )
+        yield await look_at(store)
 
 
 def key_file_of(settings: Settings) -> Path:
@@ -126,7 +145,7 @@ def key_file_of(settings: Settings) -> Path:
     return settings.platform_key or settings.data / KEY_FILE
 
 
-def _stood_on(ground: _Ground, claimed: Claimed, data: Path) -> Surroundings:
+def _stood_on(ground: Ground, claimed: Claimed, data: Path) -> Surroundings:
     """All parts, with the keys of the platform: from its store, or from the data folder."""
     clock, random_bytes = ground.clock, ground.random_bytes
     on = Surroundings(
@@ -140,6 +159,7 @@ def _stood_on(ground: _Ground, claimed: Claimed, data: Path) -> Surroundings:
         run=in_thread,
         # Of an etcd of our own no call says that its disk is full: it ends, or does not answer.
         disks={"store": data / "etcd"} if (data / "etcd").is_dir() else {},
+        restores=claimed.cluster.restores,
     )
     if claimed.key is None:
         return on

@@ -1,3 +1,3 @@
 """The version of everything here: the SDK, the programs, the command line."""
 
-VERSION = "0.1.0"
+VERSION = "0.2.0"

@@ -131,6 +131,11 @@ _SECRETS = {
     "RemoveSecret": Row(Door.USER, "The caller's own; administrators anybody's."),
 }
 
+_BACKUPS = {
+    "CreateBackup": Row(Door.ADMIN, "Everything, but no key of the platform: secrets stay sealed."),
+    "GetBackupBlobs": Row(Door.ADMIN, "Any blob, by its digest alone."),
+}
+
 _HEALTH = {
     "Check": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
     "List": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
@@ -150,6 +155,7 @@ _SERVICES = {
     "nsml.v1.NodeService": _NODES,
     "nsml.v1.AccountService": _ACCOUNTS,
     "nsml.v1.SecretService": _SECRETS,
+    "nsml.v1.BackupService": _BACKUPS,
     "grpc.health.v1.Health": _HEALTH,
     "grpc.reflection.v1alpha.ServerReflection": _REFLECTION,
 }

@@ -9,7 +9,7 @@ from __future__ import annotations
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.cluster import Cluster
+from controlplane.domain.cluster import Cluster, Restore
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import (
     HOST_NETWORK,
@@ -621,6 +621,12 @@ def encode_cluster(cluster: Cluster) -> bytes:
         objects=cluster.objects,
         history_mark=cluster.history_mark,
         objects_mark=cluster.objects_mark,
+        data_version=cluster.data_version,
+        written_by=cluster.written_by,
+        restores=[
+            pb.RestoreRecord(after=one.after, offset=one.offset, restored_at=one.restored_at)
+            for one in cluster.restores
+        ],
     ).SerializeToString()
 
 
@@ -636,4 +642,10 @@ def decode_cluster(value: bytes) -> Cluster:
         objects=record.objects or "folder",
         history_mark=record.history_mark,
         objects_mark=record.objects_mark,
+        data_version=record.data_version or 1,
+        written_by=record.written_by,
+        restores=tuple(
+            Restore(after=one.after, offset=one.offset, restored_at=one.restored_at)
+            for one in record.restores
+        ),
     )

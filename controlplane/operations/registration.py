@@ -6,7 +6,9 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
+from controlplane.domain.cluster import is_lost
 from controlplane.domain.errors import Denied, NotFound, StateConflict, Unavailable
+from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_node
 from controlplane.domain.values import WHOLE_DEVICE, Cause, Hold, PlacedAs
 from controlplane.operations import silence
@@ -14,6 +16,7 @@ from controlplane.operations import silence
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from controlplane.domain.cluster import Restore
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Device, Fence, Node
     from controlplane.operations.committer import Committer
@@ -68,6 +71,7 @@ class Registrar:
         rights: Rights,
         clock: Clock,
         cluster_id: str,
+        restores: tuple[Restore, ...] = (),
     ) -> None:
         self._state = state
         self._committer = committer
@@ -76,6 +80,7 @@ class Registrar:
         self._rights = rights
         self._clock = clock
         self._cluster_id = cluster_id
+        self._restores = restores
 
     async def register(self, caller: NodeCaller, said: Registration, term: int) -> Link:
         """Write what the node is and has; its stream, which replaces an older one.
@@ -178,6 +183,7 @@ class Registrar:
             # A store that was put back elects with numbers that it has used before.
             or (said.highest_term == term and said.highest_revision > self._sent_to(said))
             or not await self._state.catch_up(said.highest_revision)
+            or (self._obeyed_what_is_lost(said) and self._lacks(said))
         )
         strangers = await self._never_placed(said)
         found = Hold(
@@ -194,6 +200,30 @@ class Registrar:
         if before is not None and not before.stands and before.covers(found):
             return replace(found, lifted_by=before.lifted_by)
         return found
+
+    def _obeyed_what_is_lost(self, said: Registration) -> bool:
+        """Whether its newest orders came between a backup and the loss of what was restored from it."""
+        return any(
+            is_lost(position, self._restores)
+            for position in (said.highest_term, said.highest_revision)
+        )
+
+    def _lacks(self, said: Registration) -> bool:
+        """Whether the node does not have all that it ran, as far as we know.
+
+        Of a restored platform that says that what ran there ended, or went elsewhere and may still
+        run: it is not given up before somebody has looked. Where a node has it all, and nothing that
+        we do not know, both agree on what runs, and go on.
+        """
+        node, has = said.node.name, {_key(one) for one in said.replicas}
+        return any(
+            one.node == node
+            and one.phase is not ReplicaPhase.PLACED
+            and not one.phase.is_gone
+            and (session.id, session.attempt, one.rank) not in has
+            for session in self._state.sessions_on(node)
+            for one in session.replicas
+        )
 
     def _sent_to(self, said: Registration) -> int:
         return self._contacts.sent.get(said.node.name, 0)

@@ -14,7 +14,7 @@ from nsml.clock import SystemClock
 
 if TYPE_CHECKING:
     import random
-    from collections.abc import AsyncGenerator, Callable
+    from collections.abc import AsyncGenerator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
     from nsml.client.rpc import Channel
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from nsml.client.ways import Ways
     from nsml.clock import Clock
     from nsml.v1 import accounts_pb2 as accounts
+    from nsml.v1 import backups_pb2 as backups
     from nsml.v1 import checkpoints_pb2 as checkpoints
     from nsml.v1 import datasets_pb2 as datasets
     from nsml.v1 import nodes_pb2 as nodes
@@ -66,6 +67,7 @@ class Client:
         self.nodes = Nodes(self.rpc)
         self.accounts = Accounts(self.rpc)
         self.secrets = Secrets(self.rpc)
+        self.backups = Backups(self.rpc)
 
 
 class Sessions:
@@ -459,6 +461,29 @@ class Secrets:
 
         request = pb.RemoveSecretRequest(name=name, user=user)
         await self._rpc.unary("SecretService/RemoveSecret", request, pb.RemoveSecretResponse)
+
+
+class Backups:
+    """BackupService, for administrators; `nsml.client.backups` writes what these tell."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    def create(
+        self, *, without_objects: bool = False
+    ) -> AsyncGenerator[backups.CreateBackupResponse, None]:
+        """The platform but for its blobs: a header, then parts."""
+        from nsml.v1 import backups_pb2 as pb
+
+        request = pb.CreateBackupRequest(without_objects=without_objects)
+        return self._rpc.stream("BackupService/CreateBackup", request, pb.CreateBackupResponse)
+
+    def blobs(self, digests: Sequence[str]) -> AsyncGenerator[backups.GetBackupBlobsResponse, None]:
+        """Blobs in pieces; at most 1,000."""
+        from nsml.v1 import backups_pb2 as pb
+
+        request = pb.GetBackupBlobsRequest(digests=digests)
+        return self._rpc.stream("BackupService/GetBackupBlobs", request, pb.GetBackupBlobsResponse)
 
 
 async def _pages(

@@ -456,10 +456,13 @@ class SecretRecord(_message.Message):
     def __init__(self, sealed: _Optional[bytes] = ..., key_id: _Optional[str] = ..., size_bytes: _Optional[int] = ..., created_at: _Optional[float] = ..., updated_at: _Optional[float] = ...) -> None: ...
 
 class ClusterRecord(_message.Message):
-    __slots__ = ("id", "created_at", "coordination", "is_shared", "history", "objects", "history_mark", "objects_mark")
+    __slots__ = ("id", "created_at", "coordination", "data_version", "written_by", "restores", "is_shared", "history", "objects", "history_mark", "objects_mark")
     ID_FIELD_NUMBER: _ClassVar[int]
     CREATED_AT_FIELD_NUMBER: _ClassVar[int]
     COORDINATION_FIELD_NUMBER: _ClassVar[int]
+    DATA_VERSION_FIELD_NUMBER: _ClassVar[int]
+    WRITTEN_BY_FIELD_NUMBER: _ClassVar[int]
+    RESTORES_FIELD_NUMBER: _ClassVar[int]
     IS_SHARED_FIELD_NUMBER: _ClassVar[int]
     HISTORY_FIELD_NUMBER: _ClassVar[int]
     OBJECTS_FIELD_NUMBER: _ClassVar[int]
@@ -468,12 +471,25 @@ class ClusterRecord(_message.Message):
     id: str
     created_at: float
     coordination: str
+    data_version: int
+    written_by: str
+    restores: _containers.RepeatedCompositeFieldContainer[RestoreRecord]
     is_shared: bool
     history: str
     objects: str
     history_mark: str
     objects_mark: str
-    def __init__(self, id: _Optional[str] = ..., created_at: _Optional[float] = ..., coordination: _Optional[str] = ..., is_shared: _Optional[bool] = ..., history: _Optional[str] = ..., objects: _Optional[str] = ..., history_mark: _Optional[str] = ..., objects_mark: _Optional[str] = ...) -> None: ...
+    def __init__(self, id: _Optional[str] = ..., created_at: _Optional[float] = ..., coordination: _Optional[str] = ..., data_version: _Optional[int] = ..., written_by: _Optional[str] = ..., restores: _Optional[_Iterable[_Union[RestoreRecord, _Mapping]]] = ..., is_shared: _Optional[bool] = ..., history: _Optional[str] = ..., objects: _Optional[str] = ..., history_mark: _Optional[str] = ..., objects_mark: _Optional[str] = ...) -> None: ...
+
+class RestoreRecord(_message.Message):
+    __slots__ = ("after", "offset", "restored_at")
+    AFTER_FIELD_NUMBER: _ClassVar[int]
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    RESTORED_AT_FIELD_NUMBER: _ClassVar[int]
+    after: int
+    offset: int
+    restored_at: float
+    def __init__(self, after: _Optional[int] = ..., offset: _Optional[int] = ..., restored_at: _Optional[float] = ...) -> None: ...
 
 class SealedKeysRecord(_message.Message):
     __slots__ = ("sealed", "key_id")

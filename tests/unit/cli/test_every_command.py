@@ -75,6 +75,7 @@ ARGUMENTS = {
     "admin user ls": [],
     "admin user token": ["kim"],
     "admin join-token": [],
+    "admin backup": ["../backups"],
     "version": ["--server"],
 }
 LOCAL = {"context ls", "doctor node", "doctor chaos"}

@@ -156,6 +156,7 @@ async def surroundings(**other: Any) -> AsyncIterator[Surroundings]:
             vault=other.get("vault") or make_vault(secrets.token_bytes),
             clock=clock,
             random_bytes=secrets.token_bytes,
+            restores=other.get("restores", ()),
         )
 
 

@@ -31,6 +31,7 @@ DECLARED = {
         "JoinNode": "aun",
     },
     "nsml.v1.AgentService": {"Control": "np", "Ingest": "n", "Tunnel": "np"},
+    "nsml.v1.BackupService": {"CreateBackup": "A", "GetBackupBlobs": "A"},
     "nsml.v1.CheckpointService": {
         "ListCheckpoints": "un",
         "GetCheckpoint": "un",

@@ -24,6 +24,8 @@ from nsml.content.manifest import decode
 from nsml.v1 import (
     accounts_pb2,
     accounts_pb2_grpc,
+    backups_pb2,
+    backups_pb2_grpc,
     checkpoints_pb2,
     checkpoints_pb2_grpc,
     content_pb2,
@@ -549,6 +551,32 @@ class Nodes(nodes_pb2_grpc.NodeServiceServicer):
         )
 
 
+class Backups(backups_pb2_grpc.BackupServiceServicer):
+    """A platform that keeps one blob."""
+
+    def CreateBackup(self, request, context):
+        header = backups_pb2.BackupHeader(
+            cluster_id="c1", version="0.2.0", data_version=2, revision=7
+        )
+        header.taken_at.FromSeconds(int(EPOCH))
+        yield backups_pb2.CreateBackupResponse(header=header)
+        for part, data in (
+            ("store", b"records"),
+            ("history", b""),
+            ("objects", f"{digest_of(b'blob')}\n".encode()),
+        ):
+            yield backups_pb2.CreateBackupResponse(
+                part=backups_pb2.BackupPart(name=part, data=data)
+            )
+            yield backups_pb2.CreateBackupResponse(
+                part=backups_pb2.BackupPart(name=part, digest=digest_of(data))
+            )
+
+    def GetBackupBlobs(self, request, context):
+        for digest in request.digests:
+            yield backups_pb2.GetBackupBlobsResponse(digest=digest, data=b"blob", last=True)
+
+
 class Secrets(secrets_pb2_grpc.SecretServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -708,6 +736,7 @@ class ContractServer:
         )
         nodes_pb2_grpc.add_NodeServiceServicer_to_server(Nodes(self.state), self.server)
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(Accounts(self.state), self.server)
+        backups_pb2_grpc.add_BackupServiceServicer_to_server(Backups(), self.server)
         secrets_pb2_grpc.add_SecretServiceServicer_to_server(Secrets(self.state), self.server)
         deadline = time.monotonic() + 10
         while True:  # the port of a server that was just cut may be held for a moment

@@ -1,0 +1,151 @@
+"""Everything is destroyed between backup and restore, and everything is there again."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.operations import records
+from controlplane.operations.backups import batches_in, records_in
+from nsml.content.backups import Backup, backups_in
+from tests.etcd import require_etcd
+from tests.integration.machine import Machine, machine, until
+from tests.integration.test_restored_copy import done, shown
+
+__all__ = ["machine"]
+
+CODE = """
+import nsml, pathlib, sys, time
+for step in range(20):
+    nsml.report(step=step, loss=1 / (step + 1))
+    print("line", step, flush=True)
+def save(folder):
+    (pathlib.Path(folder) / "weights").write_bytes(b"w" * 100_000)
+nsml.bind(save=save)
+nsml.save("best")
+if "--wait" in sys.argv:
+    while True:
+        time.sleep(1)
+"""
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "main.py").write_text(CODE)
+    (folder / "data.csv").write_text("a,b\n" * 1000)
+    return folder
+
+
+def fill(machine: Machine, code: Path) -> None:
+    done(machine, "dataset", "push", "digits", str(code))
+    done(machine, "secret", "set", "hub", stdin="s3cr3t")
+    done(machine, "admin", "user", "add", "kim")
+    done(machine, "run", "-d", "digits", "-g", "1", cwd=code)
+    until(lambda: sessions(machine) == {"digits/1": "SUCCEEDED"})
+    done(machine, "memo", "@last", "the good one")
+    done(machine, "run", "-d", "digits", "-g", "1", "-a", "--wait", cwd=code)
+    until(lambda: sessions(machine).get("digits/2") == "RUNNING")
+    until(lambda: "line 19" in done(machine, "logs", "@last"))
+
+
+def sessions(machine: Machine) -> dict[str, str]:
+    items = json.loads(done(machine, "ps", "-a", "-j"))["items"]
+    return {item["name"].partition("/")[2]: item["state"] for item in items}
+
+
+def seen(machine: Machine, name: str) -> dict[str, Any]:
+    """What a user sees of a session."""
+    return {
+        "log": done(machine, "logs", name),
+        "metrics": json.loads(done(machine, "events", name, "-j")),
+        "models": json.loads(done(machine, "model", "ls", name, "-j")),
+    }
+
+
+def rows(path: Path) -> dict[str, list[Any]]:
+    """The history of a backup but for what goes on by itself."""
+    found: dict[str, list[Any]] = {}
+    for batch in batches_in(Backup(path).pieces("history")):
+        if batch.table not in {"telemetry", "audit"}:
+            found.setdefault(batch.table, []).extend(batch.rows)
+    return found
+
+
+def kept(path: Path) -> dict[str, bytes]:
+    """The store of a backup but for nodes, which their agents write, and what starts write."""
+    return {
+        key: value
+        for key, value in records_in(Backup(path).pieces("store"))
+        if not key.startswith((records.NODES, "access/token"))
+    }
+
+
+@pytest.fixture(params=["embedded", "etcd"])
+def kind(request: pytest.FixtureRequest) -> Iterator[str]:
+    if request.param == "etcd":
+        require_etcd()
+    return request.param
+
+
+def test_what_was_destroyed_is_there_again(
+    machine: Machine, tmp_path: Path, code: Path, kind: str
+) -> None:
+    folder = tmp_path / "backups"
+    up = ("up", "--simulate-gpus", "3", *(["--embedded"] if kind == "embedded" else []))
+    done(machine, *up)
+    fill(machine, code)
+    assert done(machine, "secret", "ls", "-o", "name").split() == ["hub"]
+    before = {number: seen(machine, f"digits/{number}") for number in (1, 2)}
+    token = done(machine, "admin", "user", "token", "kim").strip()
+    said = done(machine, "admin", "backup", str(folder))
+    assert "ca.key" in said
+    assert "s3cr3t" not in said
+    [first] = backups_in(folder)
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert first.name in done(machine, "admin", "backup", "--check", str(folder), "-j")
+
+    # What comes after the backup is lost, but not stopped.
+    done(machine, "run", "--argv", "-g", "1", "--", "/bin/sleep", "600", cwd=code)
+    until(lambda: sessions(machine).get("None/1") == "RUNNING")
+    done(machine, "down", "--keep-sessions")
+    shutil.rmtree(machine.data / "controlplane")
+    (machine.data / "local.json").unlink()
+
+    done(machine, "admin", "restore", str(folder))
+    again = machine.nsml("admin", "restore", str(folder))
+    assert again.returncode == 6
+    assert "is in use" in again.stderr
+    done(machine, "up")
+    until(lambda: shown(machine)["state"] == "HELD")
+    [foreign] = shown(machine)["hold"]["foreign"]
+    assert foreign["session"].endswith("/None/1")
+    assert {n: seen(machine, f"digits/{n}") for n in (1, 2)} == before
+    items = json.loads(done(machine, "ps", "-a", "-j"))["items"]
+    assert [item["memo"] for item in items] == ["", "the good one"]
+    assert done(machine, "secret", "ls", "-o", "name").split() == ["hub"]
+    (tmp_path / "token").write_text(token)
+    kims = {"NSML_TOKEN_FILE": str(tmp_path / "token")}
+    assert json.loads(done(machine, "ps", "-a", "-j", **kims))["items"] == []
+    done(machine, "admin", "backup", str(folder))
+    second = backups_in(folder)[-1]
+    assert rows(second) == rows(first)
+    assert kept(second).keys() == kept(first).keys()
+
+    done(machine, "node", "resume", shown(machine)["name"], "-y")
+    until(lambda: shown(machine)["state"] == "READY")
+    assert sessions(machine) == {"digits/1": "SUCCEEDED", "digits/2": "RUNNING"}
+    # Content is there, and the numbers of sessions go on.
+    done(machine, "model", "pull", "digits/1", "best", str(tmp_path / "fetched"))
+    [weights] = (tmp_path / "fetched").rglob("weights")
+    assert weights.read_bytes() == b"w" * 100_000
+    done(machine, "run", "-d", "digits", "-g", "1", cwd=code)
+    until(lambda: sessions(machine).get("digits/3") == "SUCCEEDED")
+    done(machine, "down", "-y")
