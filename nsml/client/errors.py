@@ -212,11 +212,15 @@ def translate(failed: FailedCall) -> ClientError:
         kind = TooLarge
     if status == "DEADLINE_EXCEEDED" and not reason:
         message = "the control plane did not answer in time"
+    advice = metadata.get("try", "")
+    if kind is Unsupported and not reason:
+        message = "this control plane does not know the call: it is of another version"
+        advice = "nsml version --server"
     error = kind(
         message,
         reason=reason or status,
         why=metadata.get("why", ""),
-        advice=metadata.get("try", ""),
+        advice=advice,
         metadata=metadata,
         retry_after_s=retry_after_s,
     )

@@ -1,0 +1,146 @@
+"""The version before beside this one: its real code, in the same environment.
+
+`tools/keep_version.py` made `previous.tar.xz`. Programs find it by PYTHONPATH, which comes before
+the development install; their agents and sessions inherit nothing else of it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cli import processes
+from nsml._version import VERSION
+from tests.integration.machine import Machine, machine, until
+from tests.integration.test_restored_copy import done, shown
+
+__all__ = ["machine"]
+
+PREVIOUS = "0.1.0"
+CODE = """
+import nsml, time
+n = 0
+while True:
+    nsml.report(step=n, loss=1 / (n + 1))
+    print("line", n, flush=True)
+    n += 1
+    time.sleep(0.2)
+"""
+
+
+@pytest.fixture(scope="module")
+def old(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What makes a program the version before."""
+    folder = tmp_path_factory.mktemp("previous")
+    with tarfile.open(Path(__file__).parent / "previous.tar.xz") as archive:
+        archive.extractall(folder, filter="data")
+    return {"PYTHONPATH": str(folder)}
+
+
+@pytest.fixture
+def code(tmp_path: Path) -> Path:
+    folder = tmp_path / "code"
+    folder.mkdir()
+    (folder / "main.py").write_text(CODE)
+    return folder
+
+
+def sessions(machine: Machine, **version: Any) -> dict[str, str]:
+    items = json.loads(done(machine, "ps", "-a", "-j", **version))["items"]
+    return {item["name"].partition("/")[2]: item["state"] for item in items}
+
+
+def lines(machine: Machine, name: str) -> list[str]:
+    return done(machine, "logs", name).split("\n")[:-1]
+
+
+def end(machine: Machine, name: str) -> None:
+    """Stop one program as its unit would."""
+    program = processes.recorded(machine.data / f"{name}.pid")
+    assert program is not None
+    os.kill(program.pid, signal.SIGTERM)
+    until(lambda: not program.is_alive)
+
+
+def test_a_platform_is_upgraded_under_its_sessions(
+    machine: Machine, old: dict[str, str], code: Path
+) -> None:
+    assert done(machine, "--version", **old).split() == ["nsml", PREVIOUS]
+    done(machine, "up", "--embedded", "--simulate-gpus", "2", **old)
+    done(machine, "run", "--argv", "-g", "1", "--", "/bin/echo", "before", cwd=code, **old)
+    until(lambda: sessions(machine, **old) == {"None/1": "SUCCEEDED"})
+    done(machine, "run", "-g", "1", cwd=code, **old)
+    until(lambda: sessions(machine, **old).get("None/2") == "RUNNING")
+
+    # An old agent and old clients with the new control plane, on the old data.
+    end(machine, "controlplane")
+    done(machine, "up")
+    until(lambda: shown(machine)["state"] == "READY")
+    assert done(machine, "logs", "None/1") == "before\n"
+    assert sessions(machine, **old) == {"None/1": "SUCCEEDED", "None/2": "RUNNING"}
+    done(machine, "run", "--argv", "-g", "1", "--", "/bin/echo", "mixed", cwd=code, **old)
+    until(lambda: sessions(machine).get("None/3") == "SUCCEEDED")
+    assert done(machine, "logs", "None/3", **old) == "mixed\n"
+
+    # The agent becomes the new one, and takes over shim and SDK of before.
+    end(machine, "agent")
+    done(machine, "up")
+    until(lambda: shown(machine)["agent_version"] == VERSION)
+    count = len(lines(machine, "None/2"))
+    until(lambda: len(lines(machine, "None/2")) > count + 3)
+    told = lines(machine, "None/2")
+    assert told == [f"line {number}" for number in range(len(told))]
+    steps = [item["step"] for item in json.loads(done(machine, "events", "None/2", "-j"))["items"]]
+    assert steps == list(range(len(steps)))
+    assert len(steps) >= count
+    done(machine, "stop", "None/2")
+    until(lambda: sessions(machine)["None/2"] == "STOPPED")
+
+    # The old one refuses what the new one has written, and harms nothing.
+    done(machine, "down", "--keep-sessions")
+    refused = machine.nsml("up", **old)
+    assert refused.returncode != 0
+    assert "another version" in refused.stderr
+    settings = machine.data / "old.toml"
+    settings.write_text(f'data = "{machine.data}/controlplane"\naddress = "127.0.0.1:0"\n')
+    program = Path(sys.executable).parent / "nsml-controlplane"
+    ended = subprocess.run(
+        [program, "--config", settings],
+        env={**os.environ, **old},
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert ended.returncode == 1
+    assert "written by a newer version" in ended.stderr
+    done(machine, "up")
+    assert sessions(machine)["None/1"] == "SUCCEEDED"
+    done(machine, "down", "-y")
+
+
+def test_a_new_agent_and_new_clients_with_the_version_before(
+    machine: Machine, old: dict[str, str], code: Path
+) -> None:
+    done(machine, "up", "--embedded", "--simulate-gpus", "2", "--no-agent", **old)
+    done(machine, "up", "--simulate-gpus", "2")  # what runs is left alone: the agent is ours
+    until(lambda: shown(machine)["state"] == "READY")
+    assert shown(machine)["agent_version"] == VERSION
+    done(machine, "run", "-g", "1", cwd=code)
+    until(lambda: sessions(machine) == {"None/1": "RUNNING"})
+    until(lambda: len(lines(machine, "None/1")) > 3)
+    assert json.loads(done(machine, "events", "None/1", "-j"))["items"]
+    refused = machine.nsml("admin", "backup", str(code.parent / "backups"))
+    assert refused.returncode == 1
+    assert "does not know" in refused.stderr, "what the other side does not have is refused by name"
+    done(machine, "stop", "None/1")
+    until(lambda: sessions(machine) == {"None/1": "STOPPED"})
+    done(machine, "down", "-y")
