@@ -6,7 +6,7 @@ import contextlib
 import os
 import secrets
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.access.authority import open_authority
 from controlplane.access.files import read_private
@@ -35,6 +35,10 @@ if TYPE_CHECKING:
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
+
+
+LONGEST_LEASE_S: Final = 3.0
+"""Of a control plane whose settings say nothing of its lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +96,7 @@ async def opened_ground(
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings, standing, clock))
         # Before the history is opened, which makes an older one today's.
-        await wait_for_one_version(store, clock, settings.lease_s)
+        await wait_for_one_version(store, clock, settings.lease_s or LONGEST_LEASE_S)
         history = await _open_history(settings, clock)
         stack.push_async_callback(history.close)
         yield Ground(store=store, history=history, objects=_open_objects(settings), clock=clock)
