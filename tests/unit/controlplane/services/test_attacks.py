@@ -18,6 +18,7 @@ from nsml.v1 import (
     agents_pb2,
     checkpoints_pb2,
     datasets_pb2,
+    nodes_pb2,
     resources_pb2,
     sessions_pb2,
 )
@@ -348,17 +349,21 @@ async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path)
     async with platform(history=history) as rig:
         kim = await rig.user("kim")
         data.rename(tmp_path / "elsewhere")
-        wanted = pb.SessionFilter(include_ended=True)
-        call = kim.sessions.ListSessions(pb.ListSessionsRequest(filter=wanted))
+        wanted = datasets_pb2.ListDatasetsRequest()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await call
+            await kim.datasets.ListDatasets(wanted)
         assert refusal(caught.value)[:2] == ("UNAVAILABLE", "HISTORY_UNAVAILABLE")
         assert str(tmp_path) not in str(caught.value) + str(caught.value.trailing_metadata())
+        # Lists go on without what has ended, and the platform says what is wrong.
+        ended = pb.ListSessionsRequest(filter=pb.SessionFilter(include_ended=True))
+        assert str(tmp_path) not in str(await kim.sessions.ListSessions(ended))
+        told = await kim.nodes.GetCluster(nodes_pb2.GetClusterRequest())
+        assert told.conditions
+        assert str(tmp_path) not in str(told)
         # A mistake of ours: nobody foresaw that it is closed.
         await history.close()
-        reading = kim.sessions.ListSessions(pb.ListSessionsRequest(filter=wanted))
         with pytest.raises(grpc.aio.AioRpcError) as caught:
-            await reading
+            await kim.datasets.ListDatasets(wanted)
         assert "database" not in str(caught.value.details())
 
 
