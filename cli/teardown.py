@@ -7,7 +7,7 @@ import contextlib
 import json
 import signal
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from cli import processes
 from cli.bringup import stop_program
@@ -25,7 +25,10 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
     from nsml.clock import Clock
+    from nsml.v1.nodes_pb2 import Member
     from nsml.v1.sessions_pb2 import Session
+
+T = TypeVar("T")
 
 STOPPED_WITHIN_S = 45.0
 """Longest wait for sessions to end in good order: NSML's grace of 30 s, and some to spare."""
@@ -50,6 +53,14 @@ class Replica:
         return self.folder.name.partition(".")[0]
 
 
+@dataclass(frozen=True, slots=True)
+class Platform:
+    """What the control plane of this machine knows: live sessions, and the other control planes."""
+
+    sessions: Sequence[Session]
+    others: Sequence[Member]
+
+
 class TearDown:
     """Looks what runs, and ends it in good order: sessions, agent, control plane."""
 
@@ -71,13 +82,14 @@ class TearDown:
                 found.append(Replica(folder, shim))
         return found
 
-    def sessions(self) -> list[Session] | None:
-        """The platform's live sessions; None when the control plane does not answer."""
+    def platform(self) -> Platform | None:
+        """The platform as it is; None when the control plane of this machine does not answer."""
         context = self._folder.context()
         if context is None:
             return None
         try:
-            return asyncio.run(_call(context, _live))
+            own = str(self._folder.said(CONTROL_PLANE).get("member", ""))
+            return asyncio.run(_call(context, lambda client: _seen(client, own)))
         except ClientError:
             return None
 
@@ -130,13 +142,17 @@ class TearDown:
                 self._app.say(f"{TITLES[name]:<14} {how}")
 
 
-async def _call(
-    context: Context, body: Callable[[Client], Awaitable[list[Session]]]
-) -> list[Session]:
+async def _call(context: Context, body: Callable[[Client], Awaitable[T]]) -> T:
     from nsml.client.connect import connect
 
     async with connect(context, deadline_s=10.0) as client:
         return await body(client)
+
+
+async def _seen(client: Client, own: str) -> Platform:
+    members = (await client.nodes.cluster()).members
+    others = [one for one in members if one.name != own] if len(members) > 1 else []
+    return Platform(await _live(client), others)
 
 
 async def _live(client: Client) -> list[Session]:

@@ -236,8 +236,8 @@ async def _serve(
         await _prepare(settings, plane, running)
         await server.start()
         await _set_health(health_servicer, _SERVING)
-        facts = {"pid": os.getpid(), "cluster_id": plane.cluster_id, **listeners.facts()}
-        write_private(ready, json.dumps(facts).encode() + b"\n")
+        own = {"pid": os.getpid(), "cluster_id": plane.cluster_id, "member": member}
+        write_private(ready, json.dumps({**own, **listeners.facts()}).encode() + b"\n")
         _log.info("controlplane.serving", **listeners.facts())
         started.set()
         stopping = asyncio.create_task(stop.wait(), name="stop")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -56,6 +57,16 @@ def test_plain_text_to_another_machine_is_refused(machine: Machine) -> None:
     assert machine.up().returncode == 0, "what was tried in vain binds nobody"
 
 
+def name_of(one: Machine) -> str:
+    """Of its control plane, among all."""
+    return one.ready()["member"]
+
+
+def states(one: Machine) -> set[str]:
+    """Of all sessions, as told there."""
+    return {session["state"] for session in json.loads(one.nsml("ps", "-a", "-j").stdout)["items"]}
+
+
 def test_a_second_machine_joins_a_shared_platform(
     machine: Machine, tmp_path: Path, shared: Shared, s3: S3Server
 ) -> None:
@@ -69,7 +80,7 @@ def test_a_second_machine_joins_a_shared_platform(
     with_all = ("--no-agent", "--etcd", shared.settings["coordination"])
     with_all += ("--history", f"postgresql://{place}", "--objects", shared.settings["objects"])
     elsewhere = {**s3.environment, "NSML_CONTROLPLANE_ETCD_ROOT": shared.settings["etcd_root"]}
-    up = machine.nsml("up", *with_all, **elsewhere)
+    up = machine.nsml("up", "--simulate-gpus", "1", *with_all[1:], **elsewhere)
     assert up.returncode == 0, up.stderr
     made = machine.data / "controlplane" / "platform.key"
     assert f"further control planes need a copy of {made}" in up.stderr
@@ -87,13 +98,27 @@ def test_a_second_machine_joins_a_shared_platform(
         other = second.nsml("up", "--history", "postgresql:///other", **elsewhere)
         assert other.returncode == 6
         assert "runs with another --history" in other.stderr
-        assert second.nsml("down").returncode == 0
+        # The work of a platform that goes on is none of this machine's business.
+        run = machine.nsml("run", "--argv", "--", "/bin/sleep", "600", cwd=second.data)
+        assert run.returncode == 0, run.stderr
+        until(lambda: states(machine) == {"RUNNING"})
+        down = second.nsml("down")
+        assert down.returncode == 0, down.stderr
+        assert f"goes on at {name_of(machine)} (" in down.stderr
+        assert down.stdout == "nsml is down on this machine\n"
+        assert states(machine) == {"RUNNING"}
         moved = second.nsml("up", "--objects", f"s3://{s3.bucket()}", "--no-agent", **elsewhere)
         assert moved.returncode == 1
         assert "it is empty, not mounted, or another one" in moved.stderr
         again = second.nsml("up", "--no-agent", **elsewhere)
         assert again.returncode == 0, again.stderr
         assert second.ready()["cluster_id"] == machine.ready()["cluster_id"]
+        refused = machine.nsml("down")
+        assert "add -y, or --keep-sessions" in refused.stderr
+        assert "  1 session runs on this machine\n" in refused.stderr
+        assert f"goes on at {name_of(second)} (" in refused.stderr
+        assert machine.nsml("down", "-y").returncode == 0
+        assert states(second) == {"STOPPED"}
     finally:
         second.nsml("down", "-y")
     assert second.leftovers() == []
