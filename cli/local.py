@@ -226,12 +226,13 @@ class DataFolder:
         )
         if not said.get("socket"):
             return context
+        context = context._replace(server=f"unix:{said['socket']}")
+        choices = self.choices()
+        if choices is None or not choices.is_shared or not self.authority.exists():
+            # Without others it proves nobody, and nsml 0.1 would ask the socket for TLS.
+            return context
         # The authority proves the platform's other control planes, once it has told of them.
-        return context._replace(
-            server=f"unix:{said['socket']}",
-            ca=str(self.authority) if self.authority.exists() else "",
-            server_name=SERVER_NAME if self.authority.exists() else "",
-        )
+        return context._replace(ca=str(self.authority), server_name=SERVER_NAME)
 
 
 def data_folder(given: Path | None, environ: Mapping[str, str]) -> DataFolder:
