@@ -145,7 +145,7 @@ class Control:
         link = self._link
         route = link.routes.now
         log.warning("control.lost", **route._asdict(), reason=error.reason, error=error.message)
-        if LEADER in error.metadata or error.reason == "NOT_LEADER":
+        if _tells_of_leader(error):
             leader = error.metadata.get(LEADER, "")
             is_dialled = bool(leader) and link.may_dial(leader)
             link.routes.led_by(leader, self._clock.monotonic(), is_dialled=is_dialled)
@@ -175,7 +175,7 @@ class Control:
             raise Unavailable("there is no connection", reason="UNCONNECTED")
         call = self._link.open("AgentService/Control", pb.ControlRequest, pb.ControlResponse)
         try:
-            stream = await self._register(call)
+            stream = await self._registered(call)
             async with TaskGroup() as group:
                 writer = group.create_task(self._write(stream))
                 failure = await self._read_all(stream)
@@ -184,6 +184,16 @@ class Control:
         finally:
             self._link.up.clear()
             call.cancel()
+
+    async def _registered(self, call: Any) -> _Stream:
+        """Register; who is there and only fails is not dialled again because it leads."""
+        route = self._link.routes.now
+        try:
+            return await self._register(call)
+        except Unavailable as error:
+            if not route.is_relayed and not _tells_of_leader(error):
+                self._link.routes.avoid(route.address, self._clock.monotonic())
+            raise
 
     async def _register(self, call: Any) -> _Stream:
         try:
@@ -295,6 +305,11 @@ class Control:
         except TimeoutError:
             await stream.call.write(pb.ControlRequest(heartbeat=pb.Heartbeat()))
             self._node.contact()
+
+
+def _tells_of_leader(error: ClientError) -> bool:
+    """Whether who refused us does not lead, and says who does if it knows."""
+    return LEADER in error.metadata or error.reason == "NOT_LEADER"
 
 
 async def _failure(call: Any, error: Exception) -> ClientError:

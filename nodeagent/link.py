@@ -123,7 +123,7 @@ class Link:
 
         With nowhere else to go the call itself shall say.
         """
-        if self.is_alone:
+        if self.routes.addresses == (self.address,):
             return True
         try:
             async with asyncio.timeout(_CONNECTED_WITHIN_S):

@@ -164,6 +164,9 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
 class ChannelMaker:
     """Makes channels as the settings say: TLS with an authority, plaintext only on this machine.
 
+    Without a certificate only to the servers that they name: whatever else an agent is told of asks
+    for one, and any of those servers passes on what the leader is to hear.
+
     The files are read for each channel, since certificates are renewed.
     """
 
@@ -183,15 +186,16 @@ class ChannelMaker:
 
     def __call__(self, address: str) -> Channel:
         """A channel to `address`, not connected yet."""
-        authority = self._settings.authority_file
+        settings = self._settings
+        authority, certificate = settings.authority_file, settings.certificate_file
+        if None in {authority, certificate} and address not in settings.servers:
+            raise SettingsError(f"{address} is for certificates, and this node has none")
         if authority is not None:
             # only listeners of the platform have that name, whatever their hosts are called here
             named = ("grpc.ssl_target_name_override", SERVER_NAME)
             return grpc.aio.secure_channel(
                 address, self._credentials(authority), options=(*self._options, named)
             )
-        if not is_local(address):
-            raise SettingsError(f"{address} is another machine, and there is no authority for TLS")
         return grpc.aio.insecure_channel(address, options=self._options)
 
     def _credentials(self, authority: Path) -> grpc.ChannelCredentials:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 MOST_LEARNED = 8
 """Addresses that are remembered beside those of the settings."""
 _AVOIDED_S = 5.0
-"""For so long an address where nobody was is not dialled because it leads."""
+"""For so long an address that was of no use is not dialled because it leads."""
 
 
 class Route(NamedTuple):
@@ -59,7 +59,7 @@ class Routes:
         return zlib.crc32(f"{self._node} {address}".encode()), address
 
     def avoid(self, address: str, at: float) -> None:
-        """Nobody can be reached there, at `at` of the monotonic clock."""
+        """Nobody can be reached there, or who is there only fails, at `at` of the monotonic clock."""
         self._avoided[address] = at
 
     def led_by(self, leader: str, at: float, *, is_dialled: bool) -> None:

@@ -80,7 +80,8 @@ def test_a_second_machine_joins_a_shared_platform(
     with_all = ("--no-agent", "--etcd", shared.settings["coordination"])
     with_all += ("--history", f"postgresql://{place}", "--objects", shared.settings["objects"])
     elsewhere = {**s3.environment, "NSML_CONTROLPLANE_ETCD_ROOT": shared.settings["etcd_root"]}
-    up = machine.nsml("up", "--simulate-gpus", "1", *with_all[1:], **elsewhere)
+    own = ("--simulate-gpus", "1", "--listen", "127.0.0.1:0")
+    up = machine.nsml("up", *own, *with_all[1:], **elsewhere)
     assert up.returncode == 0, up.stderr
     made = machine.data / "controlplane" / "platform.key"
     assert f"further control planes need a copy of {made}" in up.stderr
@@ -110,7 +111,9 @@ def test_a_second_machine_joins_a_shared_platform(
         moved = second.nsml("up", "--objects", f"s3://{s3.bucket()}", "--no-agent", **elsewhere)
         assert moved.returncode == 1
         assert "it is empty, not mounted, or another one" in moved.stderr
-        again = second.nsml("up", "--no-agent", **elsewhere)
+        # Its agent has no certificate, and the leader's listener asks for one: it is relayed.
+        node = {"NSML_CONTROLPLANE_NODE": "second", "NSML_AGENT_NODE": "second"}
+        again = second.nsml("up", "--simulate-gpus", "1", **elsewhere, **node)
         assert again.returncode == 0, again.stderr
         assert second.ready()["cluster_id"] == machine.ready()["cluster_id"]
         refused = machine.nsml("down")

@@ -189,6 +189,33 @@ async def test_a_leader_out_of_reach_is_reached_through_another(how: str) -> Non
     assert platform.clock.long == []
 
 
+async def hang_up(_reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    writer.close()
+
+
+async def test_who_knows_one_control_plane_is_relayed_by_it_where_the_leader_hangs_up() -> None:
+    """As a listener with TLS does on who speaks in plain text."""
+    platform = Platform(1)
+    (standby,) = platform.planes
+    leading = await asyncio.start_server(hang_up, "127.0.0.1", 0)
+    host, port = leading.sockets[0].getsockname()
+    standby.leader, standby.relays = f"{host}:{port}", True
+    async with leading, platform.agent():
+        await standby.registered.wait()
+    assert standby.calls[-1]
+
+
+async def test_a_leader_that_only_fails_is_reached_through_another() -> None:
+    platform = Platform(2)
+    standby, leader = platform.planes
+    leader.refusal = (grpc.StatusCode.UNAVAILABLE, "INTERNAL")
+    standby.leader, standby.relays = leader.address, True
+    async with platform.agent(first=leader.address):
+        await standby.registered.wait()
+    assert standby.calls[-1]
+    assert platform.clock.long == []
+
+
 async def test_when_the_leader_dies_the_next_is_found() -> None:
     platform = Platform(2)
     leader, standby = platform.planes

@@ -104,7 +104,12 @@ def test_plaintext_never_leaves_the_machine(tmp_path: Path, server: str) -> None
         ChannelMaker(read_settings(write(tmp_path, text), {}))
 
 
-async def test_a_leader_elsewhere_is_not_dialled_in_plaintext(tmp_path: Path) -> None:
+@pytest.mark.parametrize("told", ["127.0.0.1:2", "10.0.0.1:18600"])
+async def test_who_has_no_certificate_dials_what_the_settings_name_and_nothing_else(
+    tmp_path: Path, told: str
+) -> None:
+    """What it is told of are listeners for certificates, also those on its own machine."""
     maker = ChannelMaker(read_settings(write(tmp_path, BASE), {}))
-    with pytest.raises(SettingsError, match="TLS"):
-        maker("10.0.0.1:18600")
+    await maker("127.0.0.1:1").close()  # type: ignore[attr-defined]
+    with pytest.raises(SettingsError, match="for certificates"):
+        maker(told)
