@@ -28,6 +28,7 @@ from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     from controlplane.store.interface import KeyValueStore
+    from controlplane.store.tables import Stored
     from nsml.clock import Clock
 
 RENEWALS_PER_TTL: Final = 4
@@ -175,12 +176,32 @@ class Members:
         # Of our own folder: written before an outage, or by a process that is dead, as its lock says.
         compare = MEMBERS.absent(name) if there is None else MEMBERS.unchanged(there)
         put = MEMBERS.put(name, self.own, lease=self._lease.id)
-        result = await self._store.commit(Transaction(compares=(compare,), success=(put,)))
+        former = await self._former()
+        result = await self._store.commit(
+            Transaction(
+                compares=(compare, *map(MEMBERS.unchanged, former)),
+                success=(put, *(MEMBERS.delete(one.key) for one in former)),
+            )
+        )
         if not result.succeeded:
             return await self._enter()
         self._entered_at = result.revision
         self._log.info("member.entered")
         return None
+
+    async def _former(self) -> tuple[Stored[Member], ...]:
+        """What processes of our folder left under other names: they are dead, as its lock says.
+
+        Once in our life: should somebody have copied the folder, two of us would remove each other for ever.
+        """
+        if self._entered_at or not self.own.instance:
+            return ()
+        listed = await MEMBERS.list(self._store)
+        return tuple(
+            one
+            for one in listed.items
+            if one.value.instance == self.own.instance and one.key != self.own.name
+        )
 
     async def _renew(self) -> None:
         """Keep the lease alive; returns when our record has gone all the same."""

@@ -111,6 +111,28 @@ async def test_a_process_started_again_takes_its_place_over_at_once() -> None:
             await until(lambda: _holds(store, again), "it has taken over")
 
 
+async def test_a_process_started_again_under_another_name_takes_its_dead_one_away() -> None:
+    """Names have the process id by default; what its folder's lock says is gone is not shown as alive."""
+    async with a_store() as store:
+        killed, again = of(store, "h-1", instance="x", ttl_s=60), of(store, "h-2", instance="x")
+        other = of(store, "other")
+        async with running(other):
+            async with running(killed):
+                await knows(other, "h-1", "other")
+            async with running(again):
+                await knows(other, "h-2", "other")
+
+
+async def test_those_of_a_folder_that_was_copied_do_not_remove_each_other_for_ever() -> None:
+    async with a_store() as store:
+        first, second = of(store, "one", instance="x"), of(store, "two", instance="x")
+        async with running(first):
+            await knows(first, "one")
+            async with running(second):
+                await knows(second, "one", "two")
+                assert await second._former() == ()
+
+
 async def _holds(store: EmbeddedStore, members: Members) -> bool:
     item = await store.get(MEMBERS.path(members.own.name))
     return item is not None and members._lease is not None and item.lease == members._lease.id
