@@ -109,7 +109,7 @@ class Link:
         try:
             self._channel(address)
         except SettingsError as error:
-            log.warning("link.not_allowed", address=address, error=str(error))
+            log.info("link.not_allowed", address=address, error=str(error))
             return False
         return True
 
