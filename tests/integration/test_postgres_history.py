@@ -8,6 +8,7 @@ import json
 import os
 import random
 import signal
+import struct
 import subprocess
 import sys
 import threading
@@ -28,7 +29,14 @@ from controlplane.history.errors import (
     HistoryTooNew,
     HistoryUnavailable,
 )
-from controlplane.history.postgresql import PostgresHistory, database, open_postgresql
+from controlplane.history.postgresql import (
+    PostgresHistory,
+    database,
+    locks,
+    open_postgresql,
+    schema,
+)
+from controlplane.history.postgresql import line as line_module
 from controlplane.history.postgresql.address import read_address
 from controlplane.history.postgresql.dialect import pattern_of
 from controlplane.history.postgresql.line import open_line
@@ -265,22 +273,143 @@ async def test_a_server_that_stands_still_holds_nobody_for_ever(
         await holds_all(history, "s1", 1, 3)
 
 
+@pytest.mark.parametrize("place", ["session", "fence", "migration"])
 async def test_who_stands_still_within_a_transaction_loses_its_locks(
-    url: str, monkeypatch: pytest.MonkeyPatch
+    url: str, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    """A control plane that is paused while it holds a session's lock."""
+    """A control plane that is paused between two statements, wherever it holds a lock."""
     async with planes(url, 1) as (history,):
-        monkeypatch.setattr("controlplane.history.postgresql.line._SETTINGS", {**SETTINGS})
+        await history.catalogue.put_session(ended("a", 0), term=5)
+        impatient(monkeypatch, idle_in_transaction_session_timeout="300ms")
         line = open_line(read_address(url))
         line.run("BEGIN")
-        database._lock(line, ["s1"])
-        assert await history.streams.append([reports(metric("s1", 0), 1, 1)])
+        if place == "session":
+            locks.lock(line, ["s1"])
+            assert await history.streams.append([reports(metric("s1", 0), 1, 1)])
+        elif place == "fence":
+            line.run("SELECT value FROM properties WHERE name = 'term' FOR UPDATE")
+            await history.catalogue.put_session(ended("a", 1), term=6)
+        else:
+            line.run(f"SELECT pg_advisory_xact_lock({schema.LOCK})")
+            async with planes(url, 1) as (other,):
+                await other.probe()
         with pytest.raises(psycopg.Error, match="idle-in-transaction"):
             line.run("COMMIT")
         line.close()
 
 
-SETTINGS = {"idle_in_transaction_session_timeout": "300ms"}
+def impatient(monkeypatch: pytest.MonkeyPatch, **limits: str) -> None:
+    """Of connections that are opened from now on."""
+    monkeypatch.setattr(line_module, "_SETTINGS", {**line_module._SETTINGS, **limits})
+
+
+def message(kind: bytes, body: bytes = b"", *, missing: int = 0) -> bytes:
+    """One of PostgreSQL's protocol, of which so many bytes are never sent."""
+    return kind + struct.pack("!i", 4 + len(body) + missing) + body
+
+
+HALVES = {
+    "after a flush": message(b"H"),
+    "within a parameter": message(b"P", b"\0SELECT $1::bytea\0\0\0")
+    + message(b"B", b"\0", missing=1_000_000),
+}
+
+
+@pytest.mark.parametrize("said", HALVES.values(), ids=HALVES.keys())
+async def test_who_stands_still_where_the_server_sets_no_limit_loses_its_locks(
+    url: str, monkeypatch: pytest.MonkeyPatch, said: bytes
+) -> None:
+    monkeypatch.setattr(locks, "STILL_S", 0.2)
+    impatient(monkeypatch, lock_timeout="1s")
+    async with planes(url, 1) as (history,):
+        impatient(
+            monkeypatch, statement_timeout="200ms", idle_in_transaction_session_timeout="200ms"
+        )
+        line = open_line(read_address(url))
+        line.run("BEGIN")
+        locks.lock(line, ["s1"])
+        os.write(line._connection.fileno(), said)
+        assert await history.streams.append([reports(metric("s1", 0), 1, 1)])
+        with pytest.raises(psycopg.Error):
+            line.run("COMMIT")
+        line.close()
+
+
+PAUSED = """
+import asyncio, os, signal, sys
+from controlplane.history.postgresql import open_postgresql
+from controlplane.history.postgresql.line import Line
+from nsml.clock import SystemClock
+from tests.integration.test_postgres_history import metric, patiently, reports
+
+whole = Line.executemany
+
+def stopping(rows):
+    for number, row in enumerate(rows):
+        if number == 2:
+            Line.executemany = whole
+            os.kill(os.getpid(), signal.SIGSTOP)
+        yield row
+
+async def main():
+    history = await open_postgresql(sys.argv[1], clock=SystemClock())
+    Line.executemany = lambda self, statement, rows: whole(self, statement, stopping(rows))
+    chunks = [reports(metric("s1", rank), 1, 5) for rank in range(4)]
+    await patiently(lambda: history.streams.append(chunks))
+    await history.close()
+
+asyncio.run(main())
+"""
+
+
+def stopping_itself(url: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen([sys.executable, "-c", PAUSED, url])
+
+
+async def test_a_control_plane_that_is_paused_within_a_pipeline_holds_up_nobody(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others write what it was writing; when it wakes it finds that stored."""
+    monkeypatch.setattr(locks, "STILL_S", 0.2)
+    impatient(monkeypatch, lock_timeout="1s")
+    chunks = [reports(metric("s1", rank), 1, 5) for rank in range(4)]
+    async with planes(url, 1) as (history,):
+        paused = stopping_itself(url)
+        try:
+            _, status = await asyncio.to_thread(os.waitpid, paused.pid, os.WUNTRACED)
+            assert os.WIFSTOPPED(status)
+            assert set((await history.streams.append(chunks)).values()) == {6}
+            os.kill(paused.pid, signal.SIGCONT)
+            assert await asyncio.to_thread(paused.wait) == 0
+        finally:
+            paused.kill()
+            paused.wait()
+        await holds_all(history, "s1", 4, 5)
+
+
+async def test_who_may_take_its_time_is_not_ended(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A restore, who only reads, and who stands still for a moment."""
+    impatient(monkeypatch, lock_timeout="300ms")
+    async with planes(url, 1) as (history,):
+        restore, reader, brief = [open_line(read_address(url)) for _ in range(3)]
+        for line in (restore, reader, brief):
+            line.run("BEGIN")
+        database._take_long(restore)
+        locks.lock(restore, ["s1"])
+        reader.run("SELECT count(*) FROM chunks")
+        locks.lock(brief, ["s2"])
+        with pytest.raises(HistoryUnavailable, match="busy"):
+            await history.streams.append([reports(metric("s2", 0), 1, 1)])
+        brief.run("COMMIT")
+        monkeypatch.setattr(locks, "STILL_S", 0.0)
+        with pytest.raises(HistoryUnavailable, match="busy"):
+            await history.streams.append([reports(metric("s1", 0), 1, 1)])
+        for line in (restore, reader):
+            line.run("COMMIT")
+        for line in (restore, reader, brief):
+            line.close()
 
 
 async def test_ids_of_a_session_grow_in_the_order_of_commits(

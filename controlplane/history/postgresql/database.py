@@ -12,7 +12,8 @@ and a few that read. What makes several writers safe:
 - Each connection is checked to lose nothing that was acknowledged (fsync, synchronous_commit).
 
 Every call ends: connecting takes seconds at most, statements and waits for locks have limits in the
-server, and a call that it does not answer at all is cut off.
+server, and a call that it does not answer at all is cut off. Whoever holds a lock and stands still loses
+it (`locks`).
 """
 
 # ruff: noqa: S608 - statements are put together from constants here; values are parameters
@@ -21,7 +22,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hashlib
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -29,8 +29,15 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from controlplane.history.changes import Changes
 from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
+from controlplane.history.postgresql import locks
 from controlplane.history.postgresql.dialect import PostgresDialect
-from controlplane.history.postgresql.line import Line, TryAgain, open_line, translated
+from controlplane.history.postgresql.line import (
+    Line,
+    LockedOut,
+    TryAgain,
+    open_line,
+    translated,
+)
 from controlplane.history.postgresql.listening import CHANNEL, Listening, payloads
 from controlplane.history.postgresql.schema import MIGRATION_S, migrate
 from controlplane.history.sql.batches import Batches, Part
@@ -215,13 +222,13 @@ class PostgresDatabase:
             is_committing = False
             try:
                 with errand.on(line), translated(self._shown), line.transaction():
-                    _lock(line, touched)
+                    locks.lock(line, touched)
                     for part in batch:
                         part.attempt(line)
                     _notify(line, touched)
                     is_committing = True
-            except TryAgain:
-                if not tries_left:
+            except TryAgain as error:
+                if not tries_left or not self._is_free(errand, line, error):
                     raise
             except HistoryUnavailable:
                 # One that was idle while the server restarted. What was on its way to the disk
@@ -232,6 +239,13 @@ class PostgresDatabase:
                 for part in batch:
                     part.is_settled = True
                 return
+
+    def _is_free(self, errand: _Errand, line: Line, error: TryAgain) -> bool:
+        """Whether what stood in the way is gone."""
+        if not isinstance(error, LockedOut):
+            return True
+        with errand.on(line), translated(self._shown):
+            return locks.free(line)
 
     def _take_writer(self) -> tuple[Line, bool]:
         """The line that writes, and whether it was opened just now."""
@@ -277,6 +291,7 @@ def _take_long(line: Line) -> None:
     """Of a transaction: it tells or takes everything, as fast as who is at the other end."""
     for limit in ("statement_timeout", "idle_in_transaction_session_timeout"):
         line.run(f"SET LOCAL {limit} = '{LONG_S}s'")
+    line.run(f"SET LOCAL application_name = '{locks.LONG}'")
 
 
 class _Errand:
@@ -356,21 +371,6 @@ async def open_database(address: Address) -> PostgresDatabase:
         await database.close()
         raise
     return database
-
-
-def _lock(line: Line, touched: Collection[str]) -> None:
-    """Let no other process touch these until the transaction ends; always in one order."""
-    if touched:
-        keys = sorted(_key(name) for name in touched)
-        line.execute(
-            "SELECT pg_advisory_xact_lock(key) FROM unnest(CAST(:keys AS bigint[])) AS key",
-            {"keys": keys},
-        )
-
-
-def _key(name: str) -> int:
-    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
-    return int.from_bytes(digest, "big", signed=True)
 
 
 def _notify(line: Line, touched: Collection[str]) -> None:

@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 OLDEST_SERVER: Final = 130_000
 _SETTINGS: Final = {
     "statement_timeout": "10s",
-    # Whoever holds locks and says nothing loses them before those who wait give up.
+    # Whoever holds locks and says nothing loses them before those who wait give up; see `locks`
+    # for where the server does not look.
     "idle_in_transaction_session_timeout": "5s",
     "lock_timeout": "8s",
     "timezone": "UTC",
@@ -41,12 +42,18 @@ _CORRUPT: Final = ("XX001", "XX002")
 _DENIED: Final = "42501"
 _FULL: Final = "53100"
 _NO_TABLE: Final = "42P01"
-_AGAIN: Final = ("40001", "40P01")
 _PLACE: Final = re.compile(r"%|\?|(?<!:):([a-z_]+)")
 
 
 class TryAgain(HistoryUnavailable):
     """Two transactions stood in each other's way, and this one was undone."""
+
+
+class LockedOut(TryAgain):
+    """The other one held a lock for longer than anybody waits; it still may."""
+
+
+_BUSY: Final = {"40001": TryAgain, "40P01": TryAgain, "55P03": LockedOut}
 
 
 class _Text(StrDumperUnknown):
@@ -194,8 +201,8 @@ def _by_name(error: psycopg.Error, shown: str) -> Exception:
         )
     if code == _FULL:
         return HistoryFull(f"the history at {shown} has no room", why=why)
-    if code in _AGAIN:
-        return TryAgain(f"the history at {shown} is busy", why=why)
+    if code in _BUSY:
+        return _BUSY[code](f"the history at {shown} is busy", why=why)
     is_mistake = isinstance(error, (psycopg.ProgrammingError, psycopg.DataError))
     if is_mistake and code != _DENIED:
         return error
