@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from controlplane.access.authority import SERVER_NAME
 from controlplane.access.listeners import ListenRefused, parse_address
 from controlplane.domain.errors import Unavailable
+from nsml.client.rpc import pinging
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +36,8 @@ _OPTIONS: Final = (
     ("grpc.max_reconnect_backoff_ms", 1_000),
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
+    # One that is stopped holds no call for longer than its lease, and a little.
+    *pinging(every_s=0.8, within_s=1.6),
 )
 
 

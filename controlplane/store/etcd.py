@@ -101,7 +101,7 @@ class EtcdStore:
         deadline_s: float = DEFAULT_DEADLINE_S,
         try_s: float = 0.5,
         floor_revision: int = 0,
-        progress_every_s: float = 2.0,
+        progress_every_s: float = 1.0,
     ) -> None:
         self._clock = clock
         self._root = root

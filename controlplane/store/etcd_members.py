@@ -52,8 +52,11 @@ _CHANNEL_OPTIONS: Final = (
     ("grpc.initial_reconnect_backoff_ms", 50),
     ("grpc.min_reconnect_backoff_ms", 500),
     ("grpc.max_reconnect_backoff_ms", 500),
+    # The last resort: calls have deadlines, and a watch asks for signs of life. etcd closes connections
+    # that ping more often than every five seconds. Without the third, silence lasts for a minute.
     ("grpc.keepalive_time_ms", 10_000),
     ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.ping_timeout_ms", 3_000),
     ("grpc.enable_http_proxy", 0),
     ("grpc.service_config_disable_resolution", 1),
 )

@@ -16,9 +16,10 @@ from controlplane.access.authority import make_authority
 from controlplane.access.peers import SocketPeers
 from controlplane.domain.identity import Role
 from nsml.clock import SystemClock
-from nsml.v1 import nodes_pb2
+from nsml.v1 import nodes_pb2, nodes_pb2_grpc
 from nsml.v1 import sessions_pb2 as pb
-from tests.unit.controlplane.rig import Rig, one_leads, serving, surroundings, until
+from tests.proxy import Proxy
+from tests.unit.controlplane.rig import Rig, one_leads, platform, serving, surroundings, until
 from tests.unit.controlplane.services.test_sessions import refusal
 from tests.unit.controlplane.services.test_tunnels import begin, dial, down, up
 
@@ -71,6 +72,22 @@ async def test_what_was_passed_on_is_not_passed_on_again() -> None:
                 nodes_pb2.DrainNodeRequest(name="a"), metadata=metadata, timeout=5
             )
         assert "NOT_LEADER" in str(refusal(caught.value))
+
+
+async def test_one_that_hangs_holds_no_call_of_another_one() -> None:
+    wanted = nodes_pb2.ListNodesRequest()
+    async with platform() as rig, Proxy(rig.address) as proxy:
+        peers = SocketPeers(make_authority(SystemClock()), "other")
+        try:
+            stub: Any = nodes_pb2_grpc.NodeServiceStub(peers.channel(proxy.address, is_tls=False))
+            metadata = (await rig.user("kim")).metadata
+            await stub.ListNodes(wanted, metadata=metadata)
+            proxy.silence()
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stub.ListNodes(wanted, metadata=metadata, timeout=20)
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        finally:
+            await peers.close()
 
 
 async def test_a_standby_says_what_the_leader_hears_of_nodes() -> None:

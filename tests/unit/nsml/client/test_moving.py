@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import socket
 from contextlib import aclosing
-from typing import Self
 
 import grpc
 import pytest
@@ -29,6 +28,7 @@ from nsml.v1 import (
     sessions_pb2,
 )
 from nsml.v1 import sessions_pb2 as pb
+from tests.proxy import Proxy
 from tests.unit.nsml.client.contract_server import ContractServer
 
 
@@ -55,44 +55,6 @@ def mute():
 def closed_address() -> str:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         return f"127.0.0.1:{listening.getsockname()[1]}"
-
-
-class Proxy:
-    """Between a client and a server, until it goes silent without closing anything."""
-
-    def __init__(self, target: str) -> None:
-        self._host, _, port = target.rpartition(":")
-        self._port = int(port)
-        self._passes = asyncio.Event()
-        self._passes.set()
-        self._tasks: set[asyncio.Task[None]] = set()
-
-    async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        self._server.close()
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
-
-    def silence(self) -> None:
-        self._passes.clear()
-
-    async def _serve(self, reader, writer) -> None:
-        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
-        for source, sink in ((reader, far_writer), (far_reader, writer)):
-            self._tasks.add(asyncio.create_task(self._pass(source, sink)))
-
-    async def _pass(self, source, sink) -> None:
-        with contextlib.suppress(OSError):
-            while data := await source.read(1 << 16):
-                await self._passes.wait()
-                sink.write(data)
-                await sink.drain()
-        sink.close()
 
 
 async def test_reads_go_to_whoever_is_there(server, context) -> None:

@@ -1,0 +1,46 @@
+"""What passes bytes on between two programs, until it is told to go silent."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from typing import Self
+
+
+class Proxy:
+    """Between a client and a server, until it goes silent without closing anything."""
+
+    def __init__(self, target: str) -> None:
+        self._host, _, port = target.rpartition(":")
+        self._port = int(port)
+        self._passes = asyncio.Event()
+        self._passes.set()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def __aenter__(self) -> Self:
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._server.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def silence(self) -> None:
+        """As a process that was stopped: what is sent is taken, and nothing comes."""
+        self._passes.clear()
+
+    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        for source, sink in ((reader, far_writer), (far_reader, writer)):
+            self._tasks.add(asyncio.create_task(self._pass(source, sink)))
+
+    async def _pass(self, source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await source.read(1 << 16):
+                await self._passes.wait()
+                sink.write(data)
+                await sink.drain()
+        sink.close()
