@@ -72,6 +72,7 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
                 found.digest,
                 target,
                 progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
+                shown_by=lambda: client.checkpoints.get(found.session, found.name),
             )
         return found, target
 
@@ -124,7 +125,9 @@ async def _find(client: Client, session: str, name: str) -> Checkpoint:
         every = await client.checkpoints.every(session)
         if not every:
             raise NotFound(f"session {session} has no checkpoints", reason="NOT_FOUND")
-        found = max(every, key=lambda item: item.saved_at.ToNanoseconds())
+        newest = max(every, key=lambda item: item.saved_at.ToNanoseconds())
+        # What a list names may not be read yet.
+        found = await client.checkpoints.get(session, newest.name)
     else:
         try:
             found = await client.checkpoints.get(session, name)

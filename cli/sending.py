@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, TypeVar
 
 from cli.exits import CommandError
@@ -9,12 +10,12 @@ from cli.progress import Progress
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable
+    from collections.abc import Awaitable, Callable, Iterator
     from pathlib import Path
 
     from cli.app import App
     from nsml.client.calls import Client
-    from nsml.client.content import Uploaded
+    from nsml.client.content import Transfer, Uploaded
     from nsml.content.ignore import IgnoreRules
     from nsml.content.packing import Packed
 
@@ -60,29 +61,28 @@ async def send(app: App, client: Client, packed: Packed) -> Uploaded:
     """Send what the platform lacks of a packed folder."""
     from nsml.client.content import upload
 
-    progress = Progress(app, "sending")
-    try:
-        return await upload(
-            client, packed, progress=lambda seen: progress.update(seen.bytes, seen.bytes_total)
-        )
-    finally:
-        progress.close()
+    with _shown(app) as progress:
+        return await upload(client, packed, progress=progress)
 
 
 async def made_of(
     app: App, client: Client, packed: Packed, make: Callable[[], Awaitable[Made]]
 ) -> Made:
-    """What `make` makes of content that was sent.
+    """See `nsml.client.content.made_of`."""
+    from nsml.client import content
 
-    Each control plane knows what it was sent itself: to another one that answers now it is sent again.
-    """
-    from nsml.client.errors import MissingBlobs
+    with _shown(app) as progress:
+        return await content.made_of(client, packed, make, progress=progress)
 
+
+@contextmanager
+def _shown(app: App) -> Iterator[Callable[[Transfer], None]]:
+    """Shows how far a transfer has come."""
+    progress = Progress(app, "sending")
     try:
-        return await make()
-    except MissingBlobs:
-        await send(app, client, packed)
-        return await make()
+        yield lambda seen: progress.update(seen.bytes, seen.bytes_total)
+    finally:
+        progress.close()
 
 
 def files_text(count: int) -> str:

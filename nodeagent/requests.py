@@ -43,6 +43,7 @@ _MOST_CLIENTS = 16
 _SILENT_S = 30.0
 _RESERVED = ("spool", "checkpoints", "socket", "tunnel")
 _DEEPEST = 4
+_TRIES = 3
 
 log = structlog.get_logger()
 
@@ -94,12 +95,9 @@ class Loads:
         name = _text(request, "checkpoint")
         session = _text(request, "session") if request.get("session") else replica.session_id
         parts = _target(_text(request, "target"))
-        checkpoint = await self._find(replica, session, name)
-        if not checkpoint.digest:
-            raise RequestRefused("NOT_FOUND", f"checkpoint {name} of {session} is not durable yet")
         staged = self._staging / secrets.token_hex(8)
         try:
-            await self._trees.fetch(checkpoint.digest, staged)
+            await self._fetch(partial(self._find, replica, session, name), staged)
             return await uninterrupted(self._run, partial(_move, staged, run_folder, parts))
         except ClientError as error:
             raise RequestRefused(error.reason or "FAILED", error.message) from error
@@ -107,6 +105,24 @@ class Loads:
             raise RequestRefused("FAILED", str(error)) from error
         finally:
             await uninterrupted(self._run, partial(remove_tree, staged))
+
+    async def _fetch(self, find: Callable[[], Awaitable[pb.Checkpoint]], staged: Path) -> None:
+        """Lay out what is found, from whichever control plane is there.
+
+        Each knows by itself what it has shown to whom: one that took over meanwhile is asked, too.
+        """
+        tries_left = _TRIES
+        while True:
+            checkpoint = await find()
+            if not checkpoint.digest:
+                words = f"checkpoint {checkpoint.name} of {checkpoint.session} is not durable yet"
+                raise RequestRefused("NOT_FOUND", words)
+            tries_left -= 1
+            try:
+                return await self._trees.fetch(checkpoint.digest, staged)
+            except NotFound:
+                if not tries_left:
+                    raise
 
     async def _find(self, replica: ReplicaId, session: str, name: str) -> pb.Checkpoint:
         """As the owner of the replica's session may see it: others' programs run here too."""

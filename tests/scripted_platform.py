@@ -81,6 +81,8 @@ class ScriptedPlatform(
         self.blobs: dict[str, bytes] = {}
         self.checkpoints: dict[tuple[str, str], checkpoints.Checkpoint] = {}
         self.checkpoint_questions: list[tuple[str, str]] = []
+        self.has_not_shown = 0
+        """Questions for content that are refused, as by control planes that have not shown it."""
         self.commits: list[checkpoints.CommitCheckpointRequest] = []
         self.asked_for: list[str] = []
         self.authorization: set[str] = set()
@@ -298,7 +300,8 @@ class ScriptedPlatform(
     async def GetBlobs(
         self, request: content.GetBlobsRequest, context: Any
     ) -> AsyncIterator[content.GetBlobsResponse]:
-        if request.root not in self.blobs:
+        if request.root not in self.blobs or self.has_not_shown:
+            self.has_not_shown = max(0, self.has_not_shown - 1)
             await context.abort(grpc.StatusCode.NOT_FOUND, "no such manifest")
         members = decode(self.blobs[request.root]).blobs()
         for digest in list(request.digests) or [request.root]:

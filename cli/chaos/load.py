@@ -17,11 +17,10 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from cli.chaos.trainer import LEDGERS
 from cli.exits import CommandError
 from nsml.client.connect import connect
-from nsml.client.content import upload
+from nsml.client.content import made_of
 from nsml.client.errors import (
     AlreadyEnded,
     ClientError,
-    MissingBlobs,
     NotFound,
     StateConflict,
     Unavailable,
@@ -232,12 +231,7 @@ class Load:
 
     async def _create(self, talker: Talker, wish: Wish, group: TaskGroup) -> None:
         async def create(client: Client) -> pb.Session:
-            try:
-                return await self._created(client, wish)
-            except MissingBlobs:
-                # Each control plane knows what it was sent itself.
-                await upload(client, self.code)
-                return await self._created(client, wish)
+            return await made_of(client, self.code, lambda: self._created(client, wish))
 
         shares = wish.request.spec.resources.gpu_thousandths
         facts = {"request": wish.id, "kind": wish.kind, "wish": wish.state, "share": shares}

@@ -5,20 +5,29 @@ from __future__ import annotations
 from contextlib import aclosing
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from nsml.client.errors import PlatformFault, Unavailable
+from nsml.client.errors import MissingBlobs, NotFound, PlatformFault, Unavailable
 from nsml.clock import in_thread
 from nsml.v1 import content_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Iterator,
+        Sequence,
+    )
     from pathlib import Path
 
     from nsml.client.calls import Client
     from nsml.clock import Offload
     from nsml.content.manifest import Manifest
     from nsml.content.packing import Batch, Packed
+
+Made = TypeVar("Made")
 
 PART_BYTES = 1 << 20
 """Most bytes of one blob in one message, by contract."""
@@ -67,18 +76,20 @@ async def upload(
     *,
     progress: Callable[[Transfer], None] | None = None,
     run: Offload = in_thread,
+    is_unheard: bool = False,
 ) -> Uploaded:
     """Send what the platform lacks of a packed folder.
 
-    The manifest goes last, so a broken upload leaves nothing that looks whole. Raises ClientError,
-    and PackRefused when a file changed since it was packed.
+    The manifest goes last, so a broken upload leaves nothing that looks whole. With `is_unheard` it goes
+    in any case. Raises ClientError, and PackRefused when a file changed since it was packed.
     """
     from nsml.content.digests import digest_of
 
     sizes = packed.manifest.blobs()
     encoded = packed.manifest.encode()
     root = digest_of(encoded)
-    missing = await find_missing(client, [*sizes, root], root=root)
+    always = {root} if is_unheard else set()
+    missing = always | await find_missing(client, [*sizes, root], root=root)
     wanted = [digest for digest in sizes if digest in missing]
     left = missing
     for address in (ways := client.rpc.ways).addresses:
@@ -89,7 +100,7 @@ async def upload(
             if address == ways.addresses[-1]:
                 raise
             # What has arrived is kept, whichever control plane took it.
-            left = await find_missing(client, [*sizes, root], root=root)
+            left = always | await find_missing(client, [*sizes, root], root=root)
     return Uploaded(
         digest=root,
         files_sent=sum(
@@ -97,6 +108,27 @@ async def upload(
         ),
         bytes_sent=sum(sizes[digest] for digest in wanted),
     )
+
+
+async def made_of(
+    client: Client,
+    packed: Packed,
+    make: Callable[[], Awaitable[Made]],
+    *,
+    progress: Callable[[Transfer], None] | None = None,
+    run: Offload = in_thread,
+) -> Made:
+    """What `make` makes of content that was sent, such as a session or a version of a dataset.
+
+    Each control plane knows by itself who has sent what: to another one that answers now it is sent
+    again, and `make` called again. Raises what `make` and `upload` raise.
+    """
+    for _ in client.rpc.ways.addresses:
+        try:
+            return await make()
+        except MissingBlobs:
+            await upload(client, packed, progress=progress, run=run, is_unheard=True)
+    return await make()
 
 
 async def _send(
@@ -176,11 +208,20 @@ def _messages(batch: Sequence[tuple[str, bytes]]) -> Iterator[pb.PutBlobsRequest
 
 
 async def read_blobs(
-    client: Client, root: str, digests: Sequence[str]
+    client: Client,
+    root: str,
+    digests: Sequence[str],
+    *,
+    shown_by: Callable[[], Awaitable[object]] | None = None,
 ) -> AsyncGenerator[tuple[str, bytes], None]:
-    """Whole blobs below `root`, in the order asked for; without digests the manifest alone."""
+    """Whole blobs below `root`, in the order asked for; without digests the manifest alone.
+
+    `shown_by` is the call that gave `root`. Each control plane knows by itself whom it has shown what:
+    one that answers NotFound is asked for that first.
+    """
     came = 0
     breaks_left = len(client.rpc.ways.addresses) - 1
+    shows_left = len(client.rpc.ways.addresses) if shown_by is not None else 0
     while came < max(len(digests), 1):
         blobs = _read_blobs(client, root, digests[came:])
         try:
@@ -192,6 +233,11 @@ async def read_blobs(
             if not breaks_left:
                 raise
             breaks_left -= 1
+        except NotFound:
+            if shown_by is None or not shows_left:
+                raise
+            shows_left -= 1
+            await shown_by()
         else:
             return
 
@@ -214,11 +260,13 @@ async def _read_blobs(
         raise PlatformFault("the content ended within a blob")
 
 
-async def read_manifest(client: Client, root: str) -> Manifest:
-    """The manifest that `root` names, checked in full."""
+async def read_manifest(
+    client: Client, root: str, *, shown_by: Callable[[], Awaitable[object]] | None = None
+) -> Manifest:
+    """The manifest that `root` names, checked in full; `shown_by` as for `read_blobs`."""
     from nsml.content.manifest import decode
 
-    blobs = read_blobs(client, root, ())
+    blobs = read_blobs(client, root, (), shown_by=shown_by)
     async with aclosing(blobs):
         async for _, data in blobs:
             return decode(data, digest=root)
@@ -231,16 +279,17 @@ async def download(
     target: Path,
     *,
     progress: Callable[[Transfer], None] | None = None,
+    shown_by: Callable[[], Awaitable[object]] | None = None,
 ) -> Manifest:
     """Lay out the tree that `root` names as the new folder `target`: whole or not at all.
 
-    Every chunk is held against its digest. Raises ClientError and ContentError (TargetExists when
+    Every chunk is held against its digest; `shown_by` as for `read_blobs`. Raises ClientError and ContentError (TargetExists when
     the folder is there).
     """
     from nsml.content.extract import extract_stream
 
-    manifest = await read_manifest(client, root)
-    chunks = _chunks(client, root, manifest, progress)
+    manifest = await read_manifest(client, root, shown_by=shown_by)
+    chunks = _chunks(client, root, manifest, progress, shown_by)
     async with aclosing(chunks):
         await extract_stream(manifest, chunks, target)
     return manifest
@@ -251,13 +300,14 @@ async def _chunks(
     root: str,
     manifest: Manifest,
     progress: Callable[[Transfer], None] | None,
+    shown_by: Callable[[], Awaitable[object]] | None,
 ) -> AsyncGenerator[bytes, None]:
     """The chunks of all files in order, repeats included, few thousand a call."""
     refs = manifest.refs()
     received = 0
     count = sum(len(entry.chunks) for entry in manifest.entries)
     while asked := [ref.digest for ref in islice(refs, _FETCHED_AT_ONCE)]:
-        blobs = read_blobs(client, root, asked)
+        blobs = read_blobs(client, root, asked, shown_by=shown_by)
         expected = iter(asked)
         async with aclosing(blobs):
             async for digest, data in blobs:

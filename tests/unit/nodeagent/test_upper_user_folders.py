@@ -462,6 +462,18 @@ async def test_a_program_has_no_more_than_some_connections(bench: Bench) -> None
             writer.close()
 
 
+async def test_a_load_is_asked_for_again_at_a_control_plane_that_has_not_shown_it(
+    bench: Bench,
+) -> None:
+    await bench.send(bench.save("best", 1, w="weights"))
+    bench.platform.has_not_shown = 1
+    assert (await ask(bench, load()))["ok"]
+    assert len(bench.platform.checkpoint_questions) == 2
+    bench.platform.has_not_shown = 9
+    assert (await ask(bench, load()))["error"] == "NOT_FOUND"
+    assert bench.platform.has_not_shown == 6
+
+
 async def test_a_load_without_a_target_is_refused_by_name(bench: Bench) -> None:
     with pytest.raises(RequestRefused, match="target"):
         await bench.loads.load(REPLICA, bench.folder.run, {"checkpoint": "best"})
