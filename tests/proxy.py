@@ -8,11 +8,10 @@ from typing import Self
 
 
 class Proxy:
-    """Between a client and a server, until it goes silent without closing anything."""
+    """Between a client and a server, HOST:PORT or /PATH, until it goes silent without closing anything."""
 
     def __init__(self, target: str) -> None:
-        self._host, _, port = target.rpartition(":")
-        self._port = int(port)
+        self._target = target
         self._passes = asyncio.Event()
         self._passes.set()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -33,7 +32,11 @@ class Proxy:
         self._passes.clear()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        far_reader, far_writer = await asyncio.open_connection(self._host, self._port)
+        if self._target.startswith("/"):
+            far_reader, far_writer = await asyncio.open_unix_connection(self._target)
+        else:
+            host, _, port = self._target.rpartition(":")
+            far_reader, far_writer = await asyncio.open_connection(host, int(port))
         for source, sink in ((reader, far_writer), (far_reader, writer)):
             self._tasks.add(asyncio.create_task(self._pass(source, sink)))
 

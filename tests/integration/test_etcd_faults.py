@@ -31,6 +31,7 @@ from controlplane.store.tables import Table
 from nsml.clock import SystemClock
 from tests.contract.store_engines import put, take, told, until
 from tests.etcd import etcd_in, pause, require_etcd
+from tests.proxy import Proxy
 
 CLOCK = SystemClock()
 WRITES: Table[bytes] = Table("w/", encode=bytes, decode=bytes)
@@ -195,6 +196,28 @@ async def test_a_dead_endpoint_among_several_costs_no_call(tmp_path: Path) -> No
             assert len((await store.list("k")).items) == 20
             await kill_and_restart(process)
             await until(lambda: _wrote(store, "again"))
+
+
+async def test_a_member_that_hangs_holds_no_read_and_no_watch(tmp_path: Path) -> None:
+    async with (
+        running(tmp_path) as process,
+        Proxy(process.endpoint.removeprefix("unix://")) as proxy,
+        EtcdStore([f"http://{proxy.address}", process.endpoint], clock=CLOCK) as store,
+        EtcdStore([process.endpoint], clock=CLOCK) as other,
+    ):
+        start = await put(store, "a", b"1")
+        taking = asyncio.create_task(take(store, "b", start, 2))
+        await put(other, "b", b"1")
+        await until(lambda: _has_written(store, "b"))
+        proxy.silence()
+        assert await store.get("a")
+        await put(other, "b", b"2")
+        got = await taking
+        assert [told(batch.events) for batch in got] == [[("b", b"1")], [("b", b"2")]]
+
+
+async def _has_written(store: KeyValueStore, key: str) -> bool:
+    return await store.get(key) is not None
 
 
 async def test_a_full_store_refuses_puts_takes_deletes_and_recovers(tmp_path: Path) -> None:
