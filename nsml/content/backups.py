@@ -16,7 +16,6 @@ A backup gets its name when all of it is on disk. Everything here is blocking.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import json
 import os
 import re
@@ -240,6 +239,8 @@ def drafting(folder: Path, name: str) -> Iterator[Draft]:
         BackupError: the folder is something else, or another backup is being written there.
         OSError: the disk refuses.
     """
+    import fcntl  # POSIX only; importing this module asks for nothing
+
     _open_folder(folder)
     descriptor = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
