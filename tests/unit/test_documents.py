@@ -16,7 +16,7 @@ _TEST = re.compile(r"`(tests/[a-z0-9_/]+\.py)` \(([^)]*)\)")
 
 
 def shown_by() -> list[tuple[str, str]]:
-    """File and test of every row of the table in faults.md."""
+    """File and test of every row of the tables in faults.md."""
     page = (ROOT / "docs/faults.md").read_text()
     return [
         (file, name)
@@ -32,12 +32,37 @@ def test_what_shows_a_fault_is_there(file: str, name: str) -> None:
     assert name in {one.name for one in ast.walk(tree) if isinstance(one, functions)}
 
 
+def tables(page: str) -> list[list[str]]:
+    """The tables of a page, each as its lines: the heads of its columns first."""
+    found: list[list[str]] = []
+    was_row = False
+    for line in page.splitlines():
+        is_row = line.startswith("|")
+        if is_row and not was_row:
+            found.append([])
+        if is_row:
+            found[-1].append(line)
+        was_row = is_row
+    return found
+
+
+def cells(line: str) -> list[str]:
+    return [cell.strip() for cell in line.strip("|").split("|")]
+
+
 def test_every_fault_that_is_tried_names_its_test() -> None:
-    page = (ROOT / "docs/faults.md").read_text()
-    _, _, rest = page.partition("## Faults that are tried")
-    table = [line for line in rest.partition("\n## ")[0].splitlines() if line.startswith("|")][2:]
-    assert len(table) > 10
-    assert [line for line in table if not _TEST.search(line)] == []
+    found = tables((ROOT / "docs/faults.md").read_text())
+    tried = [row for table in found if cells(table[0])[-1] == "test" for row in table[2:]]
+    assert len(tried) > 60
+    assert [row for row in tried if not _TEST.search(cells(row)[-1])] == []
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_rows_are_in_tables_as_wide_as_they_are(page: Path) -> None:
+    """A row that stands after a paragraph is drawn as text."""
+    for head, rule, *rows in tables(page.read_text()):
+        assert set(rule) <= set("|-: "), head
+        assert [row for row in rows if row.count("|") != head.count("|")] == []
 
 
 def decided() -> list[tuple[str, str]]:
