@@ -314,7 +314,8 @@ class _Claim:
             raise StartRefused(
                 f"the keys of the platform {cluster.id} lie sealed in its store, and {self._key_file} "
                 "is not there: copy platform.key from another control plane's data folder to it (mode "
-                "0600, of the user that runs this one)"
+                "0600, of the user that runs this one), or say where a copy is and stays: "
+                "nsml up --platform-key FILE (platform_key in a file of settings)"
             )
         item = await self._on.store.get(records.PLATFORM_KEYS)
         if item is None:

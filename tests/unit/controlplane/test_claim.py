@@ -190,6 +190,7 @@ async def test_of_several_that_begin_at_once_one_makes_the_platform(
     for data, one in zip(folders, said, strict=True):
         if isinstance(one, Exception):
             assert "copy platform.key" in str(one)
+            assert "--platform-key FILE" in str(one)
             assert list(data.iterdir()) == [], "a key that is nobody's is not left to be copied"
 
 
