@@ -114,8 +114,15 @@ async def test_what_the_failing_part_said_is_for_administrators(broken: Broken) 
 
 
 async def test_a_history_that_is_gone_is_shown_and_ends(broken: Broken) -> None:
+    session = await broken.root.submit()
     broken.history.error = always(HistoryUnavailable("no"))
     await broken.shows("HISTORY_GONE")
+    assert "submissions wait" in (await broken.cluster()).conditions[0].meaning
+    assert (await refused(broken.root.submit()))[1] == "HISTORY_UNAVAILABLE"
+    # What was taken before is placed.
+    agent = await (await broken.rig.agent("n1")).connect()
+    [given] = await agent.assignments(1)
+    assert given.replica.session_id == session.id
     broken.history.error = None
     await broken.shows()
 
