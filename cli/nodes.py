@@ -80,7 +80,8 @@ def status(app: App, *, session: str | None) -> int:
     """Show the platform in a few lines: who leads, what is used, what waits, what is wrong.
 
     What is wrong has a name, and ends by itself: since when, what it means, and what ends it are told. Exit
-    code 0 when all is well, 1 when something is wrong, 3 when no control plane answers.
+    code 0 when all is well, 1 when something is wrong, 3 when no control plane answers. The term of a
+    leader is a number that grows with each election.
     """
     from nsml.view.text import visible
 

@@ -494,10 +494,11 @@ def _resources(resources: resources_pb2.Resources) -> dict[str, Any]:
 
 def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
     """The platform in raw values."""
+    leads = _somebody_leads(cluster)
     return {
         "version": cluster.version,
-        "leader": cluster.leader or None,
-        "term": cluster.term,
+        "leader": cluster.leader if leads else None,
+        "term": cluster.term if leads else 0,
         "coordination": cluster.coordination,
         "capacity": _resources(cluster.capacity),
         "allocated": _resources(cluster.allocated),
@@ -509,13 +510,13 @@ def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
         "cluster_id": cluster.cluster_id,
         "closed_nodes": list(cluster.closed_nodes),
         "answered_by": cluster.answered_by or None,
-        "members": [_member_record(member) for member in cluster.members],
+        "members": [_member_record(member, leads=leads) for member in cluster.members],
         "known_at": moment(seconds_of(cluster.known_at)) if cluster.HasField("known_at") else None,
         "conditions": [_condition_record(one) for one in cluster.conditions],
     }
 
 
-def _member_record(member: Member) -> dict[str, Any]:
+def _member_record(member: Member, *, leads: bool) -> dict[str, Any]:
     return {
         "name": member.name,
         "version": member.version,
@@ -523,7 +524,7 @@ def _member_record(member: Member) -> dict[str, Any]:
         "agent_address": member.agent_address or None,
         "local_address": member.local_address or None,
         "started_at": moment(seconds_of(member.started_at)),
-        "is_leader": member.is_leader,
+        "is_leader": member.is_leader and leads,
     }
 
 
@@ -568,7 +569,7 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
         f"server    {server}",
         f"version   {cluster.version}",
         f"control   {leader} · {cluster.coordination}",
-        *(f"standby   {_standby(one, cluster)}" for one in cluster.members if not one.is_leader),
+        *(f"standby   {_standby(one, cluster)}" for one in _standbys(cluster)),
         f"nodes     {cluster.nodes_ready}/{cluster.nodes_total} ready",
         f"gpus      {gpus} used{simulated}",
         f"cpus      {cpus} used",
@@ -578,8 +579,13 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
     ]
 
 
+def _standbys(cluster: GetClusterResponse) -> list[Member]:
+    """All that do not lead: every one while nobody can."""
+    return [one for one in cluster.members if not (one.is_leader and _somebody_leads(cluster))]
+
+
 def _standby(member: Member, cluster: GetClusterResponse) -> str:
-    words = [member.name, member.user_address or member.local_address]
+    words = [member.name, _address(member)]
     if member.version != cluster.version:
         words.append(member.version)
     if member.name == cluster.answered_by:
@@ -587,12 +593,29 @@ def _standby(member: Member, cluster: GetClusterResponse) -> str:
     return " · ".join(filter(None, words))
 
 
+def _address(member: Member) -> str:
+    return member.user_address or member.local_address
+
+
+def _can_lead(cluster: GetClusterResponse) -> bool:
+    """Whether anybody can: a leader leads by the store's word, while the store answers."""
+    gone = nodes_pb2.CONDITION_NAME_COORDINATION_GONE
+    return all(one.name != gone for one in cluster.conditions)
+
+
+def _somebody_leads(cluster: GetClusterResponse) -> bool:
+    return bool(cluster.leader) and _can_lead(cluster)
+
+
 def _leader_words(cluster: GetClusterResponse) -> str:
-    if any(one.name == nodes_pb2.CONDITION_NAME_COORDINATION_GONE for one in cluster.conditions):
+    if not _can_lead(cluster):
         return "nobody can lead now"
     if not cluster.leader:
         return "electing a leader"
-    return f"{cluster.leader} leads term {cluster.term}"
+    leads = f"{cluster.leader} leads term {cluster.term}"
+    if len(cluster.members) == 1:
+        return leads  # the server, named above
+    return " · ".join([leads, *(_address(one) for one in cluster.members if one.is_leader)])
 
 
 def _age_lines(cluster: GetClusterResponse) -> list[str]:

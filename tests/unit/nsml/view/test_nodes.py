@@ -97,7 +97,7 @@ def test_the_platform_says_which_control_planes_stand_by():
     cluster.members.add(name="a", version="2", user_address="a:1", is_leader=True)
     cluster.members.add(name="b", version="1", user_address="b:1").started_at.seconds = 60
     lines = nodes.cluster_lines(cluster, server="b:1")
-    assert "control   a leads term 3 · etcd" in lines
+    assert "control   a leads term 3 · a:1 · etcd" in lines
     assert [line for line in lines if line.startswith("standby")] == [
         "standby   b · b:1 · 1 · answers you"
     ]
@@ -105,3 +105,15 @@ def test_the_platform_says_which_control_planes_stand_by():
     assert [one["is_leader"] for one in record["members"]] == [True, False]
     assert record["members"][1]["started_at"] == "1970-01-01T00:01:00.000Z"
     assert record["answered_by"] == "b"
+
+
+def test_nobody_leads_while_the_store_is_gone():
+    cluster = nodes_pb2.GetClusterResponse(leader="a", term=3, coordination="etcd")
+    cluster.members.add(name="a", user_address="a:1", is_leader=True)
+    cluster.conditions.add(name="CONDITION_NAME_COORDINATION_GONE")
+    record = nodes.cluster_record(cluster)
+    assert (record["leader"], record["term"]) == (None, 0)
+    assert [one["is_leader"] for one in record["members"]] == [False]
+    lines = nodes.cluster_lines(cluster, server="a:1")
+    assert "control   nobody can lead now · etcd" in lines
+    assert any(line.startswith("standby   a · a:1") for line in lines)
