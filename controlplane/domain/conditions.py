@@ -71,8 +71,7 @@ _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
         "ends by itself once a control plane is elected",
     ),
     ConditionName.HISTORY_GONE: (
-        "programs go on, and their nodes keep what they report; submissions wait, and what was recorded "
-        "cannot be looked at",
+        "programs go on, nodes keep what they report; submissions wait, what was recorded is not shown",
         "ends by itself once the history's database answers again; nodes then send what they kept",
     ),
     ConditionName.OBJECTS_GONE: (
