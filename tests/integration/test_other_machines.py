@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -59,11 +60,21 @@ def test_a_listener_that_takes_the_usual_port_moves_the_other_one(machine: Machi
     assert "--listen" in refused.stderr
 
 
+def _taken_above_a_free_one(taken: socket.socket) -> int:
+    """The port of a socket that listens from now on; nobody has the one before it."""
+    while True:
+        with socket.socket() as lower:
+            lower.bind(("127.0.0.1", 0))
+            port = int(lower.getsockname()[1]) + 1
+            with contextlib.suppress(OSError, OverflowError):
+                taken.bind(("127.0.0.1", port))
+                taken.listen()
+                return port
+
+
 def test_a_listener_that_cannot_be_leaves_nothing(machine: Machine) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = taken.getsockname()[1]
+        port = _taken_above_a_free_one(taken)
         for number in (port, port - 1):  # that of users, that of agents
             refused = machine.up("--listen", f"127.0.0.1:{number}")
             assert refused.returncode == 6, refused.stderr
