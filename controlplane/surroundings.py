@@ -21,7 +21,7 @@ from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.open import open_store
 from controlplane.versions import bring_forward, look_at, wait_for_one_version
-from nsml.clock import in_thread
+from nsml.clock import in_own_thread, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -202,7 +202,8 @@ def _open_objects(settings: Settings) -> ObjectStore:
         credentials=settings.s3_credentials,
     )
     try:
-        return open_shared(settings.objects, in_thread, service=service, environment=os.environ)
+        # What is mounted from elsewhere may never answer: that holds no thread of the pool.
+        return open_shared(settings.objects, in_own_thread, service=service, environment=os.environ)
     except ValueError as error:
         raise StartRefused(f"objects: {error}") from error
 

@@ -6,6 +6,10 @@ nsml.content.framing): compressed where that pays, and then read whole even for 
 A folder gets each object under `incoming/` first, flushed, and then under its name: a name never
 leads to half an object, and what was acknowledged survives a power cut. Object services promise
 both for a plain put.
+
+A folder can vanish while it is used, as when it is unmounted, and what is then at its place is not it.
+So nothing is made anew on the way to an object, and the mark that was there at the start is looked at
+before every put, and where it matters that an object is not found. Bytes that are found need no look.
 """
 
 from __future__ import annotations
@@ -68,6 +72,7 @@ class StoredObjects:
         self._folder = folder
         self._run = run
         self._incoming = incoming
+        self._marked = ""
         self._numbers = itertools.count()
         self._at_once = asyncio.Semaphore(_AT_ONCE)
         self._damaged: set[str] = set()
@@ -78,6 +83,7 @@ class StoredObjects:
         with _translated():
             there = await asyncio.gather(*[self._has(digest) for digest in wanted])
         absent = {digest for digest, found in zip(wanted, there, strict=True) if not found}
+        await self._check_there()
         return absent | self._damaged.intersection(wanted)
 
     async def put(self, digest: str, data: bytes) -> None:
@@ -100,7 +106,8 @@ class StoredObjects:
     async def get(self, digest: str) -> bytes:
         """See ObjectStore."""
         check_digest(digest)
-        body = await self._body(digest)
+        async with self._explained():
+            body = await self._body(digest)
         try:
             return await self._run(lambda: _content(digest, body))
         except BlobDamaged:
@@ -110,6 +117,10 @@ class StoredObjects:
     async def get_range(self, digest: str, start: int, end: int) -> bytes:
         """See ObjectStore."""
         check_range(digest, start, end)
+        async with self._explained():
+            return await self._range(digest, start, end)
+
+    async def _range(self, digest: str, start: int, end: int) -> bytes:
         key = _key(digest)
         with _translated(digest):
             found = await obstore.get_async(self._backend, key, options={"range": (0, 1)})
@@ -128,6 +139,7 @@ class StoredObjects:
         check_digest(digest)
         with _translated():
             if not await self._has(digest):
+                await self._check_there()
                 return False
             try:
                 await obstore.delete_async(self._backend, _key(digest))
@@ -142,9 +154,15 @@ class StoredObjects:
                 for item in page:
                     digest = "".join(item["path"].split("/")[1:])
                     yield StoredBlob(digest, item["size"], item["last_modified"].timestamp())
+        await self._check_there()  # a folder that is gone lists nothing, and that ends well
 
     async def mark(self, fresh: str = "") -> str:
-        """See ObjectStore."""
+        """See ObjectStore. A folder has to have the mark that was told here for as long as it is used."""
+        found = await self._mark(fresh)
+        self._marked = found or self._marked
+        return found
+
+    async def _mark(self, fresh: str) -> str:
         with _translated():
             known = await self._read_mark()
             if known or not fresh:
@@ -153,7 +171,7 @@ class StoredObjects:
                 await obstore.put_async(self._backend, _MARK, fresh.encode(), mode="create")
             if self._folder is not None:
                 folder = self._folder
-                await self._run(lambda: _flush_files([folder / _MARK, folder]))
+                await self._run(lambda: _flush_all([folder / _MARK, folder]))
             return await self._read_mark()
 
     async def _read_mark(self) -> str:
@@ -164,6 +182,21 @@ class StoredObjects:
             if _NO_BUCKET in str(error):
                 raise
             return ""
+
+    async def _check_there(self) -> None:
+        """Raise ObjectsUnavailable where the folder is not the one of the start any more."""
+        folder, marked = self._folder, self._marked
+        if folder is not None:
+            await self._run(lambda: _check_folder(folder, marked))
+
+    @contextlib.asynccontextmanager
+    async def _explained(self) -> AsyncIterator[None]:
+        """That a blob is not there is said of a folder only that is there itself."""
+        try:
+            yield
+        except BlobNotFound:
+            await self._check_there()
+            raise
 
     async def _has(self, digest: str) -> bool:
         async with self._at_once:
@@ -184,24 +217,27 @@ class StoredObjects:
 
     async def _put_in_folder(self, folder: Path, framed: Mapping[str, bytes]) -> None:
         """Put all, or leave nothing under `incoming/`: a full disk must not stay full of those."""
-        names = {digest: f"{self._incoming}/{next(self._numbers)}-{digest}" for digest in framed}
+        incoming = folder / self._incoming
+        marked = self._marked
+        begun = {digest: incoming / f"{next(self._numbers)}-{digest}" for digest in framed}
         try:
+            await self._run(lambda: _check_folder(folder, marked, incoming))
             puts = [
-                asyncio.ensure_future(self._put(names[digest], body))
+                asyncio.ensure_future(self._write(begun[digest], body))
                 for digest, body in framed.items()
             ]
             # Wait for all though one failed: what is still written could not be removed.
             await asyncio.gather(*puts, return_exceptions=True)
             for put in puts:
                 put.result()
-            await self._run(lambda: _flush_files(folder / name for name in names.values()))
-            for digest, name in names.items():
-                await obstore.rename_async(self._backend, name, _key(digest))
+            await self._run(lambda: _name_files(folder, begun))
         except BaseException:
-            await self._run(lambda: _remove_files(folder / name for name in names.values()))
+            await self._run(lambda: _remove_files(begun.values()))
             raise
-        parents = {folder / _BLOBS / digest[:2] for digest in framed}
-        await self._run(lambda: _flush_folders([*parents, folder / _BLOBS]))
+
+    async def _write(self, path: Path, body: bytes) -> None:
+        async with self._at_once:
+            await self._run(lambda: _write_flushed(path, body))
 
 
 def open_folder(folder: Path, run: Offload) -> StoredObjects:
@@ -214,7 +250,7 @@ def open_folder(folder: Path, run: Offload) -> StoredObjects:
     incoming.mkdir(exist_ok=True, mode=0o700)
     for left in incoming.iterdir():
         left.unlink()
-    _flush_folders([folder])
+    _flush_all([folder])
     return StoredObjects(LocalStore(prefix=folder), folder, run)
 
 
@@ -249,7 +285,7 @@ def _open_shared_folder(folder: Path, url: str, run: Offload) -> StoredObjects:
         _remove_abandoned(own)
     except OSError as error:
         raise ValueError(f"cannot write to {folder}: {error.strerror}") from error
-    _flush_folders([folder])
+    _flush_all([folder])
     incoming = f"{_INCOMING}/{own.name}"
     return StoredObjects(LocalStore(prefix=folder), folder, run, incoming=incoming)
 
@@ -322,20 +358,61 @@ def _is_full(error: Exception) -> bool:
     )
 
 
+def _check_folder(folder: Path, marked: str, incoming: Path | None = None) -> None:
+    """Return when the folder is the one that it was at the start, and `incoming` is in it.
+
+    Others remove our place under `incoming/` when nothing was put for a day; it is made again, but
+    nothing above it is.
+    """
+    try:
+        if marked:
+            is_there = (folder / _MARK).read_text(errors="replace").strip() == marked
+        else:
+            is_there = (folder / _BLOBS).is_dir()
+    except (FileNotFoundError, NotADirectoryError):
+        is_there = False
+    except OSError as error:
+        raise ObjectsUnavailable(
+            "the object store cannot be used now", why=f"{folder}: {error.strerror}"
+        ) from error
+    if not is_there:
+        raise ObjectsUnavailable(
+            "the object store is gone",
+            why=f"{folder} is not the folder that it was at the start: is it mounted?",
+        )
+    if incoming is not None and not incoming.exists():
+        incoming.mkdir(mode=0o700, exist_ok=True)
+
+
+def _write_flushed(path: Path, body: bytes) -> None:
+    """A new file in a folder that is there; nothing above it is made."""
+    with path.open("xb", buffering=0) as file:
+        left = memoryview(body)
+        while left:
+            left = left[file.write(left) :]
+        os.fsync(file.fileno())
+
+
+def _name_files(folder: Path, begun: Mapping[str, Path]) -> None:
+    """Give what was flushed its names, and flush those; no file of ours, no name."""
+    blobs = folder / _BLOBS
+    parents = {blobs / digest[:2] for digest in begun}
+    for parent in parents:
+        parent.mkdir(exist_ok=True)
+    for digest, path in begun.items():
+        path.rename(folder / _key(digest))
+    _flush_all([*parents, blobs])
+
+
 def _remove_files(paths: Iterable[Path]) -> None:
     for path in paths:
         with contextlib.suppress(OSError):
             path.unlink()
 
 
-def _flush_files(paths: Iterable[Path]) -> None:
+def _flush_all(paths: Iterable[Path]) -> None:
     for path in paths:
         _flush(path)
-
-
-def _flush_folders(folders: Iterable[Path]) -> None:
-    for folder in folders:
-        _flush(folder)
 
 
 def _flush(path: Path) -> None:

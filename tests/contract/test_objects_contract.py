@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import shutil
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,6 +21,8 @@ from nsml.content.digests import digest_of
 from tests.s3 import KEYS, S3Server, s3
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from controlplane.objects.interface import ObjectStore
 
 __all__ = ["s3"]
@@ -210,6 +213,99 @@ async def test_a_folder_that_cannot_be_written_is_unavailable(folder: Path) -> N
     with pytest.raises(ObjectsUnavailable):
         await objects.put(digest, b"data")
     assert await objects.has_missing([digest]) == {digest}
+
+
+def vanish(folder: Path, leaves: str = "nothing") -> None:
+    """Move it to AWAY beside it, with something else at its place perhaps."""
+    folder.rename(folder.with_name("away"))
+    if leaves != "nothing":
+        folder.mkdir()
+    if leaves == "folders of another start":
+        (folder / "blobs").mkdir()
+        (folder / "incoming").mkdir()
+
+
+def bring_back(folder: Path) -> None:
+    if folder.exists():
+        shutil.rmtree(folder)
+    folder.with_name("away").rename(folder)
+
+
+def all_in(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*"))
+
+
+def files_in(folder: Path) -> list[Path]:
+    return [path for path in all_in(folder) if path.is_file()]
+
+
+@pytest.fixture
+def mounted(folder: Path) -> Path:
+    folder.mkdir()
+    return folder
+
+
+async def listed(objects: ObjectStore) -> list[str]:
+    return [blob.digest async for blob in objects.list()]
+
+
+@pytest.mark.parametrize("kind", ["folder", "shared folder"])
+@pytest.mark.parametrize("leaves", ["nothing", "an empty folder", "folders of another start"])
+async def test_a_folder_that_vanishes_is_gone_and_nothing_is_written_in_its_place(
+    tmp_path: Path, mounted: Path, kind: str, leaves: str
+) -> None:
+    """As when it is unmounted: what is at its place then is not it, until it is there again."""
+    objects = open_folder(mounted, inline) if kind == "folder" else shared(mounted.as_uri())
+    await objects.mark("c1/x")
+    kept, new = digest_of(b"kept"), digest_of(b"new")
+    await objects.put(kept, b"kept")
+    vanish(mounted, leaves)
+    before = all_in(tmp_path)
+    for call in (
+        objects.put(new, b"new"),
+        objects.has_missing([new]),
+        objects.get(kept),
+        objects.get_range(kept, 0, 1),
+        objects.delete(kept),
+        listed(objects),
+    ):
+        with pytest.raises(ObjectsUnavailable) as caught:
+            await call
+        assert "is it mounted?" in caught.value.why
+    assert all_in(tmp_path) == before
+    bring_back(mounted)
+    assert await objects.get(kept) == b"kept"
+    await objects.put(new, b"new")
+    assert await objects.has_missing([new]) == set()
+
+
+async def test_a_folder_that_vanishes_within_a_put_gets_no_name(mounted: Path) -> None:
+    """After the look at the mark: nothing on the way is made anew, and the put is refused."""
+    has_vanished = False
+
+    async def run(work: Callable[[], Any], /) -> Any:
+        nonlocal has_vanished
+        done = work()
+        if not has_vanished and files_in(mounted / "incoming"):  # written, not named yet
+            vanish(mounted, "folders of another start")
+            has_vanished = True
+        return done
+
+    objects = open_shared(mounted.as_uri(), run, service=S3Service(), environment={})
+    await objects.mark("c1/x")
+    with pytest.raises(ObjectsUnavailable):
+        await objects.put(digest_of(b"new"), b"new")
+    assert has_vanished
+    assert files_in(mounted) == []
+
+
+async def test_a_place_that_others_removed_is_made_again(mounted: Path) -> None:
+    objects = shared(mounted.as_uri())
+    await objects.mark("c1/x")
+    [own] = (mounted / "incoming").iterdir()
+    own.rmdir()
+    await objects.put(digest_of(b"new"), b"new")
+    assert await objects.get(digest_of(b"new")) == b"new"
 
 
 async def test_names_appear_only_after_their_bytes_are_flushed(

@@ -14,12 +14,13 @@ from controlplane.health import LEAST_FREE_BYTES, Health
 from controlplane.history.errors import HistoryFull
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Channel, Chunk, StreamKey
-from controlplane.objects.errors import ObjectsFull
+from controlplane.objects.errors import ObjectsFull, ObjectsUnavailable
 from controlplane.objects.memory import MemoryObjects
-from controlplane.objects.stored import open_folder
+from controlplane.objects.s3 import S3Service
+from controlplane.objects.stored import open_folder, open_shared
 from controlplane.store.embedded import EmbeddedStore
 from controlplane.store.interface import DiskFull, Put, Transaction
-from nsml.clock import SystemClock, in_thread, inline
+from nsml.clock import SystemClock, in_own_thread, in_thread, inline
 from nsml.content.digests import digest_of
 
 CLOCK = SystemClock()
@@ -126,6 +127,61 @@ async def test_objects_on_a_full_disk_are_read_and_written_again_once_there_is_r
         assert await ask(observed, "objects") is None
         assert full(observed) == []
         await observed.objects.put(digest_of(more), more)
+
+
+class Mounted:
+    """A folder that is mounted at a place."""
+
+    def __init__(self, folder: Path) -> None:
+        self._real, self.place = folder / "real", folder / "place"
+        self._real.mkdir()
+        self.place.mkdir()
+
+    def mount(self) -> bool:
+        """Whether that is allowed here."""
+        mount = ["mount", "--bind", str(self._real), str(self.place)]
+        return subprocess.run(mount, capture_output=True, check=False).returncode == 0
+
+    def unmount(self) -> None:
+        """Refused by the system while anybody has a file of it open."""
+        subprocess.run(["umount", str(self.place)], check=True)
+
+
+@pytest.fixture
+def mounted(tmp_path: Path) -> Iterator[Mounted]:
+    made = Mounted(tmp_path)
+    if not made.mount():
+        pytest.skip("file systems cannot be mounted here")
+    try:
+        yield made
+    finally:
+        subprocess.run(["umount", "-l", str(made.place)], capture_output=True, check=False)
+
+
+async def test_a_folder_of_objects_that_is_unmounted_is_told_of_until_it_is_back(
+    mounted: Mounted,
+) -> None:
+    url = mounted.place.as_uri()
+    objects = open_shared(url, in_own_thread, service=S3Service(), environment={})
+    await objects.mark("c1/x")
+    kept = os.urandom(1000)
+    async with health(objects=objects) as observed:
+        [part] = [one for one in observed.parts() if one.name == "objects"]
+        await observed.objects.put(digest_of(kept), kept)
+        assert await part.read()
+        assert observed.conditions.standing() == ()
+        mounted.unmount()
+        for call in (part.read, part.write):
+            with pytest.raises(ObjectsUnavailable):
+                await call()
+        [condition] = observed.conditions.standing()
+        assert condition.name is ConditionName.OBJECTS_GONE
+        assert list(mounted.place.iterdir()) == []
+        mounted.mount()
+        assert await ask(observed, "objects") is None
+        assert await part.read() == set()
+        assert observed.conditions.standing() == ()
+        assert await observed.objects.get(digest_of(kept)) == kept
 
 
 async def test_a_store_on_a_full_disk_is_read_and_written_again_once_there_is_room(
