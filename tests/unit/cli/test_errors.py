@@ -181,6 +181,18 @@ def test_a_dead_platform(nsml):
     assert any("nsml up" in line for line in rest)
 
 
+def test_a_dead_platform_that_was_signed_in_to_is_not_started_here(nsml, home):
+    """Its authority is known: it may be at the other end of a tunnel."""
+    (home / "lab.pem").touch()
+    (home / "config.toml").write_text(
+        f'[contexts.lab]\nserver = "127.0.0.1:1"\nca = "{home}/lab.pem"\nserver_name = "nsml"\n'
+    )
+    result = nsml("ps", "--context", "lab", check=False, NSML_SERVER="")
+    assert result.code == 3
+    assert "nsml context ls" in result.stderr
+    assert "nsml up" not in result.stderr
+
+
 def test_a_wrong_token(nsml, home):
     (home / "token").write_text("wrong\n")
     result = nsml("ps", check=False)
