@@ -144,7 +144,17 @@ def _reason(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
         return f"{needs}; {_listed(counts)}"
     dominant = max(short, key=lambda what: short[what])
     open_to_it = [room for room in rooms if not refusal(room.node, request)]
+    if dominant == "GPUs" and (scarce := _beside_free_gpus(open_to_it, request, counts)):
+        return f"{needs}; where GPUs are free, {scarce}"
     return f"{needs}; {_largest(open_to_it, request, dominant)}"
+
+
+def _beside_free_gpus(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
+    """What is short on nodes that have the GPUs, though more nodes lack these; "" without any."""
+    scarce = max(("cores", "memory"), key=lambda what: counts[what])
+    if not counts[scarce]:
+        return ""
+    return _largest([room for room in rooms if room.shortage(request) == scarce], request, scarce)
 
 
 def _largest(rooms: list[Room], request: Request, what: str) -> str:

@@ -71,6 +71,15 @@ def test_a_whole_gpu_is_never_a_shared_one() -> None:
     assert reason(plan, wanted) == "needs 2 GPUs on one node; the largest free hole is 1 (node a)"
 
 
+@pytest.mark.parametrize("gpu", [500, 1000])
+def test_free_gpus_without_cores_are_not_told_to_be_short(gpu: int) -> None:
+    wanted = session(gpu, cpu=3000)
+    nodes = [node(name, 1) for name in ("a", "b", "c")]
+    taken = [held("a", ("a-0", 1000)), held("b", ("b-0", 1000)), held("c", cpu=6000)]
+    plan = schedule(cluster(*nodes, *taken, wanted), NOW)
+    assert reason(plan, wanted).endswith("; where GPUs are free, at most 2 cores are free (node c)")
+
+
 def test_first_come_first_served_and_small_ones_pass() -> None:
     first, large, small = session(1000), session(2000), session(1000)
     plan = schedule(cluster(node(), small, large, first), NOW)
