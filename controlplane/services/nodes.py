@@ -204,7 +204,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             term=leader.term if leader else 0,
             coordination=self._facts.coordination,
             capacity=resources_message(_sum(node.capacity for node in ready)),
-            allocated=resources_message(_sum(self._held(node) for node in nodes)),
+            allocated=resources_message(_sum(self._held(node) for node in ready)),
             nodes_ready=len(ready),
             nodes_total=len(nodes),
             sessions_running=sum(1 for one in sessions if one.state.holds_devices),

@@ -61,6 +61,9 @@ async def test_a_node_registers_and_is_seen(rig: Rig) -> None:
         return (await nodes(rig, kim))["gpu1"].state == nodes_pb2.NODE_STATE_SILENT
 
     await until(silent, "it is not ready any more")
+    cluster = await kim.nodes.GetCluster(nodes_pb2.GetClusterRequest())
+    found = (cluster.capacity.gpu_thousandths, cluster.allocated.gpu_thousandths)
+    assert found == (0, 0), "no more is used than there is"
 
 
 async def test_a_second_agent_supersedes_the_first(rig: Rig) -> None:
