@@ -51,12 +51,13 @@ format: setup    ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup     ## Run the benchmarks and print JSON
+bench: setup     ## Run the benchmarks and print JSON (the last needs etcd and PostgreSQL)
 	$(BIN)/python -m bench.endtoend --json
 	$(BIN)/python -m bench.startup --json
 	$(BIN)/python -m bench.sdk --json
 	$(BIN)/python -m bench.starts --json
 	$(BIN)/python -m bench.history --json
+	$(BIN)/python -m bench.failover --json --rounds 10
 
 clean:           ## Remove the environment and caches
 	rm -rf .venv .mypy_cache .ruff_cache .pytest_cache .hypothesis build *.egg-info

@@ -56,7 +56,12 @@ def _spacing(
     ],
 )
 @click.option(
-    "--seconds", type=DURATION, default=60.0, show_default=True, metavar="TIME", help="How long."
+    "--seconds",
+    type=DURATION,
+    default=60.0,
+    show_default=True,
+    metavar="TIME",
+    help="How long faults are drawn; start, take-overs, healing and the judgement come on top.",
 )
 @click.option(
     "--count",
@@ -112,7 +117,9 @@ def chaos(
     Starts three etcd members, PostgreSQL, control planes, agents with simulated GPUs, all in a temporary
     folder and apart from every other platform; submits, stops, follows; kills, pauses and parts them.
     Each is on a host of its own (network namespaces: root, or user namespaces); else nothing is cut.
-    A run that found something is kept. Exit code 1 for a violation, or when no fault fired.
+    A run that found something is kept. Exit code 1 for a violation, or when no fault fired or no program
+    reported anything: that is counted as "nothing proved". The longest wait is how long one call was
+    repeated until it was answered, all faults of that time together; it is no violation.
     """
     if recorded is not None:
         return _judge(app, recorded)
