@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 import structlog
 
 from controlplane.access.records import (
-    BY_TOKEN,
     JOINED,
     SECRETS,
     TOKENS,
     USERS,
+    Joined,
     secret_key,
     touched,
 )
@@ -168,12 +168,12 @@ class Accounts:
         check_node(node)
         while True:
             known = await JOINED.get(self._store, node)
-            if known is not None and known.value != BY_TOKEN:
+            if known is not None and not known.value.has_token:
                 raise AlreadyExists(
                     f"another machine has joined as {node}", attempt="another name for this node"
                 )
             before = JOINED.absent(node) if known is None else JOINED.unchanged(known)
-            claim = JOINED.put(node, BY_TOKEN)
+            claim = JOINED.put(node, Joined(has_token=True) if known is None else known.value)
             issued = await self._issue(TokenRecord(node=node), life_s, [before], [claim])
             if issued is not None:
                 return issued

@@ -76,7 +76,9 @@ class Identities:
         if node.startswith(PEER_PREFIX):
             return PeerCaller(member=node.removeprefix(PEER_PREFIX))
         expected = await self._record(JOINED, node, thorough=True)
-        if expected is None or expected.value != shown.key_fingerprint:
+        if expected is not None and expected.value.key != shown.key_fingerprint:
+            expected = await self._stored(JOINED, node)  # signed a moment ago, as with secrets
+        if expected is None or expected.value.key != shown.key_fingerprint:
             return None
         return NodeCaller(node=node)
 
@@ -101,15 +103,16 @@ class Identities:
 
     async def _record(self, table: Table[T], key: str, *, thorough: bool) -> Stored[T] | None:
         known = self._cache.get(table, key)
-        if known is None and thorough:
-            try:
-                known = await table.get(self._store, key)
-            except StoreError as error:
-                self._log.warning("access.store_unavailable", error=str(error))
-                raise Unavailable(
-                    "who you are cannot be checked now", retry_after_s=RETRY_AFTER_S
-                ) from error
-        return known
+        return await self._stored(table, key) if known is None and thorough else known
+
+    async def _stored(self, table: Table[T], key: str) -> Stored[T] | None:
+        try:
+            return await table.get(self._store, key)
+        except StoreError as error:
+            self._log.warning("access.store_unavailable", error=str(error))
+            raise Unavailable(
+                "who you are cannot be checked now", retry_after_s=RETRY_AFTER_S
+            ) from error
 
     def _read(self, certificate: bytes) -> ShownCertificate:
         known = self._certificates.get(certificate)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from controlplane.access.records import JOIN_TOKENS, JOINED
+from controlplane.access.records import JOIN_TOKENS, JOINED, Joined
 from controlplane.access.secret import RandomBytes, new_secret, parse_secret, short
 from controlplane.domain.errors import AlreadyExists, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import Caller, NodeCaller
@@ -120,7 +120,7 @@ class Joining:
     async def _claim(self, node: str, fingerprint: str, *, renews: bool) -> None:
         while True:
             known = await JOINED.get(self._store, node)
-            if known is not None and known.value == fingerprint:
+            if known is not None and known.value.key == fingerprint:
                 return
             if known is not None and not renews:
                 raise AlreadyExists(
@@ -129,7 +129,8 @@ class Joining:
                     attempt="nsml join --name ANOTHER",
                 )
             before = JOINED.absent(node) if known is None else JOINED.unchanged(known)
-            claim = Transaction(compares=(before,), success=(JOINED.put(node, fingerprint),))
+            joined = (Joined() if known is None else known.value)._replace(key=fingerprint)
+            claim = Transaction(compares=(before,), success=(JOINED.put(node, joined),))
             if (await self._store.commit(claim)).succeeded:
                 return
 

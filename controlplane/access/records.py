@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeVar
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 from google.protobuf.message import DecodeError
 
@@ -79,12 +79,34 @@ JOIN_TOKENS: Final = Table[JoinTokenRecord](
 )
 """By fingerprint of the secret."""
 
-BY_TOKEN: Final = "token"  # noqa: S105 - it says that there is one
-"""In place of a key's fingerprint: the node is this machine's, whose agent has a token."""
 
-JOINED: Final = Table[str](f"{PREFIX}joined/", encode=str.encode, decode=bytes.decode)
-"""By name of the node: the fingerprint of its public key. A certificate for any other key of that
-node is not valid."""
+class Joined(NamedTuple):
+    """By what a node is known.
+
+    Attributes:
+        has_token: the node is a control plane's own machine, whose agent is given a token: a machine
+            with a join token cannot take its name, and who has the token may have another key signed.
+        key: fingerprint of its public key: a certificate for any other is not valid. Empty: none is.
+    """
+
+    has_token: bool = False
+    key: str = ""
+
+
+_TOKEN = "token"  # noqa: S105 - it says that there is one
+
+
+def _encode_joined(joined: Joined) -> bytes:
+    return " ".join(filter(None, (_TOKEN if joined.has_token else "", joined.key))).encode()
+
+
+def _decode_joined(value: bytes) -> Joined:
+    words = value.decode().split()
+    return Joined(_TOKEN in words, next((word for word in words if word != _TOKEN), ""))
+
+
+JOINED: Final = Table[Joined](f"{PREFIX}joined/", encode=_encode_joined, decode=_decode_joined)
+"""By name of the node."""
 
 
 def _decode_secret(value: bytes) -> SecretRecord:

@@ -34,11 +34,13 @@ from controlplane.access.listeners import (
     listen_tls,
     parse_address,
 )
+from controlplane.access.records import JOINED, Joined
 from controlplane.access.table import TABLE
 from controlplane.domain.errors import AlreadyExists, Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, User, UserCaller
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.errors import refuse
+from controlplane.store.interface import Transaction
 from nsml.clock import SystemClock
 from nsml.v1 import accounts_pb2, accounts_pb2_grpc
 
@@ -319,6 +321,44 @@ async def test_nobody_joins_under_the_name_of_the_local_node(door: Door) -> None
     await door.joining.join(NOBODY, secret=secret, node="there", signing_request=request)
     with pytest.raises(AlreadyExists):
         await door.accounts.create_node_token("there")
+
+
+async def test_the_local_node_gets_a_certificate_by_its_token_and_keeps_its_name(
+    door: Door,
+) -> None:
+    """Also when its token or its key is lost: it is a control plane's machine, whose owner is trusted."""
+    here = NodeCaller(node="here")
+    join_token = (await door.joining.create_token("root")).text.partition(".")[0]
+    for _ in range(2):
+        token = await door.accounts.create_node_token("here")
+        request, _ = make_request()
+        signed = await door.joining.join(here, secret="", node="here", signing_request=request)
+        known = await door.identities.of_certificate("here", signed.certificate)
+        assert known == here
+        assert await door.identities.of_secret(token.secret, thorough=True) == here
+        other, _ = make_request()
+        with pytest.raises(AlreadyExists):
+            await door.joining.join(NOBODY, secret=join_token, node="here", signing_request=other)
+        assert await door.identities.of_certificate("here", signed.certificate) == here
+
+
+@pytest.mark.parametrize(
+    ("stored", "joined"),
+    [
+        (b"token", Joined(has_token=True)),
+        (b"0a" * 32, Joined(key="0a" * 32)),
+        (b"token " + b"0a" * 32, Joined(has_token=True, key="0a" * 32)),
+    ],
+)
+async def test_by_what_nodes_are_known_is_stored_as_ever(
+    door: Door, stored: bytes, joined: Joined
+) -> None:
+    put = JOINED.put("gpu-1", joined)
+    assert put.value == stored
+    await door.store.commit(Transaction(success=(put,)))
+    known = await JOINED.get(door.store, "gpu-1")
+    assert known is not None
+    assert known.value == joined
 
 
 async def test_the_subject_of_a_request_is_ignored(door: Door) -> None:
