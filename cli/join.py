@@ -18,6 +18,7 @@ from cli.machine import (
     ISOLATION,
     SIMULATE,
     agent_settings,
+    certificate_settings,
     check_running,
     open_way,
     tell_node,
@@ -194,16 +195,11 @@ def _join_token(app: App, token: str | None) -> str:
 
 
 def _node_settings(app: App, folder: DataFolder, choices: Choices) -> Mapping[str, object]:
-    from nsml.client.trust import NodeFiles
-
-    files = NodeFiles.within(folder.trust)
     return {
         "node": choices.node,
         "server": choices.agents,
         "data": folder.path / AGENT,
-        "authority_file": files.authority,
-        "certificate_file": files.certificate,
-        "key_file": files.key,
+        **certificate_settings(folder),
         "owner": choices.admin,
         **agent_settings(choices, app.environ),
     }

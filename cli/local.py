@@ -10,7 +10,7 @@ DATA/
     agent.toml  agent.pid  agent.log
     agent.site.toml     what the machine's administrator sets beside: read by the agent, never written
     agent/              the agent's data; ready.json, replicas/
-    trust/              key and certificates of a joined node
+    trust/              key and certificates of a node that other machines' control planes hear
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class DataFolder:
 
     @property
     def trust(self) -> Path:
-        """Key and certificates of a joined node."""
+        """Key and certificates of a node that other machines' control planes hear."""
         return self.path / "trust"
 
     @property

@@ -54,6 +54,18 @@ def agent_settings(choices: Choices, environ: Mapping[str, str]) -> dict[str, ob
     return settings
 
 
+def certificate_settings(folder: DataFolder) -> dict[str, object]:
+    """By what an agent with a certificate is known."""
+    from nsml.client.trust import NodeFiles
+
+    files = NodeFiles.within(folder.trust)
+    return {
+        "authority_file": files.authority,
+        "certificate_file": files.certificate,
+        "key_file": files.key,
+    }
+
+
 def open_way(folder: DataFolder, choices: Choices) -> None:
     """At level `user` let users' programs pass the data folder, to what is theirs below; not list it.
 

@@ -28,12 +28,13 @@ from cli.machine import (
     ISOLATION,
     SIMULATE,
     agent_settings,
+    certificate_settings,
     check_running,
     open_way,
     start_again,
     tell_node,
 )
-from nsml.client.errors import NotSignedIn
+from nsml.client.errors import NotSignedIn, Unavailable
 from nsml.client.trust import digest_of
 from nsml.urls import has_password, without_password
 
@@ -115,7 +116,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
         bring_up = BringUp(app, folder)
         if choices.has_agent:
             address = f"{ports.LOOPBACK}:{choices.port}"
-            bring_up.check(AGENT, _node_settings(app, folder, choices, address))
+            bring_up.check(AGENT, _node_settings(app, folder, choices, _by_token(folder, address)))
         with bring_up.undoing():
             said, choices = _ensure_control_plane(
                 app, bring_up, folder, choices, is_fixed=options["port"] is not None
@@ -320,19 +321,58 @@ def _ensure_agent(
 ) -> Mapping[str, Any]:
     if not choices.has_agent:
         return {}
+    way = _way(folder, choices, control_plane)
+    return bring_up.ensure(AGENT, _node_settings(app, folder, choices, way))
+
+
+def _way(
+    folder: DataFolder, choices: Choices, control_plane: Mapping[str, Any]
+) -> Mapping[str, object]:
+    """How the agent reaches the platform: all control planes that hear it, where there may be several."""
+    listener = control_plane.get("listen_agents")
+    if choices.is_shared and listener:
+        if folder.running(AGENT) is None:
+            _certify(folder)
+        return {"server": listener, **certificate_settings(folder)}
     path = control_plane.get("socket")
-    server = f"unix:{path}" if path else str(control_plane["address"])
-    return bring_up.ensure(AGENT, _node_settings(app, folder, choices, server))
+    return _by_token(folder, f"unix:{path}" if path else str(control_plane["address"]))
+
+
+def _by_token(folder: DataFolder, server: str) -> Mapping[str, object]:
+    """What an agent is told that is heard by its own machine's control plane alone."""
+    return {"server": server, "token_file": folder.node_token}
+
+
+def _certify(folder: DataFolder) -> None:
+    """Get the node a certificate as those have that joined: other control planes ask for one.
+
+    One that is there serves while a new one cannot be made.
+    """
+    from nsml.client.connect import connect
+    from nsml.client.trust import NodeFiles, certify
+
+    files, context = NodeFiles.within(folder.trust), folder.context()
+    if context is None:
+        return  # it ended again: the agent's start says so
+
+    async def ask() -> None:
+        async with connect(context._replace(token_file=str(folder.node_token))) as client:
+            await certify(client, files)
+
+    try:
+        asyncio.run(ask())
+    except Unavailable:
+        if not files.certificate.exists():
+            raise
 
 
 def _node_settings(
-    app: App, folder: DataFolder, choices: Choices, server: str
+    app: App, folder: DataFolder, choices: Choices, way: Mapping[str, object]
 ) -> Mapping[str, object]:
     return {
         "node": choices.node,
-        "server": server,
+        **way,
         "data": folder.path / AGENT,
-        "token_file": folder.node_token,
         "owner": choices.admin,
         **agent_settings(choices, app.environ),
     }

@@ -24,6 +24,7 @@ from nsml.client.errors import ClientError, Unavailable
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nsml.client.calls import Accounts, Client
     from nsml.client.rpc import Channel
 
 SERVER_NAME = "nsml-controlplane"
@@ -256,6 +257,18 @@ async def join(host: str, port: int, token: JoinToken, *, node: str, folder: Pat
     return str(answer.agent_address)
 
 
+async def certify(client: Client, files: NodeFiles) -> None:
+    """Have the key of a control plane's own machine signed; `client` has the token of its node.
+
+    Leaves the files of a node that has joined. Raises ClientError.
+    """
+    make_key(files.key)
+    node = (await client.accounts.caller()).node
+    answer = await _sign(client.accounts, node, "", files)
+    write_private(files.authority, answer.authority.decode())
+    write_private(files.certificate, answer.certificate.decode())
+
+
 async def renew_when_due(address: str, node: str, files: NodeFiles, *, now: float) -> bool:
     """Renew a node's certificate over the agents' listener at `address` if it is time to.
 
@@ -297,12 +310,17 @@ def needs_renewal(certificate_file: Path, *, now: float) -> bool:
 async def _ask(channel: Channel, node: str, secret: str, files: NodeFiles) -> Any:
     from nsml.client.calls import Accounts
     from nsml.client.rpc import Rpc
+
+    return await _sign(Accounts(Rpc(channel)), node, secret, files)
+
+
+async def _sign(accounts: Accounts, node: str, secret: str, files: NodeFiles) -> Any:
     from nsml.v1 import accounts_pb2
 
     request = accounts_pb2.JoinNodeRequest(
         secret=secret, node=node, signing_request=signing_request(files.key, node)
     )
-    return await Accounts(Rpc(channel)).join_node(request)
+    return await accounts.join_node(request)
 
 
 def _chain_of(secured: ssl.SSLSocket) -> list[bytes]:

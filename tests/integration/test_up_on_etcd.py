@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from cli import processes
 from controlplane.access.files import write_private
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_etcd_access import Authority, tls_etcd
@@ -67,21 +69,27 @@ def states(one: Machine) -> set[str]:
     return {session["state"] for session in json.loads(one.nsml("ps", "-a", "-j").stdout)["items"]}
 
 
-def test_a_second_machine_joins_a_shared_platform(
-    machine: Machine, tmp_path: Path, shared: Shared, s3: S3Server
-) -> None:
-    """`nsml up` on two of them, the second with a copy of the key; then as at first, without a word."""
-    second, key = Machine(tmp_path / "second"), tmp_path / "platform.key"
+def told(shared: Shared, s3: S3Server, tmp_path: Path) -> tuple[tuple[str, ...], dict[str, str]]:
+    """What `nsml up` is told of the parts of a shared platform, and its environment."""
     passwords = tmp_path / "pgpass"
     url = urlsplit(shared.settings["history"])
     passwords.write_text(f"*:*:*:{url.username}:{url.password}\n")
     passwords.chmod(0o600)
     place = f"{url.username}@{url.hostname}:{url.port}{url.path}?passfile={passwords}"
-    with_all = ("--no-agent", "--etcd", shared.settings["coordination"])
-    with_all += ("--history", f"postgresql://{place}", "--objects", shared.settings["objects"])
-    elsewhere = {**s3.environment, "NSML_CONTROLPLANE_ETCD_ROOT": shared.settings["etcd_root"]}
+    parts = ("--etcd", shared.settings["coordination"], "--history", f"postgresql://{place}")
+    root = {"NSML_CONTROLPLANE_ETCD_ROOT": shared.settings["etcd_root"]}
+    return (*parts, "--objects", shared.settings["objects"]), {**s3.environment, **root}
+
+
+def test_a_second_machine_joins_a_shared_platform(
+    machine: Machine, tmp_path: Path, shared: Shared, s3: S3Server
+) -> None:
+    """`nsml up` on two of them, the second with a copy of the key; then as at first, without a word."""
+    second, key = Machine(tmp_path / "second"), tmp_path / "platform.key"
+    parts, elsewhere = told(shared, s3, tmp_path)
+    with_all = ("--no-agent", *parts)
     own = ("--simulate-gpus", "1", "--listen", "127.0.0.1:0")
-    up = machine.nsml("up", *own, *with_all[1:], **elsewhere)
+    up = machine.nsml("up", *own, *parts, **elsewhere)
     assert up.returncode == 0, up.stderr
     made = machine.data / "controlplane" / "platform.key"
     assert f"further control planes need a copy of {made}" in up.stderr
@@ -111,7 +119,7 @@ def test_a_second_machine_joins_a_shared_platform(
         moved = second.nsml("up", "--objects", f"s3://{s3.bucket()}", "--no-agent", **elsewhere)
         assert moved.returncode == 1
         assert "it is empty, not mounted, or another one" in moved.stderr
-        # Its agent has no certificate, and the leader's listener asks for one: it is relayed.
+        # Without --listen its agent has no certificate, and the leader's listener asks for one: it is relayed.
         node = {"NSML_CONTROLPLANE_NODE": "second", "NSML_AGENT_NODE": "second"}
         again = second.nsml("up", "--simulate-gpus", "1", **elsewhere, **node)
         assert again.returncode == 0, again.stderr
@@ -123,5 +131,54 @@ def test_a_second_machine_joins_a_shared_platform(
         assert machine.nsml("down", "-y").returncode == 0
         assert states(second) == {"STOPPED"}
     finally:
+        second.nsml("down", "-y")
+    assert second.leftovers() == []
+
+
+def leader(at: Machine) -> object:
+    """Who leads, as told there."""
+    return json.loads(at.nsml("status", "-j").stdout).get("leader")
+
+
+def is_heard(at: Machine) -> bool:
+    """Whether the one node is heard by who leads, as told there."""
+    nodes = json.loads(at.nsml("node", "ls", "-j").stdout or '{"items": []}')["items"]
+    return [node["state"] for node in nodes] == ["READY"]
+
+
+def test_an_agent_goes_on_when_the_control_plane_of_its_machine_is_killed(
+    machine: Machine, tmp_path: Path, shared: Shared, s3: S3Server
+) -> None:
+    """Its node was one with a token alone, as before other machines were served, and keeps its name."""
+    second = Machine(tmp_path / "second")
+    parts, elsewhere = told(shared, s3, tmp_path)
+    listen = ("--listen", "127.0.0.1:0")
+    up = machine.nsml("up", "--simulate-gpus", "1", *parts, **elsewhere)
+    assert up.returncode == 0, up.stderr
+    made = machine.data / "controlplane" / "platform.key"
+    try:
+        run = machine.nsml("run", "--argv", "--", "/bin/sleep", "600", cwd=tmp_path)
+        assert run.returncode == 0, run.stderr
+        until(lambda: states(machine) == {"RUNNING"})
+        assert machine.nsml("down", "--keep-sessions").returncode == 0
+        up = machine.nsml("up", *listen, **elsewhere)
+        assert up.returncode == 0, up.stderr
+        key = ("--platform-key", str(made))
+        up = second.nsml("up", "--no-agent", *listen, *parts, *key, **elsewhere)
+        assert up.returncode == 0, up.stderr
+        log = machine.data / "agent.log"
+        until(lambda: second.ready()["listen_agents"] in log.read_text())
+        member = name_of(second)
+        processes.signal_program(machine.program(), signal.SIGKILL)
+        until(lambda: leader(second) == member and is_heard(second))
+        assert states(second) == {"RUNNING"}
+        (name,) = second.nsml("ps", "-o", "name").stdout.split()
+        assert second.nsml("stop", name).returncode == 0
+        until(lambda: states(second) == {"STOPPED"})
+        again = machine.nsml("up", **elsewhere)
+        assert again.returncode == 0, again.stderr
+        until(lambda: is_heard(machine))
+    finally:
+        machine.nsml("down", "-y")
         second.nsml("down", "-y")
     assert second.leftovers() == []
