@@ -119,10 +119,12 @@ async def test_a_history_that_is_gone_is_shown_and_ends(broken: Broken) -> None:
     await broken.shows("HISTORY_GONE")
     assert "submissions wait" in (await broken.cluster()).conditions[0].meaning
     assert (await refused(broken.root.submit()))[1] == "HISTORY_UNAVAILABLE"
-    # What was taken before is placed.
+    # What was taken before is placed, and can be stopped.
     agent = await (await broken.rig.agent("n1")).connect()
     [given] = await agent.assignments(1)
     assert given.replica.session_id == session.id
+    await broken.root.sessions.StopSession(sessions_pb2.StopSessionRequest(session=session.id))
+    assert await broken.root.state(session.id) == "STOPPING"
     broken.history.error = None
     await broken.shows()
 
