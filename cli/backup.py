@@ -100,7 +100,7 @@ def _tell_taken(app: App, taken: Result) -> None:
         f"  keys      {_key_words(manifest.keys)}",
     ]
     write_one(app, _record(made) | {"copied_blobs": taken.progress.copied}, lines, name="path")
-    if manifest.keys:
+    if _has_private(manifest.keys):
         app.say("these keys are the platform: keep the folder where only you can read it")
     if manifest.lost:
         raise BackupError(
@@ -120,8 +120,13 @@ def _content_words(taken: Result) -> str:
     )
 
 
+def _has_private(keys: Mapping[str, object]) -> bool:
+    """Whether there is more than the authority's certificate, which is no secret."""
+    return bool(keys.keys() - {"ca.pem"})
+
+
 def _key_words(keys: Mapping[str, object]) -> str:
-    if keys:
+    if _has_private(keys):
         return ", ".join(sorted(keys))
     return "none: to restore, you need those of the control plane (--keys DIR)"
 
@@ -162,8 +167,11 @@ def _keys_of(
                 advice="--keys DIR names the folder in which the control plane keeps its ca.key",
             )
         return {}, {}
-    keys = {name: (folder / name).read_bytes() for name in KEYS if (folder / name).exists()}
     choices = local.choices() if chosen is None else None
+    files = {name: folder / name for name in KEYS}
+    if choices is not None and choices.platform_key:
+        files["platform.key"] = Path(choices.platform_key)
+    keys = {name: file.read_bytes() for name, file in files.items() if file.exists()}
     return keys, {} if choices is None else vars_of(choices)
 
 

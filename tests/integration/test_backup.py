@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import json
 import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
 
 from controlplane.operations import records
 from controlplane.operations.backups import batches_in, records_in
 from nsml.content.backups import Backup, backups_in
-from tests.etcd import require_etcd
+from tests.etcd import etcd_in, require_etcd
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_restored_copy import done, shown
+from tests.postgres import PostgresServer
 
 __all__ = ["machine"]
 
@@ -149,3 +153,67 @@ def test_what_was_destroyed_is_there_again(
     done(machine, "run", "-d", "digits", "-g", "1", cwd=code)
     until(lambda: sessions(machine).get("digits/3") == "SUCCEEDED")
     done(machine, "down", "-y")
+
+
+@contextlib.contextmanager
+def places(folder: Path, server: PostgresServer) -> Iterator[tuple[str, ...]]:
+    """An etcd, a database and a folder that hold nothing, as options of `nsml up`."""
+    objects, passwords = folder / "objects", folder / "pgpass"
+    objects.mkdir(parents=True)
+    passwords.write_text(f"*:*:*:*:{server.password}\n")
+    passwords.chmod(0o600)
+    etcd = etcd_in(folder / "etcd")
+    etcd.start()
+    try:
+        asyncio.run(etcd.ready())
+        with server.database() as url:
+            parts = urlsplit(url)
+            place = f"{parts.username}@{parts.hostname}:{parts.port}{parts.path}"
+            history = f"postgresql://{place}?passfile={passwords}"
+            yield "--etcd", etcd.endpoint, "--history", history, "--objects", objects.as_uri()
+    finally:
+        asyncio.run(etcd.stop())
+
+
+SECRET = "nsml.report(told=int(__import__('os').environ['TOKEN'] == 's3cr3t'))"
+
+
+def test_a_shared_platform_comes_back_on_other_servers(
+    machine: Machine, tmp_path: Path, code: Path, postgres_server: PostgresServer
+) -> None:
+    """With all that it stood on gone, its keys too: they lie sealed in the store."""
+    folder = tmp_path / "backups"
+    with places(tmp_path / "lost", postgres_server) as lost:
+        elsewhere = tmp_path / "key of the platform"
+        done(machine, "up", "--simulate-gpus", "3", *lost, "--platform-key", str(elsewhere))
+        fill(machine, code)
+        done(machine, "secret", "set", "TOKEN", stdin="s3cr3t")
+        before = {number: seen(machine, f"digits/{number}") for number in (1, 2)}
+        assert "platform.key" in done(machine, "admin", "backup", str(folder))
+        assert not (machine.data / "controlplane" / "ca.key").exists()
+        done(machine, "down", "--keep-sessions")
+    shutil.rmtree(tmp_path / "lost")
+    elsewhere.unlink()
+    shutil.rmtree(machine.data / "controlplane")
+    (machine.data / "local.json").unlink()
+
+    with places(tmp_path / "fresh", postgres_server) as fresh:
+        done(machine, "admin", "restore", str(folder), *fresh)
+        done(machine, "up")
+        until(lambda: sessions(machine) == {"digits/1": "SUCCEEDED", "digits/2": "RUNNING"})
+        assert {n: seen(machine, f"digits/{n}") for n in (1, 2)} == before
+        done(machine, "model", "pull", "digits/1", "best", str(tmp_path / "fetched"))
+        # What was sealed opens: a program is given its secret, another control plane its keys.
+        (code / "main.py").write_text(f"import nsml\n{SECRET}\n")
+        done(machine, "run", "-d", "digits", "-g", "1", "--secret", "TOKEN", cwd=code)
+        until(lambda: sessions(machine).get("digits/3") == "SUCCEEDED")
+        [told] = json.loads(done(machine, "events", "digits/3", "-j"))["items"]
+        assert (told["metric"], told["value"]) == ("told", 1)
+        key = machine.data / "controlplane" / "platform.key"
+        assert stat.S_IMODE(key.stat().st_mode) == 0o600
+        second = Machine(tmp_path / "second")
+        try:
+            done(second, "up", "--no-agent", *fresh, "--platform-key", str(key))
+        finally:
+            second.nsml("down", "-y")
+        done(machine, "down", "-y")
