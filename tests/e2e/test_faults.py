@@ -202,7 +202,9 @@ def test_a_store_that_stands_still_disturbs_no_session(platform, witnesses):
     if "etcd" not in faults.pids():
         pytest.skip("no etcd")
     faults.hit("etcd", signal.SIGSTOP)
-    refused = platform.nsml("run", "-g", "0", "--no-code", "--argv", "--", "true", check=False)
+    refused = platform.nsml(
+        "run", "-g", "0", "--patience", "0s", "--no-code", "--argv", "--", "true", check=False
+    )
     assert refused.returncode == 3, refused.stderr
     session.gets_on()
     faults.hit("etcd", signal.SIGCONT)
