@@ -17,7 +17,7 @@ planes serve it. Every other platform belongs to one data folder:
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import TYPE_CHECKING, Final, Literal, Protocol
 
 from controlplane.access.files import write_private
 from controlplane.access.platform_keys import (
@@ -77,11 +77,17 @@ class Coordination:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """What a control plane is told to stand on; `history` and `objects` are URLs, "" for its folder."""
+    """What a control plane is told to stand on; `history` and `objects` are URLs, "" for its folder.
+
+    Attributes:
+        accept_empty: "history" or "objects": one that is empty, or a copy, is taken in place of the
+            lost one.
+    """
 
     coordination: Coordination
     history: str = ""
     objects: str = ""
+    accept_empty: str = ""
 
     @property
     def is_shared(self) -> bool:
@@ -334,13 +340,15 @@ class _Claim:
 
     async def _marked(self, cluster: Cluster) -> Cluster:
         """The platform's record, which says what its history and its objects are marked with."""
-        on = self._on
+        on, accepted = self._on, self._standing.accept_empty
         while True:
             mark = f"{cluster.id}/{on.random_bytes(_MARK_BYTES).hex()}"
-            history = await on.history.mark("" if cluster.history_mark else mark)
-            objects = await on.objects.mark("" if cluster.objects_mark else mark)
-            self._check_mark(cluster, history, cluster.history_mark, self._history_words())
-            self._check_mark(cluster, objects, cluster.objects_mark, self._objects_words())
+            is_new = not cluster.history_mark or accepted == "history"
+            history = await on.history.mark(mark if is_new else "")
+            is_new = not cluster.objects_mark or accepted == "objects"
+            objects = await on.objects.mark(mark if is_new else "")
+            self._check_mark(cluster, history, "history")
+            self._check_mark(cluster, objects, "objects")
             now = replace(cluster, history_mark=history, objects_mark=objects)
             if now == cluster:
                 return cluster
@@ -357,11 +365,24 @@ class _Claim:
                 item = await on.store.get(records.CLUSTER) or item
             cluster = records.decode_cluster(item.value)
 
-    def _check_mark(self, cluster: Cluster, found: str, recorded: str, words: str) -> None:
+    def _check_mark(
+        self, cluster: Cluster, found: str, what: Literal["history", "objects"]
+    ) -> None:
+        if what == "history":
+            recorded, words = cluster.history_mark, self._history_words()
+        else:
+            recorded, words = cluster.objects_mark, self._objects_words()
+        if self._standing.accept_empty == what:
+            recorded = ""
+        lost = ""
         if found and _platform_of(found) != cluster.id:
             reason = f"belongs to another platform, {_platform_of(found)}"
         elif recorded and not found:
             reason = "has nothing of it: it is empty, not mounted, or another one"
+            lost = (
+                f"; if that is lost for good, and what was recorded with it: "
+                f"NSML_CONTROLPLANE_ACCEPT_EMPTY={what} in the environment of one start"
+            )
         elif recorded and found != recorded:
             reason = (
                 "is not the one that the platform has: a copy, or one that only this machine sees"
@@ -371,7 +392,7 @@ class _Claim:
         self._forget_draft()
         raise StartRefused(
             f"this is the platform {cluster.id}, but {words} {reason}; name the one that its other "
-            "control planes use, or bring it back"
+            f"control planes use, or bring it back{lost}"
         )
 
     def _keep(self, claimed: Claimed) -> None:

@@ -71,6 +71,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The key under which a shared platform's keys lie in its store; the first control plane makes
     it, each further one gets a copy. Empty: `platform.key` in the data folder."""
 
+    accept_empty: Literal["", "history", "objects"] = ""
+    """For one start, in the environment: takes an empty history (or object store) in place of the
+    platform's, whose records are lost for good. What agents still keep is recorded in it."""
+
     etcd_root: str = "nsml/"
     """What all our keys in an etcd begin with."""
 

@@ -63,7 +63,12 @@ def standing_of(settings: Settings) -> Standing:
         raise StartRefused(
             "etcd_user is for an etcd cluster by URLs: the store of a data folder asks nobody"
         )
-    return Standing(coordination=coordination, history=settings.history, objects=settings.objects)
+    return Standing(
+        coordination=coordination,
+        history=settings.history,
+        objects=settings.objects,
+        accept_empty=settings.accept_empty,
+    )
 
 
 @contextlib.asynccontextmanager

@@ -258,7 +258,11 @@ def test_history_that_is_moved_away_is_a_gap_that_is_told(platform, witnesses):
     platform.nsml("down", "--keep-sessions")
     for file in (platform.folder / "data/controlplane").glob("history.db*"):
         file.rename(platform.folder / file.name)
+    refused = platform.nsml("up", check=False)
+    assert "NSML_CONTROLPLANE_ACCEPT_EMPTY=history" in refused.stdout + refused.stderr
+    platform.environment["NSML_CONTROLPLANE_ACCEPT_EMPTY"] = "history"
     platform.up()
+    del platform.environment["NSML_CONTROLPLANE_ACCEPT_EMPTY"]
     wait_for(lambda: platform.nsml("logs", session.name).stdout, what="the rest is kept")
     session.stop()
     session.reaches("STOPPED")
