@@ -29,7 +29,7 @@ def test_a_hundred_sessions_end_right() -> None:
 
 
 def test_a_platform_of_one_control_plane_does_it_too() -> None:
-    assert sum(simulate(1, sessions=50, control_planes=1).faults.values()) > 20
+    assert sum(simulate(2, sessions=50, control_planes=1).faults.values()) > 20
 
 
 def test_nothing_is_repeated_when_nothing_goes_wrong() -> None:
