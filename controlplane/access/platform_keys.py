@@ -9,6 +9,7 @@ every control plane, and a backup of the store has them.
 from __future__ import annotations
 
 import hashlib
+from contextlib import aclosing
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final
 
@@ -22,7 +23,8 @@ from controlplane.access.files import read_private
 from controlplane.access.vault import KEY_BYTES, Vault, read_vault_keys
 from controlplane.access.vault import KEY_FILE as VAULT_FILE
 from controlplane.operations import records
-from controlplane.store.interface import Compacted, Put, StoreError, Transaction, unchanged
+from controlplane.store.following import follow_key
+from controlplane.store.interface import Put, Transaction, unchanged
 from controlplane.stored.v1 import records_pb2 as pb
 
 if TYPE_CHECKING:
@@ -36,7 +38,6 @@ if TYPE_CHECKING:
 
 KEY_FILE: Final = "platform.key"
 _NONCE_BYTES: Final = 12
-_AGAIN_S: Final = 1.0
 KNOWN_WITHIN_S: Final = 2.0
 """How long a changed record takes at most until every control plane that is alive follows it."""
 
@@ -163,20 +164,15 @@ class SharedKeys:
         self._clock = clock
 
     async def run(self) -> None:
-        """Follow until cancelled. What cannot be read is said, and what was known stays in use."""
-        while True:
-            try:
-                item = await self._store.get(records.PLATFORM_KEYS)
+        """Follow until cancelled. What cannot be read is said, and what was known stays in use.
+
+        Raises:
+            StoreReplaced, StoreRefused: nothing more can be followed.
+        """
+        following = follow_key(self._store, records.PLATFORM_KEYS, clock=self._clock)
+        async with aclosing(following) as items:
+            async for item in items:
                 self._take(item)
-                since = 1 if item is None else item.mod_revision + 1
-                async for batch in self._store.watch(records.PLATFORM_KEYS, since):
-                    for event in batch.events:
-                        self._take(event.item)
-            except Compacted:
-                continue
-            except StoreError as error:
-                _log.warning("keys.not_followed", error=str(error))
-            await self._clock.sleep(_AGAIN_S)
 
     def _take(self, item: KeyValue | None) -> None:
         try:

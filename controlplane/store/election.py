@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, Self
 import structlog
 
 from controlplane.store.companion import Companion
+from controlplane.store.following import follow_key
 from controlplane.store.interface import (
     CommitUnknown,
     Compacted,
@@ -94,18 +95,9 @@ async def watch_leader(
     store: KeyValueStore, *, clock: Clock, key: str = LEADER_KEY
 ) -> AsyncGenerator[Leader | None, None]:
     """Yield who leads now, and then each change; None while nobody does."""
-    while True:
-        try:
-            listing = await store.list(key)
-            item = next((item for item in listing.items if item.key == key), None)
+    async with contextlib.aclosing(follow_key(store, key, clock=clock)) as items:
+        async for item in items:
             yield None if item is None else _leader(item)
-            async with contextlib.aclosing(store.watch(key, listing.revision + 1)) as batches:
-                async for batch in batches:
-                    for event in batch.events:
-                        if event.key == key:
-                            yield None if event.item is None else _leader(event.item)
-        except (Compacted, StoreUnavailable):
-            await clock.sleep(WATCH_RETRY_S)
 
 
 async def last_deposed(store: KeyValueStore) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ from controlplane.access.platform_keys import (
 from controlplane.access.vault import NotOpened, Vault
 from controlplane.operations import records
 from controlplane.store.embedded import EmbeddedStore
-from controlplane.store.interface import Put, Transaction
+from controlplane.store.interface import KeyValue, Listing, Put, Transaction
 from nsml.clock import SystemClock, inline
 
 CLOCK = SystemClock()
@@ -98,3 +99,42 @@ async def test_a_new_key_of_secrets_is_known_before_it_seals(
     for task in following:
         task.cancel()
     await asyncio.gather(*following, return_exceptions=True)
+
+
+class OftenAsked(EmbeddedStore):
+    """Takes note of reads, and refuses to be asked without end."""
+
+    reads = 0
+
+    def _count(self) -> None:
+        self.reads += 1
+        if self.reads > 20:
+            raise AssertionError("it asks again and again")
+
+    async def get(self, key: str) -> KeyValue | None:
+        self._count()
+        return await super().get(key)
+
+    async def list(self, prefix: str, *, revision: int = 0, keys_only: bool = False) -> Listing:
+        self._count()
+        return await super().list(prefix, revision=revision, keys_only=keys_only)
+
+
+async def test_keys_older_than_what_the_store_remembers_are_followed(tmp_path: Path) -> None:
+    """The store forgets its past every few minutes, and the keys were written long before."""
+    key, keys, fresh = a_key(), first_keys(tmp_path, CLOCK, os.urandom), os.urandom(32)
+    async with OftenAsked(":memory:", clock=CLOCK, run=inline) as store:
+        for written in (records.PLATFORM_KEYS, "other", "other", "other"):
+            put = Put(key=written, value=key.seal(keys, "c1"))
+            result = await store.commit(Transaction(success=(put,)))
+        await store.compact(result.revision)
+        vault = Vault(keys.vault, os.urandom)
+        following = asyncio.create_task(SharedKeys(store, key, "c1", vault, clock=CLOCK).run())
+        await until(lambda: store.reads)
+        changed = replace(keys, vault=(*keys.vault, fresh))
+        put = Put(key=records.PLATFORM_KEYS, value=key.seal(changed, "c1"))
+        await store.commit(Transaction(success=(put,)))
+        await until(lambda: vault.has_older_keys or following.done())
+        assert not following.done(), following.exception()
+        following.cancel()
+        await asyncio.gather(following, return_exceptions=True)
