@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
 import os
 import socket
 import stat
@@ -13,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import grpc
 import psutil
+
+from nsml.hosts import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,12 +36,7 @@ class Address:
     @property
     def is_private(self) -> bool:
         """Whether nobody outside of this machine can reach it."""
-        if self.path or self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host).is_loopback
-        except ValueError:
-            return False
+        return bool(self.path) or is_loopback(self.host)
 
     def __str__(self) -> str:
         if self.path:

@@ -12,12 +12,13 @@ from __future__ import annotations
 import configparser
 import datetime as dt
 from dataclasses import dataclass
-from ipaddress import ip_address
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
 from obstore.store import S3Store
+
+from nsml.hosts import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -102,21 +103,12 @@ def _check_endpoint(endpoint: str) -> bool:
     parts = urlsplit(endpoint)
     if parts.scheme not in ("http", "https") or not parts.hostname or parts.username:
         raise ValueError("the endpoint of an object store is https://HOST:PORT")
-    if parts.scheme == "http" and not _is_loopback(parts.hostname):
+    if parts.scheme == "http" and not is_loopback(parts.hostname):
         raise ValueError(
             f"the object store at {parts.hostname} is another machine and not encrypted: use https "
             "(s3_ca names the authority of its certificate, where that is your own)"
         )
     return parts.scheme == "http"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _provider(

@@ -7,7 +7,6 @@ Everything that a server or gRPC can answer is sorted here, by `_verdict`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from ipaddress import ip_address
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
 
@@ -27,6 +26,7 @@ from controlplane.store.interface import (
     StoreUnavailable,
 )
 from nsml.etcd_versions import why_unsound
+from nsml.hosts import is_loopback
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -123,18 +123,9 @@ def plain_or_tls(endpoint: str) -> tuple[str, bool]:
             f"{endpoint!r} is not an etcd endpoint: write https://HOST:PORT, "
             "http://127.0.0.1:PORT or unix:///PATH"
         )
-    if url.scheme == "http" and not _is_loopback(url.hostname):
+    if url.scheme == "http" and not is_loopback(url.hostname):
         raise ValueError(f"{endpoint!r} is another machine and not encrypted: use https")
     return url.netloc, url.scheme == "https"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 class Member:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import ipaddress
 from dataclasses import dataclass, field
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from controlplane.history.errors import HistoryRefused
+from nsml.hosts import is_loopback
 
 CONNECT_S = 3
 """For one connection, TCP and login."""
@@ -82,12 +82,7 @@ def _refuse_unchecked(parts: dict[str, str], shown: str) -> None:
 
 def _is_here(host: str) -> bool:
     """Whether what is sent there stays on this machine; "" and folders are Unix sockets."""
-    if host in {"", "localhost"} or host.startswith(("/", "@")):
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return not host or host.startswith(("/", "@")) or is_loopback(host)
 
 
 def _shown(parts: dict[str, str]) -> str:
