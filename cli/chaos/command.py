@@ -117,8 +117,8 @@ def chaos(
     Starts three etcd members, PostgreSQL, control planes, agents with simulated GPUs, all in a temporary
     folder and apart from every other platform; submits, stops, follows; kills, pauses and parts them.
     Each is on a host of its own (network namespaces: root, or user namespaces); else nothing is cut.
-    A run that found something is kept. Exit code 1 for a violation, or when no fault fired or no program
-    reported anything: that is counted as "nothing proved". The longest wait is how long one call was
+    A run that found something, or broke, is kept. Exit code 1 for a violation, or when no fault fired or no
+    program reported anything: that is counted as "nothing proved". The longest wait is how long one call was
     repeated until it was answered, all faults of that time together; it is no violation.
     """
     if recorded is not None:
@@ -145,7 +145,7 @@ def chaos(
         run(plan, folder, environ=app.environ, say=app.say)
         code = _judge(app, folder)
         is_kept = is_kept or code != ExitCode.OK
-    except CommandError:
+    except Exception:
         is_kept = True
         raise
     finally:

@@ -26,7 +26,7 @@ from nsml.client.errors import (
     Unavailable,
 )
 from nsml.client.streams import ENDED_STATES, read_logs, read_metrics, watch_sessions
-from nsml.concurrency import TaskGroup
+from nsml.concurrency import beside_each_other
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from cli.chaos.recording import Recorder
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
+    from nsml.concurrency import TaskGroup
     from nsml.content.packing import Packed
 
 T = TypeVar("T")
@@ -160,7 +161,7 @@ class Load:
             Each session as the platform tells it then.
 
         Raises:
-            CommandError: sessions do not end, though nothing is tormented any more.
+            CommandError: the platform does not answer, though nothing is tormented any more.
         """
         async with AsyncExitStack() as stack:
             for context in self.contexts:
@@ -168,7 +169,7 @@ class Load:
                     connect(context, deadline_s=ANSWER_WITHIN_S)
                 )
                 self._clients.append(client)
-            async with TaskGroup() as streams, TaskGroup() as group:
+            async with beside_each_other() as streams, beside_each_other() as group:
                 watching = [streams.create_task(self._watch(n)) for n in range(_WATCHERS)]
                 for number in range(_SUBMITTERS):
                     group.create_task(self._submit(number, group))

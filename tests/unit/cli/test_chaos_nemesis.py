@@ -4,13 +4,18 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 
 import pytest
 
 from cli.chaos.hosts import CLIENT, Loopback
+from cli.chaos.load import Load
 from cli.chaos.nemesis import FAULTS, Nemesis, NothingFree
 from cli.chaos.parts import CONTROL_PLANE, ETCD, NotDone, Part, processes_with
+from cli.chaos.recording import Recorder
 from cli.chaos.trainer import read_ledgers
+from cli.exits import CommandError
+from nsml.client.contexts import Context
 from tests.e2e.programs import wait_for
 
 
@@ -119,3 +124,34 @@ def test_a_folder_that_holds_no_run_is_refused(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "no such fault: nonsense" in done.stderr
+
+
+async def test_what_breaks_a_run_off_is_told_by_its_name(tmp_path):
+    async def torment():
+        raise CommandError("the platform does not come back")
+
+    load = Load(
+        contexts=[Context(name="gone", server="127.0.0.1:1")],
+        recorder=Recorder(tmp_path / "operations.jsonl"),
+        rng=random.Random(1),
+        ledgers=tmp_path,
+        code=None,
+    )
+    with pytest.raises(CommandError, match="does not come back"):
+        await load.run(torment)
+
+
+@pytest.mark.parametrize("error", [CommandError("it does not come back"), OSError("a defect")])
+def test_a_run_that_broke_is_kept(nsml, monkeypatch, tmp_path, error):
+    def run(_plan, folder, **_):
+        (folder / "cp1.log").write_text("last words")
+        raise error
+
+    monkeypatch.setattr("cli.chaos.hosts.with_rights_of_a_network", lambda *_: None)
+    monkeypatch.setattr("cli.chaos.run.run", run)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    result = nsml("doctor", "chaos", "--seed", "1", check=False)
+    assert result.code == 1
+    (kept,) = tmp_path.glob("nsml-chaos-*")
+    assert f"kept: {kept}" in result.stderr
+    assert (kept / "cp1.log").read_text() == "last words"
