@@ -20,7 +20,7 @@ from cli.chaos.hosts import CLIENT
 from cli.chaos.parts import AGENT, CONTROL_PLANE, DATABASE, ETCD, NotDone, Part
 from nsml.client.connect import connect
 from nsml.client.errors import ClientError
-from nsml.concurrency import TaskGroup
+from nsml.concurrency import beside_each_other
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
@@ -79,19 +79,18 @@ class Nemesis:
         All is healed when this returns.
         """
         at_random = [name for name in self.chosen if name != "takeovers"]
-        supervision = asyncio.create_task(self._supervise())
-        try:
+        async with beside_each_other() as group:
+            supervision = group.create_task(self._supervise())
             last = TAKEOVERS if "takeovers" in self.chosen else 0
             await self._draw_for(lasts_s, at_random, None if count is None else count - last)
             if "takeovers" in self.chosen:
                 await self._take_over_and_over()
             await self._heal_all()
-        finally:
             supervision.cancel()
 
     async def _draw_for(self, lasts_s: float, names: Sequence[str], count: int | None) -> None:
         ends_at = time.monotonic() + lasts_s
-        async with TaskGroup() as group:
+        async with beside_each_other() as group:
             while names and time.monotonic() < ends_at:
                 if count is not None and self.fired.total() >= count:
                     break

@@ -126,6 +126,21 @@ def test_a_folder_that_holds_no_run_is_refused(tmp_path):
     assert "no such fault: nonsense" in done.stderr
 
 
+async def test_torment_ends_when_nobody_starts_again_what_ended(nemesis, monkeypatch, tmp_path):
+    class Gone(Standing):
+        is_running = False
+
+        def start(self):
+            raise OSError("no process can be made")
+
+    monkeypatch.setattr("cli.chaos.nemesis._SUCCESSOR_WITHIN_S", 5.0)
+    nemesis.platform.parts["cp1"] = Gone("cp1", CONTROL_PLANE, "cp1", (), (), tmp_path, {})
+    nemesis.platform.starting = {"cp1"}
+    nemesis.recorder, nemesis.chosen = Recorder(tmp_path / "faults.jsonl"), []
+    with pytest.raises(OSError, match="no process can be made"):
+        await nemesis.torment(0.0)
+
+
 async def test_what_breaks_a_run_off_is_told_by_its_name(tmp_path):
     async def torment():
         raise CommandError("the platform does not come back")
