@@ -199,7 +199,8 @@ class Draft:
         whole = {"format": FORMAT, "digest": digest_of(text.encode()), "backup": record}
         with _new_file(self._path / "manifest.json") as writing:
             writing.write(json.dumps(whole, indent=1).encode() + b"\n")
-        for folder in (*self._blobs.glob("??"), self._blobs, self._path):
+        keys = self._path.glob("keys")
+        for folder in (*self._blobs.glob("??"), self._blobs, *keys, self._path):
             _flush_folder(folder)
         self._path.rename(self._target)
         _flush_folder(self._folder)

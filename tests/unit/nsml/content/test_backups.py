@@ -47,6 +47,16 @@ def test_what_was_written_is_read_and_is_private(tmp_path: Path) -> None:
         assert all(Path(root, file).stat().st_mode & 0o077 == 0 for file in files if "key" in file)
 
 
+def test_it_gets_its_name_when_all_of_it_is_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    flushed: set[int] = set()
+    monkeypatch.setattr(os, "fsync", lambda descriptor: flushed.add(os.fstat(descriptor).st_ino))
+    path = made(tmp_path / "b").path
+    there = [path, *path.rglob("*"), path.parent, *(path.parent / "blobs").rglob("*")]
+    assert [one for one in there if one.stat().st_ino not in flushed] == []
+
+
 @pytest.mark.parametrize("name", ["store", "history", "objects", "keys/ca.key", "manifest.json"])
 @pytest.mark.parametrize("how", ["other", "short", "missing"])
 def test_damage_is_named(tmp_path: Path, name: str, how: str) -> None:
