@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App
-from cli.backup import backup, restore
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, Group, command, pass_app
+from cli.group import DURATION, Group, LazyGroup, command, pass_app
 from cli.output import write_list, write_one
 from nsml.view.tables import Column
 from nsml.view.units import counted
@@ -21,7 +20,17 @@ if TYPE_CHECKING:
     from nsml.v1.accounts_pb2 import CreateJoinTokenResponse, CreateTokenResponse, User
 
 
-@click.group("admin", cls=Group)
+_COMMANDS = {
+    "Commands": {
+        "backup": ("cli.backup:backup", "Write the whole platform into FOLDER, while it runs."),
+        "join-token": ("cli.admin:join_token", "Make a secret with which machines become nodes."),
+        "restore": ("cli.backup:restore", "Put a platform back from a backup."),
+        "user": ("cli.admin:user", "Users."),
+    }
+}
+
+
+@click.group("admin", cls=LazyGroup, sections=_COMMANDS)
 def admin() -> None:
     """For administrators: users, their tokens, machines that may join, backups."""
 
@@ -176,7 +185,3 @@ user.add_command(add)
 user.add_command(ls)
 user.add_command(rm)
 user.add_command(token)
-admin.add_command(user)
-admin.add_command(join_token)
-admin.add_command(backup)
-admin.add_command(restore)

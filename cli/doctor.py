@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from cli.chaos.command import chaos
 from cli.exits import CommandError, ExitCode
-from cli.group import Group, command, pass_app
+from cli.group import LazyGroup, command, pass_app
 from cli.local import AGENT, data_folder
 from cli.machine import DATA
 from cli.output import write_list
@@ -35,7 +34,21 @@ _COLUMNS: tuple[Column[dict[str, str]], ...] = (
 )
 
 
-@click.group("doctor", cls=Group)
+_COMMANDS = {
+    "Commands": {
+        "chaos": (
+            "cli.chaos.command:chaos",
+            "Try a platform of its own under faults, and judge it.",
+        ),
+        "node": (
+            "cli.doctor:node",
+            "Examine this machine as a node: no platform and no root needed.",
+        ),
+    }
+}
+
+
+@click.group("doctor", cls=LazyGroup, sections=_COMMANDS)
 def doctor() -> None:
     """Examine what nsml stands on, and say what to do."""
 
@@ -124,7 +137,3 @@ def _asked(app: App, words: Sequence[str]) -> list[dict[str, str]]:
         raise CommandError(
             "this machine could not be examined", why=said.stderr.strip()[-500:]
         ) from error
-
-
-doctor.add_command(node)
-doctor.add_command(chaos)

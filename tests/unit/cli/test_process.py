@@ -51,7 +51,8 @@ HEAVY = {"rich", "numpy", "platformdirs", "zstandard", "blake3", "fastcdc", "pat
 
 
 def test_version_and_help_load_no_grpc(environ):
-    for words in (["--version"], ["--help"], ["run", "--help"]):
+    groups = ["--help"], ["admin", "--help"], ["admin", "user", "--help"], ["doctor", "--help"]
+    for words in (["--version"], *groups, ["run", "--help"]):
         modules = loaded(environ, *words)
         assert not modules & {*HEAVY, "grpc", "google.protobuf", "asyncio"}, words
 
