@@ -35,6 +35,7 @@ import time
 from nodeagent.shim import namespaces, reserve
 from nodeagent.shim.contained import Contained
 from nodeagent.shim.forked import ORDERS, WATCHED, Forked
+from nodeagent.shim.stillness import Stillness
 from nodeagent.shim.watch import Watch
 
 TYPE_CHECKING = False
@@ -51,6 +52,10 @@ _CONTACT_LOOKS = 20
 
 _LOOK_S = 1.0
 """How often the program is asked whether it was ended for a limit."""
+
+
+_TOGETHER_S = 0.05
+"""What is due so soon is done with what is due now: each time that a shim wakes up costs more than a look."""
 
 
 def main() -> NoReturn:
@@ -102,6 +107,7 @@ class Shim:
             processes, has_own_shm = self._program.processes, bool(spec.get("namespace"))
             self._watch = Watch(folder, spec["watch"], processes, has_own_shm=has_own_shm)
         self._look_at = time.monotonic()
+        self._stillness = Stillness(lambda: {self._program.pid, *self._program.processes()} - {0})
         self._contact_mtime = self._contact_stamp()
         self._contact_changed = _boot_time()
 
@@ -128,10 +134,17 @@ class Shim:
             received = signal.sigtimedwait(WATCHED, self._until_next_deadline())
             # first of all: an order that comes behind the program's own end is not its cause
             if self._program.is_running():
-                if received is not None and received.si_signo in ORDERS:
-                    self._begin_stop("STOPPED", *self._stop_order())
+                if received is not None:
+                    self._take(received.si_signo)
                 self._keep_limits()
         self._end_if_exceeded(self._program.exceeded())
+
+    def _take(self, number: int) -> None:
+        """Act on a signal."""
+        if number in ORDERS:
+            self._begin_stop("STOPPED", *self._stop_order())
+        elif number == signal.SIGCHLD:
+            self._stillness.end()
 
     def _note_child(self) -> None:
         """Keep the program's pid in `shim.json` from when it is known: a note for people."""
@@ -223,12 +236,9 @@ class Shim:
             self._begin_stop(*excess, 0.0)
 
     def _keep_limits(self) -> None:
+        if time.monotonic() >= self._next_look_at():
+            self._look()
         now = time.monotonic()
-        if now >= self._look_at:
-            self._end_if_exceeded(self._program.exceeded())
-            self._look_at = now + _LOOK_S
-        if self._watch is not None and now >= self._watch.next_at:
-            self._end_if_exceeded(self._watch.look())
         if self._limit_at is not None and now >= self._limit_at:
             limit = self.spec["time_limit_s"]
             self._limit_at = None
@@ -240,6 +250,20 @@ class Shim:
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._program.kill()
             self._kill_at = time.monotonic() + 0.05  # again, for what was forked meanwhile
+
+    def _next_look_at(self) -> float:
+        return self._look_at if self._watch is None else min(self._look_at, self._watch.next_at)
+
+    def _look(self) -> None:
+        """Look at what is due by now, and cheaply where nothing has run since the last time."""
+        now = time.monotonic() + _TOGETHER_S
+        is_still = self._stillness.look()
+        if now >= self._look_at:
+            if not is_still:
+                self._end_if_exceeded(self._program.exceeded())
+            self._look_at = time.monotonic() + _LOOK_S
+        if self._watch is not None and now >= self._watch.next_at:
+            self._end_if_exceeded(self._watch.look(is_still=is_still))
 
     def _lost_in(self) -> float | None:
         """Seconds until silence means loss, 0 when it does; None when nothing watches."""
@@ -262,9 +286,7 @@ class Shim:
 
     def _until_next_deadline(self) -> float:
         now = time.monotonic()
-        ats = [self._look_at, self._limit_at, self._kill_at]
-        if self._watch is not None:
-            ats.append(self._watch.next_at)
+        ats = [self._next_look_at(), self._limit_at, self._kill_at]
         waits = [at - now for at in ats if at is not None]
         lost_in = self._lost_in()
         if lost_in is not None:

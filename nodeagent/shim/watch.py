@@ -54,7 +54,8 @@ _FOLDERS, _OUTPUT = ("app", "tmp", "run"), "output"
 class Watch:
     """Keeps what `wanted` says for one replica in `folder`; `look` whenever `next_at` has come.
 
-    `processes` are the replica's, now. `memory_peak_bytes` is the most that was seen.
+    `processes` are the replica's, now. `memory_peak_bytes` is the most that was seen. Of a replica that
+    is still, what was read last is taken for what is: paces and pauses are the same.
     """
 
     def __init__(
@@ -68,43 +69,56 @@ class Watch:
         self.next_at = time.monotonic()
         self.memory_peak_bytes = 0
         self._wanted = wanted
+        self._used = (0, 0)
+        """Bytes of memory and threads, as read last."""
         self._processes = processes
         self._has_own_shm = has_own_shm
         self._disk = _Disk(folder, wanted)
         self._memory_pace, self._process_pace = _Pace(_MEMORY_PACE), _Pace(_PROCESS_PACE)
         self._cpus = None if wanted["cpus"] is None else _some_cpus(folder, wanted["cpus"])
 
-    def look(self) -> Excess | None:
-        """Look once; what was found to be too much, or None."""
+    def look(self, *, is_still: bool = False) -> Excess | None:
+        """Look once; what was found to be too much, or None.
+
+        `is_still`: nothing of the replica has run since a look without it.
+        """
         began = time.monotonic()
-        excess, pause_s = self._look(began)
+        excess, pause_s = self._look(began, is_still=is_still)
         ended = time.monotonic()
         pause_s = max(min(pause_s, _LONGEST_PAUSE_S), _SHORTEST_PAUSE_S, (ended - began) / _SHARE)
         self.next_at = ended + pause_s
         return excess
 
-    def _look(self, now: float) -> tuple[Excess | None, float]:
-        wanted = self._wanted
-        needs = (wanted["memory_bytes"], wanted["process_count"], wanted["cpus"])
-        pids = self._processes() if any(one is not None for one in needs) else []
-        excess, pause_s = self._disk.look(now, self._processes)
-        if wanted["memory_bytes"] is not None or wanted["process_count"] is not None:
+    def _look(self, now: float, *, is_still: bool) -> tuple[Excess | None, float]:
+        excess, pause_s = self._disk.look(now, self._processes, is_still=is_still)
+        if not is_still:
+            self._read()
+        used, threads = self._used
+        limit = self._wanted["process_count"]
+        if limit is not None:
+            pause_s = min(pause_s, self._process_pace.seconds_to(limit, threads, now))
+            if threads > limit:
+                excess = (LIMIT_EXCEEDED, processes_message(threads, limit))
+        limit = self._wanted["memory_bytes"]
+        if limit is not None:
+            pause_s = min(pause_s, self._memory_pace.seconds_to(limit, used, now))
+            if used > limit:
+                excess = (OUT_OF_MEMORY, memory_message(used, limit))
+        return excess, pause_s
+
+    def _read(self) -> None:
+        """Read what its processes use, as far as that is limited, and keep them on their processors."""
+        limit, most = self._wanted["memory_bytes"], self._wanted["process_count"]
+        if limit is None and most is None and self._cpus is None:
+            return
+        pids = self._processes()
+        if limit is not None or most is not None:
             rss, threads = _rss_and_threads(pids)
-            if wanted["process_count"] is not None:
-                limit = wanted["process_count"]
-                pause_s = min(pause_s, self._process_pace.seconds_to(limit, threads, now))
-                if threads > limit:
-                    excess = (LIMIT_EXCEEDED, processes_message(threads, limit))
-            if wanted["memory_bytes"] is not None:
-                limit = wanted["memory_bytes"]
-                used = self._memory(pids, rss, limit)
-                self.memory_peak_bytes = max(self.memory_peak_bytes, used)
-                pause_s = min(pause_s, self._memory_pace.seconds_to(limit, used, now))
-                if used > limit:
-                    excess = (OUT_OF_MEMORY, memory_message(used, limit))
+            used = 0 if limit is None else self._memory(pids, rss, limit)
+            self._used = (used, threads)
+            self.memory_peak_bytes = max(self.memory_peak_bytes, used)
         if self._cpus is not None:
             _pin(pids, self._cpus)
-        return excess, pause_s
 
     def _memory(self, pids: Sequence[int], rss: int, limit: int) -> int:
         """Bytes in use: by the cheap reading, which counts shared pages often, if that is enough."""
@@ -152,19 +166,28 @@ class _Disk:
         self._walk_at = 0.0
         self._occupied = 0
         self._is_suspected = False
+        self._was_still = self._is_settled = False
+        """Since the walk began it was still; the last whole walk was of a replica that is still so."""
         self._with_room: int | None = None
         """What it held when there was room for all; None while that is not known."""
         self._limit_pace, self._free_pace = _Pace(_DISK_PACE), _Pace(_DISK_PACE)
 
     def look(
-        self, now: float, processes: Callable[[], Sequence[int]]
+        self, now: float, processes: Callable[[], Sequence[int]], *, is_still: bool
     ) -> tuple[Excess | None, float]:
         """What is too much, or None, and when to look again, in seconds."""
         if self._limit is None and not self._floor:
             return None, _LONGEST_PAUSE_S
         free = self._free_bytes() if self._floor else 0
         is_short = free < self._floor
-        is_whole, has_too_many = self._measure(now, processes, is_hurried=is_short)
+        self._was_still = self._was_still and is_still
+        self._is_settled = self._is_settled and is_still
+        is_whole, has_too_many = self._is_settled, False
+        if not self._is_settled:
+            is_whole, has_too_many = self._measure(
+                now, processes, is_still=is_still, is_hurried=is_short
+            )
+            self._is_settled = is_whole and self._was_still
         if has_too_many and self._limit is not None:
             text = f"over {MOST_PENDING:,} folders at once: its disk limit cannot be kept"
             return (LIMIT_EXCEEDED, text), 0.0
@@ -198,7 +221,7 @@ class _Disk:
         if self._is_suspected:
             return True
         self._is_suspected, self._occupied = True, 0
-        self._walk, self._walk_at = None, 0.0
+        self._walk, self._walk_at, self._is_settled = None, 0.0, False
         return False
 
     def _free_bytes(self) -> int:
@@ -209,7 +232,12 @@ class _Disk:
         return space.f_bavail * space.f_frsize
 
     def _measure(
-        self, now: float, processes: Callable[[], Sequence[int]], *, is_hurried: bool
+        self,
+        now: float,
+        processes: Callable[[], Sequence[int]],
+        *,
+        is_still: bool,
+        is_hurried: bool,
     ) -> tuple[bool, bool]:
         """Walk a little: whether a whole walk ended with that, and whether it left folders out.
 
@@ -219,6 +247,7 @@ class _Disk:
             if now < self._walk_at and not is_hurried:
                 return False, False
             self._walk, self._walked_s = Measurement(self._folder, _FOLDERS, (_OUTPUT,)), 0.0
+            self._was_still = is_still
             output = os.path.join(self._folder, _OUTPUT)
             self._unlinked = unlinked_bytes(processes(), output)
         walk = self._walk

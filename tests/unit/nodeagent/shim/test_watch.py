@@ -5,13 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
 
-from nodeagent.shim.watch import Watch
+from nodeagent.shim.watch import LIMIT_EXCEEDED, Watch
 
 LIMIT = 32 << 20
+NOTHING = {
+    "memory_bytes": None,
+    "cpus": None,
+    "process_count": None,
+    "disk_bytes": None,
+    "disk_floor_bytes": 0,
+}
 
 
 @pytest.mark.skipif(not Path("/dev/shm").is_dir(), reason="the machine has no /dev/shm")
@@ -22,16 +30,46 @@ def test_what_others_keep_in_the_machines_shared_memory_is_not_the_replicas(tmp_
         subprocess.Popen(["sleep", "60"]) as program,
     ):
         os.posix_fallocate(others.fileno(), 0, LIMIT + LIMIT // 2)
-        wanted = {
-            "memory_bytes": LIMIT,
-            "cpus": None,
-            "process_count": None,
-            "disk_bytes": None,
-            "disk_floor_bytes": 0,
-        }
+        wanted = {**NOTHING, "memory_bytes": LIMIT}
         try:
             watch = Watch(str(tmp_path), wanted, lambda: [program.pid], has_own_shm=True)
             assert watch.look() is None
             assert 0 < watch.memory_peak_bytes < LIMIT
+        finally:
+            program.kill()
+
+
+def test_what_was_written_before_it_was_still_is_measured_all_the_same(tmp_path: Path) -> None:
+    """A walk may have passed by there just before."""
+    for name in ("app", "tmp", "run"):
+        (tmp_path / name).mkdir()
+    watch = Watch(str(tmp_path), {**NOTHING, "disk_bytes": LIMIT}, list, has_own_shm=False)
+    assert watch.look() is None
+    with (tmp_path / "app" / "much").open("wb") as file:
+        os.posix_fallocate(file.fileno(), 0, 2 * LIMIT)
+    found = None
+    ends_at = time.monotonic() + 30
+    while found is None:
+        assert time.monotonic() < ends_at
+        found = watch.look(is_still=True)
+    assert found[0] == LIMIT_EXCEEDED
+
+
+def test_one_that_is_still_is_read_once_and_keeps_its_pace() -> None:
+    with subprocess.Popen(["sleep", "60"]) as program:
+        listings = []
+
+        def processes() -> list[int]:
+            listings.append(None)
+            return [program.pid]
+
+        wanted = {**NOTHING, "memory_bytes": LIMIT, "process_count": 100}
+        try:
+            watch = Watch("/nowhere", wanted, processes, has_own_shm=False)
+            assert watch.look() is None
+            assert watch.look(is_still=True) is None
+            # near the limit, where it may run again at any time
+            assert watch.next_at - time.monotonic() < 0.2
+            assert len(listings) == 1
         finally:
             program.kill()
