@@ -384,7 +384,7 @@ class Load:
             async with gate:
                 return await self._told(session)
 
-        async with TaskGroup() as group:
+        async with beside_each_other() as group:
             tasks = [group.create_task(told(session)) for session in sessions]
         return [task.result() for task in tasks]
 
