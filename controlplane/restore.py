@@ -171,7 +171,8 @@ class _Restoring:
         """
         platform_key = self._private.pop(KEY_FILE, None)
         if sealed is not None:
-            if not self._key_file.exists():
+            is_laid_now = not self._key_file.exists()
+            if is_laid_now:
                 write_private(self._key_file, platform_key or b"")
             keys = self._opened(sealed, cluster_id)
             if self._standing.is_shared:
@@ -179,7 +180,8 @@ class _Restoring:
             vault = "".join(f"{one.hex()}\n" for one in keys.vault).encode()
             certificate, key = keys.authority
             self._private |= {"ca.pem": certificate, "ca.key": key, "secrets.key": vault}
-            self._key_file.unlink()
+            if is_laid_now:  # else it is its owner's, who may have no other
+                self._key_file.unlink()
         for name, content in self._private.items():
             write_private(self._data / name, content)
         if not self._standing.is_shared:

@@ -1,0 +1,72 @@
+"""A restore lays down what the platform needs, and takes nothing of its owner's."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from controlplane import claim as claims
+from controlplane.access.platform_keys import KEY_FILE
+from controlplane.claim import Coordination, Standing
+from controlplane.config import Settings
+from controlplane.operations.backups import Backups, Taken
+from controlplane.plane import Surroundings
+from controlplane.restore import restore
+from nsml._version import VERSION
+from nsml.content.backups import Backup, Manifest, drafting
+from tests.unit.controlplane.rig import surroundings
+
+SHARED = Standing(
+    coordination=Coordination("https://a:2379"),
+    history="postgresql://nsml@db/nsml",
+    objects="s3://bucket/nsml",
+)
+
+
+async def backup_of(on: Surroundings, folder: Path, keys: dict[str, bytes]) -> Backup:
+    parts: dict[str, bytes] = defaultdict(bytes, history=b"", objects=b"")
+    async for one in Backups(
+        store=on.store, history=on.history, objects=on.objects, clock=on.clock
+    ).create(without_objects=False):
+        if isinstance(one, Taken):
+            taken = one
+        else:
+            parts[one.part] += one.data
+    with drafting(folder, "20260101T000000Z") as draft:
+        for part, data in parts.items():
+            with draft.writing(part) as writing:
+                writing.write(data)
+        for name, content in keys.items():
+            draft.add_key(name, content)
+        return draft.finish(
+            Manifest(
+                cluster_id=taken.cluster_id,
+                version=VERSION,
+                data_version=taken.data_version,
+                revision=taken.revision,
+                taken_at=taken.taken_at,
+                blob_count=0,
+            )
+        )
+
+
+@pytest.mark.parametrize("has_keys", [False, True], ids=["key in its place", "key in the backup"])
+async def test_a_shared_platform_becomes_one_of_a_folder(tmp_path: Path, has_keys: bool) -> None:
+    elsewhere = tmp_path / "keys" / KEY_FILE
+    async with surroundings() as on:
+        claimed = await claims.claim(on, tmp_path, SHARED, elsewhere)
+        key = elsewhere.read_bytes()
+        if has_keys:
+            elsewhere.unlink()
+        backup = await backup_of(on, tmp_path / "b", {KEY_FILE: key} if has_keys else {})
+    settings = Settings(data=tmp_path / "data", coordination="embedded", platform_key=elsewhere)
+    done = await restore(settings, backup.path, None)
+    assert done.cluster_id == claimed.cluster.id
+    assert claimed.keys is not None
+    assert (settings.data / "ca.key").read_bytes() == claimed.keys.authority[1]
+    assert not (settings.data / KEY_FILE).exists()
+    # It is needed no more; but who laid it there may have no other to open older backups with.
+    left = [one.read_bytes() for one in elsewhere.parent.iterdir()]
+    assert left == ([] if has_keys else [key])
