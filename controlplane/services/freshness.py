@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import grpc
 
+from controlplane.access.current import caller
 from controlplane.domain.errors import Unavailable
+from controlplane.domain.identity import AnonymousCaller
 from controlplane.services.errors import as_refusal, refuse
 from controlplane.store.interface import StoreError
 from nsml.metadata import REVISION
@@ -80,6 +82,8 @@ class Freshness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     async def _catch_up(self, context: Context) -> None:
         """End the call when we cannot know soon what its caller knows."""
+        if isinstance(caller(), AnonymousCaller):
+            return  # who is not known has seen nothing, and has the store asked for nothing
         revision = _seen(context)
         if revision <= self._state.revision:
             return

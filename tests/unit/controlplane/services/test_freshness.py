@@ -13,12 +13,14 @@ import grpc.aio
 import pytest
 
 from controlplane.domain.identity import Role
+from controlplane.operations import records
 from controlplane.services import freshness
 from nsml.client.calls import Client
 from nsml.client.errors import Unavailable
 from nsml.client.streams import watch_sessions
 from nsml.client.ways import Ways
 from nsml.metadata import REVISION
+from nsml.v1 import accounts_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, serving, surroundings
 
@@ -120,3 +122,25 @@ async def test_a_revision_that_never_was_is_waited_for_by_nobody(said: str) -> N
         value = said if said.isascii() else said.encode()
         metadata = (*client.rpc._metadata(), (key, value))
         assert await call(pb.ListSessionsRequest(), metadata=metadata, timeout=3) is not None
+
+
+async def test_nobody_unknown_has_the_store_asked() -> None:
+    """What it is said to have seen costs a read of the store: that is for those who are known."""
+    async with two() as (_, second, late, client):
+        read: list[str] = []
+
+        async def listing(prefix: str, **how: Any) -> Any:
+            read.append(prefix)
+            return await late._store.list(prefix, **how)
+
+        late.list = listing  # type: ignore[attr-defined] # before the store's own
+        call = client.rpc.ways.channel(second.address).unary_unary(
+            "/nsml.v1.AccountService/JoinNode",
+            request_serializer=accounts_pb2.JoinNodeRequest.SerializeToString,
+            response_deserializer=accounts_pb2.JoinNodeResponse.FromString,
+        )
+        newest = ((REVISION, "999999999999999999"),)
+        for metadata, asked in ((newest, 0), ((*newest, *client.rpc._metadata()), 1)):
+            with pytest.raises(grpc.aio.AioRpcError):
+                await call(accounts_pb2.JoinNodeRequest(), metadata=metadata, timeout=3)
+            assert read.count(records.CLUSTER) == asked
