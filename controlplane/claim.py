@@ -34,8 +34,9 @@ from controlplane.operations import records
 from controlplane.plane import new_cluster_id
 from controlplane.store.etcd_members import plain_or_tls
 from controlplane.store.etcd_process import find_etcd
-from controlplane.store.interface import Get, Put, Transaction, absent, unchanged
+from controlplane.store.interface import Put, Transaction, absent, unchanged
 from controlplane.store.open import endpoints_of
+from nsml._version import VERSION
 from nsml.urls import without_password
 
 if TYPE_CHECKING:
@@ -226,6 +227,7 @@ class _Claim:
             is_shared=standing.is_shared,
             history=standing.history_kind,
             objects=standing.objects_kind,
+            written_by=VERSION,
         )
         puts = [Put(key=records.CLUSTER, value=records.encode_cluster(cluster))]
         is_key_made_now = False
@@ -235,13 +237,7 @@ class _Claim:
             puts.append(Put(key=records.PLATFORM_KEYS, value=key.seal(keys, draft)))
         # Written before the store has it: a crash in between must not leave a store without a folder.
         write_private(self._data / "cluster.new", draft.encode() + b"\n")
-        await on.store.commit(
-            Transaction(
-                compares=(absent(records.CLUSTER),),
-                success=tuple(puts),
-                failure=(Get(key=records.CLUSTER),),
-            )
-        )
+        await on.store.commit(Transaction(compares=(absent(records.CLUSTER),), success=tuple(puts)))
         item = await on.store.get(records.CLUSTER)
         if item is None:
             raise StartRefused("the store does not keep what is written: is somebody emptying it?")
