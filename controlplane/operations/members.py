@@ -120,10 +120,6 @@ class Members:
         records = self._cache.records(MEMBERS)
         return tuple(records[name].value for name in sorted(records))
 
-    def at(self, address: str) -> Member | None:
-        """Who is reached by agents and control planes at an address."""
-        return next((one for one in self.everyone() if address and one.address == address), None)
-
     async def run(self) -> None:
         """Follow the others and stay among them, until cancelled; outages are waited out.
 
