@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 
@@ -17,6 +17,10 @@ from nsml.settings import SettingsError
 __all__ = ["Settings", "SettingsError", "read_settings"]
 
 ENVIRONMENT_PREFIX = "NSML_CONTROLPLANE_"
+
+LEASE_OF_SEVERAL_S: Final = 2.0
+LEASE_ALONE_S: Final = 3.0
+"""Of the leader, where the settings name none."""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -37,7 +37,13 @@ from controlplane.access.listeners import (
 from controlplane.access.peers import SocketPeers, process_name
 from controlplane.access.table import TABLE
 from controlplane.claim import StartRefused
-from controlplane.config import Settings, SettingsError, read_settings
+from controlplane.config import (
+    LEASE_ALONE_S,
+    LEASE_OF_SEVERAL_S,
+    Settings,
+    SettingsError,
+    read_settings,
+)
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.plane import Character, ControlPlane
 from controlplane.restore import refuse_unfinished, restore
@@ -63,10 +69,6 @@ _log = structlog.get_logger("controlplane.server")
 
 STOP_GRACE_S: Final = 0.5
 """How long calls that are being answered may take when the control plane stops."""
-
-LEASE_OF_SEVERAL_S: Final = 2.0
-LEASE_ALONE_S: Final = 3.0
-"""Of the leader, where the settings name none."""
 
 RESIGN_WITHIN_S: Final = 1.5
 """How long handing over to another leader may take when the control plane stops."""

@@ -6,13 +6,14 @@ import contextlib
 import os
 import secrets
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from controlplane.access.authority import open_authority
 from controlplane.access.files import read_private
 from controlplane.access.platform_keys import KEY_FILE, SharedKeys
 from controlplane.access.vault import Vault, open_vault
 from controlplane.claim import Standing, StartRefused, choose_coordination, claim
+from controlplane.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
 from controlplane.history.sqlite import open_history
 from controlplane.objects.s3 import S3Service
 from controlplane.objects.stored import open_folder, open_shared
@@ -35,10 +36,6 @@ if TYPE_CHECKING:
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
-
-
-LONGEST_LEASE_S: Final = 3.0
-"""Of a control plane whose settings say nothing of its lease."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,7 +98,8 @@ async def opened_ground(
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(opened_store(settings, standing, clock))
         # Before the history is opened, which makes an older one today's.
-        await wait_for_one_version(store, clock, settings.lease_s or LONGEST_LEASE_S)
+        longest_s = max(LEASE_ALONE_S, LEASE_OF_SEVERAL_S)
+        await wait_for_one_version(store, clock, settings.lease_s or longest_s)
         history = await _open_history(settings, clock)
         stack.push_async_callback(history.close)
         yield Ground(store=store, history=history, objects=_open_objects(settings), clock=clock)
