@@ -45,7 +45,11 @@ class Peers(Protocol):
     """The other control planes, as this one reaches them."""
 
     def channel(self, address: str, *, is_tls: bool) -> Channel:
-        """A channel to a control plane; the same one each time."""
+        """A channel to a control plane; the same one each time.
+
+        Raises:
+            Unavailable: it has no listener that is reached from here.
+        """
         ...
 
     async def attend(self, leader: Leader, met: Callable[[], None]) -> None:
@@ -75,7 +79,7 @@ class Alone:
     def channel(self, address: str, *, is_tls: bool) -> Channel:
         """See `Peers`."""
         del is_tls
-        raise Unavailable(f"there is no way from here to the control plane at {address}")
+        raise _out_of_reach(address)
 
     async def attend(self, leader: Leader, met: Callable[[], None]) -> None:
         """See `Peers`."""
@@ -118,7 +122,11 @@ class SocketPeers:
 
     async def attend(self, leader: Leader, met: Callable[[], None]) -> None:
         """See `Peers`."""
-        stub: Any = health_pb2_grpc.HealthStub(self.channel(leader.address, is_tls=leader.is_tls))
+        try:
+            channel = self.channel(leader.address, is_tls=leader.is_tls)
+        except Unavailable:
+            return
+        stub: Any = health_pb2_grpc.HealthStub(channel)
         request = health_pb2.HealthCheckRequest(service=process_name(leader.process))
         call = stub.Watch(request)
         try:
@@ -156,9 +164,21 @@ class SocketPeers:
         return grpc.aio.secure_channel(address, credentials, options=(*_OPTIONS, named))
 
 
+def _out_of_reach(address: str) -> Unavailable:
+    return Unavailable(
+        f"there is no way from here to the control plane at {address or 'no address'}",
+        why="it has no listener with mutual TLS for other machines",
+        attempt="listen_agents in its settings",
+    )
+
+
 def _plain(address: str) -> grpc.aio.Channel:
-    if not parse_address(address).is_private:
-        raise ListenRefused(f"{address} is another machine, and has no TLS")
+    try:
+        is_here = parse_address(address).is_private
+    except ListenRefused:
+        is_here = False
+    if not is_here:
+        raise _out_of_reach(address)
     return grpc.aio.insecure_channel(address, options=_OPTIONS)
 
 
