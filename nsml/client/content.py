@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         Awaitable,
         Callable,
         Iterator,
+        Mapping,
         Sequence,
     )
     from pathlib import Path
@@ -90,11 +91,12 @@ async def upload(
     root = digest_of(encoded)
     always = {root} if is_unheard else set()
     missing = always | await find_missing(client, [*sizes, root], root=root)
-    wanted = [digest for digest in sizes if digest in missing]
     left = missing
     for address in (ways := client.rpc.ways).addresses:
+        wanted = {digest: size for digest, size in sizes.items() if digest in left}
+        last = [(root, encoded)] if root in left else []
         try:
-            await _send(client, packed, left, progress, run)
+            await _send(client, packed, wanted, last, progress=progress, run=run)
             break
         except Unavailable:
             if address == ways.addresses[-1]:
@@ -106,7 +108,7 @@ async def upload(
         files_sent=sum(
             any(ref.digest in missing for ref in entry.chunks) for entry in packed.manifest.entries
         ),
-        bytes_sent=sum(sizes[digest] for digest in wanted),
+        bytes_sent=sum(size for digest, size in sizes.items() if digest in missing),
     )
 
 
@@ -134,24 +136,18 @@ async def made_of(
 async def _send(
     client: Client,
     packed: Packed,
-    missing: set[str],
+    wanted: Mapping[str, int],
+    last: Sequence[tuple[str, bytes]],
+    *,
     progress: Callable[[Transfer], None] | None,
     run: Offload,
 ) -> None:
-    """Send what is missing to one control plane, the manifest last."""
-    from nsml.content.digests import digest_of
-
-    sizes = packed.manifest.blobs()
-    encoded = packed.manifest.encode()
-    root = digest_of(encoded)
-    wanted = [digest for digest in sizes if digest in missing]
-    sending = _Sending(packed, wanted, sum(sizes[digest] for digest in wanted), progress, run)
+    """Send what is `wanted` of a folder, with its sizes, to one control plane, and then what is `last`."""
+    sending = _Sending(packed, list(wanted), sum(wanted.values()), progress, run)
     if wanted:
         await client.rpc.upload("ContentService/PutBlobs", sending.requests(), pb.PutBlobsResponse)
-    if root in missing:
-        await client.rpc.upload(
-            "ContentService/PutBlobs", _in_messages([(root, encoded)]), pb.PutBlobsResponse
-        )
+    if last:
+        await client.rpc.upload("ContentService/PutBlobs", _in_messages(last), pb.PutBlobsResponse)
 
 
 class _Sending:
