@@ -54,6 +54,7 @@ from controlplane.history.values import (
     StreamKey,
 )
 from nsml.clock import SystemClock
+from tests.e2e.programs import wait_for
 from tests.etcd import pause
 from tests.integration.test_etcd_access import Authority
 from tests.postgres import PostgresServer
@@ -568,6 +569,20 @@ async def test_followers_elsewhere_hear_of_it_also_after_the_server_came_back(
                 await change.wait()
 
 
+async def test_who_listens_goes_on_while_the_connection_that_writes_is_lost(url: str) -> None:
+    async with planes(url, 2) as (here, there), asyncio.timeout(30):
+        with there.streams.changed("s1") as change:
+            await change.wait()  # of the first connection that listens
+            listening = there._database._listening._line
+            writer = there._database._writer
+            assert listening is not None
+            assert writer is not None
+            writer.close()
+            await here.streams.append([reports(metric("s1", 0), 1, 1)])
+            await change.wait()
+            assert there._database._listening._line is listening
+
+
 def test_notices_name_all_and_are_short_enough() -> None:
     names = {f"s{number:016}" for number in range(2000)} | {"x" * 9000}
     made = list(payloads(names))
@@ -607,8 +622,15 @@ async def test_a_newer_schema_is_refused(url: str) -> None:
         pass
     with psycopg.connect(url) as other:
         other.execute("INSERT INTO schema_versions (version) VALUES (99)")
-    with pytest.raises(HistoryTooNew, match="newer"):
+    with pytest.raises(HistoryTooNew, match="newer") as kept:
         await open_postgresql(url, clock=SystemClock())
+    with psycopg.connect(url, autocommit=True) as other:
+        connected = (
+            "SELECT count(*) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND application_name = 'nsml'"
+        )
+        wait_for(lambda: other.execute(connected).fetchone() == (0,), what="no connection is left")
+    assert kept.tb, "what it passed through is kept so long, and would keep a connection"
 
 
 async def test_ledger_rows_cannot_be_changed_or_removed(url: str) -> None:

@@ -179,10 +179,9 @@ class PostgresDatabase:
         return await asyncio.shield(running)
 
     def _migrate(self, errand: _Errand) -> None:
-        line = self._door.enter()
+        self._writer = line = self._door.enter()
         with errand.on(line), translated(self._shown):
             migrate(line, self._shown)
-        self._writer = line
 
     def _read(self, errand: _Errand, work: Callable[[Connection], T]) -> T:
         while True:

@@ -68,6 +68,8 @@ class Line:
     """An open connection; used by one thread at a time, but for `cut`. See sql.interface.Connection."""
 
     def __init__(self, connection: psycopg.Connection[Any]) -> None:
+        self.pid = connection.info.backend_pid
+        """Of the server's process for it, also when it is closed."""
         self._connection = connection
         self._mutex = threading.Lock()
         self._is_closed = False
@@ -76,11 +78,6 @@ class Line:
     def is_broken(self) -> bool:
         """Whether nothing can be asked over it any more."""
         return self._connection.closed
-
-    @property
-    def pid(self) -> int:
-        """Of the server's process for it."""
-        return self._connection.info.backend_pid
 
     def execute(self, statement: str, parameters: Parameters = (), /) -> Rows:
         """See Connection."""
