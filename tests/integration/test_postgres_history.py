@@ -691,6 +691,26 @@ def test_an_address_that_may_be_used(address: str) -> None:
     assert "geheim" not in repr(read_address(address))
 
 
+@pytest.mark.parametrize(
+    ("variable", "value", "why"),
+    [
+        ("PGHOST", "db.example", "another host"),
+        ("PGHOSTADDR", "10.0.0.1", "another host"),
+        ("PGSERVICE", "x", "service"),
+    ],
+)
+def test_the_environment_leads_nowhere_unchecked(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str, why: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(HistoryRefused) as caught:
+        read_address("postgresql://u:geheim@/nsml")
+    assert why in f"{caught.value} {caught.value.details}"
+    if variable != "PGSERVICE":
+        monkeypatch.setenv("PGSSLMODE", "verify-full")
+        assert value in read_address("postgresql://u:geheim@/nsml").shown
+
+
 async def test_the_way_to_it_is_checked_and_the_password_read_from_a_file(tmp_path: Path) -> None:
     ours, other = Authority(tmp_path, "ours"), Authority(tmp_path, "other")
     certificate, key = ours.issue("server")

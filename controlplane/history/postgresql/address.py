@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, field
 
 import psycopg
@@ -13,6 +14,13 @@ from nsml.hosts import is_loopback
 CONNECT_S = 3
 """For one connection, TCP and login."""
 _CHECKED = {"verify-ca", "verify-full"}
+_VARIABLES = {
+    "PGHOST": "host",
+    "PGHOSTADDR": "hostaddr",
+    "PGSERVICE": "service",
+    "PGSSLMODE": "sslmode",
+}
+"""What libpq takes from its environment where a URL does not say it, of what says where it goes."""
 _DEFAULTS = {
     "connect_timeout": str(CONNECT_S),
     "application_name": "nsml",
@@ -47,7 +55,7 @@ def read_address(url: str) -> Address:
             attempt="postgresql://USER@HOST:5432/DATABASE?sslmode=verify-full",
         )
     try:
-        parts = {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
+        given = {name: str(value) for name, value in conninfo_to_dict(url).items() if value}
     except psycopg.ProgrammingError:
         # Its words would quote the URL, and with it the password.
         raise HistoryRefused(
@@ -55,9 +63,16 @@ def read_address(url: str) -> Address:
             why="libpq refuses it; special characters of a password are written as %XX",
             attempt="postgresql://USER@HOST:5432/DATABASE?sslmode=verify-full",
         ) from None
+    parts = _from_environment() | given
     shown = _shown(parts)
     _refuse_unchecked(parts, shown)
     return Address(shown, make_conninfo("", **{**_DEFAULTS, **parts}))
+
+
+def _from_environment() -> dict[str, str]:
+    return {
+        name: value for variable, name in _VARIABLES.items() if (value := os.environ.get(variable))
+    }
 
 
 def _refuse_unchecked(parts: dict[str, str], shown: str) -> None:
