@@ -16,6 +16,7 @@ from cli.group import Group, Refused, command, pass_app
 from cli.output import write_list
 from nsml.client import contexts
 from nsml.view.tables import Column
+from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from nsml.client.contexts import Context
@@ -86,7 +87,8 @@ def login(app: App, *, host: str, token_stdin: bool, ca: Path | None, name: str 
     app.save(app.config.with_context(context))
     app.flags = app.flags.with_context(chosen)
     _learn(app)
-    app.write(f"Welcome to NSML! You are {who} at {app.context.places} (context {chosen}).")
+    place = visible(app.context.places)
+    app.write(f"Welcome to NSML! You are {who} at {place} (context {chosen}).")
 
 
 def _learn(app: App) -> None:
@@ -264,7 +266,7 @@ def use(app: App, *, name: str) -> None:
             f"no such context: {name}", code=ExitCode.NOT_FOUND, advice="nsml context ls"
         )
     app.save(app.config._replace(current=name))
-    app.say(f"context {name}: {app.config.contexts[name].places}")
+    app.say(f"context {name}: {visible(app.config.contexts[name].places)}")
 
 
 context.add_command(ls)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, TypeVar
 
 from nsml.client.errors import Unavailable
+from nsml.view.text import visible
 from nsml.view.units import duration_text
 
 if TYPE_CHECKING:
@@ -37,7 +38,7 @@ async def patiently(app: App, attempt: Callable[[], Awaitable[T]], *, patience_s
                 left_s = until - app.clock.monotonic()
                 if error.retry_after_s is None or left_s <= 0:
                     raise
-                waits.tell(error.message, left_s)
+                waits.tell(visible(error.message), left_s)
                 await app.clock.sleep(max(min(error.retry_after_s, left_s), _LEAST_S))
     finally:
         waits.close()

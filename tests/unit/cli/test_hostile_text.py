@@ -5,7 +5,9 @@ import re
 
 import pytest
 
+from nsml.client.contexts import Context, load, save
 from nsml.v1 import resources_pb2
+from tests.unit.cli.conftest import FixedClock
 
 from .test_every_command import ARGUMENTS, LOCAL, READING
 
@@ -67,6 +69,26 @@ def test_no_format_lets_it_through(name, output, nsml, hostile, project, tmp_pat
 def test_no_other_command_does(name, nsml, hostile):
     result = nsml(*OTHERS[name], terminal=True, check=False)
     assert acts(result.stdout + result.stderr) == []
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_the_reason_of_a_wait_does_not(terminal, nsml, state, project, monkeypatch):
+    async def sleep(_self, _seconds):
+        """Takes no time."""
+
+    monkeypatch.setattr(FixedClock, "sleep", sleep)
+    state.is_away, state.why_away = 1, EVIL
+    result = nsml("run", terminal=terminal)
+    assert "trying again" in result.stderr
+    assert acts(result.stderr.replace("\r\x1b[K", "")) == []
+
+
+def test_where_a_platform_says_that_it_is_does_not(nsml, home):
+    config = load(nsml.environ)
+    save(config.with_context(Context(name="lab", server="gpu.lab:1", others=(EVIL,))))
+    result = nsml("context", "use", "lab")
+    assert "gpu.lab:1, a" in result.stderr
+    assert acts(result.stderr) == []
 
 
 def test_programs_still_read_what_was_written(nsml, hostile):

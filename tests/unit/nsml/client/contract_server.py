@@ -90,6 +90,7 @@ class State:
         self.piece = 7
         self.largest_message = 0
         self.is_away = 0
+        self.why_away = "the platform's history does not answer"
         self.lacks_ended = False
         self.fail_next: dict[str, grpc.StatusCode] = {}
         self.waiting = ""
@@ -197,8 +198,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         state = self.state
         if state.is_away:
             state.is_away -= 1
-            words = "the platform's history does not answer"
-            return refuse(context, grpc.StatusCode.UNAVAILABLE, words, "HISTORY_UNAVAILABLE", 0.1)
+            code, reason = grpc.StatusCode.UNAVAILABLE, "HISTORY_UNAVAILABLE"
+            return refuse(context, code, state.why_away, reason, 0.1)
         known = state.requests.get(request.request_id)
         if known:
             return pb.CreateSessionResponse(session=state.sessions[known])
