@@ -92,11 +92,7 @@ def is_full(place: Path) -> bool:
 
 def shortage(place: Path) -> str:
     """How little is free on the disk of `place`, for people, before what fills it is ended; "" for enough."""
-    try:
-        found = os.statvfs(place)
-    except OSError:
-        return ""
-    size, free = found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
+    size, free = _room(place)
     if not _SHORT.is_short(size=size, free=free):
         return ""
     return f"{size_text(free)} of {size_text(size)} are free on the disk of {place}"
@@ -112,8 +108,14 @@ def _remove(store: Store, key: str, uses: Callable[[], frozenset[str]]) -> None:
 
 
 def _is_short(place: Path, keep: KeepFree) -> bool:
+    size, free = _room(place)
+    return keep.is_short(size=size, free=free)
+
+
+def _room(place: Path) -> tuple[int, int]:
+    """Bytes of the filesystem of `place`, and how many are free; 0 of 0 is short of nothing."""
     try:
         found = os.statvfs(place)
     except OSError:
-        return False  # of a store that is not there, or not here, nothing is known
-    return keep.is_short(size=found.f_blocks * found.f_frsize, free=found.f_bavail * found.f_frsize)
+        return 0, 0  # of a place that is not there, or not here, nothing is known
+    return found.f_blocks * found.f_frsize, found.f_bavail * found.f_frsize
