@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -172,14 +173,7 @@ def _keys_of(
     if choices is not None and choices.platform_key:
         files["platform.key"] = Path(choices.platform_key)
     keys = {name: file.read_bytes() for name, file in files.items() if file.exists()}
-    return keys, {} if choices is None else vars_of(choices)
-
-
-def vars_of(choices: Choices) -> dict[str, Any]:
-    """Choices as a record."""
-    from dataclasses import asdict
-
-    return asdict(choices)
+    return keys, {} if choices is None else asdict(choices)
 
 
 def _check(app: App, folder: Path) -> None:
@@ -263,8 +257,6 @@ def _choices_of(
     found: Backup, *, etcd: str | None, embedded: bool, **elsewhere: str | None
 ) -> Choices:
     """How the platform was set up; what it stands on is what is said, else the folder."""
-    from dataclasses import fields, replace
-
     known = {field.name for field in fields(Choices)}
     kept = {name: value for name, value in found.manifest.choices.items() if name in known}
     try:
@@ -290,8 +282,6 @@ def _restore(
     Raises:
         CommandError: it refused, or broke off.
     """
-    from dataclasses import replace
-
     settings = control_plane_settings(target, choices)
     BringUp(app, target).check(CONTROL_PLANE, settings)
     file = target.settings(CONTROL_PLANE)
