@@ -333,9 +333,10 @@ def _translated(digest: str = "") -> Iterator[None]:
     try:
         yield
     except (FileNotFoundError, NotFoundError) as error:
-        if digest:
+        has_no_bucket = _NO_BUCKET in str(error)
+        if digest and not has_no_bucket:
             raise BlobNotFound(f"there is no blob {digest}") from error
-        why = "there is no such bucket" if _NO_BUCKET in str(error) else _first_line(error)
+        why = "there is no such bucket" if has_no_bucket else _first_line(error)
         raise ObjectsUnavailable("the object store is gone", why=why) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
         raise ObjectsUnavailable(

@@ -85,7 +85,13 @@ async def test_a_service_that_says_nothing_is_not_waited_for(
 
 async def test_a_bucket_that_is_not_there_is_named(s3: S3Server) -> None:
     objects = opened("s3://nobodys-bucket", s3.endpoint)
-    for call in (objects.put(DIGEST, b"data"), objects.mark(), objects.mark("x")):
+    for call in (
+        objects.put(DIGEST, b"data"),
+        objects.get(DIGEST),  # the blob may well be there once the bucket is
+        objects.get_range(DIGEST, 0, 2),
+        objects.mark(),
+        objects.mark("x"),
+    ):
         with pytest.raises(ObjectsUnavailable) as caught:
             await call
         assert "no such bucket" in caught.value.why
