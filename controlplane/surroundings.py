@@ -102,7 +102,9 @@ async def opened_ground(
         await wait_for_one_version(store, clock, settings.lease_s or longest_s)
         history = await _open_history(settings, clock)
         stack.push_async_callback(history.close)
-        yield Ground(store=store, history=history, objects=_open_objects(settings), clock=clock)
+        # What is mounted from elsewhere may never answer, and whoever waits for it may be stopped.
+        objects = await in_own_thread(lambda: _open_objects(settings))
+        yield Ground(store=store, history=history, objects=objects, clock=clock)
 
 
 @contextlib.asynccontextmanager

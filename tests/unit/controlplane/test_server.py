@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Self
@@ -14,8 +16,10 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from controlplane import surroundings
 from controlplane.claim import StartRefused, choose_coordination
-from controlplane.config import SettingsError, read_settings
+from controlplane.config import Settings, SettingsError, read_settings
+from controlplane.server import serve
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc
 
 PLAIN = (
@@ -102,6 +106,32 @@ def test_after_a_kill_it_goes_on_where_it_was(tmp_path: Path) -> None:
     with Program(tmp_path) as program:
         assert program.ready()["cluster_id"] == first["cluster_id"]
         assert (program.data / "admin.token").read_text() == token
+
+
+async def test_it_stops_while_the_folder_of_its_objects_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As one that is mounted from a machine that is gone: whoever looks at it waits."""
+    begun, goes_on, ended = threading.Event(), threading.Event(), threading.Event()
+
+    def hanging(*_: object, **__: object) -> None:
+        begun.set()
+        goes_on.wait(5)
+        ended.set()
+        raise ValueError("it was taken away")
+
+    monkeypatch.setattr(surroundings, "open_shared", hanging)
+    settings = Settings(data=tmp_path / "data", coordination="embedded", objects="file:///mounted")
+    stop = asyncio.Event()
+    serving = asyncio.create_task(serve(settings, stop=stop))
+    try:
+        await asyncio.to_thread(begun.wait, 20)
+        stop.set()
+        await serving
+        assert begun.is_set()
+        assert not ended.is_set()
+    finally:
+        goes_on.set()
 
 
 def test_one_process_has_a_data_folder(tmp_path: Path) -> None:
