@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from enum import StrEnum
 from typing import IO, TYPE_CHECKING, TypeVar
 
@@ -257,7 +257,8 @@ class App:
     def remember_servers(self, told: Sequence[str]) -> None:
         """Keep where else the platform is, if whoever said so is known by the platform's authority.
 
-        And so are those that are there: nobody else is believed to be at these addresses.
+        And so are those that are there: nobody else is believed to be at these addresses. Where the
+        configuration cannot be written they are told again next time.
         """
         context = self.context
         stored = self.config.contexts.get(context.name)
@@ -267,7 +268,8 @@ class App:
 
         servers = contexts.known_servers(stored.servers, told, random.SystemRandom())
         if set(servers) != set(stored.servers):
-            self.save(self.config.with_context(stored.at(servers), current=False))
+            with suppress(OSError):
+                self.save(self.config.with_context(stored.at(servers), current=False))
 
     def explain(self, error: Unavailable) -> Unavailable:
         """The same error in words about this context."""

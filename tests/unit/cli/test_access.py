@@ -6,8 +6,9 @@ import pytest
 
 from cli.app import App
 from cli.completion import names
-from nsml.client.contexts import load
+from nsml.client.contexts import Context, load
 from nsml.clock import SystemClock
+from tests.unit.cli.conftest import Stream
 from tests.unit.nsml.client.contract_server import TOKEN
 
 
@@ -79,6 +80,20 @@ def test_another_authority_takes_the_old_ones_name_away(nsml, home):
     nsml("config", "set", "contexts.lab.ca", "/new.pem")
     changed = load(nsml.environ).contexts["lab"]
     assert (str(changed.ca), changed.server_name) == ("/new.pem", "")
+
+
+def test_where_else_a_platform_is_needs_no_place_to_be_kept_in(fresh, home, monkeypatch):
+    def refuse(*_):
+        raise PermissionError(30, "Read-only file system")
+
+    app = App(environ=fresh.environ, stdout=Stream(), stderr=Stream(), stdin=Stream())
+    app.save(app.config.with_context(Context(name="lab", server="a:1", ca="/ca.pem")))
+    with monkeypatch.context() as patched:
+        patched.setattr("nsml.client.contexts.write_private", refuse)
+        app.remember_servers(["a:1", "b:1"])
+        assert app.context.servers == ("a:1",)
+    app.remember_servers(["a:1", "b:1"])
+    assert load(fresh.environ).contexts["lab"].servers == app.context.servers == ("a:1", "b:1")
 
 
 def test_the_output_variable(nsml, everything):
