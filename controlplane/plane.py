@@ -18,7 +18,6 @@ from controlplane.access.limiter import FailureLimiter
 from controlplane.access.peers import Alone
 from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
-from controlplane.domain.cluster import Cluster
 from controlplane.domain.conditions import ConditionName
 from controlplane.health import Health
 from controlplane.loops.deposing import Deposing
@@ -30,7 +29,6 @@ from controlplane.loops.probing import Probing
 from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.upkeep import Upkeep
-from controlplane.operations import records
 from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
 from controlplane.operations.checkpoints import Checkpoints
@@ -66,8 +64,6 @@ from controlplane.services.presenting import Presenter
 from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.store.election import Candidate
-from controlplane.store.interface import Get, Put, Transaction, absent
-from nsml._version import VERSION
 from nsml.clock import inline
 from nsml.concurrency import TaskGroup
 from nsml.v1 import (
@@ -163,32 +159,6 @@ class Character:
     lease_s: float = 3.0
 
 
-async def ensure_cluster(on: Surroundings, coordination: str, fresh: str = "") -> str:
-    """The id of the platform that lives in the store; an empty store gets `fresh`, or a new one."""
-    if known := await cluster_in(on.store):
-        return known  # a full store would refuse what follows
-    fresh = fresh or new_cluster_id(on.random_bytes)
-    made = Cluster(
-        id=fresh, created_at=on.clock.time(), coordination=coordination, written_by=VERSION
-    )
-    value = records.encode_cluster(made)
-    result = await on.store.commit(
-        Transaction(
-            compares=(absent(records.CLUSTER),),
-            success=(Put(key=records.CLUSTER, value=value),),
-            failure=(Get(key=records.CLUSTER),),
-        )
-    )
-    item = None if result.succeeded else result.responses[0].item
-    return records.decode_cluster(item.value).id if item else fresh
-
-
-async def cluster_in(store: KeyValueStore) -> str:
-    """The id of the platform that lives in a store; "" for an empty one."""
-    item = await store.get(records.CLUSTER)
-    return records.decode_cluster(item.value).id if item else ""
-
-
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
     """An id that no other platform has."""
     return "c" + new_name(random_bytes)
@@ -204,7 +174,7 @@ class ControlPlane:
     """All parts of one control plane.
 
     Args:
-        cluster_id: as `ensure_cluster` gave it.
+        cluster_id: of the platform that lives in the store.
     """
 
     def __init__(self, on: Surroundings, character: Character, cluster_id: str) -> None:

@@ -29,7 +29,7 @@ from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.interface import ObjectStore
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.nodes import NodeKeeper
-from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.plane import Character, ControlPlane, Surroundings
 from controlplane.server import RESIGN_WITHIN_S
 from controlplane.store.election import Leader
 from controlplane.store.embedded import EmbeddedStore
@@ -38,6 +38,7 @@ from nsml.client.calls import Client
 from nsml.client.rpc import Channel
 from nsml.client.ways import Ways
 from nsml.clock import SystemClock, inline
+from tests.platforms import ensure_cluster
 from tests.simulation.history_link import HistoryLink, Trouble, Way, objects_link
 from tests.simulation.invariants import Invariant, Referee, Violation
 from tests.simulation.machines import SimulatedNode, World

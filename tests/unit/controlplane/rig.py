@@ -19,7 +19,7 @@ from controlplane.access.vault import make_vault
 from controlplane.domain.identity import Role
 from controlplane.history.sqlite import open_history
 from controlplane.objects.memory import MemoryObjects
-from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.plane import Character, ControlPlane, Surroundings
 from controlplane.store.embedded import EmbeddedStore
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
@@ -34,6 +34,7 @@ from nsml.v1 import (
     sessions_pb2,
     sessions_pb2_grpc,
 )
+from tests.platforms import ensure_cluster
 
 Metadata = tuple[tuple[str, str], ...]
 _numbers = itertools.count()

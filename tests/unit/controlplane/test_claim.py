@@ -15,9 +15,10 @@ from controlplane.access.platform_keys import KEY_FILE
 from controlplane.access.vault import Vault, open_vault
 from controlplane.claim import Claimed, Coordination, Standing, StartRefused, choose_coordination
 from controlplane.operations import records
-from controlplane.plane import Surroundings, cluster_in
+from controlplane.plane import Surroundings
 from controlplane.store.interface import StoreUnavailable
 from nsml.clock import SystemClock
+from tests.platforms import cluster_in
 from tests.unit.controlplane.rig import surroundings
 
 CLUSTER = Standing(coordination=Coordination("http://127.0.0.1:2379"))

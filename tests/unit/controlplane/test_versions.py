@@ -10,10 +10,11 @@ from controlplane.claim import StartRefused
 from controlplane.domain.cluster import DATA_VERSION, LIFE, Cluster, Restore, is_lost, next_offset
 from controlplane.operations import records
 from controlplane.operations.members import MEMBERS, Member
-from controlplane.plane import Surroundings, ensure_cluster
+from controlplane.plane import Surroundings
 from controlplane.store.interface import KeyValueStore, Put, Transaction
 from controlplane.versions import RESTORING, bring_forward, look_at, wait_for_one_version
 from nsml._version import VERSION
+from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings
 
 

@@ -11,9 +11,10 @@ import pytest
 
 from controlplane.domain import deposing as rules
 from controlplane.loops import deposing
-from controlplane.plane import Character, ControlPlane, Surroundings, ensure_cluster
+from controlplane.plane import Character, ControlPlane, Surroundings
 from controlplane.store.election import Leader, current_leader
 from nsml.client.rpc import Channel
+from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import surroundings, until
 
 LONG_S = 60.0

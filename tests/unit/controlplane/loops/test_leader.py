@@ -8,8 +8,9 @@ import pytest
 
 from controlplane.loops.leader import LeaderLoop
 from controlplane.operations.committer import Deposed
-from controlplane.plane import Character, ControlPlane, ensure_cluster
+from controlplane.plane import Character, ControlPlane
 from controlplane.store.election import Candidate
+from tests.platforms import ensure_cluster
 from tests.unit.controlplane.rig import serving, surroundings, until
 
 

@@ -1,0 +1,35 @@
+"""A platform in a store, for control planes that stand on parts in memory: `claim.py` has real ones."""
+
+from __future__ import annotations
+
+from controlplane.domain.cluster import Cluster
+from controlplane.operations import records
+from controlplane.plane import Surroundings, new_cluster_id
+from controlplane.store.interface import Get, KeyValueStore, Put, Transaction, absent
+from nsml._version import VERSION
+
+
+async def ensure_cluster(on: Surroundings, coordination: str) -> str:
+    """The id of the platform that lives in the store; an empty store gets a new one."""
+    if known := await cluster_in(on.store):
+        return known  # a full store would refuse what follows
+    fresh = new_cluster_id(on.random_bytes)
+    made = Cluster(
+        id=fresh, created_at=on.clock.time(), coordination=coordination, written_by=VERSION
+    )
+    value = records.encode_cluster(made)
+    result = await on.store.commit(
+        Transaction(
+            compares=(absent(records.CLUSTER),),
+            success=(Put(key=records.CLUSTER, value=value),),
+            failure=(Get(key=records.CLUSTER),),
+        )
+    )
+    item = None if result.succeeded else result.responses[0].item
+    return records.decode_cluster(item.value).id if item else fresh
+
+
+async def cluster_in(store: KeyValueStore) -> str:
+    """The id of the platform that lives in a store; "" for an empty one."""
+    item = await store.get(records.CLUSTER)
+    return records.decode_cluster(item.value).id if item else ""
