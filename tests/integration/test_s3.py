@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import random
+import re
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -163,9 +164,8 @@ def test_what_cannot_be_used_is_refused(url: str, endpoint: str, words: str) -> 
         (S3Service(endpoint=endpoint), KEYS),
         (S3Service(), {**KEYS, "AWS_ENDPOINT_URL": endpoint}),
     ):
-        with pytest.raises(ValueError, match="") as caught:
+        with pytest.raises(ValueError, match=re.escape(words)) as caught:
             open_shared(url, in_thread, service=service, environment=environment)
-        assert words in str(caught.value)
         assert "secret" not in str(caught.value).replace("AWS_SECRET", "")
 
 
