@@ -342,5 +342,5 @@ class History(Protocol):
         ...
 
     async def close(self) -> None:
-        """Write what is held back, and let go of the database."""
+        """Write the readings that are held back, if it can be done now, and let go of the database."""
         ...

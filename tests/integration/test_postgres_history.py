@@ -480,6 +480,20 @@ async def test_the_newest_reading_is_shown_while_the_server_is_gone(
             server.start()
 
 
+async def test_who_stops_while_the_server_is_gone_ends_without_its_last_readings(
+    server: PostgresServer, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "SHARED_AFTER_S", float("inf"))  # none is written before
+    history = await open_postgresql(url, clock=SystemClock())
+    await history.telemetry.record([NodeSample(node="n1", boot_id="b1", sequence=1, at=1.0)])
+    server.kill()
+    try:
+        async with asyncio.timeout(30):
+            await history.close()
+    finally:
+        server.start()
+
+
 FORMER_LEADER = """
 import asyncio, itertools, sys
 from controlplane.history.errors import HistoryFenced

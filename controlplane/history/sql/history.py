@@ -81,6 +81,6 @@ class SqlHistory(Generic[D]):
     async def close(self) -> None:
         """See History."""
         try:
-            await self.telemetry.flush()
+            await self.telemetry.close()
         finally:
             await self._database.close()

@@ -12,6 +12,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Final
 
 import msgspec
+import structlog
 
 from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.values import NodeSample
@@ -31,6 +32,7 @@ SHARED_AFTER_S: Final = 1.0
 LOOK_S: Final = 1.0
 """How long whoever asks for the newest waits for what others know."""
 
+_log = structlog.get_logger("history.telemetry")
 _ENCODER = msgspec.msgpack.Encoder()
 _DECODER = msgspec.msgpack.Decoder(NodeSample)
 
@@ -125,6 +127,13 @@ class SqlTelemetry:
                 _tell(connection, newest, horizon)
 
         await self._database.write(work, touches=("telemetry",))
+
+    async def close(self) -> None:
+        """Write what is held back if the database takes it: readings may be lost, stopping may not fail."""
+        try:
+            await self.flush()
+        except HistoryUnavailable as error:
+            _log.warning("history.readings.lost", reason=str(error), why=error.why)
 
     async def _look(self) -> None:
         """Take over what others know; after a moment, or a failure, do without."""
