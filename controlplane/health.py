@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.conditions import ConditionName
@@ -19,6 +20,7 @@ from controlplane.operations.observing import (
     observed_objects,
 )
 from controlplane.store.interface import Put, Transaction
+from nsml.clock import in_own_thread
 from nsml.content.digests import digest_of
 
 if TYPE_CHECKING:
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
+    from controlplane.operations.observing import Kinds
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 
@@ -41,7 +44,9 @@ class Health:
     """The parts as everybody is to call them, and the conditions that their calls show.
 
     Args:
-        disks: folders whose disk is looked at, by what lies there.
+        disks: folders whose disk is looked at all the time, by what lies there.
+        folders: where parts write that say themselves when their disk is full, by part; it is looked
+            at then, until there is room.
     """
 
     def __init__(
@@ -52,13 +57,15 @@ class Health:
         objects: ObjectStore,
         clock: Clock,
         disks: Mapping[str, Path],
+        folders: Mapping[str, Path],
     ) -> None:
         self.conditions = Conditions(clock)
         self._clock = clock
         self._disks = dict(disks)
-        self._store_gauge = Gauge(self.conditions, clock, subject="store", kinds=STORE_KINDS)
-        self._history_gauge = Gauge(self.conditions, clock, subject="history", kinds=HISTORY_KINDS)
-        self._objects_gauge = Gauge(self.conditions, clock, subject="objects", kinds=OBJECTS_KINDS)
+        self._folders = dict(folders)
+        self._store_gauge = self._gauge("store", STORE_KINDS)
+        self._history_gauge = self._gauge("history", HISTORY_KINDS)
+        self._objects_gauge = self._gauge("objects", OBJECTS_KINDS)
         self.store: KeyValueStore = ObservedStore(store, self._store_gauge)
         self.history = observed_history(history, self._history_gauge)
         self.objects = observed_objects(objects, self._objects_gauge)
@@ -70,7 +77,7 @@ class Health:
     def parts(self) -> tuple[Part, ...]:
         """What is asked where nobody calls."""
         blob = digest_of(_BLOB)
-        return (
+        parts = (
             Part(
                 name="store",
                 gauge=self._store_gauge,
@@ -90,6 +97,7 @@ class Health:
                 write=lambda: self.objects.put(blob, _BLOB),
             ),
         )
+        return tuple(self._looking(part) for part in parts)
 
     def known_at(self) -> float:
         """Unix seconds when what is known of sessions and nodes was last known to be so."""
@@ -104,10 +112,31 @@ class Health:
                 found = os.statvfs(folder)
             except OSError:
                 continue  # what is wrong with it, its owner's calls tell
-            free = found.f_bavail * found.f_frsize
+            short = _shortage(found, folder)
             self.conditions.set(
-                ConditionName.DISK_FULL,
-                subject,
-                stands=free < LEAST_FREE_BYTES,
-                evidence=f"{free} bytes are free where {folder} lies",
+                ConditionName.DISK_FULL, subject, stands=bool(short), evidence=short
             )
+
+    def _gauge(self, part: str, kinds: Kinds) -> Gauge:
+        has_disk = part in self._folders
+        return Gauge(self.conditions, self._clock, subject=part, kinds=kinds, has_disk=has_disk)
+
+    def _looking(self, part: Part) -> Part:
+        """The same, with a look at the disk after a write: one of a few bytes may find the last room."""
+        folder = self._folders.get(part.name)
+        if folder is None:
+            return part
+
+        async def write() -> None:
+            await part.write()
+            # What is mounted from elsewhere may not answer.
+            found = await in_own_thread(lambda: os.statvfs(folder))
+            part.gauge.looked(_shortage(found, folder))
+
+        return replace(part, write=write)
+
+
+def _shortage(found: os.statvfs_result, folder: Path) -> str:
+    """How little is free where a disk counts as full; empty elsewhere."""
+    free = found.f_bavail * found.f_frsize
+    return f"{free} bytes are free where {folder} lies" if free < LEAST_FREE_BYTES else ""

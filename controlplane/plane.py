@@ -115,6 +115,7 @@ class Surroundings:
         run: for what takes long; nothing else may wait for it.
         disks: folders whose disk no call of ours speaks of when it is full, by what lies there:
             that of an etcd of our own.
+        folders: where store, history and objects keep their files, those of them that do.
         peers: the other control planes.
     """
 
@@ -127,6 +128,7 @@ class Surroundings:
     random_bytes: Callable[[int], bytes]
     run: Offload = inline
     disks: Mapping[str, Path] = field(default_factory=dict)
+    folders: Mapping[str, Path] = field(default_factory=dict)
     keys: SharedKeys | None = None
     peers: Peers = field(default_factory=Alone)
     restores: tuple[Restore, ...] = ()
@@ -185,6 +187,7 @@ class ControlPlane:
             objects=on.objects,
             clock=on.clock,
             disks=on.disks,
+            folders=on.folders,
         )
         on = replace(
             on, store=self.health.store, history=self.health.history, objects=self.health.objects

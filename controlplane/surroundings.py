@@ -16,7 +16,7 @@ from controlplane.claim import Standing, StartRefused, choose_coordination, clai
 from controlplane.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
 from controlplane.history.sqlite import open_history
 from controlplane.objects.s3 import S3Service
-from controlplane.objects.stored import open_folder, open_shared
+from controlplane.objects.stored import open_folder, open_shared, shared_folder
 from controlplane.plane import Surroundings
 from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
@@ -82,7 +82,8 @@ async def surroundings(
     async with opened_ground(settings, standing, clock) as ground:
         claimed = await claim(ground, data, standing, key_file_of(settings))
         await bring_forward(ground.store)
-        yield _stood_on(ground, claimed, data), claimed.cluster
+        on = _stood_on(ground, claimed, data)
+        yield replace(on, folders=_folders(settings, standing)), claimed.cluster
 
 
 @contextlib.asynccontextmanager
@@ -174,6 +175,18 @@ def _stood_on(ground: Ground, claimed: Claimed, data: Path) -> Surroundings:
         return on
     cluster_id = claimed.cluster.id
     return replace(on, keys=SharedKeys(on.store, claimed.key, cluster_id, on.vault, clock=clock))
+
+
+def _folders(settings: Settings, standing: Standing) -> dict[str, Path]:
+    """Where the parts write that keep files themselves."""
+    data = settings.data
+    objects = shared_folder(settings.objects) if settings.objects else data / "objects"
+    found = {
+        "store": data if standing.coordination.kind == "embedded" else None,
+        "history": None if settings.history else data,
+        "objects": objects,
+    }
+    return {part: folder for part, folder in found.items() if folder is not None}
 
 
 def _authority(claimed: Claimed, data: Path, clock: Clock) -> Authority:

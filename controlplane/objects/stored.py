@@ -262,9 +262,15 @@ def open_shared(
     Raises:
         ValueError: it is no such URL, or cannot be used as it stands; the message says why.
     """
-    if url.startswith("file://"):
-        return _open_shared_folder(Path(unquote(urlsplit(url).path)), url, run)
+    folder = shared_folder(url)
+    if folder is not None:
+        return _open_shared_folder(folder, url, run)
     return StoredObjects(open_bucket(url, service, environment), None, run)
+
+
+def shared_folder(url: str) -> Path | None:
+    """The folder of file:///FOLDER; None of another URL."""
+    return Path(unquote(urlsplit(url).path)) if url.startswith("file://") else None
 
 
 def _open_shared_folder(folder: Path, url: str, run: Offload) -> StoredObjects:

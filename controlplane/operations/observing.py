@@ -74,6 +74,7 @@ HISTORY_HELD: Final = frozenset({"record", "newest", "close"})
 """Those that may be answered from memory: their success shows nothing."""
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 
+_FULL: Final = ConditionName.DISK_FULL
 _HISTORY_PARTS: Final = frozenset({"streams", "telemetry", "catalogue", "ledger"})
 
 
@@ -83,13 +84,24 @@ class Gauge:
     Args:
         subject: what a full disk is named by: "store", "history", "objects".
         kinds: which error begins which condition.
+        has_disk: whether somebody looks at its disk. Then that alone ends that it is full: a small write
+            can work where others find no room.
     """
 
-    def __init__(self, conditions: Conditions, clock: Clock, *, subject: str, kinds: Kinds) -> None:
+    def __init__(
+        self,
+        conditions: Conditions,
+        clock: Clock,
+        *,
+        subject: str,
+        kinds: Kinds,
+        has_disk: bool = False,
+    ) -> None:
         self._conditions = conditions
         self._clock = clock
         self._subject = subject
         self._kinds = kinds
+        self._has_disk = has_disk
         self._failing: dict[tuple[ConditionName, bool], str] = {}
         self._answered = clock.monotonic()
         self.answered_at = clock.time()
@@ -116,9 +128,20 @@ class Gauge:
         self.answered_at = self._clock.time()
         if self._failing:
             self._failing = {
-                key: evidence for key, evidence in self._failing.items() if key[1] and not wrote
+                (name, is_write): evidence
+                for (name, is_write), evidence in self._failing.items()
+                if (is_write and not wrote) or (self._has_disk and name is _FULL)
             }
             self._tell()
+
+    def looked(self, short: str) -> None:
+        """Its disk was looked at: how little is free, or "" where there is room."""
+        self._failing = {
+            key: short if key[0] is _FULL else evidence
+            for key, evidence in self._failing.items()
+            if short or key[0] is not _FULL
+        }
+        self._tell()
 
     def failed(self, error: BaseException, *, writing: bool) -> None:
         """A call ended in an error, which may be an answer."""
@@ -127,7 +150,8 @@ class Gauge:
             if isinstance(error, Exception):
                 self.worked(wrote=False)
             return
-        self._failing[name, writing] = _evidence(error)
+        # No read can show that there is room again.
+        self._failing[name, writing or name is _FULL] = _evidence(error)
         self._tell()
 
     async def seen(self, call: Awaitable[Any], *, writing: bool, is_answer: bool = True) -> Any:
@@ -146,7 +170,7 @@ class Gauge:
             name: evidence for (name, _), evidence in self._failing.items()
         }
         for _, name in self._kinds:
-            subject = self._subject if name is ConditionName.DISK_FULL else ""
+            subject = self._subject if name is _FULL else ""
             self._conditions.set(name, subject, stands=name in found, evidence=found.get(name, ""))
 
 

@@ -2,8 +2,9 @@
 
 import os
 import subprocess
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +55,13 @@ def fill(disk: Path) -> Callable[[], None]:
     return junk.unlink
 
 
+def leave_little(disk: Path) -> None:
+    """Take all of a disk but so much that a few bytes can be written, and no more."""
+    fill(disk)
+    junk = disk / "junk"
+    os.truncate(junk, junk.stat().st_size - 200_000)
+
+
 def give_room(disk: Path) -> None:
     """Make it ten times as large."""
     subprocess.run(["mount", "-o", "remount,size=64m", str(disk)], check=True)
@@ -64,8 +72,8 @@ async def health(**parts: Any) -> AsyncIterator[Health]:
     """The parts that are given, observed, and others in memory."""
     async with EmbeddedStore(":memory:", clock=CLOCK, run=inline) as memory:
         history = await open_history(":memory:", clock=CLOCK, run=inline)
-        made = {"store": memory, "history": history, "objects": MemoryObjects(CLOCK), "disks": {}}
-        yield Health(**{**made, **parts}, clock=CLOCK)
+        made = {"store": memory, "history": history, "objects": MemoryObjects(CLOCK)}
+        yield Health(**{"disks": {}, "folders": {}, **made, **parts}, clock=CLOCK)
         await history.close()
 
 
@@ -127,6 +135,58 @@ async def test_objects_on_a_full_disk_are_read_and_written_again_once_there_is_r
         assert await ask(observed, "objects") is None
         assert full(observed) == []
         await observed.objects.put(digest_of(more), more)
+
+
+Writes = Callable[[Health, bytes], Awaitable[object]]
+
+
+@asynccontextmanager
+async def on_disk(part: str, disk: Path) -> AsyncIterator[tuple[Any, Writes]]:
+    """A part whose files are on this disk, and what writes bytes to it."""
+    if part == "objects":
+        yield (
+            open_folder(disk / "objects", in_thread),
+            lambda of, data: of.objects.put(digest_of(data), data),
+        )
+    elif part == "store":
+        async with EmbeddedStore(disk / "store.db", clock=CLOCK, run=in_thread) as store:
+            yield store, lambda of, data: of.store.commit(_put("a", data))
+    else:
+        history = await open_history(disk / "history.db", clock=CLOCK, run=in_thread)
+        ends = count()
+
+        def append(of: Health, data: bytes) -> Awaitable[object]:
+            stream = StreamKey(f"s{next(ends)}", 1, 0, Channel.LOG)
+            chunk = Chunk(stream=stream, first=0, last=len(data) - 1, data=data)
+            return of.history.streams.append([chunk])
+
+        yield history, append
+        await history.close()
+
+
+@pytest.mark.parametrize("part", ["store", "history", "objects"])
+async def test_a_disk_stays_full_while_only_a_little_can_be_written(disk: Path, part: str) -> None:
+    """A small write that finds the last room does not hide that others find none."""
+    async with (
+        on_disk(part, disk) as (given, write),
+        health(**{part: given}, folders={part: disk}) as observed,
+    ):
+        await write(observed, os.urandom(10))
+        leave_little(disk)
+        for _ in range(3):
+            with pytest.raises((ObjectsFull, HistoryFull, DiskFull)):
+                await write(observed, os.urandom(400_000))
+            assert full(observed) == [part]
+            await write(observed, os.urandom(10))
+            assert full(observed) == [part]
+            assert await ask(observed, part) is None
+            assert full(observed) == [part]
+            [condition] = observed.conditions.standing()
+            assert "bytes are free" in condition.evidence
+        give_room(disk)
+        assert await ask(observed, part) is None
+        assert full(observed) == []
+        await write(observed, os.urandom(400_000))
 
 
 class Mounted:
