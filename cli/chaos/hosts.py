@@ -117,6 +117,8 @@ class Namespaces:
         self._net = net
         self._holders: dict[str, subprocess.Popen[bytes]] = {}
         self._canaries: dict[str, socket.socket] = {}
+        self._hearing = threading.Lock()
+        """Held while somebody listens: others at the same ear would take what was for them."""
         _enter_a_network_of_its_own()
         try:
             self._make_hub()
@@ -146,6 +148,18 @@ class Namespaces:
 
     def reaches(self, source: str, target: str) -> bool:
         """Whether a datagram from one arrives at the other."""
+        with self._hearing:
+            return self._hears(source, target)
+
+    def close(self) -> None:
+        """End who holds the namespaces: they go with their last process."""
+        for canary in self._canaries.values():
+            canary.close()
+        for holder in self._holders.values():
+            holder.kill()
+            holder.wait()
+
+    def _hears(self, source: str, target: str) -> bool:
         word = secrets.token_bytes(8)
         ear = self._canaries[target]
         self._canaries[source].sendto(word, (self.address(target), _CANARY_PORT))
@@ -156,14 +170,6 @@ class Namespaces:
                 if ear.recv(64) == word:
                     return True
         return False
-
-    def close(self) -> None:
-        """End who holds the namespaces: they go with their last process."""
-        for canary in self._canaries.values():
-            canary.close()
-        for holder in self._holders.values():
-            holder.kill()
-            holder.wait()
 
     def _make_hub(self) -> None:
         here = f"{self.address(CLIENT)}/24"

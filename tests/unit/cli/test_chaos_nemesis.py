@@ -69,6 +69,31 @@ def test_nothing_is_cut_where_nothing_can_be(nemesis):
         nemesis.platform.hosts.cut(CLIENT, "etcd1")
 
 
+HEAR = """
+from concurrent.futures import ThreadPoolExecutor
+from cli.chaos import hosts as module
+from cli.chaos.hosts import CLIENT, hosts_for
+module._FLIGHT_S = 1.0
+hosts = hosts_for([CLIENT, "a", "b", "c"])
+ways = [("a", "c"), ("b", "c"), (CLIENT, "c")] * 100
+try:
+    with ThreadPoolExecutor(3) as threads:
+        heard = list(threads.map(lambda way: hosts.reaches(*way), ways))
+    hosts.why_no_cuts or hosts.cut("a", "c")
+    ways = [("a", "c"), ("c", "a"), ("b", "c")]
+    print(hosts.why_no_cuts or [heard.count(False), *(hosts.reaches(*way) for way in ways)])
+finally:
+    hosts.close()
+"""
+
+
+def test_several_at_once_hear_what_reaches_them():
+    done = subprocess.run([sys.executable, "-c", HEAR], capture_output=True, text=True, check=True)
+    if "be made here" in done.stdout or "there is no" in done.stdout:
+        pytest.skip(done.stdout)
+    assert done.stdout == "[0, False, True, True]\n"
+
+
 @pytest.fixture
 def sleeper(tmp_path):
     command = [sys.executable, "-c", "import time; time.sleep(600)"]
