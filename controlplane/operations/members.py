@@ -159,6 +159,7 @@ class Members:
                 continue
             except (StoreUnavailable, CommitUnknown) as error:
                 self._log.warning("member.store_unavailable", reason=str(error))
+                taken_since = None  # a lease outlives an outage, whoever had it
             await self._clock.sleep(RETRY_S)
 
     async def _enter(self) -> Member | None:

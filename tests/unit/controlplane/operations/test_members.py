@@ -3,13 +3,14 @@
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 
 from controlplane.domain.errors import AlreadyExists
 from controlplane.operations.members import MEMBERS, Member, Members
 from controlplane.store.embedded import EmbeddedStore
-from controlplane.store.interface import Lease
+from controlplane.store.interface import KeyValue, Lease, StoreUnavailable, Transaction
 from nsml.clock import SystemClock, inline
 from tests.unit.controlplane.rig import until
 
@@ -147,6 +148,62 @@ async def test_another_process_of_the_same_name_is_refused() -> None:
                 await second.run()
             await knows(first, "one")
             assert first.everyone()[0].instance == "x"
+
+
+class GoneAtTimes:
+    """A store that can be gone, and a clock that can be moved on."""
+
+    def __init__(self, store: EmbeddedStore) -> None:
+        self._store = store
+        self.is_gone = False
+        self.asked = 0
+        self.later_s = 0.0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def get(self, key: str) -> KeyValue | None:
+        self.asked += 1
+        if self.is_gone:
+            raise StoreUnavailable("gone")
+        return await self._store.get(key)
+
+    def time(self) -> float:
+        return CLOCK.time()
+
+    def monotonic(self) -> float:
+        return CLOCK.monotonic() + self.later_s
+
+    async def sleep(self, seconds: float) -> None:
+        await CLOCK.sleep(min(seconds, 0.01))
+
+
+async def test_an_outage_is_not_held_against_one_that_died() -> None:
+    """Its lease does not end while the store is gone, and lives anew after that."""
+    async with a_store() as store:
+        gone = GoneAtTimes(store)
+        heir = Members(gone, a_member("one", instance="y"), clock=gone, ttl_s=60)  # type: ignore[arg-type]
+        dead = MEMBERS.put("one", a_member("one", instance="x"))
+        await store.commit(Transaction(success=(dead,)))
+
+        async def asked_on() -> None:
+            before = gone.asked
+
+            async def has_asked() -> bool:
+                return gone.asked >= before + 2 or work.done()
+
+            await until(has_asked, "it has asked again")
+
+        async with running(heir) as work:
+            await asked_on()
+            gone.is_gone = True
+            await asked_on()
+            gone.later_s = 6_000.0
+            gone.is_gone = False
+            await asked_on()
+            assert not work.done(), work.exception()
+            await store.commit(Transaction(success=(MEMBERS.delete("one"),)))
+            await until(lambda: _holds(store, heir), "the heir has the name")
 
 
 async def test_the_name_of_one_that_died_is_free_after_its_lease() -> None:
