@@ -173,7 +173,8 @@ async def asked_of_any(ways: Ways, ask: Ask[T], within_s: float) -> T:
                     answer = one.result()
                 except Unavailable as error:
                     ways.failed(address)
-                    failure = error
+                    if failure is None or _tells(error) >= _tells(failure):
+                        failure = error
                 else:
                     ways.worked(address)
                     return answer
@@ -182,6 +183,11 @@ async def asked_of_any(ways: Ways, ask: Ask[T], within_s: float) -> T:
             one.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
     raise failure or Unavailable("nobody was asked")
+
+
+def _tells(failure: Unavailable) -> tuple[bool, bool]:
+    """How much a failure tells: most who says when to come again, least who was not there."""
+    return failure.retry_after_s is not None, not failure.is_undone
 
 
 async def asked_once(ways: Ways, ask: Ask[T], within_s: float) -> T:

@@ -137,6 +137,20 @@ async def test_a_lost_answer_is_asked_for_elsewhere_only_where_that_does_no_harm
     assert (writes.asked, writes.ways.now) == (["a"], "b")
 
 
+@pytest.mark.parametrize("order", ["abc", "acb", "bac", "bca", "cab", "cba"])
+async def test_who_was_not_there_does_not_hide_what_others_said(order: str) -> None:
+    away = errors.Unavailable("the history does not answer", retry_after_s=1.0)
+    said = {"a": away, "b": undone(), "c": lost()}
+    asked = Asked(**{name: said[name] for name in order})
+    with pytest.raises(errors.Unavailable) as caught:
+        await asked_of_any(asked.ways, asked.ask, 30)
+    assert caught.value is away
+    asked = Asked(**{name: said[name] for name in order if name != "a"})
+    with pytest.raises(errors.Unavailable, match="the connection broke") as caught:
+        await asked_of_any(asked.ways, asked.ask, 30)
+    assert not caught.value.is_undone, "whom the connection was lost to may have done it"
+
+
 async def test_what_was_refused_at_the_door_is_asked_of_the_next() -> None:
     writes = Asked(a=undone(), b="answer")
     assert await asked_once(writes.ways, writes.ask, 30) == "answer"
