@@ -118,7 +118,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 attempt="nsml join HOST",
             )
         if isinstance(who, PeerCaller):
-            return replace(who, node=_metadata(context, ON_BEHALF_OF) or "")
+            return replace(who, node=metadata_of(context, ON_BEHALF_OF) or "")
         return who
 
     async def _of_token(self, authorization: str, address: str) -> Caller:
@@ -150,10 +150,11 @@ def _not_valid(*, is_limited: bool) -> NotSignedIn:
 
 
 def _authorization(context: Context) -> str | None:
-    return _metadata(context, "authorization")
+    return metadata_of(context, "authorization")
 
 
-def _metadata(context: Context, name: str) -> str | None:
+def metadata_of(context: Context, name: str) -> str | None:
+    """What a call says under a name; None where it says nothing, "" for what is not text."""
     for key, value in context.invocation_metadata() or ():
         if key == name:
             return value if isinstance(value, str) else ""

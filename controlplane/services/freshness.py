@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 import grpc
 
 from controlplane.access.current import caller
+from controlplane.access.interceptor import metadata_of
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import AnonymousCaller
 from controlplane.services.errors import as_refusal, refuse
@@ -100,7 +101,5 @@ class Freshness(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
 
 def _seen(context: Context) -> int:
-    for key, value in context.invocation_metadata() or ():
-        if key == REVISION and isinstance(value, str) and value.isascii() and value.isdigit():
-            return int(value) if len(value) <= _MOST_DIGITS else 0
-    return 0
+    said = metadata_of(context, REVISION) or ""
+    return int(said) if said.isascii() and said.isdigit() and len(said) <= _MOST_DIGITS else 0

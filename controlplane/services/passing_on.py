@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn
 import grpc
 import grpc.aio
 
-from controlplane.access.interceptor import ON_BEHALF_OF
+from controlplane.access.interceptor import ON_BEHALF_OF, metadata_of
 from controlplane.domain.errors import NotLeader, NsmlError, Unavailable
 from controlplane.services.errors import DETAILS, refuse
 from nsml.metadata import RELAY, REVISION
@@ -146,7 +146,7 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             request_serializer=type(request).SerializeToString,
             response_deserializer=bytes,
         )
-        seen = [(REVISION, said)] if (said := _metadata(context, REVISION)) else []
+        seen = [(REVISION, said)] if (said := metadata_of(context, REVISION)) else []
         metadata = (*_credential(context), *seen, (PASSED, "1"))
         asked = call(request, metadata=metadata, timeout=within_s)
         answered: bytes = await asked
@@ -254,7 +254,7 @@ class Relay:
 
 def asks_for_relay(context: Context) -> bool:
     """Whether an agent cannot reach the leader itself."""
-    return _metadata(context, RELAY) == "1"
+    return metadata_of(context, RELAY) == "1"
 
 
 async def pass_error(context: Context, error: grpc.aio.AioRpcError) -> NoReturn:
@@ -299,19 +299,12 @@ def _is_generator(inner: Any) -> bool:
     return inspect.isasyncgenfunction(inner)
 
 
-def _metadata(context: Context, name: str) -> str:
-    for key, value in context.invocation_metadata() or ():
-        if key == name:
-            return value if isinstance(value, str) else ""
-    return ""
-
-
 def _was_passed(context: Context) -> bool:
-    return _metadata(context, PASSED) == "1"
+    return metadata_of(context, PASSED) == "1"
 
 
 def _credential(context: Context) -> list[tuple[str, str]]:
-    token = _metadata(context, "authorization")
+    token = metadata_of(context, "authorization")
     return [("authorization", token)] if token else []
 
 
