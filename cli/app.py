@@ -282,12 +282,16 @@ class App:
             advice = f"{'nsml up':<16}start the platform on this machine"
         else:
             advice = f"{'nsml context ls':<16}which platforms are known"
+        why = error.why or error.message
+        if awaits := _awaits(context.servers):
+            why = f"its start waits: {awaits}"
+            advice = f"{'nsml status':<16}again, once that is there: the start goes on by itself"
         return Unavailable(
             f"none of the control planes answers: {context.places}"
             if context.others
             else f"the control plane at {context.server} does not answer",
             reason=error.reason,
-            why=error.why or error.message,
+            why=why,
             advice=error.advice or advice,
         )
 
@@ -320,6 +324,22 @@ class App:
                     self.say("reconnected")
 
         return tell
+
+
+def _awaits(servers: Sequence[str]) -> str:
+    """What a control plane of this machine that is starting waits for; "" where none does."""
+    from pathlib import Path
+
+    from cli import processes
+
+    for server in servers:
+        if server.startswith("unix:"):
+            folder = Path(server.removeprefix("unix:")).parent
+            said = processes.read_json(folder / "starting.json")
+            pid = said.get("pid")
+            if isinstance(pid, int) and processes.find(pid) is not None:
+                return str(said.get("awaits", ""))
+    return ""
 
 
 def new_request_id() -> str:

@@ -11,6 +11,7 @@ from cli.exits import CommandError, ExitCode
 from cli.local import TITLES, DataFolder, toml
 from cli.processes import StartFailed
 from nsml.client.contexts import write_private
+from nsml.view.text import visible
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
@@ -113,19 +114,20 @@ class BringUp:
             raise _did_not_start(TITLES[name], str(error), self._folder, name) from error
 
     def _patience(self, name: str) -> Callable[[], float]:
-        """Grants a program the seconds that it says it may wait for something else, and tells of it."""
+        """Tells what a program's start waits for, and grants it the seconds that it says that takes."""
         granted_s, told = 0.0, set[str]()
 
         def more_s() -> float:
             nonlocal granted_s
-            said = processes.read_json(self._folder.starting(name))
-            program, within_s = self._folder.running(name), said.get("within_s")
-            is_its_own = program is not None and said.get("pid") == program.pid
-            awaits = str(said.get("awaits"))
-            if is_its_own and isinstance(within_s, int | float) and awaits not in told:
+            said = self._folder.awaits(name)
+            awaits, within_s = str(said.get("awaits", "")), said.get("within_s")
+            if awaits and awaits not in told:
                 told.add(awaits)
-                granted_s += within_s
-                self._app.say(f"{'':<14} waits up to {within_s:g} s: {awaits}")
+                bound = ""
+                if isinstance(within_s, int | float):
+                    granted_s += within_s
+                    bound = f" up to {within_s:g} s"
+                self._app.say(f"{'':<14} waits{bound}: {visible(awaits)}")
             return granted_s
 
         return more_s
@@ -153,11 +155,16 @@ def clear_leftovers(folder: DataFolder, name: str) -> None:
 
 def _did_not_start(title: str, reason: str, folder: DataFolder, name: str) -> CommandError:
     free = shutil.disk_usage(folder.path).free
+    advice = f"read {folder.path / name}.log"
+    said = folder.awaits(name)
+    if "awaits" in said:
+        reason = f"it still waits: {said['awaits']}"
+        advice = f"start that, or mend the way to it, and then this again\n{advice}"
     return CommandError(
         f"the {title} did not start",
         code=ExitCode.FAILED,
         why="\n".join(filter(None, (too_full(folder.path, free), reason))),
-        advice=f"read {folder.path / name}.log",
+        advice=advice,
     )
 
 

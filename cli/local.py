@@ -152,8 +152,14 @@ class DataFolder:
 
     def said(self, name: str) -> Mapping[str, Any]:
         """What the running program wrote into its ready.json; empty when it is not ready."""
-        program = self.running(name)
-        said = processes.read_json(self.ready(name))
+        return self._own(name, self.ready(name))
+
+    def awaits(self, name: str) -> Mapping[str, Any]:
+        """What the start of the running program says that it waits for; empty where for nothing."""
+        return self._own(name, self.starting(name))
+
+    def _own(self, name: str, file: Path) -> Mapping[str, Any]:
+        program, said = self.running(name), processes.read_json(file)
         return said if program is not None and said.get("pid") == program.pid else {}
 
     def choices(self) -> Choices | None:

@@ -51,6 +51,7 @@ from controlplane.secrets_key import change_secrets_key
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
 from controlplane.surroundings import standing_of, surroundings
+from controlplane.waiting import Waiting
 from nsml._version import VERSION
 from nsml.clock import SystemClock
 from nsml.content.backups import backups_in
@@ -172,7 +173,7 @@ class Listeners:
 
 
 async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
-    """Run a control plane until `stop` is set, which ends it at any time: before the store answers, too.
+    """Run a control plane until `stop` is set, which ends it at any time: while it waits for a part, too.
 
     Raises:
         StartRefused, ListenRefused, StoreError, NsmlError: it cannot start or go on.
@@ -196,18 +197,32 @@ async def serve(settings: Settings, *, stop: asyncio.Event) -> None:
 
 
 async def _live(settings: Settings, stop: asyncio.Event, started: asyncio.Event) -> None:
-    standing = standing_of(settings)
-    async with surroundings(settings, standing, SystemClock()) as (on, cluster):
-        await _serve(settings, cluster, on, stop, started)
+    standing, clock = standing_of(settings), SystemClock()
+    starting = settings.data / "starting.json"
+    waiting = Waiting(standing, clock, functools.partial(_tell_starting, starting))
+    try:
+        async with surroundings(settings, standing, clock, waiting) as stood:
+            await _serve(settings, stood, waiting, stop, started)
+    finally:
+        starting.unlink(missing_ok=True)
+
+
+def _tell_starting(file: Path, awaits: str) -> None:
+    """To `nsml up` and `nsml status` of this machine: what the start waits for, "" for nothing."""
+    if awaits:
+        write_private(file, json.dumps({"pid": os.getpid(), "awaits": awaits}).encode() + b"\n")
+    else:
+        file.unlink(missing_ok=True)
 
 
 async def _serve(
     settings: Settings,
-    cluster: Cluster,
-    on: Surroundings,
+    stood: tuple[Surroundings, Cluster],
+    waiting: Waiting,
     stop: asyncio.Event,
     started: asyncio.Event,
 ) -> None:
+    on, cluster = stood
     door = _Door()
     server = grpc.aio.server(interceptors=[door], options=GRPC_OPTIONS)
     listeners = Listeners(server, settings, on.authority)
@@ -235,7 +250,7 @@ async def _serve(
     try:
         # The others find this very process by it.
         await health_servicer.set(process_name(plane.process), _SERVING)
-        await _prepare(settings, plane, running)
+        await _prepare(settings, plane, running, waiting)
         await server.start()
         await _set_health(health_servicer, _SERVING)
         own = {"pid": os.getpid(), "cluster_id": plane.cluster_id, "member": member}
@@ -276,13 +291,20 @@ def _instance(data: Path) -> str:
     return file.read_text(encoding="utf-8").strip()
 
 
-async def _prepare(settings: Settings, plane: ControlPlane, running: asyncio.Task[None]) -> None:
+async def _prepare(
+    settings: Settings, plane: ControlPlane, running: asyncio.Task[None], waiting: Waiting
+) -> None:
     """Wait until everything is known, and write the tokens that the settings ask for."""
-    known = asyncio.create_task(plane.state.reached(1), name="known")
-    await asyncio.wait({known, running}, return_when=asyncio.FIRST_COMPLETED)
-    if not known.done():
-        known.cancel()
-        await running
+    tokens = asyncio.create_task(waiting.until_there(lambda: _write_tokens(settings, plane)))
+    try:
+        await asyncio.wait({tokens, running}, return_when=asyncio.FIRST_COMPLETED)
+        await (tokens if tokens.done() else running)
+    finally:
+        tokens.cancel()
+
+
+async def _write_tokens(settings: Settings, plane: ControlPlane) -> None:
+    await plane.state.reached(1)
     if settings.admin:
         await ensure_admin_file(settings.data, plane.accounts, plane.identities, settings.admin)
     if settings.node:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import secrets
 from dataclasses import dataclass, replace
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
+    from controlplane.waiting import Waiting
     from nsml.clock import Clock
 
 
@@ -70,19 +72,39 @@ def standing_of(settings: Settings) -> Standing:
 
 @contextlib.asynccontextmanager
 async def surroundings(
-    settings: Settings, standing: Standing, clock: Clock
+    settings: Settings, standing: Standing, clock: Clock, waiting: Waiting
 ) -> AsyncIterator[tuple[Surroundings, Cluster]]:
     """Open and claim what a control plane stands on, for the length of an `async with`.
 
+    What is away is waited for.
+
     Raises:
         StartRefused: what is there does not belong together, or not to this data folder.
-        StoreError, NsmlError: a part does not answer.
+        StoreError, NsmlError: a part does not let us in, or cannot be used.
     """
-    data = settings.data
-    async with opened_ground(settings, standing, clock) as ground:
-        claimed = await claim(ground, data, standing, key_file_of(settings))
+    async with contextlib.AsyncExitStack() as stack:
+        reached = functools.partial(_reached_store, settings, standing, clock)
+        store = await waiting.until_there(lambda: stack.enter_async_context(reached()))
+        objects = await _open_objects(settings)
+        claimed = functools.partial(_claimed, settings, standing, clock, store, objects)
+        yield await waiting.until_there(lambda: stack.enter_async_context(claimed()))
+
+
+@contextlib.asynccontextmanager
+async def _claimed(
+    settings: Settings,
+    standing: Standing,
+    clock: Clock,
+    store: KeyValueStore,
+    objects: ObjectStore,
+) -> AsyncIterator[tuple[Surroundings, Cluster]]:
+    """One attempt. Each looks at everything anew: while it waited somebody may have restored a platform."""
+    if standing.objects:
+        await objects.mark()  # before the history is opened, again and again while they are away
+    async with _ground_on(store, objects, settings, clock) as ground:
+        claimed = await claim(ground, settings.data, standing, key_file_of(settings))
         await bring_forward(ground.store)
-        on = _stood_on(ground, claimed, data)
+        on = _stood_on(ground, claimed, settings.data)
         yield replace(on, folders=_folders(settings, standing)), claimed.cluster
 
 
@@ -96,16 +118,26 @@ async def opened_ground(
         StartRefused: a newer version wrote the store, or another one uses it.
         StoreError, NsmlError: a part does not answer.
     """
-    async with contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(opened_store(settings, standing, clock))
-        # Before the history is opened, which makes an older one today's.
-        longest_s = max(LEASE_ALONE_S, LEASE_OF_SEVERAL_S)
-        await wait_for_one_version(store, clock, settings.lease_s or longest_s)
-        history = await _open_history(settings, clock)
-        stack.push_async_callback(history.close)
-        # What is mounted from elsewhere may never answer, and whoever waits for it may be stopped.
-        objects = await in_own_thread(lambda: _open_objects(settings))
-        yield Ground(store=store, history=history, objects=objects, clock=clock)
+    async with (
+        _reached_store(settings, standing, clock) as store,
+        _ground_on(store, await _open_objects(settings), settings, clock) as ground,
+    ):
+        yield ground
+
+
+@contextlib.asynccontextmanager
+async def _ground_on(
+    store: KeyValueStore, objects: ObjectStore, settings: Settings, clock: Clock
+) -> AsyncIterator[Ground]:
+    looked_at = await look_at(store)
+    # Before the history is opened, which makes an older one today's.
+    longest_s = max(LEASE_ALONE_S, LEASE_OF_SEVERAL_S)
+    await wait_for_one_version(looked_at, clock, settings.lease_s or longest_s)
+    history = await _open_history(settings, clock)
+    try:
+        yield Ground(store=looked_at, history=history, objects=objects, clock=clock)
+    finally:
+        await history.close()
 
 
 @contextlib.asynccontextmanager
@@ -119,6 +151,14 @@ async def opened_store(
             wrote what is in it.
         StoreError: it does not answer.
     """
+    async with _reached_store(settings, standing, clock) as store:
+        yield await look_at(store)
+
+
+@contextlib.asynccontextmanager
+async def _reached_store(
+    settings: Settings, standing: Standing, clock: Clock
+) -> AsyncIterator[KeyValueStore]:
     data, kind = settings.data, standing.coordination.kind
     async with contextlib.AsyncExitStack() as stack:
         where: Path | str = data / "store.db"
@@ -147,7 +187,7 @@ async def opened_store(
                 login=_login(settings),
             )
         )
-        yield await look_at(store)
+        yield store
 
 
 def key_file_of(settings: Settings) -> Path:
@@ -210,7 +250,12 @@ async def _open_history(settings: Settings, clock: Clock) -> History:
     return await open_history(settings.data / "history.db", clock=clock, run=in_thread)
 
 
-def _open_objects(settings: Settings) -> ObjectStore:
+async def _open_objects(settings: Settings) -> ObjectStore:
+    # What is mounted from elsewhere may never answer, and whoever waits for it may be stopped.
+    return await in_own_thread(lambda: _objects_of(settings))
+
+
+def _objects_of(settings: Settings) -> ObjectStore:
     if not settings.objects:
         return open_folder(settings.data / "objects", in_thread)
     service = S3Service(

@@ -8,16 +8,21 @@ from typing import Self
 
 
 class Proxy:
-    """Between a client and a server, HOST:PORT or /PATH, until it goes silent without closing anything."""
+    """Between a client and a server, HOST:PORT or /PATH, until it goes silent without closing anything.
 
-    def __init__(self, target: str) -> None:
+    Args:
+        port: where it listens; 0: any free one.
+    """
+
+    def __init__(self, target: str, port: int = 0) -> None:
         self._target = target
+        self._port = port
         self._passes = asyncio.Event()
         self._passes.set()
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def __aenter__(self) -> Self:
-        self._server = await asyncio.start_server(self._serve, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._serve, "127.0.0.1", self._port)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
         return self
 

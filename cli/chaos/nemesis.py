@@ -231,7 +231,7 @@ class Nemesis:
     async def _supervise(self) -> None:
         """What a machine's own supervisor does: start again what has ended by itself.
 
-        A control plane does not start while its store does not answer, and says so.
+        An agent or a control plane ends where it is refused, and may be taken a moment later.
         """
         while True:
             await asyncio.sleep(_SUPERVISED_S)

@@ -3,6 +3,7 @@
 NsmlError
   Unavailable > HistoryUnavailable: input/output error, no answer, locked by another process
     HistoryFull: its disk has no room
+    HistoryDenied: it is there, and does not let us in
   AlreadyExists > HistoryConflict: another row has this name, request id, or charge
   HistoryFenced: a later leader has written already
   HistoryCorrupt: the database is damaged; nothing of it is served
@@ -25,6 +26,10 @@ class HistoryFull(HistoryUnavailable):
     """The database's disk has no room; what is there can be read."""
 
     reason = "HISTORY_FULL"
+
+
+class HistoryDenied(HistoryUnavailable):
+    """The database's server is there: it does not let us in, or is not who it should be."""
 
 
 class HistoryConflict(AlreadyExists):

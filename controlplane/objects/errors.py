@@ -5,6 +5,7 @@ NsmlError
   InvalidRequest > WrongDigest: bytes that are not what their name says; nothing of them is kept
   Unavailable > ObjectsUnavailable: the store does not answer
     ObjectsFull: it has no room
+    ObjectsDenied: it is there, and does not let us in
   BlobDamaged: what is stored is not what was put; put it again to heal it
 """
 
@@ -33,6 +34,10 @@ class ObjectsFull(ObjectsUnavailable):
     """The object store has no room; what is there can be read."""
 
     reason = "OBJECTS_FULL"
+
+
+class ObjectsDenied(ObjectsUnavailable):
+    """The service is there: it refuses our key, has no such bucket, or is not who it should be."""
 
 
 class BlobDamaged(NsmlError):

@@ -37,7 +37,14 @@ from obstore.store import LocalStore
 
 from controlplane.domain.names import check_digest
 from controlplane.objects.checking import check_blobs, check_range
-from controlplane.objects.errors import BlobDamaged, BlobNotFound, ObjectsFull, ObjectsUnavailable
+from controlplane.objects.denials import denial, reason
+from controlplane.objects.errors import (
+    BlobDamaged,
+    BlobNotFound,
+    ObjectsDenied,
+    ObjectsFull,
+    ObjectsUnavailable,
+)
 from controlplane.objects.interface import MAX_BLOB_BYTES, StoredBlob
 from controlplane.objects.s3 import open_bucket
 from nsml.concurrency import to_its_end
@@ -342,20 +349,30 @@ def _translated(digest: str = "") -> Iterator[None]:
         has_no_bucket = _NO_BUCKET in str(error)
         if digest and not has_no_bucket:
             raise BlobNotFound(f"there is no blob {digest}") from error
-        why = "there is no such bucket" if has_no_bucket else _first_line(error)
-        raise ObjectsUnavailable("the object store is gone", why=why) from error
+        if has_no_bucket:
+            why = "there is no such bucket"
+            raise ObjectsDenied(
+                "the object store is gone", why=why, attempt=denial(str(error))
+            ) from error
+        raise ObjectsUnavailable("the object store is gone", why=reason(str(error))) from error
     except (PermissionDeniedError, UnauthenticatedError) as error:
-        raise ObjectsUnavailable(
-            "the object store refuses our credentials", why=_first_line(error)
+        raise ObjectsDenied(
+            "the object store refuses our credentials",
+            why=reason(str(error)),
+            attempt=denial(str(error)),
         ) from error
     except (OSError, BaseError) as error:
-        kind = ObjectsFull if _is_full(error) else ObjectsUnavailable
-        raise kind("the object store cannot be used now", why=_first_line(error)) from error
+        raise _kind(error)(
+            "the object store cannot be used now",
+            why=reason(str(error)),
+            attempt=denial(str(error)),
+        ) from error
 
 
-def _first_line(error: Exception) -> str:
-    """What happened, without the source that obstore adds for its developers."""
-    return str(error).partition("\n")[0].partition(": <?xml")[0]
+def _kind(error: Exception) -> type[ObjectsUnavailable]:
+    if _is_full(error):
+        return ObjectsFull
+    return ObjectsDenied if denial(str(error)) else ObjectsUnavailable
 
 
 def _is_full(error: Exception) -> bool:

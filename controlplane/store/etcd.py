@@ -87,7 +87,7 @@ class EtcdStore:
             one and it goes to another member.
 
     Raises:
-        StoreUnavailable, StoreRefused, StoreReplaced: (on entering) no sound server answers.
+        StoreUnavailable, StoreRefused, StoreReplaced: (on entering) no sound server answers, and why.
     """
 
     def __init__(
@@ -116,6 +116,10 @@ class EtcdStore:
     async def __aenter__(self) -> Self:
         try:
             await self._revision()
+        except StoreUnavailable as error:
+            explained = await self._cluster.explained(error)
+            await self._cluster.close()
+            raise explained from error
         except BaseException:
             await self._cluster.close()
             raise

@@ -33,11 +33,9 @@ class Machine:
         program: Sequence[str] = (str(NSML),),
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        base = {k: v for k, v in os.environ.items() if not k.startswith("NSML_")}
-        places = {"NSML_DATA": str(self.data), "NSML_CONFIG_DIR": str(self.config)}
         return subprocess.run(
             [*program, *arguments],
-            env={**base, **places, **environment},
+            env={**self._environment(), **environment},
             cwd=cwd,
             input=stdin,
             capture_output=True,
@@ -45,6 +43,16 @@ class Machine:
             timeout=120,
             check=False,
         )
+
+    def starts(self, *arguments: str) -> subprocess.Popen[str]:
+        """A command that the test ends, or waits for."""
+        return subprocess.Popen(
+            [str(NSML), *arguments], env=self._environment(), stderr=subprocess.PIPE, text=True
+        )
+
+    def _environment(self) -> dict[str, str]:
+        base = {k: v for k, v in os.environ.items() if not k.startswith("NSML_")}
+        return {**base, "NSML_DATA": str(self.data), "NSML_CONFIG_DIR": str(self.config)}
 
     def up(self, *arguments: str, embedded: bool = True):
         kind = ["--embedded"] if embedded and "--etcd" not in arguments else []

@@ -205,12 +205,12 @@ async def test_mutual_tls(tmp_path: Path) -> None:
             async with asyncio.timeout(10), aclosing(store.watch("a", start)) as batches:
                 assert told((await anext(batches)).events) == [("a", b"1")]
         stranger, stranger_key = (path.read_bytes() for path in other.issue("stranger"))
-        for refused in (
-            Tls(ca=ours.pem),
-            Tls(ca=ours.pem, certificate=stranger, key=stranger_key),
-            Tls(ca=other.pem, certificate=certificate, key=key),
+        for refused, advice in (
+            (Tls(ca=ours.pem), "etcd_certificate"),
+            (Tls(ca=ours.pem, certificate=stranger, key=stranger_key), "etcd_certificate"),
+            (Tls(ca=other.pem, certificate=certificate, key=key), "etcd_ca"),
         ):
-            with pytest.raises(StoreUnavailable):
+            with pytest.raises(StoreRefused, match=advice):
                 await EtcdStore([url], clock=CLOCK, tls=refused, deadline_s=1.5).__aenter__()
         plain = url.replace("https", "http")
         with pytest.raises(StoreUnavailable):

@@ -24,6 +24,7 @@ from controlplane.domain.identity import Role, User
 from controlplane.domain.names import fits_glob
 from controlplane.history.errors import (
     HistoryConflict,
+    HistoryDenied,
     HistoryFenced,
     HistoryRefused,
     HistoryTooNew,
@@ -735,7 +736,7 @@ async def test_the_way_to_it_is_checked_and_the_password_read_from_a_file(tmp_pa
         place = f"postgresql://nsml@127.0.0.1:{server.port}/postgres?passfile={passfile}"
 
         async def refusal(parameters: str) -> str:
-            with pytest.raises(HistoryUnavailable) as caught:
+            with pytest.raises(HistoryDenied) as caught:
                 await open_postgresql(f"{place}&{parameters}", clock=SystemClock())
             assert server.password not in f"{caught.value!r} {caught.value.details}"
             return caught.value.why
@@ -759,7 +760,7 @@ async def test_the_way_to_it_is_checked_and_the_password_read_from_a_file(tmp_pa
 
 
 async def test_a_wrong_password_is_told_without_it(server: PostgresServer, url: str) -> None:
-    with pytest.raises(HistoryUnavailable, match="cannot be used") as caught:
+    with pytest.raises(HistoryDenied, match="cannot be used") as caught:
         await open_postgresql(url.replace(server.password, "geheim"), clock=SystemClock())
     assert "password authentication failed" in caught.value.why
     assert "geheim" not in f"{caught.value!r} {caught.value.details}"

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.objects import s3 as bucket_module
-from controlplane.objects.errors import ObjectsUnavailable
+from controlplane.objects.errors import ObjectsDenied, ObjectsUnavailable
 from controlplane.objects.s3 import S3Service, open_bucket
 from controlplane.objects.stored import StoredObjects, open_shared
 from nsml.clock import in_thread
@@ -93,7 +93,7 @@ async def test_a_bucket_that_is_not_there_is_named(s3: S3Server) -> None:
         objects.mark(),
         objects.mark("x"),
     ):
-        with pytest.raises(ObjectsUnavailable) as caught:
+        with pytest.raises(ObjectsDenied) as caught:
             await call
         assert "no such bucket" in caught.value.why
 
@@ -102,7 +102,7 @@ async def test_keys_that_the_service_does_not_know_are_refused() -> None:
     server = start_s3(INITIAL_NO_AUTH_ACTION_COUNT="1")
     try:
         objects = opened(f"s3://{server.bucket()}", server.endpoint)
-        with pytest.raises(ObjectsUnavailable, match="refuses our credentials"):
+        with pytest.raises(ObjectsDenied, match="refuses our credentials"):
             await objects.mark("x")
     finally:
         server.process.kill()

@@ -41,6 +41,7 @@ from controlplane.history.postgresql.line import (
 from controlplane.history.postgresql.listening import CHANNEL, Listening, payloads
 from controlplane.history.postgresql.schema import MIGRATION_S, migrate
 from controlplane.history.sql.batches import Batches, Part
+from nsml.clock import in_own_thread
 from nsml.concurrency import to_its_end
 
 if TYPE_CHECKING:
@@ -361,8 +362,11 @@ async def open_database(address: Address) -> PostgresDatabase:
     """Open, check and migrate a database.
 
     Raises:
-        HistoryUnavailable, HistoryRefused, HistoryTooNew, HistoryCorrupt: it cannot be used.
+        HistoryUnavailable, HistoryDenied, HistoryRefused, HistoryTooNew, HistoryCorrupt: it cannot be
+            used.
     """
+    # A thread of its own: whoever stops waiting for a host that says nothing does not wait for that.
+    await in_own_thread(lambda: open_line(address).close())
     database = PostgresDatabase(address)
     try:
         await database.begin()

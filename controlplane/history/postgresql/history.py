@@ -25,7 +25,8 @@ async def open_postgresql(url: str, *, clock: Clock) -> PostgresHistory:
 
     Raises:
         HistoryRefused: the URL or the database must not be used: what it says why.
-        HistoryUnavailable: it cannot be reached, or does not let us in.
+        HistoryUnavailable: it cannot be reached.
+        HistoryDenied: it does not let us in.
         HistoryTooNew, HistoryCorrupt: it cannot be understood.
     """
     return PostgresHistory(await open_database(read_address(url)), clock)

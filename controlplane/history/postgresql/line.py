@@ -16,10 +16,12 @@ from psycopg.types.string import StrDumperUnknown
 from controlplane.history.errors import (
     HistoryConflict,
     HistoryCorrupt,
+    HistoryDenied,
     HistoryFull,
     HistoryRefused,
     HistoryUnavailable,
 )
+from controlplane.history.postgresql.denials import denial
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -39,7 +41,6 @@ _SETTINGS: Final = {
     "timezone": "UTC",
 }
 _CORRUPT: Final = ("XX001", "XX002")
-_DENIED: Final = "42501"
 _FULL: Final = "53100"
 _NO_TABLE: Final = "42P01"
 _PLACE: Final = re.compile(r"%|\?|(?<!:):([a-z_]+)")
@@ -134,7 +135,8 @@ def open_line(address: Address) -> Line:
     """Connect and check that what is written there stays. Blocking, for a few seconds at most.
 
     Raises:
-        HistoryUnavailable: it cannot be reached, or does not let us in.
+        HistoryUnavailable: it cannot be reached.
+        HistoryDenied: it does not let us in.
         HistoryRefused: it would lose what it acknowledged, or cannot keep what we write.
     """
     with translated(address.shown):
@@ -200,10 +202,12 @@ def _by_name(error: psycopg.Error, shown: str) -> Exception:
         return HistoryFull(f"the history at {shown} has no room", why=why)
     if code in _BUSY:
         return _BUSY[code](f"the history at {shown} is busy", why=why)
+    attempt = denial(code, str(error))
     is_mistake = isinstance(error, (psycopg.ProgrammingError, psycopg.DataError))
-    if is_mistake and code != _DENIED:
+    if is_mistake and not attempt:
         return error
-    return HistoryUnavailable(f"the history at {shown} cannot be used now", why=why)
+    kind = HistoryDenied if attempt else HistoryUnavailable
+    return kind(f"the history at {shown} cannot be used now", why=why, attempt=attempt)
 
 
 def _first_line(error: psycopg.Error) -> str:

@@ -1,6 +1,7 @@
 """Bad input gets a clear error and an exit code: one row each."""
 
 import json
+import os
 
 import pytest
 
@@ -179,6 +180,17 @@ def test_a_dead_platform(nsml):
     first, *rest = result.stderr.splitlines()
     assert first == "error: the control plane at 127.0.0.1:1 does not answer"
     assert any("nsml up" in line for line in rest)
+
+
+@pytest.mark.parametrize("is_alive", [True, False])
+def test_a_control_plane_that_waits_says_for_what(nsml, tmp_path, is_alive):
+    awaits = "etcd does not answer (http://127.0.0.1:2379: Connection refused)"
+    pid = os.getpid() if is_alive else 2**22 + 1  # no process has one so high
+    (tmp_path / "starting.json").write_text(json.dumps({"pid": pid, "awaits": awaits}))
+    result = nsml("status", check=False, NSML_SERVER=f"unix:{tmp_path}/socket")
+    assert result.code == 3
+    assert (f"why: its start waits: {awaits}\n" in result.stderr) == is_alive
+    assert ("nsml up" in result.stderr) != is_alive
 
 
 def test_a_dead_platform_that_was_signed_in_to_is_not_started_here(nsml, home):

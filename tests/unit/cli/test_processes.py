@@ -200,6 +200,34 @@ def test_who_waits_for_something_else_is_granted_that_time_and_says_so(
         stop_program(folder, "agent")
 
 
+def test_who_waits_without_an_end_is_told_of_and_not_waited_for(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    awaits = "etcd does not answer (http://127.0.0.1:2379: Connection refused)"
+    script = (
+        "import json, os, sys, time\n"
+        "folder = sys.argv[1] + '/controlplane/'\n"
+        f"words = {{'pid': os.getpid(), 'awaits': {awaits!r}}}\n"
+        "open(folder + 's', 'w').write(json.dumps(words))\n"
+        "os.rename(folder + 's', folder + 'starting.json')\n"
+        "time.sleep(600)\n"
+    )
+    monkeypatch.setattr(
+        processes, "program", lambda _: [sys.executable, "-c", script, str(tmp_path)]
+    )
+    monkeypatch.setattr("cli.bringup.READY_WITHIN_S", 3.0)
+    folder = DataFolder(tmp_path)
+    (tmp_path / "controlplane").mkdir()
+    bring_up = BringUp(App(environ=os.environ), folder)
+    with pytest.raises(CommandError) as caught, bring_up.undoing():
+        bring_up.ensure("controlplane", {})
+    assert caught.value.why == f"it still waits: {awaits}"
+    assert caught.value.advice.startswith("start that, or mend the way to it")
+    assert capsys.readouterr().err.count(f"waits: {awaits}\n") == 1
+    assert folder.running("controlplane") is None
+    assert not folder.starting("controlplane").exists()
+
+
 def test_choices_are_kept_and_damage_is_told(tmp_path: Path) -> None:
     folder = DataFolder(tmp_path / "data")
     assert folder.choices() is None

@@ -1,0 +1,33 @@
+"""Whether an etcd that does not answer is away, or denies us: by what gRPC says of a connection."""
+
+from __future__ import annotations
+
+from typing import Final
+
+_ADVICE: Final = (
+    (
+        "WRONG_VERSION_NUMBER",
+        "what listens there does not speak TLS: another port, or http:// on this machine",
+    ),
+    (
+        "TSI_DATA_CORRUPTED",  # of an alert that ends a connection whose handshake was done
+        "it takes another certificate than ours: etcd_certificate and etcd_key, nsml up --etcd-cert",
+    ),
+    (
+        "Verification Check failed",
+        "its certificate is another host's: write the URL with a name that the certificate has",
+    ),
+    (
+        "SSL_ERROR_SSL",
+        "name the authority that signed its certificate (etcd_ca, nsml up --etcd-ca FILE)",
+    ),
+)
+
+
+def denial(details: str) -> str:
+    """What to try where a server is there, and it or its certificate is not taken; "" while one is away.
+
+    Args:
+        details: of a call that did not wait for the connection.
+    """
+    return next((advice for words, advice in _ADVICE if words in details), "")

@@ -1,0 +1,112 @@
+"""What obstore says of services that are away, and of services that deny us: as version 0.12 words it."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.objects.denials import denial, reason
+
+_BEGUN = (
+    "Generic S3 error: Error performing GET http://127.0.0.1:9000/b/nsml/mark?list-type=2 in 357.244906ms, "
+    "after 3 retries, max_retries: 3, retry_timeout: 8s  - "
+)
+_UNSENT = _BEGUN + "HTTP error: error sending request"
+
+
+def unsent(cause: str) -> str:
+    """A request that got no answer: the cause stands in the source alone."""
+    return (
+        f'{_UNSENT}\n\nDebug source:\nGeneric {{\n    store: "S3",\n    source: RetryError(\n'
+        f"        inner: Http(\n            HttpError {{\n                {cause}\n"
+    )
+
+
+def answered(status: str, body: str = "") -> str:
+    begun = _BEGUN.replace(", after 3 retries, max_retries: 3, retry_timeout: 8s ", "")
+    return (
+        f"{begun}Server returned non-2xx status code: {status}: {body}\n\nDebug source:\nGeneric {{"
+    )
+
+
+def xml(code: str) -> str:
+    return f'<?xml version="1.0" encoding="utf-8"?>\n<Error><Code>{code}</Code></Error>'
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (
+            unsent(
+                'ConnectError("tcp connect error", Os { code: 111, message: "Connection refused" })'
+            ),
+            "Connection refused",
+        ),
+        (
+            unsent(
+                'ConnectError("dns error", Custom { error: "failed to lookup address information: Name '
+                'or service not known" })'
+            ),
+            "failed to lookup address information: Name or service not known",
+        ),
+        (
+            unsent("kind: Timeout, source: reqwest::Error { source: TimedOut }"),
+            "it says nothing in time",
+        ),
+        (unsent("hyper::Error(\n    IncompleteMessage,\n)"), "it hangs up"),
+        (unsent("something new"), "HTTP error: error sending request"),
+        (
+            answered("500 Internal Server Error", xml("InternalError")),
+            "Server returned non-2xx status code: 500 Internal Server Error",
+        ),
+        (
+            answered("503 Service Unavailable", xml("SlowDown")),
+            "Server returned non-2xx status code: 503 Service Unavailable",
+        ),
+        (answered("502 Bad Gateway"), "Server returned non-2xx status code: 502 Bad Gateway"),
+    ],
+)
+def test_away(words: str, told: str) -> None:
+    assert not denial(words)
+    assert reason(words) == f"http://127.0.0.1:9000: {told}"
+
+
+@pytest.mark.parametrize(
+    ("words", "told", "advice"),
+    [
+        (
+            unsent("error: InvalidCertificate(\n    UnknownIssuer,\n)"),
+            "its certificate does not verify: UnknownIssuer",
+            "s3_ca",
+        ),
+        (
+            unsent("error: InvalidMessage(\n    InvalidContentType,\n)"),
+            "it does not speak TLS",
+            "s3_endpoint",
+        ),
+        (answered("403 Forbidden", xml("AccessDenied")), "403 Forbidden", "AWS_ACCESS_KEY_ID"),
+        (
+            answered("403 Forbidden", xml("InvalidAccessKeyId")),
+            "403 Forbidden",
+            "AWS_ACCESS_KEY_ID",
+        ),
+        (answered("401 Unauthorized"), "401 Unauthorized", "AWS_ACCESS_KEY_ID"),
+        (answered("400 Bad Request", xml("ExpiredToken")), "400 Bad Request", "AWS_ACCESS_KEY_ID"),
+        (answered("404 Not Found", xml("NoSuchBucket")), "404 Not Found", "make the bucket"),
+        (
+            _BEGUN + "Received redirect without LOCATION, this normally indicates an incorrectly "
+            "configured region\n\nDebug source:\n",
+            "incorrectly configured region",
+            "s3_region",
+        ),
+    ],
+)
+def test_denied(words: str, told: str, advice: str) -> None:
+    assert advice in denial(words)
+    assert reason(words).startswith("http://127.0.0.1:9000: ")
+    assert told in reason(words)
+
+
+@pytest.mark.parametrize("words", ["Permission denied (os error 13)", "first\nsecond", ""])
+def test_what_is_not_of_a_service_is_told_by_its_first_line(words: str) -> None:
+    assert reason(words) == words.partition("\n")[0]
+    assert not denial(words)
