@@ -21,6 +21,7 @@ from controlplane.objects.stored import open_folder, open_shared, shared_folder
 from controlplane.plane import Surroundings
 from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
+from controlplane.store.interface import StoreUnavailable
 from controlplane.store.open import open_store
 from controlplane.versions import bring_forward, look_at, wait_for_one_version
 from nsml.clock import in_own_thread, in_thread
@@ -281,7 +282,15 @@ def _login(settings: Settings) -> Login | None:
     if file is None:
         return None
     _password(file)  # what cannot be read is said now
-    return Login(user=settings.etcd_user, password=lambda: _password(file))
+    return Login(user=settings.etcd_user, password=lambda: _password_again(file))
+
+
+def _password_again(file: Path) -> str:
+    """What the file says while we run: it may just be written anew, which passes."""
+    try:
+        return _password(file)
+    except StartRefused as error:
+        raise StoreUnavailable(str(error)) from error
 
 
 def _password(file: Path) -> str:

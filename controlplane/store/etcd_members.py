@@ -81,7 +81,10 @@ class Tls:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Login:
-    """A user of etcd's own access control; a password that may change is read at each login."""
+    """A user of etcd's own access control; a password that may change is read at each login.
+
+    Where it cannot be read just now, that raises StoreUnavailable.
+    """
 
     user: str
     password: str | Callable[[], str] = field(repr=False)
