@@ -339,12 +339,14 @@ class ControlPlane:
 
         May take as long as the store takes to answer. `run` goes on, for calls that are not over.
         """
+        # Whoever only reads need not wait for a leader.
+        self._passing_on.dismiss(has_handed_over=False)
         await self.leading.resign()
         # Agents that are told the successor's address go there; all others only hear that we stop.
         until = self._on.clock.monotonic() + _TOLD_WITHIN_S
         while any(self.contacts.links()) and self._on.clock.monotonic() < until:
             await self._on.clock.sleep(_TOLD_WITHIN_S / 20)
-        self._passing_on.dismiss()
+        self._passing_on.dismiss(has_handed_over=True)
 
     def interceptors(self) -> tuple[Interceptor, ...]:
         """What every call passes, in this order; the first is the door."""

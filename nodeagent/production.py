@@ -80,7 +80,7 @@ _Pull = Callable[[threading.Event], None]
 # A control plane that stopped without a word, or a cut cable, is noticed by pings: soon where there is
 # another one to go to; else a machine that is busy for a moment would only be made busier.
 _PATIENT = pinging(every_s=10, within_s=5)
-_HASTY = pinging(every_s=0.8, within_s=1.6)
+_HASTY = pinging(every_s=0.6, within_s=1.2)
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),

@@ -37,7 +37,7 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     # One that is stopped holds no call for longer than its lease, and a little.
-    *pinging(every_s=0.8, within_s=1.6),
+    *pinging(every_s=0.6, within_s=1.2),
 )
 
 

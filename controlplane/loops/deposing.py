@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 BETWEEN_PROBES_S: Final = 0.01
 AGAIN_S: Final = 0.2
 """Pause before the leader is looked at again, once it could not be deposed."""
+SILENT_S: Final = 3.0
+"""One that says nothing to us, and leads all the same after so long, is alive: only we do not reach it."""
 
 
 class Deposing:
@@ -36,6 +38,8 @@ class Deposing:
         self._peers = peers
         self._clock = clock
         self._judge = Judge()
+        self._silent_at: float | None = None
+        """When the leader that we attend was last known to have stopped answering us."""
         self._log = structlog.get_logger("loops.deposing")
 
     async def run(self) -> None:
@@ -55,22 +59,34 @@ class Deposing:
 
     async def _attend(self, leader: Leader) -> None:
         """Until it is not the leader any more, which cancels us."""
+        self._silent_at = None
         while True:
             try:
                 self._judge.learn(await last_deposed(self._store), self._clock.monotonic())
                 await self._peers.attend(leader, lambda: self._meet(leader))
                 if leader.process in self._judge.met:
-                    self._leading.suspect(leader)
+                    self._suspect(leader)
                 if await self._is_refused(leader.address):
                     self._leading.suspect(leader)
                     await self._depose(leader)
-                else:
+                elif self._is_alive_elsewhere():
                     self._leading.trust(leader)
             except (StoreUnavailable, CommitUnknown) as error:
                 self._log.warning("leader.not_deposed", reason=str(error))
             await self._clock.sleep(AGAIN_S)
 
+    def _suspect(self, leader: Leader) -> None:
+        if self._silent_at is None:
+            self._silent_at = self._clock.monotonic()
+        self._leading.suspect(leader)
+
+    def _is_alive_elsewhere(self) -> bool:
+        """Whether it has kept its lease for too long to be standing still."""
+        silent_at = self._silent_at
+        return silent_at is None or self._clock.monotonic() - silent_at >= SILENT_S
+
     def _meet(self, leader: Leader) -> None:
+        self._silent_at = None
         self._judge.met.add(leader.process)
         self._leading.trust(leader)
 

@@ -179,7 +179,9 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
             for message in _news(link):
                 yield message
             term = self._term()
-            if not term:  # lost while the agent registered, so that nobody closed the link
+            if not term:
+                # Sent away before it is known where to, it would go from one to the other until then.
+                await self._relay.settled()
                 raise NotLeader(self._leader_address())
             if link.wants_orders:
                 link.wants_orders = False

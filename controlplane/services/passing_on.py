@@ -42,6 +42,9 @@ LEADER_WITHIN_S: Final = 3.0
 ELSEWHERE_WITHIN_S: Final = 1.0
 """How long the leader may take for an answer that we can give, too, but less well."""
 
+CONTROL: Final = "/nsml.v1.AgentService/Control"
+"""The stream that ends last: its agent is told who leads next."""
+
 LEADER_KNOWS_BEST: Final = frozenset(
     f"/nsml.v1.NodeService/{method}" for method in ("ListNodes", "GetNode", "GetCluster")
 )
@@ -56,6 +59,7 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         self._peers = peers
         self._open: set[_OpenStream] = set()
         self._is_stopping = False
+        self._has_handed_over = False
 
     async def intercept_service(  # type: ignore[override] # the stubs forget None
         self,
@@ -70,23 +74,31 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             return self._answered(handler, handler_call_details.method)
         if handler.stream_stream is not None and _is_generator(handler.stream_stream):
             return grpc.stream_stream_rpc_method_handler(
-                self._dismissible(handler.stream_stream),
+                self._dismissible(handler.stream_stream, handler_call_details.method),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         if handler.unary_stream is not None and _is_generator(handler.unary_stream):
             return grpc.unary_stream_rpc_method_handler(
-                self._dismissible(handler.unary_stream),
+                self._dismissible(handler.unary_stream, handler_call_details.method),
                 handler.request_deserializer,
                 handler.response_serializer,
             )
         return handler
 
-    def dismiss(self) -> None:
-        """End every stream: its caller goes on with it at another control plane."""
-        self._is_stopping = True
+    def dismiss(self, *, has_handed_over: bool) -> None:
+        """End every stream: its caller goes on with it at another control plane.
+
+        Agents' orders only when it is known who gives them next, or nobody will.
+        """
+        self._is_stopping, self._has_handed_over = True, has_handed_over
         for stream in tuple(self._open):
-            stream.dismiss()
+            if self._ends(stream.method):
+                stream.dismiss()
+
+    def _ends(self, method: str) -> bool:
+        """Whether a stream is not to go on here."""
+        return self._has_handed_over if method == CONTROL else self._is_stopping
 
     # One answer.
 
@@ -157,24 +169,27 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
 
     # Streams.
 
-    def _dismissible(self, inner: Any) -> Any:
+    def _dismissible(self, inner: Any, method: str) -> Any:
         async def stream(request: Any, context: Context) -> AsyncIterator[Any]:
-            opened = _OpenStream(asyncio.current_task())
+            stops = Unavailable("this control plane stops")
+            if self._ends(method):
+                await refuse(context, stops)
+            opened = _OpenStream(asyncio.current_task(), method)
             self._open.add(opened)
             try:
                 async with aclosing(inner(request, context)) as responses:
                     while (response := await opened.next(responses)) is not None:
                         yield response
-                        if self._is_stopping:
+                        if self._ends(method):
                             break
             except _Dismissed:
                 pass
             else:
-                if not self._is_stopping:
+                if not self._ends(method):
                     return
             finally:
                 self._open.discard(opened)
-            await refuse(context, Unavailable("this control plane stops"))
+            await refuse(context, stops)
 
         return stream
 
@@ -269,6 +284,7 @@ class _OpenStream:
     """A stream that is being answered, by `task`."""
 
     task: asyncio.Task[Any] | None
+    method: str
     waits: bool = False
     is_dismissed: bool = False
 

@@ -31,7 +31,7 @@ _OPTIONS = (
 _ALONE = pinging(every_s=20, within_s=10)
 # Where there is another control plane to go to, one that hangs is left soon. Those that are of a version
 # without others refuse to be asked so often, and gRPC then asks more seldom by itself.
-_OF_SEVERAL = pinging(every_s=0.8, within_s=1.6)
+_OF_SEVERAL = pinging(every_s=0.6, within_s=1.2)
 
 
 def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:

@@ -34,9 +34,9 @@ if TYPE_CHECKING:
 OLDEST_SERVER: Final = 130_000
 _SETTINGS: Final = {
     "statement_timeout": "10s",
-    # Whoever holds locks and says nothing loses them before those who wait give up; see `locks`
-    # for where the server does not look.
-    "idle_in_transaction_session_timeout": "5s",
+    # Whoever holds locks and says nothing loses them as soon as one that stands still no longer leads,
+    # and before those who wait give up; see `locks` for where the server does not look.
+    "idle_in_transaction_session_timeout": "2s",
     "lock_timeout": "8s",
     "timezone": "UTC",
 }

@@ -177,6 +177,35 @@ async def test_silence_deposes_nobody(hurry: None) -> None:
         assert platform.planes[leader].leading.term == term
 
 
+async def test_nobody_is_sent_to_a_leader_that_hangs_before_it_has_outlived_its_lease(
+    hurry: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its host takes connections for it: an agent that is sent there waits for nothing."""
+    async with a_platform("a", "b") as platform:
+        leader = await platform.leads()
+        await platform.all_have_met(leader)
+        other = platform.planes["b" if leader == "a" else "a"].leading
+        platform.town.silent.add(leader)
+        platform.town.tell()
+
+        async def sends_to() -> str:
+            return other.leader_address() or "nowhere"
+
+        async def is_left() -> bool:
+            return await sends_to() == "nowhere"
+
+        await until(is_left, "it is suspected")
+        for _ in range(300):  # for many looks, and between any two of its own steps
+            await asyncio.sleep(0.001)
+            assert await is_left()
+        monkeypatch.setattr(deposing, "SILENT_S", 0.0)
+
+        async def is_trusted() -> bool:
+            return await sends_to() == leader
+
+        await until(is_trusted, "only the way to it is cut")
+
+
 async def test_who_is_only_refused_in_its_name_is_deposed_once(hurry: None) -> None:
     async with a_platform("a", "b") as platform:
         first = await platform.leads()

@@ -170,6 +170,61 @@ async def test_who_asks_while_nobody_leads_waits_for_the_next_leader(
         assert standby.plane.leading.term > 0
 
 
+async def test_readers_do_not_wait_for_the_next_leader_and_agents_do(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with two() as (leader, standby):
+        kim = await leader.user("kim")
+        agent = await (await leader.agent()).connect()
+
+        def watch() -> Any:
+            return kim.sessions._stub.WatchSessions(
+                pb.WatchSessionsRequest(), metadata=kim.metadata, timeout=60
+            )
+
+        early = watch()
+        await early.read()
+        may_resign, resign = asyncio.Event(), leader.plane.leading.resign
+
+        async def slowly() -> None:
+            await may_resign.wait()
+            await resign()
+
+        monkeypatch.setattr(leader.plane.leading, "resign", slowly)
+        resigning = asyncio.create_task(leader.plane.resign())
+        for stream in (early, watch()):
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await stream.read()
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        assert agent.error is None
+        may_resign.set()
+        await resigning
+
+        async def told() -> bool:
+            return agent.error is not None
+
+        await until(told, "the agent is told")
+        assert standby.address in str(refusal(agent.error))
+
+
+async def test_no_agent_is_sent_away_before_it_is_known_where_to() -> None:
+    async with two() as (leader, standby):
+        agent = await (await leader.agent()).connect()
+        leading = leader.plane.leading
+        leading._leadership = None  # as while the lease is being given back
+        for link in leader.plane.contacts.links():
+            link.order()
+        await asyncio.sleep(0.2)
+        assert agent.error is None
+        await leader.plane.resign()
+
+        async def told() -> bool:
+            return agent.error is not None
+
+        await until(told, "the agent is told")
+        assert standby.address in str(refusal(agent.error))
+
+
 async def test_one_that_resigns_hands_over_and_ends_its_streams() -> None:
     async with two() as (leader, standby):
         kim = await leader.user("kim")
