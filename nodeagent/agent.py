@@ -77,8 +77,6 @@ class Agent:
         self._link = Link(
             settings.servers,
             channel_factory=parts.channel_factory,
-            hasty_factory=parts.hasty_factory,
-            dial_factory=parts.dial_factory,
             token=parts.token,
             node=settings.node,
             learned=parts.journal.control_planes(),

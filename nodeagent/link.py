@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import structlog
 from google.protobuf.message import Message
@@ -24,7 +24,17 @@ _CONNECTED_WITHIN_S = 0.5
 
 log = structlog.get_logger()
 
-ChannelFactory = Callable[[str], Channel]
+
+class ChannelFactory(Protocol):
+    """Makes channels, not connected yet."""
+
+    def __call__(self, address: str, *, is_hasty: bool = False, is_own: bool = False) -> Channel:
+        """A channel to `address`; SettingsError where none may be made to it.
+
+        `is_hasty`: it breaks soon when the other end hangs, for where there is another to go to.
+        `is_own`: its connection is shared with no other.
+        """
+        ...
 
 
 class Link:
@@ -40,9 +50,6 @@ class Link:
     Args:
         servers: where to dial first; there is always one to come back to.
         channel_factory: makes a channel to an address; SettingsError where none may be made to it.
-        hasty_factory: the same, of channels that break soon when the other end hangs: for where there
-            is another to go to.
-        dial_factory: makes a channel whose connection is shared with no other; by default the same.
         token: reads the node's bearer token, where no certificate says who it is; raises
             SettingsError.
         node: its name.
@@ -54,8 +61,6 @@ class Link:
         servers: Sequence[str],
         *,
         channel_factory: ChannelFactory,
-        hasty_factory: ChannelFactory | None = None,
-        dial_factory: ChannelFactory | None = None,
         token: Callable[[], str] | None = None,
         node: str = "",
         learned: Iterable[str] = (),
@@ -63,8 +68,6 @@ class Link:
         self.up = asyncio.Event()
         self.known = asyncio.Event()
         self._factory = channel_factory
-        self._hasty_factory = hasty_factory or channel_factory
-        self._dial_factory = dial_factory or channel_factory
         self._read_token = token
         self._token = token() if token is not None else None
         self._channels: dict[str, Channel] = {}
@@ -153,7 +156,7 @@ class Link:
         self, method: str, request: type[Message], response: type[Message]
     ) -> AsyncIterator[Any]:
         """Like `open`, over a connection of its own; call and connection end with the context."""
-        channel = self._dial_factory(self.address)
+        channel = self._made(self.address, is_own=True)
         try:
             call = self._opened(channel, method, request, response, self._relayed())
             try:
@@ -214,9 +217,11 @@ class Link:
     def _channel(self, address: str) -> Channel:
         channel = self._channels.get(address)
         if channel is None:
-            factory = self._factory if self.is_alone else self._hasty_factory
-            channel = self._channels[address] = factory(address)
+            channel = self._channels[address] = self._made(address)
         return channel
+
+    def _made(self, address: str, *, is_own: bool = False) -> Channel:
+        return self._factory(address, is_hasty=not self.is_alone, is_own=is_own)
 
 
 class Backoff:

@@ -82,13 +82,11 @@ class Parts:
 
     `probe` reads the devices; `load` is told before each reading what sessions hold of them, 0 to 1
     by uuid. `meter` reads the rest of the node. `touch` notes a contact with the control plane for
-    one replica. `hooks` come after those for data and code. `hasty_factory` makes channels that break
-    soon when the other end hangs, for where there is another to go to. `dial_factory` makes a connection of its
-    own for each tunnel. `renew` renews the node's certificate; None where a token says who it is.
-    `token` reads that, again when it is refused. `run_long` is for work that programs or drivers can
-    make last for minutes: it must not hold up what `run` does. `accounts` are whom users are on this
-    machine; without, all programs run as the agent's own user. `relieve` makes room on the node's
-    disks, where they are short of it.
+    one replica. `hooks` come after those for data and code. `renew` renews the node's certificate;
+    None where a token says who it is. `token` reads that, again when it is refused. `run_long` is for
+    work that programs or drivers can make last for minutes: it must not hold up what `run` does.
+    `accounts` are whom users are on this machine; without, all programs run as the agent's own user.
+    `relieve` makes room on the node's disks, where they are short of it.
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
     Without `has_sockets` user code cannot make requests (the simulation).
@@ -104,8 +102,6 @@ class Parts:
     machine: Machine
     probe: DeviceProbe
     meter: Meter
-    hasty_factory: ChannelFactory | None = None
-    dial_factory: ChannelFactory | None = None
     token: Callable[[], str] | None = None
     renew: Renew | None = None
     hooks: Sequence[Hook] = ()

@@ -10,12 +10,12 @@ import random
 import resource
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TextIO, cast
 
 import grpc
 import grpc.aio
@@ -136,8 +136,6 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 rng=random.Random(),  # noqa: S311 - the jitter of pauses
                 run=in_thread,
                 channel_factory=ChannelMaker(settings),
-                hasty_factory=ChannelMaker(settings, options=_HASTY),
-                dial_factory=ChannelMaker(settings, options=(*_HASTY, *_OWN_CONNECTION)),
                 runtime=runtime,
                 journal=journal,
                 machine=_machine(settings, host.facts(), isolation, limits),
@@ -170,11 +168,8 @@ class ChannelMaker:
     The files are read for each channel, since certificates are renewed.
     """
 
-    def __init__(
-        self, settings: Settings, *, options: Sequence[tuple[str, Any]] = _PATIENT
-    ) -> None:
+    def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._options = (*_OPTIONS, *options)
         if settings.authority_file is not None:
             self._credentials(settings.authority_file)
         for server in settings.servers:
@@ -184,19 +179,21 @@ class ChannelMaker:
                     " Join with `nsml join`, or name an authority_file"
                 )
 
-    def __call__(self, address: str) -> Channel:
-        """A channel to `address`, not connected yet."""
+    def __call__(self, address: str, *, is_hasty: bool = False, is_own: bool = False) -> Channel:
+        """See ChannelFactory."""
         settings = self._settings
         authority, certificate = settings.authority_file, settings.certificate_file
         if None in {authority, certificate} and address not in settings.servers:
             raise SettingsError(f"{address} is for certificates, and this node has none")
+        options = (*_OPTIONS, *(_HASTY if is_hasty else _PATIENT))
+        options += _OWN_CONNECTION if is_own else ()
         if authority is not None:
             # only listeners of the platform have that name, whatever their hosts are called here
             named = ("grpc.ssl_target_name_override", SERVER_NAME)
             return grpc.aio.secure_channel(
-                address, self._credentials(authority), options=(*self._options, named)
+                address, self._credentials(authority), options=(*options, named)
             )
-        return grpc.aio.insecure_channel(address, options=self._options)
+        return grpc.aio.insecure_channel(address, options=options)
 
     def _credentials(self, authority: Path) -> grpc.ChannelCredentials:
         key, certificate = self._settings.key_file, self._settings.certificate_file

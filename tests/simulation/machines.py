@@ -299,7 +299,7 @@ class SimulatedNode:
             rng=random.Random(f"{self.name} {self.incarnations} {world.rng.random()}"),
             run=run,
             run_long=run,
-            channel_factory=lambda address: world.network.channel(self.name, address),
+            channel_factory=lambda address, **_: world.network.channel(self.name, address),
             runtime=WatchedDriver(self, machine),
             journal=WatchedJournal(journal, self),  # type: ignore[arg-type]
             machine=self._facts(),

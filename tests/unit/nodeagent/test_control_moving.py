@@ -114,7 +114,7 @@ class Pauses(SystemClock):
         await super().sleep(seconds)
 
 
-def channel(address: str) -> grpc.aio.Channel:
+def channel(address: str, **_: bool) -> grpc.aio.Channel:
     if address.startswith("far"):
         raise SettingsError("not allowed")
     return grpc.aio.insecure_channel(address, options=pinging(every_s=1, within_s=1))

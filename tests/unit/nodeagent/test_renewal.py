@@ -43,7 +43,7 @@ async def test_asks_daily_and_sooner_after_a_failure() -> None:
     answers = iter([False, Unavailable("away"), OSError("full"), ValueError("damaged"), True])
     made: list[Channel] = []
 
-    def factory(_: str) -> Channel:
+    def factory(_: str, **__: bool) -> Channel:
         made.append(Channel())
         return made[-1]
 
@@ -76,7 +76,7 @@ async def test_is_part_of_its_agents_life() -> None:
         async def sleep(self, seconds: float) -> None:
             await asyncio.Event().wait()
 
-    link = Link(["a:1"], channel_factory=lambda _: Channel())  # type: ignore[arg-type,return-value]
+    link = Link(["a:1"], channel_factory=lambda _, **__: Channel())  # type: ignore[arg-type,return-value]
     task = asyncio.create_task(keep_renewed(renew, link, Forever(0)))
     await asyncio.sleep(0)
     task.cancel()
@@ -93,7 +93,7 @@ async def test_any_control_plane_renews() -> None:
             raise Unavailable("away")
         return True
 
-    link = Link(["a:1", "b:1"], channel_factory=lambda _: Channel())  # type: ignore[arg-type,return-value]
+    link = Link(["a:1", "b:1"], channel_factory=lambda _, **__: Channel())  # type: ignore[arg-type,return-value]
     clock = PausesClock(1)
     with pytest.raises(Slept):
         await keep_renewed(renew, link, clock)

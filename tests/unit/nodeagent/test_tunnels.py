@@ -155,7 +155,7 @@ async def bench(tmp_path: Path) -> AsyncIterator[Bench]:
     await server.stop(None)
 
 
-def _channel(address: str) -> grpc.aio.Channel:
+def _channel(address: str, **_: bool) -> grpc.aio.Channel:
     return grpc.aio.insecure_channel(address, options=(("grpc.use_local_subchannel_pool", 1),))
 
 
@@ -422,6 +422,30 @@ async def test_an_agent_that_ends_breaks_its_tunnels(tmp_path: Path, bench: Benc
                 far, _ = await dialled
         await ended.wait()
         await far.is_over.wait()
+
+
+async def test_a_connection_breaks_soon_only_where_there_is_another_control_plane() -> None:
+    made: list[tuple[str, bool, bool]] = []
+
+    def factory(address: str, *, is_hasty: bool = False, is_own: bool = False) -> grpc.aio.Channel:
+        made.append((address, is_hasty, is_own))
+        return _channel(address)
+
+    async def dial() -> None:
+        async with link.dial("AgentService/Tunnel", pb.TunnelRequest, pb.TunnelResponse):
+            pass
+
+    link = Link(["127.0.0.1:1"], channel_factory=factory)
+    link.warm()
+    await dial()
+    assert made == [("127.0.0.1:1", False, False), ("127.0.0.1:1", False, True)]
+    link.learn(["127.0.0.1:2"])
+    made.clear()
+    link.warm()
+    await dial()
+    one, two = "127.0.0.1:1", "127.0.0.1:2"
+    assert sorted(made) == [(one, True, False), (one, True, True), (two, True, False)]
+    await link.close()
 
 
 async def test_a_control_plane_that_is_gone_harms_nobody(bench: Bench) -> None:

@@ -100,7 +100,7 @@ class World:
                 rng=random.Random(1),
                 run=inline,
                 run_long=inline,
-                channel_factory=lambda address: self.network.channel("n1", address),
+                channel_factory=lambda address, **_: self.network.channel("n1", address),
                 runtime=driver,
                 journal=journal,
                 machine=MACHINE,
