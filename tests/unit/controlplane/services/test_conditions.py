@@ -12,6 +12,7 @@ import pytest
 from controlplane.domain.identity import Role
 from controlplane.history.errors import HistoryFull, HistoryUnavailable
 from controlplane.history.sqlite import open_history
+from controlplane.loops import probing
 from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.memory import MemoryObjects
 from controlplane.store.embedded import EmbeddedStore
@@ -25,6 +26,9 @@ from tests.unit.controlplane.rig import Rig, Stubs, one_leads, platform, until
 from tests.unit.controlplane.services.test_sessions import refused
 
 FAST = {"heartbeat_s": 0.05, "silent_after_s": 1.0, "lease_s": 30.0}
+SHORT_LEASE = [{"lease_s": 2.0}]
+"""Where its leader is lost: nobody leads again before its lease has ended."""
+
 CLOCK = SystemClock()
 
 
@@ -55,7 +59,11 @@ class Broken:
 
 
 @pytest.fixture
-async def broken() -> AsyncIterator[Broken]:
+async def broken(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> AsyncIterator[Broken]:
+    monkeypatch.setattr(probing, "QUIET_S", 0.25)
+    monkeypatch.setattr(probing, "AGAIN_S", 0.1)
     async with contextlib.AsyncExitStack() as stack:
         embedded = EmbeddedStore(":memory:", clock=CLOCK, run=inline)
         store = Failing(await stack.enter_async_context(embedded))
@@ -64,7 +72,9 @@ async def broken() -> AsyncIterator[Broken]:
         history = failing_history(sqlite)
         objects = Failing(MemoryObjects(CLOCK))
         made: Any = {"store": store, "history": history, "objects": objects}
-        rig = await stack.enter_async_context(platform(character=FAST, **made))
+        rig = await stack.enter_async_context(
+            platform(character={**FAST, **getattr(request, "param", {})}, **made)
+        )
         broken = Broken(rig, store, history, objects)
         broken.root = await rig.user("root1", role=Role.ADMIN)
         yield broken
@@ -82,6 +92,7 @@ async def test_nothing_is_wrong_with_what_works(broken: Broken) -> None:
     assert await broken.names() == []
 
 
+@pytest.mark.parametrize("broken", SHORT_LEASE, indirect=True)
 async def test_a_store_that_is_gone_is_shown_and_ends(broken: Broken) -> None:
     agent = await (await broken.rig.agent("b")).connect()
     session = await broken.root.submit()
