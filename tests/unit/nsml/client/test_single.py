@@ -189,10 +189,9 @@ def test_an_answer_cut_at_any_byte_is_none(tmp_path):
             assert single.ask(path, METHOD, b"") is None
 
 
-def test_a_server_that_says_no_more_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(single, "PATIENCE_S", 0.05)
+def test_a_server_that_says_no_more_is_given_up(tmp_path):
     with speaker(tmp_path, [WHOLE[:-1]], closes=False) as path:
-        assert single.ask(path, METHOD, b"") is None
+        assert single.ask(path, METHOD, b"", patience_s=0.05) is None
 
 
 @settings(max_examples=200, deadline=None)

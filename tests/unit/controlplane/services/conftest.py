@@ -1,0 +1,11 @@
+"""What holds for a control plane that is called over gRPC."""
+
+import pytest
+
+from controlplane.operations import reports
+
+
+@pytest.fixture(autouse=True)
+def _retries_come_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """How long they wait is tried where the clock is a test's own."""
+    monkeypatch.setattr(reports, "BACKOFF_S", 0.1)
