@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from nodeagent.runtimes.isolation import IsolationFacts
 
 MEMORY = 200_000_000
+LOOKED_AT_S = 1.5
+"""Longer than a shim goes without looking."""
 HOG = """
 import sys, time
 held = []
@@ -125,7 +127,7 @@ async def test_a_hog_below_the_program_ends_the_whole_replica(limited: Bench) ->
 
 async def test_one_that_keeps_to_its_memory_is_let_be(limited: Bench) -> None:
     async with limited.new_driver() as driver:
-        text = "held = bytearray(b'x') * 50_000_000; import time; time.sleep(2.5)"
+        text = f"held = bytearray(b'x') * 50_000_000; import time; time.sleep({LOOKED_AT_S})"
         spec = python(limited, text, memory_bytes=MEMORY)
         await driver.start(spec)
         record = await soon(driver.wait(spec.replica_id))
@@ -235,8 +237,7 @@ except BlockingIOError:
 
 
 async def test_as_many_processes_as_it_is_given_are_not_too_many(limited: Bench) -> None:
-    """For longer than a shim goes without looking."""
-    text = "import subprocess; n = ['sleep', '3']; a = subprocess.Popen(n); subprocess.run(n); a.wait()"
+    text = f"import subprocess; n = ['sleep', '{LOOKED_AT_S}']; a = subprocess.Popen(n); subprocess.run(n); a.wait()"
     async with limited.new_driver() as driver:
         spec = python(limited, text, process_count=3)
         await driver.start(spec)
