@@ -21,7 +21,7 @@ setup: .venv/.complete  ## Make the environment in .venv
 demo: setup      ## Start a one-machine platform, train on real data, show the result, stop
 	@PATH="$(CURDIR)/$(BIN):$$PATH" bash examples/demo.sh
 
-test: setup      ## Pass the tests, a process a processor
+test: setup      ## Pass the tests, three processes for two processors
 	@$(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 
 simulate: setup  ## The platform under faults on virtual time: NSML_SEEDS=1000 seeds from NSML_FIRST_SEED=1 on

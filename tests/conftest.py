@@ -16,6 +16,22 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # one must not decide what is tested.
 os.environ.setdefault("NSML_AGENT_ENGINE_SOCKET", "/nonexistent/engine.sock")
 
+MOST_WORKERS = 16
+UNIT = Path(__file__).parent / "unit"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Small files come last: a long one would keep one worker at the end while the others idle."""
+    items.sort(key=lambda item: item.path.is_relative_to(UNIT))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int | None:
+    """What `-n auto` means: three for two processors, as much of the time tests wait for programs."""
+    if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
+        return None
+    return min(len(os.sched_getaffinity(0)) * 3 // 2, MOST_WORKERS)
+
 
 @pytest.fixture
 def flushes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path], list[tuple[int, bool]]]:
