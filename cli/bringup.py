@@ -159,7 +159,8 @@ def _did_not_start(title: str, reason: str, folder: DataFolder, name: str) -> Co
     said = folder.awaits(name)
     if "awaits" in said:
         reason = f"it still waits: {said['awaits']}"
-        advice = f"start that, or mend the way to it, and then this again\n{advice}"
+        if "within_s" not in said:
+            advice = f"start it, or mend the way to it; then nsml up\n{advice}"
     return CommandError(
         f"the {title} did not start",
         code=ExitCode.FAILED,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Final
 
 _ADVICE: Final = (
@@ -23,6 +24,11 @@ _ADVICE: Final = (
     ),
 )
 
+_LAST_ERROR: Final = re.compile(
+    r"^failed to connect to all addresses; last error: \w+: \w+:[^ ]+: "
+)
+_SILENT: Final = ("before receiving SETTINGS frame", "Handshake read failed", "Deadline Exceeded")
+
 
 def denial(details: str) -> str:
     """What to try where a server is there, and it or its certificate is not taken; "" while one is away.
@@ -31,3 +37,10 @@ def denial(details: str) -> str:
         details: of a call that did not wait for the connection.
     """
     return next((advice for words, advice in _ADVICE if words in details), "")
+
+
+def reason(details: str) -> str:
+    """What keeps a member from answering, for people; `details` as for `denial`."""
+    if any(words in details for words in _SILENT):
+        return "it says nothing (one that starts waits for most of the cluster's members)"
+    return _LAST_ERROR.sub("", details)

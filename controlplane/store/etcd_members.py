@@ -7,7 +7,6 @@ Everything that a server or gRPC can answer is sorted here, by `_verdict`.
 from __future__ import annotations
 
 import asyncio
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypeVar, cast
 from urllib.parse import urlsplit
@@ -16,7 +15,7 @@ import grpc
 import grpc.aio
 import structlog
 
-from controlplane.store.etcd_denials import denial
+from controlplane.store.etcd_denials import denial, reason
 from controlplane.store.etcdpb import rpc_pb2 as pb
 from controlplane.store.interface import (
     CommitUnknown,
@@ -49,9 +48,6 @@ END: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
 RECEIVE_MAX_BYTES: Final = 64 << 20
 
 _OBSTACLE_S: Final = 0.5
-_LAST_ERROR: Final = re.compile(
-    r"^failed to connect to all addresses; last error: \w+: \w+:[^ ]+: "
-)
 
 _CHANNEL_OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),  # or all channels of the process share one connection
@@ -196,9 +192,7 @@ class Member:
         try:
             answer = await self.status(pb.StatusRequest(), timeout=timeout_s)
         except grpc.aio.AioRpcError as error:
-            if error.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return f"no answer within {timeout_s:g} s"
-            return _LAST_ERROR.sub("", error.details() or error.code().name)
+            return error.details() or error.code().name
         return "" if answer.leader else "it has no leader: too few of the cluster's members run"
 
     async def ready(self, timeout_s: float, *, is_alone: bool = True) -> None:
@@ -325,16 +319,16 @@ class Cluster:
         asked = (member.obstacle(_OBSTACLE_S) for member in self.members)
         obstacles = await asyncio.gather(*asked)
         found = [
-            f"{member.endpoint}: {obstacle}"
+            f"{member.endpoint}: {reason(obstacle)}"
             for member, obstacle in zip(self.members, obstacles, strict=True)
             if obstacle
         ]
         if not found:
             return error
-        reason = "; ".join(found)
+        why = "; ".join(found)
         if all(map(denial, obstacles)):
-            return StoreRefused(f"etcd cannot be used ({reason}); try: {denial(obstacles[0])}")
-        return StoreUnavailable(f"etcd does not answer ({reason})")
+            return StoreRefused(f"etcd cannot be used ({why}); try: {denial(obstacles[0])}")
+        return StoreUnavailable(f"etcd does not answer ({why})")
 
     def forget_token(self) -> bool:
         """Log in anew at the next call; False if there is no user to log in as."""

@@ -80,7 +80,10 @@ def standing_on(part: str, port: int) -> dict[str, Any]:
     at = f"127.0.0.1:{port}"
     return {
         "etcd": {"coordination": f"http://{at}"},
-        "history": {"coordination": "embedded", "history": f"postgresql://me:geheim@{at}/nsml"},
+        "history": {
+            "coordination": "embedded",
+            "history": f"postgresql://me:geheim@{at}/nsml?connect_timeout=600",
+        },
         "objects": {
             "coordination": "embedded",
             "objects": "s3://bucket",

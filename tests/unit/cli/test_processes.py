@@ -222,7 +222,7 @@ def test_who_waits_without_an_end_is_told_of_and_not_waited_for(
     with pytest.raises(CommandError) as caught, bring_up.undoing():
         bring_up.ensure("controlplane", {})
     assert caught.value.why == f"it still waits: {awaits}"
-    assert caught.value.advice.startswith("start that, or mend the way to it")
+    assert caught.value.advice.startswith("start it, or mend the way to it; then nsml up")
     assert capsys.readouterr().err.count(f"waits: {awaits}\n") == 1
     assert folder.running("controlplane") is None
     assert not folder.starting("controlplane").exists()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from controlplane.store.etcd_denials import denial
+from controlplane.store.etcd_denials import denial, reason
 
 _TO = "failed to connect to all addresses; last error: "
 _TLS = (
@@ -25,7 +25,7 @@ _TLS = (
             "errors resolving nope.invalid:2379: [field:hostname lookup error:address lookup failed for "
             "nope.invalid:2379: Domain name not found]"
         ),
-        "no answer within 0.5 s",
+        "Deadline Exceeded",
         "it has no leader: too few of the cluster's members run",
         "etcdserver: request timed out",
         "",
@@ -62,3 +62,29 @@ def test_away(details: str) -> None:
 )
 def test_denied(details: str, advice: str) -> None:
     assert advice in denial(details)
+
+
+@pytest.mark.parametrize(
+    ("details", "told"),
+    [
+        (
+            _TO + "UNKNOWN: ipv4:127.0.0.1:1: Failed to connect to remote host: Connection refused",
+            "Failed to connect to remote host: Connection refused",
+        ),
+        (
+            _TO + "UNKNOWN: ipv6:%5B::1%5D:1: Failed to connect to remote host: Connection refused",
+            "Failed to connect to remote host: Connection refused",
+        ),
+        (
+            _TO
+            + "UNKNOWN: ipv4:127.0.0.1:1: connection attempt timed out before receiving SETTINGS frame",
+            "it says nothing (one that starts waits for most of the cluster's members)",
+        ),
+        (
+            "it has no leader: too few of the cluster's members run",
+            "it has no leader: too few of the cluster's members run",
+        ),
+    ],
+)
+def test_reasons_are_for_people(details: str, told: str) -> None:
+    assert reason(details) == told
