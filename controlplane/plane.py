@@ -98,6 +98,8 @@ if TYPE_CHECKING:
 
 _TOLD_WITHIN_S: Final = 0.2
 """How long agents have to take in where the next leader is."""
+_LEASE_FIRST_S: Final = 0.05
+"""How long giving the lease back has before streams are ended: whoever only reads needs no leader."""
 LEADERLESS_S: Final = 3.0
 """So long nobody leads before that is a condition."""
 
@@ -339,9 +341,11 @@ class ControlPlane:
 
         May take as long as the store takes to answer. `run` goes on, for calls that are not over.
         """
-        # Whoever only reads need not wait for a leader.
-        self._passing_on.dismiss(has_handed_over=False)
-        await self.leading.resign()
+        async with TaskGroup() as group:
+            group.create_task(self.leading.resign(), name="leader.resign")
+            # The lease first: all who read here connect to the others, one of which is to be elected.
+            await self._on.clock.sleep(_LEASE_FIRST_S)
+            self._passing_on.dismiss(has_handed_over=False)
         # Agents that are told the successor's address go there; all others only hear that we stop.
         until = self._on.clock.monotonic() + _TOLD_WITHIN_S
         while any(self.contacts.links()) and self._on.clock.monotonic() < until:

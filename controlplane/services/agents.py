@@ -174,15 +174,15 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
 
     async def _responses(self, link: Link) -> AsyncIterator[agents_pb2.ControlResponse]:
         while True:
+            if isinstance(link.failure, NotLeader):
+                raise await self._sent_on()
             if link.failure is not None:
                 raise link.failure
             for message in _news(link):
                 yield message
             term = self._term()
             if not term:
-                # Sent away before it is known where to, it would go from one to the other until then.
-                await self._relay.settled()
-                raise NotLeader(self._leader_address())
+                raise await self._sent_on()
             if link.wants_orders:
                 link.wants_orders = False
                 orders = orders_for(self._state, link.node)
@@ -197,6 +197,11 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     for message in orders_messages(orders, term, secrets):
                         yield message
             await link.wait()
+
+    async def _sent_on(self) -> NotLeader:
+        """The word who leads: without it an agent would go from one to the other until there is one."""
+        await self._relay.settled()
+        return NotLeader(self._leader_address())
 
     async def _opened(self, link: Link, orders: Orders) -> Secrets | None:
         """What programs are to be given; None, to ask again, while the store does not answer."""

@@ -14,6 +14,7 @@ import pytest
 from bench.platform import free_port
 from controlplane.access.authority import make_authority
 from controlplane.access.peers import SocketPeers
+from controlplane.domain.errors import NotLeader
 from controlplane.domain.identity import Role
 from nsml.clock import SystemClock
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc
@@ -192,10 +193,12 @@ async def test_readers_do_not_wait_for_the_next_leader_and_agents_do(
 
         monkeypatch.setattr(leader.plane.leading, "resign", slowly)
         resigning = asyncio.create_task(leader.plane.resign())
-        for stream in (early, watch()):
-            with pytest.raises(grpc.aio.AioRpcError) as caught:
-                await stream.read()
-            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await early.read()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await watch().read()
+        assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         assert agent.error is None
         may_resign.set()
         await resigning
@@ -207,13 +210,15 @@ async def test_readers_do_not_wait_for_the_next_leader_and_agents_do(
         assert standby.address in str(refusal(agent.error))
 
 
-async def test_no_agent_is_sent_away_before_it_is_known_where_to() -> None:
+@pytest.mark.parametrize("is_refused", [False, True], ids=["told something", "said something"])
+async def test_no_agent_is_sent_away_before_it_is_known_where_to(is_refused: bool) -> None:
     async with two() as (leader, standby):
         agent = await (await leader.agent()).connect()
         leading = leader.plane.leading
         leading._leadership = None  # as while the lease is being given back
         for link in leader.plane.contacts.links():
-            link.order()
+            # What an agent says meanwhile is refused, which ends the reading of its stream.
+            link.close(NotLeader("")) if is_refused else link.order()
         await asyncio.sleep(0.2)
         assert agent.error is None
         await leader.plane.resign()
