@@ -1,12 +1,20 @@
 """How long nobody decides when the leader is gone: killed, stopped in good order, or paused.
 
 A platform of three etcd members, PostgreSQL, three control planes and four agents on this machine. 200
-sessions run, 50 more are submitted a second, and twenty streams are followed: half of them watch all
-sessions, half follow a log. Then the leader is killed (`kill -9`), stopped (SIGTERM), or paused
-(SIGSTOP, beyond its lease), again and again. From that signal on is measured:
+sessions run (each a program of its own, kept by an agent), 50 more are submitted a second, and twenty
+streams are followed: half of them watch all sessions, half follow a log. Then the leader is killed
+(`kill -9`), stopped (SIGTERM), or paused (SIGSTOP, beyond its lease), again and again. From that signal
+on is measured:
 
-- `commit`: to the next placement that a later leader committed, as the store tells it.
+- `commit`: to the next placement that a later leader committed, as the store tells it. One is due all that
+  time: devices are free, and from the signal on sessions for them are submitted to the control planes that
+  are left.
 - `streams`: until every watch and every log that broke has had its next word.
+
+What is measured is control planes, on a machine that may have two cores: of the 50 a second most ask for
+a whole node, which never is free. They are taken, planned for, shown in every watch, and stopped after
+three seconds, which ends and records them as any other. `STARTED_PER_S` a second get a device and run a
+program.
 
 At the end the 200 sessions are counted: lost, running twice; and so are commits of an older term.
 
@@ -17,6 +25,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import datetime as dt
 import os
 import secrets
 import shutil
@@ -30,6 +39,7 @@ import uuid
 from collections import Counter, deque
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -62,8 +72,12 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
 
-SPARE_GPUS: Final = 4
-"""Devices that the submitted sessions take turns on: a placement is always due."""
+SPARE_GPUS: Final = 12
+"""Devices that no session runs on all the time. More than those that are started in between need."""
+STARTED_PER_S: Final = 4.0
+"""Of the submitted sessions, those that ask for one device; the others ask for a whole node."""
+DUE_EVERY_S: Final = 0.05
+"""Pause between the sessions for one device that are submitted while nobody leads."""
 WAITS_S: Final = 3.0
 """A submitted session that still waits after this is stopped, so that the queue stays as it is."""
 AGENTS: Final = 4
@@ -156,7 +170,7 @@ def _request(argv: Sequence[str], *, gpus: int = 1) -> sessions_pb2.CreateSessio
         spec=sessions_pb2.SessionSpec(
             argv=argv,
             resources=resources_pb2.Resources(
-                gpu_thousandths=gpus * 1000, cpu_thousandths=100, memory_bytes=32 << 20
+                gpu_thousandths=gpus * 1000, cpu_thousandths=100, memory_bytes=1_000_000_000
             ),
         ),
     )
@@ -164,34 +178,44 @@ def _request(argv: Sequence[str], *, gpus: int = 1) -> sessions_pb2.CreateSessio
 
 @dataclass
 class Submitted:
-    """The load."""
+    """The load.
 
+    Attributes:
+        node_gpus: devices of a whole node.
+    """
+
+    per_s: float
+    node_gpus: int
     answered: int = 0
-    per_s: float = 50
     refused: Counter[str] = field(default_factory=Counter)
     waiting: deque[tuple[float, str]] = field(default_factory=deque)
 
     async def run(self, clients: Sequence[Client]) -> None:
         """Submit at the rate, and stop what waits too long; until cancelled."""
+        share = STARTED_PER_S / self.per_s
         async with TaskGroup() as group:
             due, number = time.monotonic(), 0
             while True:
                 number += 1
-                group.create_task(self._one(clients[number % len(clients)]))
+                is_started = int(number * share) > int((number - 1) * share)
+                client = clients[number % len(clients)]
+                group.create_task(self.submit(client, 1 if is_started else self.node_gpus))
                 due += 1 / self.per_s
                 while self.waiting and self.waiting[0][0] < time.monotonic() - WAITS_S:
                     _, session = self.waiting.popleft()
-                    group.create_task(self._stop(clients[number % len(clients)], session))
+                    group.create_task(self._stop(client, session))
                 await asyncio.sleep(max(0.0, due - time.monotonic()))
 
-    async def _one(self, client: Client) -> None:
+    async def submit(self, client: Client, gpus: int) -> None:
+        """One that ends by itself, if it is ever placed."""
         try:
-            session = await client.sessions.create(_request(["true"]))
+            session = await client.sessions.create(_request(["true"], gpus=gpus))
         except ClientError as error:
             self.refused[error.reason] += 1
             return
         self.answered += 1
-        self.waiting.append((time.monotonic(), session.id))
+        if gpus > 1:
+            self.waiting.append((time.monotonic(), session.id))
 
     async def _stop(self, client: Client, session: str) -> None:
         with suppress(ClientError):  # it has ended, or is stopped with the platform
@@ -209,7 +233,8 @@ class Bench:
         self._say = say
         self._witness = Witness()
         self._followed: list[Followed] = []
-        self.submitted = Submitted(per_s=per_s)
+        self.submitted = Submitted(per_s=per_s, node_gpus=platform.shape.gpus)
+        self._clients: dict[str, Client] = {}
         self.figures: dict[str, list[float]] = {}
 
     async def run(self, modes: Sequence[str], rounds: int) -> dict[str, float]:
@@ -219,10 +244,10 @@ class Bench:
             store = await stack.enter_async_context(
                 open_store(self._platform.etcd_urls, clock=SystemClock(), tls=Tls(ca=ca))
             )
-            clients = [
-                await stack.enter_async_context(connect(context, deadline_s=10.0))
-                for context in self._contexts()
-            ]
+            for context in self._contexts():
+                opened = connect(context, deadline_s=10.0)
+                self._clients[context.name] = await stack.enter_async_context(opened)
+            clients = list(self._clients.values())
             async with TaskGroup() as group:
                 work = [group.create_task(self._witness.follow(store))]
                 numbers = await self._fill(clients[0])
@@ -323,12 +348,16 @@ class Bench:
             part = self._platform.parts[leader.member]
             began = time.monotonic()
             _signal(part, mode)
+            at = dt.datetime.now(tz=dt.UTC).isoformat()  # as the logs have it
             async with asyncio.timeout(_WITHIN_S):
-                commit_ms = (await self._witness.placement_after(leader.term) - began) * 1000
+                async with self._due(leader.member):
+                    placed_at = await self._witness.placement_after(leader.term)
+                commit_ms = (placed_at - began) * 1000
                 streams_ms = await self._resumed(began)
         self._note(f"{MODES[mode]}commit", commit_ms)
         self._note(f"{MODES[mode]}streams", streams_ms)
-        self._say(f"{mode} {number + 1}: commit {commit_ms:.0f} ms, streams {streams_ms:.0f} ms")
+        figures = f"commit {commit_ms:.0f} ms, streams {streams_ms:.0f} ms"
+        self._say(f"{mode} {number + 1}: {figures} ({leader.member} at {at})")
         await asyncio.sleep(max(0.0, began + PAUSE_S - time.monotonic()))
         if mode == "paused":
             part.resume()
@@ -338,6 +367,22 @@ class Bench:
             await self._ready(part)
         await asyncio.sleep(BETWEEN_ROUNDS_S)
         return True
+
+    @asynccontextmanager
+    async def _due(self, gone: str) -> AsyncIterator[None]:
+        """Meanwhile there is always something that can be placed."""
+        left = [client for name, client in self._clients.items() if name != gone]
+
+        async def submit() -> None:
+            async with TaskGroup() as group:
+                for number in count():
+                    group.create_task(self.submitted.submit(left[number % len(left)], 1))
+                    await asyncio.sleep(DUE_EVERY_S)
+
+        async with TaskGroup() as group:
+            submitting = group.create_task(submit())
+            yield
+            submitting.cancel()
 
     async def _resumed(self, began: float) -> float:
         """Milliseconds until every stream that broke has had its next word; 0 where none broke."""
@@ -377,8 +422,8 @@ class Bench:
         programs = Counter(command_of(pid) for pid in psutil.pids())
         runs = [programs[f"sleep {mark}"] for mark in marks]
         return {
-            "sessions_lost": lost + sum(1 for count in runs if not count),
-            "sessions_running_twice": sum(1 for count in runs if count > 1),
+            "sessions_lost": lost + sum(1 for found in runs if not found),
+            "sessions_running_twice": sum(1 for found in runs if found > 1),
             "stale_commits": self._witness.stale,
             "commits": self._witness.commits,
             "submissions_answered": self.submitted.answered,
