@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final, NoReturn
 
 import structlog
 
+from nsml.concurrency import TaskGroup
+
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
@@ -60,12 +62,22 @@ class Probing:
         self._clock = clock
 
     async def run(self) -> NoReturn:
-        """Look until cancelled."""
+        """Look until cancelled.
+
+        Each part has a loop of its own: one whose call cannot be broken off holds up nothing else.
+        """
+        async with TaskGroup() as group:
+            for part in self._parts:
+                group.create_task(self._keep_asking(part), name=f"probing.{part.name}")
+            while True:
+                await self._clock.sleep(AGAIN_S)
+                for look in self._looks:
+                    look()
+
+    async def _keep_asking(self, part: Part) -> NoReturn:
         while True:
             await self._clock.sleep(AGAIN_S)
-            await asyncio.gather(*[self._ask(part) for part in self._parts])
-            for look in self._looks:
-                look()
+            await self._ask(part)
 
     async def _ask(self, part: Part) -> None:
         gauge = part.gauge
