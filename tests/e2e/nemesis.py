@@ -17,6 +17,7 @@ import random
 import re
 import signal
 import subprocess
+import tempfile
 import threading
 import time
 from collections import Counter
@@ -99,8 +100,7 @@ class Witnesses:
 
     def __init__(self, platform: Platform, data: list[Path]) -> None:
         self._folders = [folder / "agent/replicas" for folder in data]
-        self._kept = platform.folder / "witnesses"
-        self._kept.mkdir()
+        self._kept = Path(tempfile.mkdtemp(prefix="witnesses-", dir=platform.folder))
         self.processes: dict[int, int] = {}
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -25,14 +26,41 @@ from tests.e2e.programs import wait_for, write_program
 ENDLESS = "-1 0.01 0"
 
 
-@pytest.fixture(params=["processes", "containers"])
-def platform(request):
-    if request.param == "processes":
-        with Platform(simulate_gpus=2) as running:
-            yield running
-        return
-    with contained_platform() as running:
-        yield running
+class Shared:
+    """A platform that one test after the other breaks and heals; after a failure the next has a new one."""
+
+    def __init__(self, make: Callable[[], Platform]) -> None:
+        self._make = make
+        self._running: Platform | None = None
+
+    def get(self) -> Platform:
+        if self._running is None:
+            self._running = self._make().__enter__()
+        return self._running
+
+    def end(self) -> None:
+        if self._running is not None:
+            self._running.close()
+            self._running = None
+
+
+@pytest.fixture(scope="module", params=["processes", "containers"])
+def shared(request):
+    make = {"processes": lambda: Platform(simulate_gpus=2), "containers": contained_platform}
+    platforms = Shared(make[request.param])
+    yield platforms
+    platforms.end()
+
+
+@pytest.fixture
+def platform(shared, request):
+    """What no failure has touched: each test ends its sessions and lets everything run."""
+    failed = request.session.testsfailed
+    running = shared.get()
+    yield running
+    if request.session.testsfailed > failed:
+        shared.end()
+    elif request.node.callspec.params["shared"] == "containers":
         nothing_is_left_in_engine(running)
 
 
@@ -153,6 +181,8 @@ def test_a_machine_that_booted_anew_loses_its_sessions_and_repeats_those_that_ma
     for session in (lost, repeated):
         session.is_whole()
     nothing_is_left(platform, witnesses)
+    platform.nsml("down")  # it comes back in the boot that everybody else is in
+    platform.up()
 
 
 def test_a_paused_agent_makes_its_sessions_unknown_and_takes_them_back(platform, witnesses):
