@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from nodeagent.shim import forked
+from nodeagent.shim import cgroups, forked
 from nodeagent.shim.cgroups import MEMORY, PIDS
 
 
@@ -31,7 +31,8 @@ class Replica:
 
 @pytest.fixture(autouse=True)
 def _without_processes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever runs the tests has children of its own."""
+    """Whoever runs the tests has children of its own. No folder of files goes as a group does."""
+    monkeypatch.setattr(cgroups, "_LONGEST_REMOVAL_S", 0.0)
     monkeypatch.setattr(forked, "_descendants", lambda _: [])
     monkeypatch.setattr(forked.Forked, "_reap", lambda _: True)
 
