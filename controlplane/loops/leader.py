@@ -164,13 +164,15 @@ class LeaderLoop:
         self._contacts.restart()
         self._leadership = leadership
         self._tell()
-        try:
-            async with TaskGroup() as group:
-                group.create_task(self._committer.run(leadership.fence), name="leader.commit")
-                for loop in self._loops:
-                    group.create_task(_coroutine(loop), name="leader.loop")
-        finally:
-            self._leadership = None
+        async with TaskGroup() as group:
+            group.create_task(self._committer.run(leadership.fence), name="leader.commit")
+            for loop in self._loops:
+                group.create_task(_coroutine(loop), name="leader.loop")
+            try:
+                await asyncio.Event().wait()
+            finally:
+                # Before anything is refused: who is told that we do not lead asks us who does.
+                self._leadership = None
 
     async def _hand_over(self) -> None:
         """Send the agents to who leads now."""

@@ -80,3 +80,29 @@ async def test_it_ends_when_told_also_while_it_is_deposed(turns: int) -> None:
         assert leading.cancelled()
         following.cancel()
         await asyncio.wait([following])
+
+
+async def test_it_leads_no_more_before_anything_of_it_ends() -> None:
+    """What is refused meanwhile is sent on by who knows that it does not lead."""
+    terms: list[int] = []
+    async with surroundings() as on, serving(on, member="one") as one:
+        leading = one.plane.leading
+        leads = asyncio.Event()
+
+        async def remembers() -> None:
+            leads.set()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                terms.append(leading.term)
+
+        leading._loops = (remembers, *leading._loops)
+        await leading.resign()
+        leading._standing = None
+        running = asyncio.create_task(leading.run())
+        await leads.wait()
+        assert leading.term > 0
+        await leading.resign()
+        assert terms == [0]
+        running.cancel()
+        await asyncio.wait([running])
