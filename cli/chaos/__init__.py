@@ -3,6 +3,7 @@
 hosts       the machines: network namespaces with cables that can be cut, or the loopback
 parts       processes that are started, killed, paused: etcd members, PostgreSQL, control planes, agents
 platform    all of them together in one folder
+reaper      ends all of that when a run is killed
 load        clients, and the programs that they submit, which keep ledgers of their own
 nemesis     the faults, each with the proof that it fired
 recording   what everybody did, as lines of JSON in a folder

@@ -9,13 +9,16 @@ import time
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 ETCD, DATABASE, CONTROL_PLANE, AGENT = "etcd", "database", "control plane", "agent"
 """Kinds of parts."""
+
+MARK: Final = "NSML_CHAOS"
+"""Variable that every part of a run has, with the folder of the run."""
 
 _GONE_WITHIN_S = 10.0
 _STANDS_WITHIN_S = 5.0

@@ -9,20 +9,19 @@ import os
 import pwd
 import secrets
 import shutil
-import signal
 import ssl
 import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.chaos.certificates import ServerFiles, make_certificates
 from cli.chaos.hosts import CLIENT, Hosts
-from cli.chaos.parts import AGENT, CONTROL_PLANE, DATABASE, ETCD, Part, processes_with
+from cli.chaos.parts import AGENT, CONTROL_PLANE, DATABASE, ETCD, MARK, Part
+from cli.chaos.reaper import Reaper, end_all
 from cli.exits import CommandError
 from cli.local import toml
 from cli.processes import program, read_json
@@ -38,8 +37,6 @@ _ETCD_PORT, _PEER_PORT, _DATABASE_PORT = 2379, 2380, 5432
 _READY_WITHIN_S = 90.0
 _POLL_S = 0.05
 ADMIN: Final = "chaos"
-MARK: Final = "NSML_CHAOS"
-"""Variable that every process of a run has, with its folder."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,6 +66,7 @@ class ChaosPlatform:
     database: Path | None
     say: Callable[[str], None]
     parts: dict[str, Part] = field(default_factory=dict)
+    _reaper: Reaper | None = field(default=None, repr=False)
     _password: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
 
     def of_kind(self, kind: str) -> list[Part]:
@@ -87,11 +85,12 @@ class ChaosPlatform:
         return self.folder / "servers-ca.pem"
 
     async def start(self) -> None:
-        """Start everything, in the order in which one needs the other.
+        """Start everything, in the order in which one needs the other; it ends with this process.
 
         Raises:
             CommandError: something does not get ready; its last words are told.
         """
+        self._reaper = Reaper(self.folder)
         now = dt.datetime.now(tz=dt.UTC)
         names = [*(f"etcd{number}" for number in range(1, MEMBERS + 1)), "database"]
         files = make_certificates(
@@ -129,12 +128,9 @@ class ChaosPlatform:
         """Kill everything, also what a killed agent has left running."""
         for part in reversed(self.parts.values()):
             part.end()
-        ends_at = time.monotonic() + _READY_WITHIN_S
-        while (left := processes_with(MARK, self.folder)) and time.monotonic() < ends_at:
-            for pid in left:
-                with suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(_POLL_S)
+        end_all(self.folder)
+        if self._reaper is not None:
+            self._reaper.dismiss()
 
     def contexts(self) -> list[Context]:
         """How clients reach the platform as the administrator, each asking another one first."""

@@ -10,12 +10,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from contextlib import suppress
 from pathlib import Path
 
+import psutil
 import pytest
 
-from cli.chaos.parts import processes_with
-from cli.chaos.platform import MARK
+from cli.chaos.parts import MARK, command_of, processes_with
+from cli.chaos.reaper import end_all
+from cli.chaos.trainer import LEDGERS
 from tests.e2e.nemesis import SOAKING
 from tests.e2e.programs import wait_for
 from tests.etcd import require_etcd
@@ -35,6 +38,28 @@ def temporary(monkeypatch):
 def chaos(*arguments: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "cli.main", "doctor", "chaos", "-j", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, timeout=3000)
+
+
+def of_folder(folder: Path) -> list[str]:
+    """Commands that run with this folder among their arguments."""
+    names = [path.name for path in Path("/proc").iterdir() if path.name.isdecimal()]
+    return [line for name in names if str(folder) in (line := command_of(int(name)))]
+
+
+def shims_of(ledgers: Path) -> list[psutil.Process]:
+    """The parents of programs that run."""
+    found = []
+    for pid in processes_with(LEDGERS, ledgers):
+        with suppress(psutil.NoSuchProcess):
+            parent = psutil.Process(pid).parent()
+            found += [parent] if parent is not None and parent.pid > 1 else []
+    return found
+
+
+def stands(pid: int) -> bool:
+    with suppress(psutil.NoSuchProcess):
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    return False
 
 
 def test_a_short_run_is_sound_and_leaves_nothing(temporary):
@@ -59,10 +84,33 @@ def test_a_run_that_is_interrupted_leaves_nothing(temporary):
         )
         folder = ledgers[0].parent.parent
         assert processes_with(MARK, folder)
+        shims = wait_for(lambda: shims_of(folder / "ledgers"), what="a program runs")
         run.send_signal(signal.SIGINT)
         assert run.wait(180) == 130
     wait_for(lambda: not processes_with(MARK, folder), what="no process of it")
+    wait_for(lambda: not processes_with(LEDGERS, folder / "ledgers"), what="no program of it")
+    wait_for(lambda: not any(one.is_running() for one in shims), what="no shim of it")
     assert list(temporary.iterdir()) == []
+
+
+def test_what_a_killed_run_has_started_ends_with_it(temporary):
+    """SIGKILL: it can end nothing itself. Agents leave their programs, paused parts take no signal but that."""
+    command = [sys.executable, "-m", "cli.main", "doctor", "chaos", "--control-planes", "1",
+               "--seconds", "300", "--faults", "pause"]  # fmt: skip
+    with subprocess.Popen(command, stderr=subprocess.DEVNULL, stdout=subprocess.DEVNULL) as run:
+        [folder] = wait_for(lambda: list(temporary.iterdir()), timeout_s=300, what="it has begun")
+        ledgers = folder / "ledgers"
+        shims = wait_for(lambda: shims_of(ledgers), timeout_s=300, what="a program runs")
+        wait_for(lambda: any(map(stands, processes_with(MARK, folder))), what="a part is paused")
+        assert of_folder(folder)
+        run.kill()
+    try:
+        wait_for(lambda: not processes_with(MARK, folder), timeout_s=120, what="no process of it")
+        wait_for(lambda: not processes_with(LEDGERS, ledgers), what="no program of it")
+        wait_for(lambda: not any(one.is_running() for one in shims), what="no shim of it")
+        wait_for(lambda: not of_folder(folder), what="nobody who watched over it")
+    finally:
+        end_all(folder)
 
 
 @pytest.mark.parametrize(
