@@ -337,6 +337,9 @@ class _Claim:
     async def _marked(self, cluster: Cluster) -> Cluster:
         """The platform's record, which says what its history and its objects are marked with."""
         on, accepted = self._on, self._standing.accept_empty
+        # Both are looked at before one is marked: what is refused here leaves no mark anywhere.
+        self._check_mark(cluster, await on.history.mark(), "history")
+        self._check_mark(cluster, await on.objects.mark(), "objects")
         while True:
             mark = f"{cluster.id}/{on.random_bytes(_MARK_BYTES).hex()}"
             is_new = not cluster.history_mark or accepted == "history"

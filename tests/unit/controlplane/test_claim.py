@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,6 +16,7 @@ from controlplane.access.files import write_private
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.access.vault import Vault, open_vault
 from controlplane.claim import Claimed, Coordination, Standing, StartRefused, choose_coordination
+from controlplane.config import SettingsError, read_settings
 from controlplane.operations import records
 from controlplane.plane import Surroundings
 from controlplane.store.interface import StoreUnavailable
@@ -233,3 +236,77 @@ async def test_keys_of_before_are_taken_in(on: Surroundings, tmp_path: Path) -> 
     write_private(other / KEY_FILE, (data / KEY_FILE).read_bytes())
     await claim(on, other, SHARED)
     assert (other / "ca.key").exists(), "what was not taken in is not removed"
+
+
+# An empty part in place of one that is lost
+
+
+PARTS = ("history", "objects")
+
+
+@asynccontextmanager
+async def without(on: Surroundings, part: str) -> AsyncIterator[Surroundings]:
+    """The same platform with an empty one in place of this part."""
+    async with surroundings() as fresh:
+        yield replace(on, **{part: getattr(fresh, part)})
+
+
+@pytest.mark.parametrize("standing", [INSIDE, SHARED], ids=["alone", "shared"])
+@pytest.mark.parametrize("part", PARTS)
+async def test_an_empty_part_is_refused_by_name_and_taken_once_its_loss_is_accepted(
+    on: Surroundings, tmp_path: Path, part: str, standing: Standing
+) -> None:
+    data = folder(tmp_path, "data")
+    before = (await claimed(on, data, standing)).cluster
+    (other,) = set(PARTS) - {part}
+    async with without(on, part) as emptied:
+        for accepted in ("", other):
+            with pytest.raises(StartRefused, match=f"ACCEPT_EMPTY={part}") as refused:
+                await claim(emptied, data, replace(standing, accept_empty=accepted))
+            assert before.id in str(refused.value)
+            assert await getattr(emptied, part).mark() == "", "nothing was changed"
+        now = (await claimed(emptied, data, replace(standing, accept_empty=part))).cluster
+        assert now.id == before.id
+        mark = await getattr(emptied, part).mark()
+        assert getattr(now, f"{part}_mark") == mark != getattr(before, f"{part}_mark")
+        assert getattr(now, f"{other}_mark") == getattr(before, f"{other}_mark")
+        assert (await claimed(emptied, data, standing)).cluster == now, "one start was enough"
+        with pytest.raises(StartRefused, match="a copy, or one that only this machine sees"):
+            await claim(on, data, standing)
+
+
+@pytest.mark.parametrize("part", PARTS)
+async def test_a_part_of_another_platform_is_not_accepted_for_a_lost_one(
+    on: Surroundings, tmp_path: Path, part: str
+) -> None:
+    data = folder(tmp_path, "data")
+    cluster_id = await claim(on, data, INSIDE)
+    async with surroundings() as theirs:
+        other = await claim(theirs, folder(tmp_path, "theirs"), INSIDE)
+        mixed = replace(on, **{part: getattr(theirs, part)})
+        with pytest.raises(StartRefused, match=f"belongs to another platform, {other}"):
+            await claim(mixed, data, replace(INSIDE, accept_empty=part))
+    assert await claim(on, data, INSIDE) == cluster_id
+
+
+async def test_what_is_refused_for_one_part_is_not_marked_in_the_other(
+    on: Surroundings, tmp_path: Path
+) -> None:
+    """Else the right start after it would find a mark that the platform does not know."""
+    data = folder(tmp_path, "data")
+    await claim(on, data, INSIDE)
+    async with without(on, "history") as emptied, without(emptied, "objects") as both:
+        with pytest.raises(StartRefused, match="ACCEPT_EMPTY=objects"):
+            await claim(both, data, replace(INSIDE, accept_empty="history"))
+        assert await both.history.mark() == ""
+
+
+@pytest.mark.parametrize("value", PARTS)
+def test_what_is_accepted_is_said_in_the_environment(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "controlplane.toml"
+    file.write_text('data = "data"\n')
+    assert read_settings(file, {}).accept_empty == ""
+    assert read_settings(file, {"NSML_CONTROLPLANE_ACCEPT_EMPTY": value}).accept_empty == value
+    for wrong in ("everything", "1", value.upper()):
+        with pytest.raises(SettingsError, match="accept_empty"):
+            read_settings(file, {"NSML_CONTROLPLANE_ACCEPT_EMPTY": wrong})
