@@ -210,7 +210,6 @@ class Control:
         interval_s = answer.registered.heartbeat_interval.ToNanoseconds() / 1e9
         if answer.registered.HasField("control_planes"):
             await self._learn(answer.registered.control_planes)
-        self._backoff.reset()
         self._refusals = 0
         self._outbox.repeat()
         self._link.known.set()
@@ -243,6 +242,8 @@ class Control:
                 orders, stream.coming = stream.coming, pb.Orders()
                 orders.ClearField("more")
                 if await self._node.obey(orders):
+                    # Not at the registration: what cannot be obeyed would be asked for without a pause.
+                    self._backoff.reset()
                     stream.accepted = pb.OrdersAccepted(term=orders.term, revision=orders.revision)
                     self._outbox.wake.set()
             case "acknowledged":

@@ -713,6 +713,31 @@ def test_a_disk_that_takes_no_contact_leaves_the_agent_registered(
     on_virtual_time(tmp_path, test, {"train": FOREVER})
 
 
+@pytest.mark.parametrize(
+    "problem",
+    [OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), RuntimeError("a defect")],
+    ids=repr,
+)
+def test_orders_that_cannot_be_obeyed_are_asked_for_with_pauses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, problem: Exception
+) -> None:
+    async def test(world: World) -> None:
+        def refuse(*_: object) -> None:
+            raise problem
+
+        platform = world.platform
+        async with world.agent():
+            await platform.until(lambda: platform.accepted)
+            with monkeypatch.context() as disk, capture_logs():  # to write each takes its time
+                disk.setattr(Journal, "obey", refuse)
+                await platform.order(assignment(S, "true"))
+                await world.clock.sleep(60)
+                assert 20 < len(platform.registrations) < 60, "its longest pause is three seconds"
+            await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+
+    on_virtual_time(tmp_path, test)
+
+
 def test_what_the_orders_do_not_end_runs_on_without_contact(tmp_path: Path) -> None:
     async def test(world: World) -> None:
         async with world.agent():
