@@ -16,9 +16,10 @@ from typing import Any
 from tests.simulation.faults import FAULTS
 from tests.simulation.invariants import Invariant
 from tests.simulation.scenario import Outcome, simulate_situation
+from tests.simulation.virtual_time import LONGEST_REAL_S
 
-LONGEST_SEED_S = 120.0
-"""Real seconds after which a seed is taken for one that never ends."""
+LONGEST_SEED_S = 2 * LONGEST_REAL_S
+"""Real seconds after which a seed is taken for one that never ends, within one step of it."""
 
 _AT_ONCE = 20
 _TOLD_LINES = 60

@@ -401,6 +401,12 @@ class Cluster:
             await node.start_agent()
             await self.minding(partial(_resume, node.name))
 
+    def bury(self) -> None:
+        """End every process; without it, one that is paused would never see that it is cancelled."""
+        for one in (*self.planes, *self.nodes):
+            one.points.bury()
+            one.process.bury()
+
     async def watch_silence(self) -> None:
         """Keep account of how long each node was not heard at a time, for ever."""
         since = {node.name: self.world.clock.monotonic() for node in self.nodes}
@@ -481,8 +487,11 @@ async def simulated(
                 cluster = Cluster(seed, world, trace, referee, network, planes, durable, shape)
                 group.create_task(_watch_over(referee))
                 group.create_task(cluster.watch_silence())
-                await cluster.set_up(Path(disk))
-                yield cluster
+                try:
+                    await cluster.set_up(Path(disk))
+                    yield cluster
+                finally:
+                    cluster.bury()
                 raise _Over
 
 

@@ -84,6 +84,7 @@ class Invariant(enum.StrEnum):
     NOTHING_LEFT = "nothing is left behind"  # 1
     RECOVERY = "it heals by itself in time"
     STILLNESS = "nothing to do in, nothing out"  # 8
+    PACE = "who fails tries again after a pause"
     NO_DEFECTS = "nothing logs a defect"
 
 

@@ -32,6 +32,7 @@ from controlplane.store.interface import Compare, Transaction
 from nodeagent import checkpoints
 from nodeagent.ingest import Collection
 from nodeagent.journal import Journal
+from nodeagent.link import Backoff
 from nodeagent.outbox import Outbox
 from nodeagent.reconcile import Replicas
 from nodeagent.reports import exit_without_start
@@ -334,6 +335,13 @@ def without_persisting_terms(patch: Patch) -> None:
     patch.setattr(Journal, "obey", lambda *_: None)
 
 
+def without_pauses(patch: Patch) -> None:
+    async def pause(_: Backoff) -> None:
+        return
+
+    patch.setattr(Backoff, "pause", pause)
+
+
 def without_adoption(patch: Patch) -> None:
     """An agent that starts ends what it finds."""
     sound = Replicas._adopt
@@ -538,6 +546,12 @@ MUTANTS = (
         found_by=frozenset({_I.OUTLIVING}),
         faults={"kill agent": 1.0},
         workload=repeated,
+    ),
+    Mutant(
+        name="pauses",
+        apply=without_pauses,
+        found_by=frozenset({_I.PACE}),
+        faults={"disk full": 1.0},
     ),
     Mutant(
         name="records before the end",

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
+from collections import Counter, deque
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Iterable
 from contextvars import Context, copy_context
 from dataclasses import dataclass
@@ -22,6 +22,9 @@ import grpc.aio
 
 KEEPALIVE_S = 15.0
 """After so long without an answer to a ping a connection is given up."""
+
+PACE_S = 10.0
+"""How long a span is in which the calls of a machine are counted."""
 
 _REMEMBERED_ORDERS = 20
 
@@ -58,6 +61,8 @@ class Network:
         self._ordered: dict[str, deque[bytes]] = {}
         self._controls: dict[str, _Call] = {}
         self.broken_calls = 0
+        self.paces: Counter[tuple[str, str, int]] = Counter()
+        """Calls that each machine began of each method, in each span of PACE_S."""
 
     def serve(self, address: str, interceptors: Iterable[Any] = ()) -> MemoryServer:
         """A server at `address`; it replaces one that was there."""
@@ -192,6 +197,8 @@ class Network:
 
     def opened(self, call: _Call) -> None:
         self._calls[call] = None
+        span = int(asyncio.get_running_loop().time() // PACE_S)
+        self.paces[call.source, call.method, span] += 1
 
     def closed(self, call: _Call) -> None:
         self._calls.pop(call, None)

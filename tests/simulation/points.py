@@ -10,6 +10,8 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from tests.simulation.virtual_time import current_process
+
 CONTROL_PLANE_POINTS = tuple(
     f"{what} {when}"
     for what in (
@@ -77,12 +79,14 @@ class Points:
 
     async def passing(self, point: str) -> None:
         """The process is at `point` now."""
+        _refuse_the_buried()
         if self._is_its_end(point):
             await self._buried.wait()
             raise asyncio.CancelledError
 
     def passing_now(self, point: str) -> None:
         """The same where nothing can be awaited; raises CancelledError."""
+        _refuse_the_buried()
         if self._is_its_end(point):
             raise asyncio.CancelledError
 
@@ -98,3 +102,10 @@ class Points:
         self.crash(point)
         self._fired.set()
         return True
+
+
+def _refuse_the_buried() -> None:
+    """Nobody dies twice: who would bury it again? Nor does it touch anything."""
+    process = current_process()
+    if process is not None and process.is_buried:
+        raise asyncio.CancelledError

@@ -18,6 +18,7 @@ from nsml.v1 import sessions_pb2
 from tests.simulation.cluster import USERS, Cluster, Shape, simulated
 from tests.simulation.faults import FAULTS, Faults
 from tests.simulation.invariants import Invariant, Promise, tally
+from tests.simulation.network import PACE_S
 from tests.simulation.situations import Situation, situation
 from tests.simulation.virtual_time import run
 from tests.simulation.workload import Wish, mixed
@@ -32,6 +33,12 @@ BEHIND_S = 20.0
 
 STILL_FOR_S = 8.0
 STILL_WITHIN_S = 200.0
+
+MOST_CALLS = 100
+"""Of one machine and method within PACE_S; it is a third of that at most, where all is sound."""
+
+LONGEST_S = 10_000.0
+"""Virtual seconds after which a scenario is taken for one that never ends."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,6 +203,7 @@ async def judge(cluster: Cluster) -> None:
     await referee.check_checkpoints(history)
     await _check_what_users_see(cluster)
     await _check_stillness(cluster)
+    _check_pace(cluster)
     referee.finish()
 
 
@@ -209,6 +217,14 @@ async def _check_stillness(cluster: Cluster) -> None:
             return
         await asyncio.sleep(1.0)
     referee.violation(Invariant.STILLNESS, "something is written again and again for nothing")
+
+
+def _check_pace(cluster: Cluster) -> None:
+    """No part of the platform asks as fast as it is refused, whatever is wrong."""
+    for (source, method, span), calls in cluster.network.paces.items():
+        if source.partition("-")[0] not in USERS:  # they are of the tests
+            text = f"{source} called {method} {calls} times from {span * PACE_S:g} s on"
+            cluster.referee.expect(Invariant.PACE, calls <= MOST_CALLS, text)
 
 
 async def _check_what_users_see(cluster: Cluster) -> None:
@@ -248,6 +264,11 @@ async def _shown_held(cluster: Cluster) -> str:
     return ""
 
 
+def play(seed: int, chosen: Situation, quiet_within_s: float) -> Outcome:
+    """`scenario` on virtual time; raises Violation, and Stalled when it does not end."""
+    return run(scenario(seed, chosen, quiet_within_s), longest_s=LONGEST_S)
+
+
 def simulate(
     seed: int,
     *,
@@ -266,9 +287,9 @@ def simulate(
         every_s=fault_every_s,
         faults_for_s=LONGEST_FAULTS_S,
     )
-    return run(scenario(seed, chosen, quiet_within_s))
+    return play(seed, chosen, quiet_within_s)
 
 
 def simulate_situation(seed: int, profile: str = "all") -> Outcome:
     """The small scenario that a seed chooses; raises Violation."""
-    return run(scenario(seed, situation(seed, profile), QUIET_WITHIN_S))
+    return play(seed, situation(seed, profile), QUIET_WITHIN_S)

@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import pytest
 
 from tests.simulation.cluster import Shape
-from tests.simulation.scenario import scenario
+from tests.simulation.scenario import play
 from tests.simulation.situations import Situation
-from tests.simulation.virtual_time import run
 from tests.simulation.workload import brief
 
 
@@ -54,5 +53,5 @@ def test_it_stays_mended(found: Found) -> None:
         every_s=0.7,
         faults_for_s=30.0,
     )
-    outcome = run(scenario(found.seed, situation, 600.0))
+    outcome = play(found.seed, situation, 600.0)
     assert set(outcome.faults) == set(found.faults)

@@ -10,8 +10,7 @@ import pytest
 
 from tests.simulation.invariants import Violation
 from tests.simulation.mutants import MUTANTS, Mutant
-from tests.simulation.scenario import scenario
-from tests.simulation.virtual_time import run
+from tests.simulation.scenario import play
 
 QUIET_WITHIN_S = 400.0
 
@@ -28,7 +27,7 @@ def test_a_missing_safeguard_is_found(mutant: Mutant, monkeypatch: pytest.Monkey
 
 def run_some_seeds(mutant: Mutant) -> None:
     for seed in range(1, mutant.seeds + 1):
-        run(scenario(seed, mutant.situation(seed), QUIET_WITHIN_S))
+        play(seed, mutant.situation(seed), QUIET_WITHIN_S)
 
 
 def test_there_are_enough_of_them_and_each_has_its_name() -> None:

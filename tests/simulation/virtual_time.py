@@ -14,16 +14,24 @@ import gc
 import heapq
 import itertools
 import selectors
+import time
 from asyncio import events
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterable, Iterator
 from contextlib import contextmanager
 from contextvars import Context, ContextVar, copy_context
+from pathlib import Path
 from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 
 LONGEST_S = 100_000.0
-"""No simulation takes so long, in virtual seconds, that comes to its end."""
+"""Nothing takes so long, in virtual seconds, that comes to its end."""
+
+LONGEST_REAL_S = 240.0
+"""Nor in real ones, also on a machine that has much else to do."""
+
+LONGEST_END_S = 1_000.0
+"""What is left at the end, and cancelled, has so many virtual seconds."""
 
 MOST_STEPS_AT_ONCE = 100_000
 """So many rounds of the event loop without any time passing are no work but a defect."""
@@ -33,7 +41,10 @@ EPOCH = 1_700_000_000.0
 
 
 class Stalled(Exception):
-    """No time passes any more: a deadlock of the code under test, or a loop without a pause."""
+    """It does not end: a deadlock, a cancellation that is lost, or a loop without a pause.
+
+    Its notes say what waits for what.
+    """
 
 
 class Process:
@@ -43,6 +54,8 @@ class Process:
         self.name = name
         self.is_paused = False
         """Whether nothing of it runs."""
+        self.is_buried = False
+        """Whether it has died: what is left of it unwinds, and nothing that it does has an effect."""
         self._is_dead = False
         self._held: list[events.Handle] = []
 
@@ -61,8 +74,8 @@ class Process:
         self.is_paused = self._is_dead = True
 
     def bury(self) -> None:
-        """Let what is left of a dead process see that it is cancelled."""
-        self._is_dead = False
+        """Let what is left of a process that died, here at the latest, see that it is cancelled."""
+        self._is_dead, self.is_buried = False, True
         self.resume()
 
     def resume(self, *, timers_last: bool = False) -> None:
@@ -83,6 +96,7 @@ class Process:
     def hold(self, handle: events.Handle) -> None:
         """Keep something back that would run now."""
         self._held.append(handle)
+        asyncio.get_running_loop().holding[self] = None  # type: ignore[attr-defined]
 
 
 _PROCESS: ContextVar[Process | None] = ContextVar("process", default=None)
@@ -146,8 +160,14 @@ class _VirtualSelector(selectors.SelectSelector):
     def __init__(self) -> None:
         super().__init__()
         self.now = 0.0
-        self._idle_for = 0
         self.whats_next: Callable[[], str] = str
+        self._idle_for = 0
+        self.allow(LONGEST_S)
+
+    def allow(self, longest_s: float) -> None:
+        """From now on, so many virtual seconds may pass, and LONGEST_REAL_S."""
+        self._until = self.now + longest_s
+        self._until_real = time.monotonic() + LONGEST_REAL_S
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
         if timeout is not None and timeout <= 0:
@@ -156,6 +176,8 @@ class _VirtualSelector(selectors.SelectSelector):
             if self._idle_for > MOST_STEPS_AT_ONCE:
                 self._idle_for = 0  # what is left is cancelled, and may take its steps
                 raise Stalled(f"no time passes: {self.whats_next()}")
+            if time.monotonic() > self._until_real:
+                raise Stalled(f"{LONGEST_REAL_S:g} real seconds have passed: {self.whats_next()}")
             return []
         self._idle_for = 0
         ready = super().select(0)
@@ -164,21 +186,25 @@ class _VirtualSelector(selectors.SelectSelector):
         if timeout is None:
             raise Stalled("every task waits for another and no timer is set")
         self.now += timeout
-        if self.now > LONGEST_S:
-            raise Stalled(f"{LONGEST_S:g} s have passed: {self.whats_next()}")
+        if self.now > self._until:
+            raise Stalled(f"{self._until:g} s have passed: {self.whats_next()}")
         return ready
 
 
 class _NumberedTask(asyncio.Task[Any]):
     """A task whose hash does not depend on where it lies in memory."""
 
-    def __new__(cls, coro: Any, *, loop: VirtualLoop, **_: Any) -> Self:
+    def __new__(
+        cls, coro: Any, *, loop: VirtualLoop, context: Context | None = None, **_: Any
+    ) -> Self:
         # Here and not in __init__: that one already puts the task into a set.
         self = super().__new__(cls)
         self.number = next(loop.numbers)
+        self.process = current_process() if context is None else context.get(_PROCESS)
         return self
 
     number: int
+    process: Process | None
 
     def __hash__(self) -> int:
         return self.number
@@ -201,6 +227,9 @@ class VirtualLoop(asyncio.SelectorEventLoop):
     def __init__(self) -> None:
         self._virtual = _VirtualSelector()
         self.numbers = itertools.count()
+        self.holding: dict[Process, None] = {}
+        """Processes that were paused with something to do, at any time."""
+        self.allow = self._virtual.allow
         super().__init__(self._virtual)
         self._virtual.whats_next = lambda: str([*self._ready, *self._scheduled][:3])  # type: ignore[attr-defined]
         self.set_task_factory(lambda loop, coro, **named: _NumberedTask(coro, loop=loop, **named))
@@ -247,21 +276,97 @@ class VirtualClock:
         await asyncio.sleep(seconds)
 
 
-def run(main: Coroutine[Any, Any, T]) -> T:
-    """Run `main` on a fresh virtual loop to its end; what it leaves running is cancelled."""
+def run(main: Coroutine[Any, Any, T], *, longest_s: float = LONGEST_S) -> T:
+    """Run `main` on a fresh virtual loop to its end; what it leaves running is cancelled.
+
+    Raises:
+        Stalled: it has no end within `longest_s`, or what it left has none within LONGEST_END_S.
+    """
     loop = VirtualLoop()
+    loop.allow(longest_s)
     asyncio.set_event_loop(loop)
     with _no_collection():
+        task = loop.create_task(main, name="main")
         try:
-            return loop.run_until_complete(main)
+            return _run(loop, task)
         finally:
-            left = asyncio.all_tasks(loop)
-            for task in left:
-                task.cancel()
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            loop.run_until_complete(loop.shutdown_asyncgens())
             asyncio.set_event_loop(None)
             loop.close()
+
+
+def _run(loop: VirtualLoop, main: asyncio.Task[T]) -> T:
+    try:
+        result = loop.run_until_complete(main)
+    except BaseException as error:
+        if not main.done():
+            error.add_note(_waits(loop))
+        for note in _end(loop):
+            error.add_note(note)
+        if main.done() and not main.cancelled() and main.exception() not in (None, error):
+            failed = main.exception()
+            error.add_note("\n".join((f"it had failed: {failed!r}", *_notes(failed))))
+        raise
+    left = _end(loop)
+    if left:
+        raise Stalled("\n".join(left))
+    return result
+
+
+def _end(loop: VirtualLoop) -> list[str]:
+    """Cancel what is left; in words, what does not end for all that."""
+    loop.allow(LONGEST_END_S)
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    try:
+        loop.run_until_complete(_bury(loop.holding))
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+    except Stalled as stalled:
+        return [f"what was left does not end: {stalled}", _waits(loop)]
+    return []
+
+
+async def _bury(processes: Iterable[Process]) -> None:
+    for process in processes:
+        process.bury()
+
+
+def _notes(error: BaseException | None) -> list[str]:
+    return getattr(error, "__notes__", [])
+
+
+_MOST_TOLD = 12
+
+
+def _waits(loop: VirtualLoop) -> str:
+    """The main task and those that are cancelled and have not ended: where each of them is."""
+    tasks = sorted(asyncio.all_tasks(loop), key=hash)
+    told = [one for one in tasks if one.get_name() == "main"]
+    told += [one for one in tasks if one.cancelling() and one not in told]
+    lines = [_where(one) for one in told[:_MOST_TOLD]]
+    if len(tasks) > len(lines):
+        lines.append(f"and {len(tasks) - len(lines)} more tasks")
+    return "\n".join(lines)
+
+
+def _where(task: asyncio.Task[Any]) -> str:
+    words = ["cancelled"] * bool(task.cancelling())
+    process = getattr(task, "process", None)
+    if process is not None:
+        words.append(f"of {process.name}" + ", which is paused" * process.is_paused)
+    said = f" ({', '.join(words)})" if words else ""
+    return f"{task.get_name()}{said}: {' > '.join(_chain(task.get_coro()))}"
+
+
+def _chain(awaited: Any) -> Iterator[str]:
+    """Where a coroutine is, and where what it awaits is, down to what is no coroutine."""
+    while awaited is not None:
+        frame = getattr(awaited, "cr_frame", None) or getattr(awaited, "ag_frame", None)
+        if frame is not None:
+            code = frame.f_code
+            yield f"{code.co_qualname} ({Path(code.co_filename).name}:{frame.f_lineno})"
+        awaited = getattr(awaited, "cr_await", None) or getattr(awaited, "ag_await", None)
 
 
 @contextmanager
