@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NoReturn
 import structlog
 
 from controlplane.domain.conditions import ConditionName
-from controlplane.store.interface import StoreError
+from controlplane.store.interface import NoSpace, StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable
@@ -73,27 +73,32 @@ class Reclaiming:
             if self._clock.monotonic() - began < TURN_S * self._turn():
                 await self._clock.sleep(LOOK_S)
                 continue
-            tries += 1
-            if await self._try(tries):
+            try:
+                await self._make_room()
+            except NoSpace as error:
+                tries += 1
+                self._in_vain(tries, error)
+                await self._clock.sleep(PAUSES_S[min(tries, len(PAUSES_S)) - 1])
+            except StoreError as error:  # it says nothing of the quota
+                _log.warning("store.out_of_reach", reason=str(error))
+                await self._clock.sleep(PAUSES_S[0])
+            else:
                 return
-            await self._clock.sleep(PAUSES_S[min(tries, len(PAUSES_S)) - 1])
 
-    async def _try(self, number: int) -> bool:
-        _log.warning("store.reclaiming", attempt=number)
-        try:
-            await self._store.reclaim()
-            await self._touch()
-        except StoreError as error:
-            _log.error("store.not_reclaimed", attempt=number, reason=str(error))
-            times = "once" if number == 1 else f"{number} times"
-            self._conditions.remark(
-                _FULL,
-                f"room was made {times} without success; where what lives needs more than the quota, "
-                "an administrator gives etcd more (--quota-backend-bytes)",
-            )
-            return False
-        _log.warning("store.reclaimed", attempt=number)
-        return True
+    async def _make_room(self) -> None:
+        _log.warning("store.reclaiming")
+        await self._store.reclaim()
+        await self._touch()
+        _log.warning("store.reclaimed")
+
+    def _in_vain(self, times: int, error: NoSpace) -> None:
+        _log.error("store.not_reclaimed", times=times, reason=str(error))
+        often = "once" if times == 1 else f"{times} times"
+        self._conditions.remark(
+            _FULL,
+            f"room was made {often} without success; where what lives needs more than the quota, "
+            "an administrator gives etcd more (--quota-backend-bytes)",
+        )
 
 
 class Compacting:
