@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import contextlib
 import functools
 import gc
 import json
@@ -15,7 +16,7 @@ import socket
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TextIO, cast
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO, cast
 
 import grpc.aio
 import structlog
@@ -371,8 +372,22 @@ async def _run(settings: Settings) -> None:
     await serve(settings, stop=stop)
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 failed, 2 bad settings, 3 in use."""
+    code = 0
+    try:
+        _do(arguments)
+    except SystemExit as end:
+        code = int(end.code or 0)
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError):  # who reads it may be gone
+            stream.flush()
+    # All is closed. What is left are threads of libraries that are not written in Python: one that
+    # comes back into an interpreter that is being taken apart aborts the process (SIGABRT).
+    os._exit(code)
+
+
+def _do(arguments: Sequence[str] | None) -> None:
     parser = argparse.ArgumentParser(
         prog="nsml-controlplane", description="The control plane of nsml."
     )
@@ -439,7 +454,7 @@ def _sentence(error: BaseException) -> str:
     return f"{error}{why}" + (f"; try: {error.attempt}" if error.attempt else "")
 
 
-def _exit(code: int, message: str) -> None:
+def _exit(code: int, message: str) -> NoReturn:
     # Nothing that is said here should have a password; what others' libraries say might.
     print(f"nsml-controlplane: {without_password(message)}", file=sys.stderr)  # noqa: T201
     raise SystemExit(code)

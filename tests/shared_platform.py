@@ -76,7 +76,8 @@ class ControlPlaneProcess:
 
     def refused(self) -> str:
         """What it says when it does not start."""
-        assert self.process.wait(READY_WITHIN_S) == 1, self.said()
+        code = self.process.wait(READY_WITHIN_S)
+        assert code == 1, f"exit code {code}: {self.said()}"
         return self.said().rpartition("nsml-controlplane: ")[2]
 
     def said(self) -> str:
