@@ -46,16 +46,15 @@ from typing import TYPE_CHECKING, Final
 import psutil
 
 from bench.report import percentile, report
+from bench.witness import Witness
 from cli.chaos.hosts import Loopback
 from cli.chaos.parts import CONTROL_PLANE, NotDone, command_of
 from cli.chaos.platform import ChaosPlatform, Shape, find_database, host_names
 from cli.exits import CommandError
-from controlplane.operations.records import ALLOCATIONS
-from controlplane.store.election import LEADER_KEY, current_leader
+from controlplane.store.election import current_leader
 from controlplane.store.etcd_members import Tls
 from controlplane.store.etcd_process import find_etcd
 from controlplane.store.open import open_store
-from controlplane.stored.v1.records_pb2 import AllocationRecord
 from nsml.client.connect import connect
 from nsml.client.errors import ClientError
 from nsml.client.streams import Link, read_logs, watch_sessions
@@ -68,7 +67,7 @@ if TYPE_CHECKING:
 
     from cli.chaos.parts import Part
     from controlplane.store.election import Leader
-    from controlplane.store.interface import KeyValueStore, WatchBatch
+    from controlplane.store.interface import KeyValueStore
     from nsml.client.calls import Client
     from nsml.client.contexts import Context
 
@@ -91,55 +90,13 @@ _WITHIN_S: Final = 60.0
 _TALKER: Final = "import time\nwhile True:\n    print('line', flush=True)\n    time.sleep(0.1)"
 
 
-@dataclass
-class Witness:
-    """What the store takes, as it takes it."""
-
-    term: int = 0
-    placed: set[tuple[str, int, int]] = field(default_factory=set)
-    placed_at: dict[int, float] = field(default_factory=dict)
-    """First placement of each term."""
-    stale: int = 0
-    commits: int = 0
-    news: asyncio.Event = field(default_factory=asyncio.Event)
-
-    async def follow(self, store: KeyValueStore) -> None:
-        """Until cancelled."""
-        listing = await store.list("")
-        async for batch in store.watch("", listing.revision + 1):
-            self._take(batch, time.monotonic())
-
-    def _take(self, batch: WatchBatch, now: float) -> None:
-        for event in batch.events:
-            if event.item is None:
-                continue
-            if event.key == LEADER_KEY:
-                self.term = event.item.create_revision
-            if event.key.startswith(ALLOCATIONS):
-                record = AllocationRecord.FromString(event.item.value)
-                self.commits += 1
-                self.stale += record.term != self.term and self.term > 0
-                keys = {(one.session_id, one.attempt, one.rank) for one in record.replicas}
-                if keys - self.placed:
-                    self.placed_at.setdefault(record.term, now)
-                    self.placed |= keys
-                    self.news.set()
-
-    async def placement_after(self, term: int) -> float:
-        """When a later leader placed something first; monotonic seconds."""
-        while True:
-            later = [at for placed, at in self.placed_at.items() if placed > term]
-            if later:
-                return min(later)
-            self.news.clear()
-            await self.news.wait()
-
-
 @dataclass(eq=False)
 class Followed:
-    """One stream, and when it last said something or broke."""
+    """One stream, and when it broke last, and was heard."""
 
     broke_at: float = 0.0
+    back_at: float = 0.0
+    """When it was heard first since it broke."""
     heard_at: float = 0.0
 
     def on_link(self, link: Link) -> None:
@@ -150,6 +107,8 @@ class Followed:
     def heard(self) -> None:
         """Something came."""
         self.heard_at = time.monotonic()
+        if self.back_at < self.broke_at:
+            self.back_at = self.heard_at
 
 
 async def _watch(client: Client, followed: Followed) -> None:
@@ -231,7 +190,6 @@ class Bench:
         self._count = sessions
         self._platform = platform
         self._say = say
-        self._witness = Witness()
         self._followed: list[Followed] = []
         self.submitted = Submitted(per_s=per_s, node_gpus=platform.shape.gpus)
         self._clients: dict[str, Client] = {}
@@ -239,27 +197,27 @@ class Bench:
 
     async def run(self, modes: Sequence[str], rounds: int) -> dict[str, float]:
         """All rounds; the figures."""
-        ca = self._platform.etcd_authority.read_bytes()
+        urls, ca = self._platform.etcd_urls, self._platform.etcd_authority
         async with AsyncExitStack() as stack:
-            store = await stack.enter_async_context(
-                open_store(self._platform.etcd_urls, clock=SystemClock(), tls=Tls(ca=ca))
-            )
+            tls = Tls(ca=ca.read_bytes())
+            store = await stack.enter_async_context(open_store(urls, clock=SystemClock(), tls=tls))
+            witness = await stack.enter_async_context(Witness.of(urls, ca))
             for context in self._contexts():
                 opened = connect(context, deadline_s=10.0)
                 self._clients[context.name] = await stack.enter_async_context(opened)
             clients = list(self._clients.values())
             async with TaskGroup() as group:
-                work = [group.create_task(self._witness.follow(store))]
                 numbers = await self._fill(clients[0])
-                work.append(group.create_task(self.submitted.run(clients)))
+                submitting = group.create_task(self.submitted.run(clients))
                 await asyncio.sleep(2.0)
                 for mode in modes:
                     for number in range(rounds):
-                        while not await self._round(store, mode, number):
+                        while not await self._round(store, witness, mode, number):
                             pass
                 counts = await self._counts(clients[0], numbers)
-                for one in work:
-                    one.cancel()
+                submitting.cancel()
+            totals = await witness.totals()
+        counts |= {"commits": totals["commits"], "stale_commits": totals["stale"]}
         return self._summary(modes) | counts
 
     def _contexts(self) -> list[Context]:
@@ -337,7 +295,7 @@ class Bench:
             await asyncio.sleep(0.05)
         return leader
 
-    async def _round(self, store: KeyValueStore, mode: str, number: int) -> bool:
+    async def _round(self, store: KeyValueStore, witness: Witness, mode: str, number: int) -> bool:
         """The end of one leader; False when it was none any more before it began."""
         first = await self._leader(store)
         async with self._streams(first.member):
@@ -351,7 +309,7 @@ class Bench:
             at = dt.datetime.now(tz=dt.UTC).isoformat()  # as the logs have it
             async with asyncio.timeout(_WITHIN_S):
                 async with self._due(leader.member):
-                    placed_at = await self._witness.placement_after(leader.term)
+                    placed_at = await witness.placement_after(leader.term)
                 commit_ms = (placed_at - began) * 1000
                 streams_ms = await self._resumed(began)
         self._note(f"{MODES[mode]}commit", commit_ms)
@@ -390,21 +348,14 @@ class Bench:
         last = began
         while True:
             for one in self._followed:
-                if one.heard_at <= began or one.heard_at < one.broke_at:
+                if one.heard_at <= began or one.back_at < one.broke_at:
                     break
                 if one.broke_at > began:
-                    last = max(last, self._first(one))
+                    last = max(last, one.back_at)
             else:
                 if time.monotonic() - began > 3.0:
                     return (last - began) * 1000
             await asyncio.sleep(0.005)
-
-    def _first(self, one: Followed) -> float:
-        """When a stream was first heard after its break."""
-        key = (id(one), one.broke_at)
-        return self._firsts.setdefault(key, one.heard_at)
-
-    _firsts: dict[tuple[int, float], float] = {}  # noqa: RUF012 - one bench a process
 
     async def _ready(self, part: Part) -> None:
         ends_at = time.monotonic() + _WITHIN_S
@@ -424,8 +375,6 @@ class Bench:
         return {
             "sessions_lost": lost + sum(1 for found in runs if not found),
             "sessions_running_twice": sum(1 for found in runs if found > 1),
-            "stale_commits": self._witness.stale,
-            "commits": self._witness.commits,
             "submissions_answered": self.submitted.answered,
             "submissions_refused": sum(self.submitted.refused.values()),
         }
