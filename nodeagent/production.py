@@ -59,7 +59,7 @@ from nodeagent.runtimes.shims import ShimDriver
 from nodeagent.shim.cgroups import CPU, MEMORY, PIDS
 from nsml._install import sdk_digest, write_sdk
 from nsml.client.contexts import is_local
-from nsml.client.rpc import Channel, pinging
+from nsml.client.rpc import HASTY, Channel, pinging
 from nsml.client.trust import SERVER_NAME, NodeFiles, renew_when_due
 from nsml.clock import Clock, SystemClock, in_own_thread, in_thread
 from nsml.lossy import LossyText
@@ -80,7 +80,6 @@ _Pull = Callable[[threading.Event], None]
 # A control plane that stopped without a word, or a cut cable, is noticed by pings: soon where there is
 # another one to go to; else a machine that is busy for a moment would only be made busier.
 _PATIENT = pinging(every_s=10, within_s=5)
-_HASTY = pinging(every_s=0.6, within_s=1.2)
 _OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 1_000),
@@ -185,7 +184,7 @@ class ChannelMaker:
         authority, certificate = settings.authority_file, settings.certificate_file
         if None in {authority, certificate} and address not in settings.servers:
             raise SettingsError(f"{address} is for certificates, and this node has none")
-        options = (*_OPTIONS, *(_HASTY if is_hasty else _PATIENT))
+        options = (*_OPTIONS, *(HASTY if is_hasty else _PATIENT))
         options += _OWN_CONNECTION if is_own else ()
         if authority is not None:
             # only listeners of the platform have that name, whatever their hosts are called here

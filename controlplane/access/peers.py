@@ -17,7 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from controlplane.access.authority import SERVER_NAME
 from controlplane.access.listeners import ListenRefused, parse_address
 from controlplane.domain.errors import Unavailable
-from nsml.client.rpc import pinging
+from nsml.client.rpc import HASTY
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -37,7 +37,7 @@ _OPTIONS: Final = (
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.enable_http_proxy", 0),
     # One that is stopped holds no call for longer than its lease, and a little.
-    *pinging(every_s=0.6, within_s=1.2),
+    *HASTY,
 )
 
 

@@ -13,7 +13,7 @@ import grpc.aio
 
 from nsml.client.calls import Client
 from nsml.client.contexts import Context, ContextError, is_local
-from nsml.client.rpc import DEADLINE_S, pinging
+from nsml.client.rpc import DEADLINE_S, HASTY, pinging
 from nsml.client.ways import Ways
 
 if TYPE_CHECKING:
@@ -29,9 +29,6 @@ _OPTIONS = (
     ("grpc.enable_http_proxy", 0),
 )
 _ALONE = pinging(every_s=20, within_s=10)
-# Where there is another control plane to go to, one that hangs is left soon. Those that are of a version
-# without others refuse to be asked so often, and gRPC then asks more seldom by itself.
-_OF_SEVERAL = pinging(every_s=0.6, within_s=1.2)
 
 
 def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:
@@ -42,7 +39,8 @@ def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:
     ContextError when the authority's file cannot be read.
     """
     server = server or context.server
-    options = (*_OPTIONS, *(_OF_SEVERAL if context.others else _ALONE))
+    # Those of a version without others refuse to be asked so often, and gRPC then asks more seldom itself.
+    options = (*_OPTIONS, *(HASTY if context.others else _ALONE))
     if server.startswith("unix:") or (not context.ca and is_local(server)):
         return grpc.aio.insecure_channel(_target(server), options=options)
     authority = None

@@ -38,6 +38,11 @@ def pinging(*, every_s: float, within_s: float) -> tuple[tuple[str, int], ...]:
     )
 
 
+HASTY = pinging(every_s=0.6, within_s=1.2)
+"""For where there is another control plane to go to: one that hangs is left within two seconds, which is
+about as long as it leads (its lease)."""
+
+
 class Channel(Protocol):
     """The part of grpc.aio.Channel that is used; the simulation brings its own."""
 

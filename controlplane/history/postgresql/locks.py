@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from controlplane.history.postgresql.line import Line
 
 STILL_S: Final = 5.0
-"""How long the server hears nothing from one that is ended: as for one that is idle."""
+"""How long the server hears nothing from one that is ended."""
 LONG: Final = "nsml copying"
 """The application_name of what may take its time between two statements, as a restore does."""
 
