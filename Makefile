@@ -51,9 +51,11 @@ format: setup    ## Format the code
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: setup     ## Run the benchmarks and print JSON (the last needs etcd and PostgreSQL)
+bench: setup     ## Run the benchmarks and print JSON (the second and the last need etcd, that also PostgreSQL)
 	$(BIN)/python -m bench.endtoend --json
+	$(BIN)/python -m bench.endtoend --nodes 1000 --json
 	$(BIN)/python -m bench.startup --json
+	$(BIN)/python -m bench.scheduler --speed --json
 	$(BIN)/python -m bench.sdk --json
 	$(BIN)/python -m bench.starts --json
 	$(BIN)/python -m bench.history --json

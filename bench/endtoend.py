@@ -5,17 +5,24 @@ They run as processes, also where a container engine is; `bench.starts` has what
 First 300 sessions of `argv: true` with one GPU each on 8 simulated GPUs, all submitted at once: from the first
 submit to the last end. Then 60 single ones, one after the other: from submit to its end as a
 watcher sees it. The peer is `true` started and waited for by Python, one after the other.
+
+With `--nodes N` something else is measured: how fast one control plane places on so many nodes, whose agents
+run nothing; `bench.many_nodes` says how.
 """
 
 from __future__ import annotations
 
+import argparse
 import asyncio
+import signal
 import statistics
 import subprocess
 import time
 import uuid
 from collections.abc import Mapping
 
+from bench import many_nodes
+from bench.many_nodes import LOADS
 from bench.platform import Platform
 from bench.report import percentile, report
 from nsml.client import contexts
@@ -120,6 +127,23 @@ async def measure(environment: Mapping[str, str]) -> dict[str, float]:
 
 def main() -> None:
     """Measure and report."""
+    parser = argparse.ArgumentParser(prog="bench.endtoend", description=__doc__)
+    parser.add_argument("--json", action="store_true", help="one JSON object")
+    parser.add_argument("--nodes", type=int, default=0, help="agents that run nothing")
+    parser.add_argument("--sessions", type=int, default=20_000, help="queued, with --nodes")
+    parser.add_argument("--loads", default="shares", help=f"of {','.join(LOADS)}, with --nodes")
+    chosen = parser.parse_args()
+    # Whoever ends it, nothing is left running.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    if not chosen.nodes:
+        _measure_programs()
+        return
+    if unknown := set(chosen.loads.split(",")) - LOADS.keys():
+        parser.error(f"--loads: there is no {', '.join(sorted(unknown))}, but {', '.join(LOADS)}")
+    report(many_nodes.measure(chosen.nodes, chosen.sessions, chosen.loads.split(",")))
+
+
+def _measure_programs() -> None:
     processes = ["--isolation", "namespace"]
     with Platform(simulate_gpus=DEVICES, options=processes) as platform:
         figures = asyncio.run(measure(platform.environment))

@@ -94,10 +94,16 @@ _TALKER: Final = "import time\nwhile True:\n    print('line', flush=True)\n    t
 class Followed:
     """One stream, and when it broke last, and was heard."""
 
+    name: str
     broke_at: float = 0.0
     back_at: float = 0.0
     """When it was heard first since it broke."""
     heard_at: float = 0.0
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether nothing was heard since it broke."""
+        return self.back_at < self.broke_at
 
     def on_link(self, link: Link) -> None:
         """The connection broke, or is back."""
@@ -107,7 +113,7 @@ class Followed:
     def heard(self) -> None:
         """Something came."""
         self.heard_at = time.monotonic()
-        if self.back_at < self.broke_at:
+        if self.is_broken:
             self.back_at = self.heard_at
 
 
@@ -207,14 +213,14 @@ class Bench:
                 self._clients[context.name] = await stack.enter_async_context(opened)
             clients = list(self._clients.values())
             async with TaskGroup() as group:
-                numbers = await self._fill(clients[0])
+                commands = await self._fill(clients[0])
                 submitting = group.create_task(self.submitted.run(clients))
                 await asyncio.sleep(2.0)
                 for mode in modes:
                     for number in range(rounds):
                         while not await self._round(store, witness, mode, number):
                             pass
-                counts = await self._counts(clients[0], numbers)
+                counts = await self._counts(clients[0], commands)
                 submitting.cancel()
             totals = await witness.totals()
         counts |= {"commits": totals["commits"], "stale_commits": totals["stale"]}
@@ -230,9 +236,9 @@ class Bench:
         ]
 
     async def _fill(self, client: Client) -> list[str]:
-        """Have the sessions run that run all the time; their marks."""
+        """Have the sessions run that run all the time; their commands, of which no two are the same."""
         mark = 80_000 + secrets.randbelow(5_000)
-        marks = [f"{mark}.{number:03}" for number in range(self._count - TALKERS)]
+        marks = [f"{mark}.{number:03}" for number in range(self._count)]
         self._say(f"starting {self._count} sessions")
         places = asyncio.Semaphore(8)
 
@@ -240,13 +246,13 @@ class Bench:
             async with places:
                 return (await client.sessions.create(_request(argv))).id
 
-        wishes = [submit(["sleep", mark]) for mark in marks]
-        self._talkers = await asyncio.gather(
-            *(submit([sys.executable, "-c", _TALKER]) for _ in range(TALKERS))
-        )
+        talkers = [[sys.executable, "-c", _TALKER, mark] for mark in marks[:TALKERS]]
+        sleepers = [["sleep", mark] for mark in marks[TALKERS:]]
+        wishes = map(submit, sleepers)
+        self._talkers = await asyncio.gather(*map(submit, talkers))
         self._sessions = [*await asyncio.gather(*wishes), *self._talkers]
         await self._all_run(client)
-        return marks
+        return [" ".join(argv) for argv in (*talkers, *sleepers)]
 
     async def _all_run(self, client: Client) -> None:
         ends_at = time.monotonic() + 300
@@ -263,7 +269,10 @@ class Bench:
     async def _streams(self, at: str) -> AsyncIterator[None]:
         """All streams, each with a client of its own that is connected to `at` first."""
         context = next(one for one in self._contexts() if one.name == at)
-        self._followed = [Followed() for _ in range(2 * len(self._talkers))]
+        kinds = ("watch", "log of")
+        self._followed = [
+            Followed(f"{kind} {session}") for session in self._talkers for kind in kinds
+        ]
         async with AsyncExitStack() as stack, TaskGroup() as group:
             work = []
             for number, followed in enumerate(self._followed):
@@ -311,10 +320,10 @@ class Bench:
                 async with self._due(leader.member):
                     placed_at = await witness.placement_after(leader.term)
                 commit_ms = (placed_at - began) * 1000
-                streams_ms = await self._resumed(began)
+                streams_ms, slowest = await self._resumed(began)
         self._note(f"{MODES[mode]}commit", commit_ms)
         self._note(f"{MODES[mode]}streams", streams_ms)
-        figures = f"commit {commit_ms:.0f} ms, streams {streams_ms:.0f} ms"
+        figures = f"commit {commit_ms:.0f} ms, streams {streams_ms:.0f} ms, last {slowest}"
         self._say(f"{mode} {number + 1}: {figures} ({leader.member} at {at})")
         await asyncio.sleep(max(0.0, began + PAUSE_S - time.monotonic()))
         if mode == "paused":
@@ -342,20 +351,19 @@ class Bench:
             yield
             submitting.cancel()
 
-    async def _resumed(self, began: float) -> float:
-        """Milliseconds until every stream that broke has had its next word; 0 where none broke."""
-        # One that hangs is noticed late: long enough must nothing have broken any more.
-        last = began
+    async def _resumed(self, began: float) -> tuple[float, str]:
+        """Milliseconds until every stream that broke has had its next word, and which was the last."""
+        # One that hangs is noticed late: long enough must nothing have broken, and each be heard at the end.
+        await asyncio.sleep(began + 3.0 - time.monotonic())
         while True:
-            for one in self._followed:
-                if one.heard_at <= began or one.back_at < one.broke_at:
-                    break
-                if one.broke_at > began:
-                    last = max(last, one.back_at)
-            else:
-                if time.monotonic() - began > 3.0:
-                    return (last - began) * 1000
+            lately = max(began, time.monotonic() - 1.0)
+            behind = [one for one in self._followed if one.heard_at <= lately or one.is_broken]
+            if not behind:
+                break
             await asyncio.sleep(0.005)
+        broke = [one for one in self._followed if one.broke_at > began]
+        last = max(broke, key=lambda one: one.back_at, default=Followed("none", back_at=began))
+        return (last.back_at - began) * 1000, last.name
 
     async def _ready(self, part: Part) -> None:
         ends_at = time.monotonic() + _WITHIN_S
@@ -364,14 +372,14 @@ class Bench:
                 raise SystemExit(f"{part.name} does not start again: {part.last_words()}")
             await asyncio.sleep(0.05)
 
-    async def _counts(self, client: Client, marks: Sequence[str]) -> dict[str, float]:
+    async def _counts(self, client: Client, commands: Sequence[str]) -> dict[str, float]:
         """What must be zero, and how much was done."""
         lost = 0
         for session_id in self._sessions:
             found = await client.sessions.get(session_id)
             lost += found.state != sessions_pb2.SESSION_STATE_RUNNING or found.attempt != 1
         programs = Counter(command_of(pid) for pid in psutil.pids())
-        runs = [programs[f"sleep {mark}"] for mark in marks]
+        runs = [programs[command] for command in commands]
         return {
             "sessions_lost": lost + sum(1 for found in runs if not found),
             "sessions_running_twice": sum(1 for found in runs if found > 1),

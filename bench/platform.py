@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -15,15 +14,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
+from cli.ports import Held
+
 ROOT = Path(__file__).resolve().parent.parent
 PROGRAMS = Path(sys.executable).parent
-
-
-def free_port() -> int:
-    """A port of the loopback that nobody uses now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Platform:
@@ -47,7 +41,8 @@ class Platform:
         self.folder = Path(tempfile.mkdtemp(prefix="nsml-"))
         gpus = ["--simulate-gpus", str(simulate_gpus)] if simulate_gpus else []
         # Not the default, which whatever else runs on this machine may want at the same moment.
-        port = [] if "--port" in options else ["--port", str(free_port())]
+        self._ports = Held()
+        port = [] if "--port" in options else ["--port", str(self._ports.free())]
         self._by = by
         self._up = ["up", *gpus, *port, *options]
         self.environment = {
@@ -85,6 +80,7 @@ class Platform:
         # The agent's caches are read-only.
         subprocess.run(["chmod", "-R", "u+w", str(self.folder)], check=False)
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._ports.close()
 
     def nsml(
         self,
@@ -110,8 +106,11 @@ class Platform:
             check=False,
         )
         if check and done.returncode != 0:
+            # The reason on the first line: of many failures no more than that is kept.
+            reason = "; ".join(line.strip() for line in done.stderr.splitlines()[-3:])
             raise AssertionError(
-                f"nsml {' '.join(arguments)} ended with {done.returncode}\n{done.stdout}{done.stderr}"
+                f"nsml {' '.join(arguments)} ended with {done.returncode}: {reason}\n"
+                f"{done.stdout}{done.stderr}"
             )
         return done
 
@@ -120,9 +119,13 @@ class Platform:
         return json.loads(self.nsml(*arguments, "-j").stdout)
 
     def pid(self, program: str) -> int:
-        """Process id of "controlplane" or "agent", as its ready.json says."""
-        ready = json.loads((self.folder / "data" / program / "ready.json").read_text())
-        return int(ready["pid"])
+        """Process id of "controlplane" or "agent"."""
+        return int(self.ready(program)["pid"])
+
+    def ready(self, program: str) -> dict[str, Any]:
+        """What "controlplane" or "agent" says of itself once it serves."""
+        said = (self.folder / "data" / program / "ready.json").read_text()
+        return dict(json.loads(said))
 
     def kill(self, program: str) -> None:
         """SIGKILL one of the platform's programs."""

@@ -11,10 +11,10 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, BadValue
+from cli.group import DURATION, BadValue, near
 from nsml import variables
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
-from nsml.view.units import memory_text, parse_size
+from nsml.view.units import memory_text, parse_size, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -24,8 +24,10 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
-_DIGITS_OF_THOUSANDTHS, _MOST_DIGITS = 3, 6
+_DIGITS_OF_THOUSANDTHS, _MOST_DIGITS, _MOST_SHOWN = 3, 6, 20
 _MOST_FILE_BYTES = 1 << 20
+_MOST_BYTES, _MOST_COUNT = (1 << 63) - 1, (1 << 31) - 1
+"""What a request has room for; how much is too much is the platform's to say."""
 _NAME_RULE = "a name has letters, digits and _, and does not begin with a digit"
 _RESERVED = "every program gets it, and relies on what it says"
 _LINE_RULE = "a line is NAME=VALUE, # a comment, or empty; a value of several lines is none"
@@ -60,6 +62,8 @@ class _Size(click.ParamType[int]):
             size = value if isinstance(value, int) else parse_size(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if size > _MOST_BYTES:
+            self.fail(f"{value} is more than any machine has", param, ctx)
         if not size:
             self.fail(f"{value} is no size: leave it out for the default", param, ctx)
         if size < self._least:
@@ -77,6 +81,35 @@ class WholeRange(click.IntRange):
 
     name = "whole number"
 
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        """The number; a refusal for one that is out of bounds, or that nothing here counts to."""
+        least, most = int(self.min or 0), int(self.max or _MOST_COUNT)
+        text = str(value)[:_MOST_SHOWN]
+        try:
+            number = int(value)
+        except ValueError as error:
+            found = re.fullmatch(r"(-?\d{1,9})\.\d+", str(value), re.ASCII)
+            below = int(found[1]) if found else most
+            nearest = [one for one in (below, below + 1) if found and least <= one <= most]
+            raise BadValue(
+                f"{text!r} is not a whole number", param, ctx, nearest=nearest
+            ) from error
+        if number < least:
+            raise BadValue(
+                f"{text} is too little: {least} is the least", param, ctx, nearest=[least]
+            )
+        if number > _MOST_COUNT:
+            self.fail(f"{text} is more than there can be", param, ctx)
+        if number > most:
+            raise BadValue(f"{text} is too much: {most} is the most", param, ctx, nearest=[most])
+        return number
+
+
+class _Number(click.types.FloatParamType):
+    """Any number, which a refusal calls so."""
+
+    name = "number"
+
 
 class _Thousandths(click.ParamType[int]):
     """A number of devices or cores, as thousandths."""
@@ -88,16 +121,30 @@ class _Thousandths(click.ParamType[int]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         if not re.fullmatch(r"\d+(\.\d+)?", str(value), re.ASCII):
-            self.fail(f"{value!r} is not a number such as 2 or 0.5", param, ctx)
+            is_below = re.fullmatch(r"-\d+(\.\d+)?", str(value), re.ASCII)
+            nearest = [] if not is_below else [0] if not self._least else []
+            words = "is less than none" if is_below else "is not a number such as 2 or 0.5"
+            raise BadValue(f"{str(value)!r} {words}", param, ctx, nearest=nearest)
         whole, _, part = str(value).partition(".")
         part = part.rstrip("0")
-        if len(part) > _DIGITS_OF_THOUSANDTHS:
-            self.fail(f"{value} is finer than a thousandth", param, ctx)
         if len(whole) > _MOST_DIGITS:
             self.fail(f"{value} is more than any machine has", param, ctx)
-        count = int(whole) * 1000 + int(part.ljust(3, "0") or 0)
-        if self._shares_one and count > 1000 and count % 1000:
-            self.fail(f"{value}: above one, only whole GPUs", param, ctx)
+        count = int(whole) * 1000 + int(part[:_DIGITS_OF_THOUSANDTHS].ljust(3, "0") or 0)
+        if self._shares_one and count >= 1000 and part:
+            below = count // 1000
+            raise BadValue(
+                f"{value}: above one, only whole GPUs; {below} or {below + 1}?",
+                param,
+                ctx,
+                nearest=[below, below + 1],
+            )
+        if len(part) > _DIGITS_OF_THOUSANDTHS:
+            raise BadValue(
+                f"{value} is finer than a thousandth",
+                param,
+                ctx,
+                nearest=[thousandths(max(count, 1))],
+            )
         if count < self._least:
             self.fail(f"{value} is none: leave it out for the default", param, ctx)
         return count
@@ -250,15 +297,84 @@ class _Image(click.ParamType[str]):
         return str(value)
 
 
+class _ModelName(_Completed):
+    """A GPU model of the platform, as people call it."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not re.search(r"[^\s_-]", str(value)):
+            raise BadValue(
+                f"{str(value)!r} is not the name of a GPU model",
+                param,
+                ctx,
+                why="words of it are enough, such as A100 or A100-80GB",
+                advice="nsml gpustat",
+            )
+        return str(value)
+
+
+class _PodName(_Completed):
+    """A pod of the platform."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        if not str(value).strip():
+            self.fail("it names no pod: leave it out for any", param, ctx)
+        return str(value)
+
+
+class _Bound(click.ParamType[int]):
+    """The most of something at once; `none` is 0."""
+
+    def __init__(self, of: click.ParamType[int]) -> None:
+        self.name = of.name
+        self._of = of
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if value == "none":
+            return 0
+        if isinstance(value, str) and re.fullmatch(r"0+(\.0*)?", value):
+            self.fail(f"{value} would let nothing start; none is without a bound", param, ctx)
+        return self._of.convert(value, param, ctx)
+
+
+class _OneOf(click.Choice[str]):
+    """One of some words, of which a misspelt one is recognised."""
+
+    name = "word"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            known = [str(one) for one in self.choices]
+            raise BadValue(
+                f"{str(value)[:80]!r} is none of {', '.join(known)}",
+                param,
+                ctx,
+                nearest=near(str(value).lower(), known)[:1],
+            ) from error
+
+
+PRIORITIES = ("idle", "low", "normal", "high")
+"""Classes of the queue, the last one first in turn."""
+PRIORITY = _OneOf(PRIORITIES, case_sensitive=False)
+
 SESSION = _Completed("session")
 DATASET = _Completed("dataset")
 NODE = _Completed("node")
+PROJECT = _Completed("project")
+GPU_MODEL = _ModelName("model")
+POD = _PodName("pod")
+NUMBER = _Number()
 SIZE = _Size()
 MEMORY = _Size(least=LEAST_MEMORY_BYTES)
 SHM_SIZE = _Size(least=LEAST_SHM_BYTES)
 DISK = _Size(least=LEAST_DISK_BYTES)
 GPUS = _Thousandths("gpus", shares_one=True)
 CPUS = _Thousandths("cpus", shares_one=False, least=1)
+GPU_BOUND = _Bound(_Thousandths("gpus", shares_one=False, least=1))
+CPU_BOUND = _Bound(CPUS)
+SIZE_BOUND = _Bound(MEMORY)
+SESSION_BOUND = _Bound(WholeRange(min=1))
 TIME_LIMIT = _TimeLimit()
 VARIABLE = _Variable()
 IMAGE = _Image()

@@ -45,7 +45,7 @@ def completion(app: App, context: click.Context, *, shell: str) -> None:
 
 
 def names(app: App, kind: str, incomplete: str) -> list[CompletionItem]:
-    """Names of sessions, datasets or nodes that begin like this; none where nobody answers."""
+    """Names of things of a kind that begin like this; none where nobody answers."""
     try:
         known = _known(app)
     except (ClientError, contexts.ContextError, CommandError, OSError):
@@ -75,10 +75,20 @@ def _cached(app: App, file: Path) -> dict[str, list[str]] | None:
 
 
 async def _fetch(client: Client) -> dict[str, list[str]]:
+    from nsml.gpu_models import model_word
     from nsml.v1.sessions_pb2 import SessionFilter
 
     chosen = SessionFilter(include_ended=True)
     sessions = [s.name async for s in client.sessions.every(chosen, limit=_SESSIONS)]
     datasets = [dataset.name for dataset in await client.datasets.every()]
-    nodes = [node.name for node in await client.nodes.every()]
-    return {"session": ["@last", *sessions], "dataset": datasets, "node": nodes}
+    nodes = await client.nodes.every()
+    return {
+        "session": ["@last", *sessions],
+        "dataset": datasets,
+        "node": [node.name for node in nodes],
+        "model": sorted(
+            {model_word(u.device.model) for node in nodes for u in node.devices} - {""}
+        ),
+        "project": [project.name for project in await client.projects.every()],
+        "pod": sorted({node.pod for node in nodes} - {""}),
+    }

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, Format
-from nsml.view.units import parse_duration
+from nsml.view.units import meant_duration, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -37,6 +37,9 @@ def _set(name: str) -> Callable[[click.Context, click.Parameter, Any], None]:
     return note
 
 
+_LONGEST_S = 100 * 365 * 86_400.0
+
+
 class _Duration(click.ParamType[float]):
     name = "duration"
 
@@ -44,9 +47,15 @@ class _Duration(click.ParamType[float]):
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
         try:
-            return float(value) if isinstance(value, (int, float)) else parse_duration(str(value))
+            seconds = (
+                float(value) if isinstance(value, (int, float)) else parse_duration(str(value))
+            )
         except ValueError as error:
-            self.fail(str(error), param, ctx)
+            meant = meant_duration(str(value))
+            raise BadValue(str(error), param, ctx, nearest=[meant] if meant else []) from error
+        if seconds > _LONGEST_S:
+            self.fail(f"{str(value)[:20]} is longer than a hundred years", param, ctx)
+        return seconds
 
 
 DURATION = _Duration()
@@ -250,9 +259,12 @@ class BadValue(click.BadParameter):
         *,
         why: str = "",
         advice: str = "",
+        nearest: Sequence[object] = (),
     ) -> None:
+        """`nearest`: values that it would take, and that may be meant."""
         super().__init__(message, ctx, param)
         self.why = why
+        self.nearest = [str(one) for one in nearest]
         self.advice = advice
 
 

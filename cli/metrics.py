@@ -10,6 +10,7 @@ import click
 
 from cli.app import App, Format
 from cli.arguments import (
+    NUMBER,
     WholeRange,
     expand,
     given_references,
@@ -231,7 +232,13 @@ _EVENT_COLUMNS: tuple[Column[Event], ...] = (
     Column(key="step", title="Step", cell=_step),
     Column(key="value", title="Value", cell=lambda e, _: str(_value(e.point)), shrinks_to=10),
     Column(key="time", title="Time", cell=_moment),
-    Column(key="attempt", title="Attempt", cell=lambda e, _: str(e.point.attempt), is_wide=True),
+    Column(
+        key="attempt",
+        title="Attempt",
+        cell=lambda e, _: str(e.point.attempt),
+        is_wide=True,
+        is_worth=lambda e: e.point.attempt > 1,
+    ),
     Column(key="rank", title="Rank", cell=lambda e, _: str(e.point.rank), is_wide=True),
     Column(key="session", title="Session", cell=lambda e, _: e.session, is_wide=True),
 )
@@ -249,7 +256,7 @@ _EVENT_COLUMNS: tuple[Column[Event], ...] = (
 @session_argument()
 @click.argument("metric", required=False)
 @click.option("--limit", type=WholeRange(1), metavar="N", help="Only the last N.")
-@click.option("--since-step", type=float, metavar="STEP", help="From this step on.")
+@click.option("--since-step", type=NUMBER, metavar="STEP", help="From this step on.")
 @not_there_yet("-f", "--follow", is_flag=True)
 @not_there_yet("--downsample")
 @pass_app
@@ -257,11 +264,12 @@ def events(
     app: App, *, session: str, metric: str | None, limit: int | None, since_step: float | None
 ) -> None:
     """Show the reported values themselves, in their order. METRIC may be a glob in quotes."""
-    _, found = _read(app, [session], [metric] if metric else [])
+    sessions, found = _read(app, [session], [metric] if metric else [])
     if since_step is not None:
         found = [e for e in found if e.point.HasField("step") and e.point.step >= since_step]
     if not found and metric:
         _check_known(app, [session], [metric], "events {} {}")
+    _tell_attempts(app, sessions)
     write_list(
         app,
         found[-limit:] if limit else found,
@@ -272,6 +280,17 @@ def events(
         if since_step is None
         else f"nothing from step {since_step:g} on",
     )
+
+
+def _tell_attempts(app: App, sessions: Sequence[Session]) -> None:
+    """Say beside the values how earlier attempts ended: why steps are missing, or come again."""
+    if not app.is_for_people:
+        return
+    from nsml.view.sessions import attempt_lines
+    from nsml.view.text import visible
+
+    for line in (line for session in sessions for line in attempt_lines(session)):
+        app.say(visible(line))
 
 
 def _check_known(app: App, sessions: Sequence[str], globs: Sequence[str], corrected: str) -> None:

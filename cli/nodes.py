@@ -11,6 +11,7 @@ from cli.arguments import NODE, SESSION
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, near, not_there_yet, pass_app
 from cli.output import write_list, write_one
+from cli.supposing import WHAT_IF, Change, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -69,15 +70,31 @@ def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
 @command(
     "status",
     reads=True,
-    examples=["nsml status", "nsml status --explain @last", "nsml status -j"],
+    examples=[
+        "nsml status",
+        "nsml status --explain @last",
+        "nsml status --explain mnist/3 --what-if gpus=4,priority=high,time-limit=1h",
+        "nsml status --queue",
+        "nsml status -j",
+    ],
 )
 @click.option("--explain", "session", type=SESSION, metavar="SESSION", help="Why does it wait?")
-@not_there_yet("--queue", is_flag=True)
+@click.option(
+    "--what-if",
+    type=WHAT_IF,
+    metavar="K=V,...",
+    help="With --explain: and if it asked for this? Nothing is changed.",
+)
+@click.option("--queue", is_flag=True, help="The queue: same as nsml queue.")
 @not_there_yet("--services", is_flag=True)
 @not_there_yet("-w", "--watch", is_flag=True)
 @pass_app
-def status(app: App, *, session: str | None) -> int:
+def status(app: App, *, session: str | None, what_if: Change | None, queue: bool) -> int:
     """Show the platform in a few lines: who leads, what is used, what waits, what is wrong.
+
+    --explain says of a session that waits its place, the reason, who holds what it waits for and until when
+    at most, and when enough is free. --what-if takes gpus, cpus, memory, nodes, priority, time-limit,
+    gpu-model and pod.
 
     What is wrong has a name, and ends by itself: since when, what it means, and what ends it are told. Exit
     code 0 when all is well, 1 when something is wrong, 3 when no control plane answers. The term of a
@@ -85,8 +102,15 @@ def status(app: App, *, session: str | None) -> int:
     """
     from nsml.view.text import visible
 
+    if what_if is not None and session is None:
+        raise click.UsageError("--what-if needs --explain SESSION")
     if session is not None:
-        _explain(app, session)
+        _explain(app, session, what_if)
+        return ExitCode.OK
+    if queue:
+        from cli.queue import show_queue
+
+        show_queue(app)
         return ExitCode.OK
     from nsml.view import nodes as view
 
@@ -99,15 +123,26 @@ def status(app: App, *, session: str | None) -> int:
     return ExitCode.FAILED if wrong else ExitCode.OK
 
 
-def _explain(app: App, reference: str) -> None:
+def _explain(app: App, reference: str, change: Change | None) -> None:
     from nsml.v1.sessions_pb2 import SESSION_STATE_UNKNOWN
-    from nsml.view.sessions import log_of_first, record, state_text
+    from nsml.view import queue as view
+    from nsml.view.sessions import (
+        attempt_lines,
+        log_of_first,
+        placed_text,
+        record,
+        state_text,
+    )
     from nsml.view.text import visible
 
-    session = app.call(lambda client: client.sessions.get(reference))
+    what_if = message_of(change) if change is not None else None
+    answer = app.call(lambda client: client.sessions.explain(reference, what_if))
+    session, now = answer.session, app.clock.time()
     shown = record(session)
     lines = [f"{session.name}  {state_text(session)}"]
-    if session.waiting:
+    if answer.HasField("waiting"):
+        lines += view.waiting_lines(answer.waiting, now)
+    elif session.waiting:
         lines.append(f"  why: {session.waiting}")
     if session.state == SESSION_STATE_UNKNOWN:
         lines.append(
@@ -118,12 +153,15 @@ def _explain(app: App, reference: str) -> None:
     if pointer := log_of_first(session):
         lines.append(f"  see: {pointer}")
     if session.replicas:
-        nodes = ", ".join(dict.fromkeys(replica.node for replica in session.replicas))
-        lines.append(f"  on:  {nodes} (attempt {session.attempt})")
+        lines.append(f"  on:  {placed_text(session)} (attempt {session.attempt})")
         if session.state == SESSION_STATE_UNKNOWN:
             lines.append(f"  see: nsml node show {session.replicas[0].node}")
-    fields = ("name", "id", "state", "waiting", "attempt", "replicas", "end")
-    write_one(app, {key: shown[key] for key in fields}, [visible(line) for line in lines])
+    lines += [f"  {line}" for line in attempt_lines(session)]
+    if change is not None:
+        lines += view.what_if_lines(answer.what_if, change.text, now)
+    fields = ("name", "id", "state", "waiting", "attempt", "attempts", "replicas", "end")
+    whole = {key: shown[key] for key in fields} | view.explained_record(answer)
+    write_one(app, whole, [visible(line) for line in lines])
 
 
 @click.group("node", cls=Group)

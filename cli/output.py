@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
 from nsml.view.tables import Column, pick, render
-from nsml.view.text import escaped, visible
+from nsml.view.text import escaped, folded, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,11 +27,13 @@ def write_list(
     name: str = "name",
     none: str = "",
     blank: T | None = None,
+    beside: Mapping[str, Any] | None = None,
 ) -> None:
     """Write resources in the chosen format.
 
     `name` is the field that `-o name` shows; `none` is told to people instead of an empty table;
-    `blank` stands for a resource where there is none, so that a wrong --fields is told all the same.
+    `blank` stands for a resource where there is none, so that a wrong --fields is told all the same;
+    `beside` is what JSON and YAML, which hold one document, say beside the items.
     """
     if app.is_for_people:
         lines = table_lines(app, items, columns)
@@ -43,20 +45,23 @@ def write_list(
         return
     if blank is not None and not items:
         _narrow(app, record(blank))
-    _write_records(app, [record(item) for item in items], name)
+    _write_records(app, [record(item) for item in items], name, beside or {})
 
 
-def _write_records(app: App, records: Sequence[Mapping[str, Any]], name: str) -> None:
+def _write_records(
+    app: App, records: Sequence[Mapping[str, Any]], name: str, beside: Mapping[str, Any]
+) -> None:
     if app.format is Format.NAME:
         for record in records:
-            _write_name(app, str(record[name]))
+            if record[name] is not None:
+                _write_name(app, str(record[name]))
         return
     narrowed = [_narrow(app, record) for record in records]
     match app.format:
         case Format.JSON:
-            app.write(to_json({"schema_version": SCHEMA_VERSION, "items": narrowed}))
+            app.write(to_json({"schema_version": SCHEMA_VERSION, **beside, "items": narrowed}))
         case Format.YAML:
-            for line in to_yaml({"schema_version": SCHEMA_VERSION, "items": narrowed}):
+            for line in to_yaml({"schema_version": SCHEMA_VERSION, **beside, "items": narrowed}):
                 app.write(line)
         case Format.CSV:
             _write_csv(app, narrowed)
@@ -72,7 +77,8 @@ def write_one(
     match app.format:
         case Format.TABLE | Format.WIDE:
             for line in lines:
-                app.write(line)
+                for part in [line] if app.room is None else folded(line, app.room):
+                    app.write(part)
         case Format.JSON:
             app.write(to_json({"schema_version": SCHEMA_VERSION, **_narrow(app, record)}))
         case Format.JSONL:
@@ -99,14 +105,15 @@ def write_line(app: App, record: Mapping[str, Any]) -> None:
 def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> list[str]:
     """The lines of a table as the flags want it."""
     try:
-        chosen = pick(columns, app.flags.fields, wide=app.format is Format.WIDE)
+        chosen = pick(columns, app.flags.fields, wide=app.format is Format.WIDE, items=items)
     except KeyError as error:
         raise _unknown_field(str(error.args[0]), [column.key for column in columns]) from error
     return render(
         chosen,
         items,
         now=app.clock.time(),
-        room=None if app.format is Format.WIDE else app.room,
+        room=app.room,
+        is_whole=app.format is Format.WIDE,
         header=app.flags.has_header,
         paint=app.painter,
     )

@@ -1,16 +1,19 @@
-"""Where a platform of this machine listens: ports that are asked for, checked, or chosen."""
+"""Where a platform of this machine listens: ports that are asked for, checked, chosen, or held."""
 
 from __future__ import annotations
 
+import contextlib
 import socket
+import sys
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from cli.exits import CommandError, ExitCode
 from nsml.client import contexts
 
 if TYPE_CHECKING:
     from collections.abc import Container
+    from types import TracebackType
 
 LOOPBACK = "127.0.0.1"
 
@@ -100,6 +103,59 @@ def obstacle(host: str, port: int) -> str:
     except OSError as error:
         return (error.strerror or str(error)).lower()
     return ""
+
+
+class Held:
+    """Ports that nobody gets by chance, from their choice until a program listens there, and after.
+
+    They are bound without listening. Beside such a socket Linux lets in who names the port and has
+    SO_REUSEADDR, as our programs, etcd and PostgreSQL have, once or again; it gives the port to
+    nobody who asks for any, nor to a connection that goes out. Elsewhere nothing is held.
+    """
+
+    def __init__(self) -> None:
+        self._sockets = contextlib.ExitStack()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def free(self) -> int:
+        """Choose a port of the loopback that nobody has, and hold it."""
+        return self._hold(LOOPBACK, 0)
+
+    def hold(self, host: str, port: int) -> bool:
+        """Hold a port, unless somebody has it; whether nobody has."""
+        try:
+            self._hold(host, port)
+        except OSError:
+            return False
+        return True
+
+    def close(self) -> None:
+        """Let go of all of them; who listens goes on."""
+        self._sockets.close()
+
+    def _hold(self, host: str, port: int) -> int:
+        holding = socket.socket(_family(host))
+        try:
+            holding.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            holding.bind((host, port))
+        except OSError:
+            holding.close()
+            raise
+        self._sockets.enter_context(holding)
+        number = int(holding.getsockname()[1])
+        if sys.platform != "linux":
+            holding.close()
+        return number
 
 
 def free_port(avoid: Container[int] = ()) -> int:

@@ -96,11 +96,22 @@ def _usage_problem(error: click.ClickException) -> Problem:
             message = f"no such option: {error.option_name}"
             advice += [f"{path} {name}" for name in suggestions(error)]
         if isinstance(error, BadValue):
-            advice += error.advice.splitlines()
+            advice += [*_instead(error, path), *error.advice.splitlines()]
         advice.append(f"{path} --help")
     why = error.why if isinstance(error, BadValue) else ""
     code = ExitCode.USAGE if isinstance(error, click.UsageError) else ExitCode.FAILED
     return Problem(code=code, reason="USAGE", message=message.rstrip("."), why=why, advice=advice)
+
+
+def _instead(error: BadValue, path: str) -> list[str]:
+    """The command with each value that may be meant."""
+    if not isinstance(error.param, click.Option):
+        return []
+    return [f"{path} {_long(error.param)} {value} ..." for value in error.nearest]
+
+
+def _long(option: click.Option) -> str:
+    return next((name for name in option.opts if name.startswith("--")), option.opts[0])
 
 
 def _system_problem(error: OSError) -> Problem:
@@ -126,9 +137,8 @@ def _usage_message(error: click.ClickException) -> str:
     match error:
         case click.MissingParameter():
             return error.format_message()
-        case click.BadParameter(param=click.Option(opts=names)):
-            long = next((name for name in names if name.startswith("--")), names[0])
-            return f"{long}: {error.message}"
+        case click.BadParameter(param=click.Option() as option):
+            return f"{_long(option)}: {error.message}"
         case click.BadParameter(param=click.Argument() as argument, ctx=click.Context() as context):
             return f"{argument.make_metavar(context)}: {error.message}"
     return error.format_message()

@@ -25,7 +25,15 @@ _LAST_WORDS = 4000
 
 
 class StartFailed(Exception):
-    """A program ended before it was ready, or did not get ready; the message is its last words."""
+    """A program ended before it was ready, or did not get ready; the message is its last words.
+
+    Attributes:
+        code: its exit code; None while it has not ended, or where that is not known.
+    """
+
+    def __init__(self, message: str, *, code: int | None = None) -> None:
+        super().__init__(message)
+        self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,7 +100,8 @@ class Launched:
                 more_s=more_s,
             )
         except StartFailed as error:
-            raise StartFailed(self.last_words() or str(error)) from error
+            words = self.last_words() or str(error)
+            raise StartFailed(words, code=self._process.poll()) from error
 
     def last_words(self) -> str:
         """The end of what it wrote for people since it was started: its events, in JSON, are not."""

@@ -17,9 +17,11 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Sessions": {
         "run": ("cli.run:run", "Submit a session: your code, a dataset, some GPUs."),
         "ps": ("cli.sessions:ps", "List sessions."),
+        "queue": ("cli.queue:queue", "List what waits, in its order, and why."),
         "logs": ("cli.logs:logs", "Show what a session printed."),
         "plot": ("cli.metrics:plot", "Draw what a session reported."),
         "stop": ("cli.sessions:stop", "Ask sessions to end."),
+        "requeue": ("cli.sessions:requeue", "Have sessions save, and wait for room again."),
         "rm": ("cli.sessions:rm", "Remove ended sessions with all that they left."),
         "events": ("cli.metrics:events", "Show the reported values themselves."),
         "eventlen": ("cli.metrics:eventlen", "Count the reported values."),
@@ -43,6 +45,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "join": ("cli.join:join", "Make this machine a node of a platform."),
     },
     "You": {
+        "project": ("cli.projects:project", "Projects: members, quota, budget."),
         "login": ("cli.access:login", "Use a platform that runs elsewhere."),
         "logout": ("cli.access:logout", "Make this context's token invalid."),
         "context": ("cli.access:context", "Contexts: list, choose."),

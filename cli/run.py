@@ -18,9 +18,13 @@ from cli.arguments import (
     CPUS,
     DATASET,
     DISK,
+    GPU_MODEL,
     GPUS,
     IMAGE,
     MEMORY,
+    POD,
+    PRIORITY,
+    PROJECT,
     SECRET_USE,
     SHM_SIZE,
     SIZE,
@@ -93,6 +97,12 @@ class Wish:
     grace_s: float | None
     retry_count: int
     no_queue: bool
+    priority: str
+    """"" where nothing was said."""
+    preemptible: bool
+    gpu_model: str
+    pod: str
+    project: str
     visibility: str
     sends_code: bool
     max_bytes: int | None
@@ -115,7 +125,8 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
         'nsml run -d mnist -g 2 -m "second try" -a "--lr 0.02 --bs 128"',
         "nsml run -d mnist -e train.py -f -- --lr 0.02",
         "nsml run -g 0.5 --time-limit 2h --retry 3",
-        "nsml run -g 8 --nodes 2 --no-queue",
+        "nsml run -g 8 --nodes 2 --gpu-model A100 --no-queue",
+        "nsml run -g 1 --priority idle --retry 9",
         "nsml run --env-file .env --env LR=0.02 --secret WANDB_API_KEY",
         "nsml run --image pytorch/pytorch:2.4.0 --memory 24G --shm-size 8G",
         "nsml run --argv -- ./train.sh --fast",
@@ -139,6 +150,12 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     show_default=True,
     metavar="N",
     help="GPUs of each replica; 0 for none, 0.5 for half of one.",
+)
+@click.option(
+    "--gpu-model",
+    type=GPU_MODEL,
+    metavar="NAME",
+    help="Only GPUs of this model: A100, A100-80GB; A100|H100: any of these.",
 )
 @click.option("-c", "--cpus", type=CPUS, metavar="N", help="Cores; default: the GPUs' share.")
 @click.option(
@@ -202,16 +219,41 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     metavar="IMAGE",
     help="Container image; only nodes that run containers take it.",
 )
-@click.option("--time-limit", type=TIME_LIMIT, metavar="TIME", help="End it after this long.")
+@click.option(
+    "--time-limit",
+    type=TIME_LIMIT,
+    metavar="TIME",
+    help="End it after this long: 30m, 2h, 1d; a number alone is seconds.",
+)
 @click.option("--grace", type=DURATION, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option(
     "--retry",
     type=WholeRange(0),
     default=0,
     metavar="N",
-    help="Place it anew after a lost node.",
+    help="Place it anew after a lost node or GPU, or its time limit if it saved.",
 )
-@click.option("--no-queue", is_flag=True, help="Refuse when nothing is free now.")
+@click.option("--pod", type=POD, metavar="NAME", help="Only nodes of this pod.")
+@click.option(
+    "--priority",
+    type=PRIORITY,
+    help="Its class in the queue; idle: what nobody else wants, until somebody does. Default: normal.",
+)
+@click.option(
+    "--preemptible", is_flag=True, help="Others may take its place, even if it cannot save."
+)
+@click.option(
+    "--project",
+    type=PROJECT,
+    metavar="NAME",
+    help="The project that it counts for; default: your own.",
+)
+@click.option(
+    "--queue/--no-queue",
+    "is_queued",
+    default=True,
+    help="Wait where nothing is free (default), or be refused.",
+)
 @click.option(
     "--patience",
     type=DURATION,
@@ -228,6 +270,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     help="Send this folder (--no-code: only with --argv).",
 )
 @click.option("--max-size", type=SIZE, metavar="SIZE", help="Refuse a larger folder.")
+@click.option("--dry-run", is_flag=True, help="Only say what would come of it.")
 @click.option("--wait", is_flag=True, help="Stay until it ends, and end with its exit code.")
 @click.option("-f", "--follow", is_flag=True, help="The same, showing what it prints.")
 @click.option("-i", "--interactive", is_flag=True, help="Follow, then remove the session.")
@@ -239,14 +282,11 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     callback=_show_ignores,
     help="Show what is never sent.",
 )
-@not_there_yet("--gpu-model")
 @not_there_yet("--gpu-driver-version")
-@not_there_yet("--priority")
 @not_there_yet("--name")
 @not_there_yet("--tag")
 @not_there_yet("--args-file")
 @not_there_yet("--sync", is_flag=True)
-@not_there_yet("--dry-run", is_flag=True)
 @not_there_yet("--nfs-output", is_flag=True)
 @not_there_yet("--no-verify", is_flag=True)
 @not_there_yet("--hide-client-log", is_flag=True)
@@ -260,11 +300,12 @@ def run(context: click.Context, /, **given: Any) -> int:
     """
     app = the_app(context)
     wish = _wish(given, context.meta["words"], context.meta["given"])
-    follows = given["follow"] or given["interactive"]
-    if follows and app.flags.output is not None:
-        raise click.UsageError("-f and -i write what the program prints: -o goes with --wait")
+    follows = _follows(app, given)
     if not wish.argv:
         _check_entry(Path.cwd(), wish.entry)
+    if given["dry_run"]:
+        _foretell(app, wish)
+        return ExitCode.OK
     reached = _Reached()
     try:
         packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
@@ -289,13 +330,26 @@ def run(context: click.Context, /, **given: Any) -> int:
     if not given["wait"]:
         _write(app, session)
         if app.is_for_people:
-            app.say("  follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last")
+            why = "why: nsml status --explain @last   " if _waits(session) else ""
+            app.say(
+                f"  {why}follow: nsml logs -f @last   plot: nsml plot @last   stop: nsml stop @last"
+            )
         return ExitCode.OK
     # People and `-o name` are told at once; a record is of the ended session.
     is_at_once = app.is_for_people or app.format is Format.NAME
     if is_at_once:
         _write(app, session)
     return _stay(app, session, writes_end=not is_at_once)
+
+
+def _follows(app: App, given: dict[str, Any]) -> bool:
+    """Whether to stay and show what the program prints; a usage error where that cannot be."""
+    follows = bool(given["follow"] or given["interactive"])
+    if given["dry_run"] and (follows or given["wait"]):
+        raise click.UsageError("--dry-run makes no session to stay with: without -f, -i and --wait")
+    if follows and app.flags.output is not None:
+        raise click.UsageError("-f and -i write what the program prints: -o goes with --wait")
+    return follows
 
 
 def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -> Wish:
@@ -313,6 +367,10 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
     elif not given["sends_code"]:
         raise click.UsageError("--no-code goes with --argv only: an entry is a file of the folder")
     _check_shm(given["shm_size"] or 0, given["memory"] or 0)
+    if given["gpu_model"] and not given["gpus"]:
+        raise click.UsageError("--gpu-model names GPUs, and -g 0 asks for none")
+    if given["project"] is not None and not given["project"].strip():
+        raise click.UsageError("--project names none: leave it out for your own")
     entry = given["positional"] or given["entry"] or DEFAULT_ENTRY
     repeat = [word for word in line if word not in _FOLLOW_FLAGS] if "--" not in line else line
     return Wish(
@@ -335,7 +393,12 @@ def _wish(given: dict[str, Any], words: list[str] | None, line: Sequence[str]) -
         time_limit_s=given["time_limit"],
         grace_s=given["grace"],
         retry_count=given["retry"],
-        no_queue=given["no_queue"],
+        no_queue=not given["is_queued"],
+        priority=given["priority"] or "",
+        preemptible=given["preemptible"],
+        gpu_model=given["gpu_model"] or "",
+        pod=given["pod"] or "",
+        project=given["project"] or "",
         visibility=given["visibility"] or "private",
         sends_code=given["sends_code"],
         max_bytes=given["max_size"],
@@ -471,6 +534,35 @@ def _check_image_line(folder: Path, packed: Packed) -> None:
         ) from error
 
 
+def _foretell(app: App, wish: Wish) -> None:
+    """Say whether it would start now or wait; raises what submitting it would."""
+    from nsml.client.errors import NoCapacity
+
+    packed = _pack(app, Path.cwd(), wish) if wish.sends_code else None
+    request = _request(wish, packed.manifest.digest if packed is not None else "")
+
+    async def ask(client: Client) -> str:
+        await client.sessions.check(request)
+        request.spec.no_queue = True
+        try:
+            await client.sessions.check(request)
+        except NoCapacity as error:
+            return error.why
+        return ""
+
+    waiting = app.call(ask)
+    files = len(packed.manifest.entries) if packed is not None else 0
+    found = {
+        "state": "QUEUED" if waiting else "PREPARING",
+        "waiting": waiting or None,
+        "files": files,
+        "bytes": packed.manifest.size if packed is not None else 0,
+    }
+    told = f"would wait: {waiting}" if waiting else "would start now"
+    write_one(app, found, [told], name="state")
+    app.say("  nothing was sent, and no session made")
+
+
 async def _submit(
     app: App, client: Client, wish: Wish, packed: Packed | None, reached: _Reached
 ) -> Session:
@@ -565,7 +657,7 @@ async def _send(app: App, client: Client, packed: Packed) -> None:
 
 def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
     from nsml.v1 import resources_pb2, sessions_pb2
-    from nsml.view.sessions import visibility_named
+    from nsml.view.sessions import priority_named, visibility_named
 
     spec = sessions_pb2.SessionSpec(
         entry=wish.entry,
@@ -585,6 +677,10 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
         image=wish.image,
         retry_count=wish.retry_count,
         no_queue=wish.no_queue,
+        priority=priority_named(wish.priority),
+        preemptible=wish.preemptible,
+        gpu_model=wish.gpu_model,
+        pod=wish.pod,
     )
     if wish.shm_bytes or wish.disk_bytes or wish.process_count:
         spec.limits.shm_bytes = wish.shm_bytes
@@ -601,6 +697,7 @@ def _request(wish: Wish, bundle_digest: str) -> CreateSessionRequest:
         spec=spec,
         memo=wish.memo,
         visibility=visibility_named(wish.visibility),
+        project=wish.project,
         command=wish.command,
     )
 

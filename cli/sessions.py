@@ -239,6 +239,37 @@ def stop(
 
 
 @command(
+    "requeue",
+    examples=[
+        "nsml requeue mnist/3",
+        "nsml requeue @last --reason 'let the deadline go first'",
+        "nsml requeue mnist/3 --force",
+    ],
+)
+@sessions_argument()
+@click.option("--reason", default="", metavar="TEXT", help="Shown in its attempt's end.")
+@click.option("-f", "--force", is_flag=True, help="Though it could not go on, and begins anew.")
+@pass_app
+def requeue(app: App, *, references: tuple[str, ...], reason: str, force: bool) -> int:
+    """Have running sessions save, leave their GPUs, and wait for room again.
+
+    Each goes on later from what it saved: its program is told to save at its next report or save
+    (nsml.bind), and gets SIGTERM when it has not within a minute. Its --retry is not used up.
+
+    SESSION may be a glob in quotes, or - for names on stdin.
+    """
+    given = given_references(app, references)
+
+    async def act(client: Client) -> list[_Outcome]:
+        async def one(name: str) -> str:
+            return (await client.sessions.requeue(name, reason=reason, force=force)).name
+
+        return await _each(await expand(client, given, include_ended=False), one)
+
+    return _report(app, app.call(act), done="giving way {}".format, conflict="cannot")
+
+
+@command(
     "rm",
     examples=[
         "nsml rm mnist/3",

@@ -34,8 +34,10 @@ from cli.machine import (
     start_again,
     tell_node,
 )
+from cli.processes import StartFailed
 from nsml.client.errors import NotSignedIn, Unavailable
 from nsml.client.trust import digest_of
+from nsml.ends import CANNOT_LISTEN
 from nsml.urls import has_password, without_password
 
 if TYPE_CHECKING:
@@ -110,8 +112,8 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
     another platform is started by `nsml join HOST:PORT`, each time.
     """
     folder = data_folder(data, app.environ)
-    with folder.locked():
-        choices = _chosen(app, folder, has_agent=not no_agent, **options)
+    with folder.locked(), ports.Held() as held:
+        choices = _chosen(app, folder, held, has_agent=not no_agent, **options)
         open_way(folder, choices)
         bring_up = BringUp(app, folder)
         if choices.has_agent:
@@ -119,7 +121,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
             bring_up.check(AGENT, _node_settings(app, folder, choices, _by_token(folder, address)))
         with bring_up.undoing():
             said, choices = _ensure_control_plane(
-                app, bring_up, folder, choices, is_fixed=options["port"] is not None
+                app, bring_up, folder, choices, held, is_fixed=options["port"] is not None
             )
             cluster = _ask_cluster(folder)
             choices = replace(choices, coordination=_settled(choices, cluster))
@@ -132,6 +134,7 @@ def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> Non
 def _chosen(
     app: App,
     folder: DataFolder,
+    held: ports.Held,
     *,
     etcd: str | None,
     embedded: bool,
@@ -182,7 +185,7 @@ def _chosen(
         **{name: value for name, value in elsewhere.items() if value is not None},
     )
     check_running(folder, choices, changed)
-    return _with_ports(app, folder, changed, is_fixed=port is not None)
+    return _with_ports(app, folder, changed, held, is_fixed=port is not None)
 
 
 def check_no_passwords(**given: str | None) -> None:
@@ -204,8 +207,10 @@ def check_no_passwords(**given: str | None) -> None:
             )
 
 
-def _with_ports(app: App, folder: DataFolder, choices: Choices, *, is_fixed: bool) -> Choices:
-    """The choices with ports that are free, unless the control plane holds them already.
+def _with_ports(
+    app: App, folder: DataFolder, choices: Choices, held: ports.Held, *, is_fixed: bool
+) -> Choices:
+    """The choices with ports that are free and held, unless the control plane has them already.
 
     Raises:
         CommandError: a port that was asked for is taken.
@@ -216,15 +221,23 @@ def _with_ports(app: App, folder: DataFolder, choices: Choices, *, is_fixed: boo
     if choices.listen:
         listener = ports.parse_listener(choices.listen)
         ports.check_free(listener)
+        for port in listener.ports:
+            held.hold(listener.host, port)
         if listener.covers(choices.port):
             reason = f"--listen {listener} takes it"
-    if not reason:
-        return choices
-    if is_fixed:
-        address = f"{ports.LOOPBACK}:{choices.port}"
-        raise ports.refusal(address, reason, "nsml up --port ANOTHER")
-    taken = ports.parse_listener(choices.listen).ports if choices.listen else ()
-    chosen = ports.free_port(avoid=taken)
+    if reason:
+        if is_fixed:
+            address = f"{ports.LOOPBACK}:{choices.port}"
+            raise ports.refusal(address, reason, "nsml up --port ANOTHER")
+        choices = _on_another_port(app, choices, reason)
+    held.hold(ports.LOOPBACK, choices.port)
+    return choices
+
+
+def _on_another_port(app: App, choices: Choices, reason: str) -> Choices:
+    """The choices with a port that is free, another one than before."""
+    listens = ports.parse_listener(choices.listen).ports if choices.listen else ()
+    chosen = ports.free_port(avoid={choices.port, *listens})
     app.say(f"port {choices.port}: {reason}; users of this machine are served on {chosen}")
     return replace(choices, port=chosen)
 
@@ -298,18 +311,28 @@ def _ask_cluster(folder: DataFolder) -> GetClusterResponse:
 
 
 def _ensure_control_plane(
-    app: App, bring_up: BringUp, folder: DataFolder, choices: Choices, *, is_fixed: bool
+    app: App,
+    bring_up: BringUp,
+    folder: DataFolder,
+    choices: Choices,
+    held: ports.Held,
+    *,
+    is_fixed: bool,
 ) -> tuple[Mapping[str, Any], Choices]:
-    """Start it; where somebody took its port since it was free, on another one."""
+    """Start it; where somebody took its port since it was free, on another one.
+
+    Two that begin at once both find a port free, and hold it. Whoever has it may be gone by now, and come again.
+    """
     try:
-        said = bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices))
-    except CommandError:
-        elsewhere = _with_ports(app, folder, choices, is_fixed=is_fixed)
-        if elsewhere.port == choices.port:
+        return bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices)), choices
+    except CommandError as error:
+        failed = error.__cause__
+        is_taken = isinstance(failed, StartFailed) and failed.code == CANNOT_LISTEN
+        if is_fixed or not is_taken:
             raise
-        choices = elsewhere
-        said = bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices))
-    return said, choices
+    choices = _on_another_port(app, choices, "taken while it started")
+    held.hold(ports.LOOPBACK, choices.port)
+    return bring_up.ensure(CONTROL_PLANE, control_plane_settings(folder, choices)), choices
 
 
 def _ensure_agent(

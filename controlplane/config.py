@@ -11,8 +11,10 @@ from typing import Final, Literal
 
 import msgspec
 
+from controlplane.domain.values import Priority
 from nsml import settings
 from nsml.settings import SettingsError
+from nsml.view.units import parse_duration
 
 __all__ = ["Settings", "SettingsError", "read_settings"]
 
@@ -21,6 +23,8 @@ ENVIRONMENT_PREFIX = "NSML_CONTROLPLANE_"
 LEASE_OF_SEVERAL_S: Final = 2.0
 LEASE_ALONE_S: Final = 3.0
 """Of the leader, where the settings name none."""
+
+_CLASSES: Final = {one.name.lower(): one for one in Priority}
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -120,8 +124,50 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """Lease of the leader: so long after it fell silent another one decides (one that is dead is deposed
     at once). Absent: 2 for a shared platform, which etcd makes 2 to 2.5; 3 where there is no other."""
 
+    notice_s: float = 60.0
+    """How long the program of a session that is to give way has to reach a point at which it can save,
+    before it gets SIGTERM. 0: it is not told."""
+
+    half_life_days: float = 7.0
+    """After so long what an account used counts half in its fair share, by which the queue is ordered among
+    sessions of one priority. 0: only what it holds now counts."""
+
+    least_run_s: float = 300.0
+    """For how long an attempt is left alone at least before it gives way to a higher class; one of the class
+    `idle` for a minute at most."""
+
+    least_run_in_class_s: float = 1800.0
+    """The same before it gives way to one of its own class."""
+
+    give_way_in_class: Literal["nobody", "limits", "service"] = "limits"
+    """To whom what can be resumed gives way within its class. `limits`: to accounts that hold less, and
+    within its account to those whose time limit says that they need far less. `service`: there also to those
+    without a limit that ran far less: they take turns. `nobody`: to higher classes alone."""
+
+    defragment: bool = True
+    """Whether what can be resumed is moved to other GPUs where that lets a gang or a wide session of its class, or
+    a higher one, start: one that fits in total but on no node. It goes on there at once."""
+
+    time_limits: tuple[str, ...] = ()
+    """The most that a session may run, by its class: `["high=24h", "normal=7d"]`. It is also what one gets
+    that asks for no time limit. A class that is not named has none. The same on every control plane."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""
+
+    @property
+    def limits_by_class(self) -> dict[Priority, float]:
+        """`time_limits` in seconds; raises ValueError where they are none."""
+        limits: dict[Priority, float] = {}
+        for text in self.time_limits:
+            name, _, most = (part.strip() for part in text.partition("="))
+            priority = _CLASSES.get(name)
+            if priority is None or priority in limits:
+                raise ValueError(f"time_limits: {text!r}: each of {', '.join(_CLASSES)} once")
+            limits[priority] = parse_duration(most)
+            if not limits[priority]:
+                raise ValueError(f"time_limits: {text!r}: leave it out for no limit")
+        return limits
 
     def __post_init__(self) -> None:
         """Refuse values that no control plane can work with."""
@@ -129,6 +175,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             ("coordination", bool(self.coordination), "embedded, etcd, auto or URLs"),
             ("address", bool(self.address or self.socket or self.listen), "nobody could call"),
             ("heartbeat_s", self.heartbeat_s > 0, "more than 0"),
+            ("notice_s", 0 <= self.notice_s <= 3600, "0 to 3600"),
+            (
+                "half_life_days",
+                self.half_life_days == 0 or 0.04 <= self.half_life_days <= 366,
+                "0, or 0.04 (an hour) to 366",
+            ),
+            ("least_run_s", 0 <= self.least_run_s <= 86_400, "0 to 86400"),
+            ("least_run_in_class_s", 0 < self.least_run_in_class_s <= 86_400, "up to 86400"),
             ("silent_after_s", self.silent_after_s > 2 * self.heartbeat_s, "over two heartbeats"),
             (
                 "etcd_key",
@@ -155,6 +209,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         for field, is_sound, rule in problems:
             if not is_sound:
                 raise ValueError(f"{field}: {rule}")
+        _ = self.limits_by_class
 
 
 def read_settings(path: Path, environment: Mapping[str, str]) -> Settings:

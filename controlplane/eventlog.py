@@ -76,7 +76,7 @@ _SHOWN: Final[dict[str, Callable[[bytes], dict[str, Any]]]] = {
     records.NAMES: _pointer,
     records.REQUESTS: _pointer,
 }
-"""What is told of a value, by what its key begins with."""
+"""What is told of a value, by its key or what that begins with."""
 
 
 def told(event: Event, revision: int) -> dict[str, Any]:
@@ -84,8 +84,9 @@ def told(event: Event, revision: int) -> dict[str, Any]:
     line: dict[str, Any] = {"revision": revision, "key": event.key, "value": None}
     if event.item is not None:
         line["created"] = event.item.create_revision
-        shown = (show for start, show in _SHOWN.items() if event.key.startswith(start))
-        line["value"] = next(shown, lambda _: {})(event.item.value)
+        first, slash, _ = event.key.partition("/")
+        show = _SHOWN.get(first + slash)
+        line["value"] = {} if show is None else show(event.item.value)
     return line
 
 

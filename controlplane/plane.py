@@ -20,6 +20,7 @@ from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
 from controlplane.domain.conditions import ConditionName
 from controlplane.health import Health
+from controlplane.loops.accounting import Accounting
 from controlplane.loops.deposing import Deposing
 from controlplane.loops.export import Exporting
 from controlplane.loops.leader import LeaderLoop
@@ -28,6 +29,7 @@ from controlplane.loops.ordering import Ordering
 from controlplane.loops.probing import Probing
 from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
+from controlplane.loops.sharing import Sharing
 from controlplane.loops.upkeep import Upkeep
 from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
@@ -38,10 +40,12 @@ from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
+from controlplane.operations.giving_way import NOTICE_S, Requeuer
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Listings
 from controlplane.operations.members import Member, Members
 from controlplane.operations.nodes import NodeKeeper
+from controlplane.operations.projects import Projects
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
 from controlplane.operations.remove import Remover
@@ -50,6 +54,9 @@ from controlplane.operations.stop import Stopper
 from controlplane.operations.submit import Submitter
 from controlplane.operations.tunnels import Tunnels
 from controlplane.operations.update import Updater
+from controlplane.operations.validation import NO_LIMITS, TimeLimits
+from controlplane.scheduler import RULES, Rules
+from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.agents import AgentServicer
 from controlplane.services.backups import BackupServicer
@@ -61,10 +68,12 @@ from controlplane.services.freshness import Freshness
 from controlplane.services.nodes import ClusterFacts, NodeServicer
 from controlplane.services.passing_on import PassingOn, Relay
 from controlplane.services.presenting import Presenter
+from controlplane.services.projects import ProjectServicer
+from controlplane.services.queueing import QueueView
 from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.store.election import Candidate
-from nsml.clock import inline
+from nsml.clock import SteadyClock, inline
 from nsml.concurrency import TaskGroup
 from nsml.v1 import (
     accounts_pb2_grpc,
@@ -74,6 +83,7 @@ from nsml.v1 import (
     content_pb2_grpc,
     datasets_pb2_grpc,
     nodes_pb2_grpc,
+    projects_pb2_grpc,
     secrets_pb2_grpc,
     sessions_pb2_grpc,
 )
@@ -98,8 +108,12 @@ if TYPE_CHECKING:
 
 _TOLD_WITHIN_S: Final = 0.2
 """How long agents have to take in where the next leader is."""
-_LEASE_FIRST_S: Final = 0.05
-"""How long giving the lease back has before streams are ended: whoever only reads needs no leader."""
+_SUCCESSOR_WITHIN_S: Final = 0.3
+"""How long streams go on while nobody else leads: who only reads needs no leader."""
+_SUCCESSOR_FIRST_S: Final = 0.2
+"""How long the successor is left alone to decide, before all who read and all agents come to it."""
+_DISMISSED_WITHIN_S: Final = 0.3
+"""How long it takes to send all who read there, one after the other."""
 LEADERLESS_S: Final = 3.0
 """So long nobody leads before that is a condition."""
 
@@ -112,6 +126,7 @@ class Surroundings:
 
     Attributes:
         keys: of a shared platform: follows them in the store.
+        elapsed: seconds that go by also while the machine sleeps; None: those of `clock`.
         random_bytes: so many unpredictable bytes.
         restores: those that the platform has behind it, as its record says.
         run: for what takes long; nothing else may wait for it.
@@ -128,6 +143,7 @@ class Surroundings:
     vault: Vault
     clock: Clock
     random_bytes: Callable[[int], bytes]
+    elapsed: Callable[[], float] | None = None
     run: Offload = inline
     disks: Mapping[str, Path] = field(default_factory=dict)
     folders: Mapping[str, Path] = field(default_factory=dict)
@@ -148,6 +164,8 @@ class Character:
         local_address: where programs of its own machine call; "" for nowhere.
         instance: of its data folder: another one with the same `member` is refused.
         coordination: "etcd" or "embedded", for display.
+        rules: of giving way.
+        time_limits: of the classes of sessions.
     """
 
     member: str
@@ -161,6 +179,10 @@ class Character:
     heartbeat_s: float = 2.0
     silent_after_s: float = 10.0
     lease_s: float = 3.0
+    notice_s: float = NOTICE_S
+    half_life_s: float = HALF_LIFE_S
+    rules: Rules = RULES
+    time_limits: TimeLimits = field(default_factory=lambda: NO_LIMITS)
 
 
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
@@ -191,31 +213,48 @@ class ControlPlane:
             disks=on.disks,
             folders=on.folders,
         )
+        # Who is let in, and for how long, goes by the wall clock; what is decided does not.
+        self._wall, self._steady = on.clock, SteadyClock(on.clock, on.elapsed)
         on = replace(
-            on, store=self.health.store, history=self.health.history, objects=self.health.objects
+            on,
+            store=self.health.store,
+            history=self.health.history,
+            objects=self.health.objects,
+            clock=self._steady,
         )
         self._on = on
         self._log = structlog.get_logger("controlplane").bind(member=character.member)
         self.character = character
         self.cluster_id = cluster_id
-        store, history, clock = on.store, on.history, on.clock
-        self.identities = Identities(store, clock)
-        self.accounts = Accounts(store, self.identities, clock=clock, random_bytes=on.random_bytes)
-        self.secrets = UserSecrets(store, on.vault, clock=clock)
-        self._limiter = FailureLimiter(clock)
-        self.state = LiveState(store, clock)
+        store, history, clock, wall = on.store, on.history, on.clock, self._wall
+        self.identities = Identities(store, wall)
+        self.accounts = Accounts(store, self.identities, clock=wall, random_bytes=on.random_bytes)
+        self.secrets = UserSecrets(store, on.vault, clock=wall)
+        self._limiter = FailureLimiter(wall)
+        self.state = LiveState(store, clock, half_life_s=character.half_life_s)
         self.committer = Committer(
             store=store, state=self.state, clock=clock, leader=self._leader_address
         )
         self.members = Members(store, self._member(), clock=clock, ttl_s=character.lease_s)
         self.contacts = Contacts(state=self.state, clock=clock)
         self.keeper = NodeKeeper(
-            state=self.state, committer=self.committer, contacts=self.contacts, clock=clock
+            state=self.state,
+            committer=self.committer,
+            contacts=self.contacts,
+            clock=clock,
+            notice_s=character.notice_s,
         )
         self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
         self.references = References(state=self.state, history=history)
         self.content = Content(objects=on.objects, history=history, state=self.state, run=on.run)
         self.datasets = Datasets(history=history, content=self.content, clock=clock)
+        self.scheduling = Scheduling(
+            state=self.state,
+            committer=self.committer,
+            clock=clock,
+            notice_s=character.notice_s,
+            rules=character.rules,
+        )
         self.submitter = Submitter(
             store=store,
             state=self.state,
@@ -225,13 +264,15 @@ class ControlPlane:
             secrets=self.secrets,
             clock=clock,
             new_id=lambda: "s" + new_name(on.random_bytes),
+            answers=self.scheduling.known,
+            time_limits=character.time_limits,
         )
-        self.scheduling = Scheduling(state=self.state, committer=self.committer, clock=clock)
+        self.projects = Projects(store=store, state=self.state, users=self.accounts, clock=clock)
         self.process = new_name(on.random_bytes)
         self.leading = self._leader_loop()
         self._deposing = Deposing(store=store, leading=self.leading, peers=on.peers, clock=clock)
         self._relay = Relay(leading=self.leading, peers=on.peers)
-        self._passing_on = PassingOn(leading=self.leading, peers=on.peers)
+        self._passing_on = PassingOn(leading=self.leading, peers=on.peers, clock=clock)
 
     def _member(self) -> Member:
         who = self.character
@@ -285,7 +326,12 @@ class ControlPlane:
             ),
             ttl_s=who.lease_s,
             loops=[loop.run for loop in loops],
+            elected=self._go_on_from_what_is_written,
         )
+
+    def _go_on_from_what_is_written(self) -> None:
+        """Nothing that a former leader did lies ahead of us, whatever its clock said."""
+        self._steady.reach(self.state.newest_instant())
 
     async def run(self) -> None:
         """Follow the store, take submissions and lead when elected; until cancelled."""
@@ -297,10 +343,19 @@ class ControlPlane:
             group.create_task(self.secrets.keep_renewed(), name="secrets")
             if self._on.keys is not None:
                 group.create_task(self._on.keys.run(), name="keys")
+            group.create_task(self._accounting().run(), name="accounting")
+            group.create_task(self._sharing().run(), name="sharing")
             group.create_task(self.leading.run(), name="leader")
             group.create_task(self._deposing.run(), name="deposing")
             group.create_task(self._probing().run(), name="probing")
             group.create_task(self._reclaiming().run(), name="reclaiming")
+
+    def _accounting(self) -> Accounting:
+        on = self._on
+        return Accounting(state=self.state, history=on.history, clock=on.clock)
+
+    def _sharing(self) -> Sharing:
+        return Sharing(state=self.state, history=self._on.history, clock=self._on.clock)
 
     def _reclaiming(self) -> Reclaiming:
         return Reclaiming(
@@ -336,6 +391,10 @@ class ControlPlane:
         stands = now - self._led_at >= LEADERLESS_S and not is_gone
         conditions.set(ConditionName.NO_LEADER, stands=stands)
 
+    def leave(self) -> None:
+        """Lead no more from this moment on; `resign` does all the rest."""
+        self.leading.leave()
+
     async def resign(self) -> None:
         """Have another one lead, and end all streams: their callers go on there.
 
@@ -343,14 +402,24 @@ class ControlPlane:
         """
         async with TaskGroup() as group:
             group.create_task(self.leading.resign(), name="leader.resign")
-            # The lease first: all who read here connect to the others, one of which is to be elected.
-            await self._on.clock.sleep(_LEASE_FIRST_S)
-            self._passing_on.dismiss(has_handed_over=False)
+            await self._successor_first()
+            has_successor = self.leading.elsewhere() is not None
+            within_s = _DISMISSED_WITHIN_S if has_successor else 0.0
+            await self._passing_on.dismiss(has_handed_over=False, within_s=within_s)
+        await self.leading.hand_over()
         # Agents that are told the successor's address go there; all others only hear that we stop.
         until = self._on.clock.monotonic() + _TOLD_WITHIN_S
         while any(self.contacts.links()) and self._on.clock.monotonic() < until:
             await self._on.clock.sleep(_TOLD_WITHIN_S / 20)
-        self._passing_on.dismiss(has_handed_over=True)
+        await self._passing_on.dismiss(has_handed_over=True)
+
+    async def _successor_first(self) -> None:
+        """Let streams go on until somebody else leads, if anybody is there who can."""
+        others = (one.name != self.character.member for one in self.members.everyone())
+        if self.leading.elsewhere() is None and any(others):
+            await self.leading.settled(_SUCCESSOR_WITHIN_S)
+            if self.leading.elsewhere() is not None:
+                await self._on.clock.sleep(_SUCCESSOR_FIRST_S)
 
     def interceptors(self) -> tuple[Interceptor, ...]:
         """What every call passes, in this order; the first is the door."""
@@ -387,6 +456,10 @@ class ControlPlane:
                 secrets_pb2_grpc.add_SecretServiceServicer_to_server,
                 SecretServicer(self.secrets),
             ),
+            (
+                projects_pb2_grpc.add_ProjectServiceServicer_to_server,
+                ProjectServicer(self.projects, self.state, clock=on.clock),
+            ),
             (backups_pb2_grpc.add_BackupServiceServicer_to_server, self._backups()),
         ]
         for add, servicer in services:
@@ -406,11 +479,18 @@ class ControlPlane:
             references=self.references,
             listings=Listings(state=self.state, history=on.history),
             stopper=Stopper(writer=writer, clock=on.clock),
+            requeuer=Requeuer(writer, notice_s=self.character.notice_s),
             remover=Remover(state=self.state, history=on.history),
             updater=Updater(writer=writer, references=self.references, history=on.history),
             followers=Followers(state=self.state, history=on.history),
             tunnels=self.tunnels,
             relay=self._relay,
+            queue=QueueView(
+                state=self.state,
+                clock=on.clock,
+                answers=self.scheduling.known,
+                time_limits=self.character.time_limits,
+            ),
             history=on.history,
             state=self.state,
             clock=on.clock,
@@ -462,6 +542,7 @@ class ControlPlane:
             silent_after_s=self.character.silent_after_s,
             conditions=self.health.conditions,
             known_at=self.health.known_at,
+            wall=self._wall.time,
         )
         return NodeServicer(
             state=self.state,
@@ -474,10 +555,12 @@ class ControlPlane:
 
     def _accounts(self) -> AccountServicer:
         on = self._on
-        joining = Joining(on.store, on.authority, clock=on.clock, random_bytes=on.random_bytes)
+        joining = Joining(on.store, on.authority, clock=self._wall, random_bytes=on.random_bytes)
         platform = Platform(
             cluster_id=self.cluster_id,
             user_address=self.character.user_address,
             agent_address=self.character.agent_address,
         )
-        return AccountServicer(self.accounts, joining, platform=platform, limiter=self._limiter)
+        return AccountServicer(
+            self.accounts, joining, self.projects, platform=platform, limiter=self._limiter
+        )

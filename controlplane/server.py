@@ -27,6 +27,7 @@ from controlplane.access.bootstrap import ensure_admin_file, ensure_node_file
 from controlplane.access.files import write_private
 from controlplane.access.listeners import (
     Address,
+    CannotListen,
     Identity,
     ListenRefused,
     host_for_others,
@@ -46,8 +47,10 @@ from controlplane.config import (
     read_settings,
 )
 from controlplane.domain.errors import NsmlError, Unavailable
+from controlplane.domain.values import DAY_S
 from controlplane.plane import Character, ControlPlane
 from controlplane.restore import refuse_unfinished, restore
+from controlplane.scheduler import InClass, Rules
 from controlplane.secrets_key import change_secrets_key
 from controlplane.store.filelock import FileLock
 from controlplane.store.interface import StoreError, StoreLocked
@@ -57,6 +60,7 @@ from nsml._version import VERSION
 from nsml.clock import SystemClock
 from nsml.content.backups import backups_in
 from nsml.content.errors import ContentError
+from nsml.ends import CANNOT_LISTEN
 from nsml.lossy import LossyText
 from nsml.urls import without_password
 
@@ -72,7 +76,7 @@ _log = structlog.get_logger("controlplane.server")
 STOP_GRACE_S: Final = 0.5
 """How long calls that are being answered may take when the control plane stops."""
 
-RESIGN_WITHIN_S: Final = 1.5
+RESIGN_WITHIN_S: Final = 2.0
 """How long handing over to another leader may take when the control plane stops."""
 
 LEAVE_WITHIN_S: Final = 0.5
@@ -239,6 +243,15 @@ async def _serve(
         coordination=cluster.coordination,
         heartbeat_s=settings.heartbeat_s,
         silent_after_s=settings.silent_after_s,
+        notice_s=settings.notice_s,
+        half_life_s=settings.half_life_days * DAY_S,
+        time_limits=settings.limits_by_class,
+        rules=Rules(
+            least_run_s=settings.least_run_s,
+            least_run_in_class_s=settings.least_run_in_class_s,
+            in_class=InClass(settings.give_way_in_class),
+            moves=settings.defragment,
+        ),
         lease_s=settings.lease_s or (LEASE_OF_SEVERAL_S if cluster.is_shared else LEASE_ALONE_S),
     )
     peers = SocketPeers(on.authority, member)
@@ -258,7 +271,7 @@ async def _serve(
         write_private(ready, json.dumps({**own, **listeners.facts()}).encode() + b"\n")
         _log.info("controlplane.serving", **listeners.facts())
         started.set()
-        stopping = asyncio.create_task(stop.wait(), name="stop")
+        stopping = asyncio.create_task(_leave_at(stop, plane), name="stop")
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
     finally:
@@ -273,6 +286,12 @@ async def _serve(
         await peers.close()
         if not running.cancelled():
             running.result()
+
+
+async def _leave_at(stop: asyncio.Event, plane: ControlPlane) -> None:
+    """Return when we are to stop; nobody decides from then on, so the successor is called at once."""
+    await stop.wait()
+    plane.leave()
 
 
 async def _within(seconds: float, work: Coroutine[Any, Any, None]) -> None:
@@ -373,7 +392,7 @@ async def _run(settings: Settings) -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 failed, 2 bad settings, 3 in use."""
+    """Run until SIGTERM or SIGINT. Exit codes: 0 stopped, 1 failed, 2 bad settings, 3 in use, CANNOT_LISTEN."""
     code = 0
     try:
         _do(arguments)
@@ -423,6 +442,8 @@ def _do(arguments: Sequence[str] | None) -> None:
         _exit(2, str(error))
     except StoreLocked:
         _exit(3, f"another control plane runs in {settings.data}")
+    except CannotListen as error:
+        _exit(CANNOT_LISTEN, str(error))
     except (StartRefused, ListenRefused, StoreError, NsmlError, ContentError, OSError) as error:
         _exit(1, _sentence(error))
     except ExceptionGroup as group:

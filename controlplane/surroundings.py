@@ -24,7 +24,7 @@ from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from controlplane.store.interface import StoreUnavailable
 from controlplane.store.open import open_store
 from controlplane.versions import bring_forward, look_at, wait_for_one_version
-from nsml.clock import in_own_thread, in_thread
+from nsml.clock import elapsed, in_own_thread, in_thread
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Callable
@@ -206,6 +206,7 @@ def _stood_on(ground: Ground, claimed: Claimed, data: Path) -> Surroundings:
         authority=_authority(claimed, data, clock),
         vault=_vault(claimed, data, random_bytes),
         clock=clock,
+        elapsed=elapsed,
         random_bytes=random_bytes,
         run=in_thread,
         # Of an etcd of our own no call says that its disk is full: it ends, or does not answer.

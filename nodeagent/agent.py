@@ -27,17 +27,19 @@ from nodeagent.control import Control, WrongPlatform
 from nodeagent.datasets import Trees
 from nodeagent.devices import DeviceWatch
 from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId, write_atomically
-from nodeagent.hooks import CodeHook, DataHook, Hook, PortHook
+from nodeagent.hooks import CodeHook, DataHook, Hook, PortHook, ResumeHook
 from nodeagent.ingest import Collection, Ingest
 from nodeagent.journal import JournalError, JournalLocked
 from nodeagent.link import Link
 from nodeagent.outbox import Outbox
 from nodeagent.parts import Parts
+from nodeagent.progress import Progress
 from nodeagent.reconcile import Replicas
 from nodeagent.renewal import keep_renewed
 from nodeagent.requests import Loads, RequestServer
 from nodeagent.runner import Defaults, Place
 from nodeagent.runtimes.interface import DeviceGrant, Isolation
+from nodeagent.stock import Stock
 from nodeagent.streams import Cursor, StreamId
 from nodeagent.tunnels import Tunnels
 from nsml._version import VERSION
@@ -51,6 +53,7 @@ _ALREADY_RUNS = 3
 _START_AGAIN = -1
 _CONTACT_EVERY_S = 1.0
 _RELIEVE_EVERY_S = 15.0
+_LISTED_EVERY_S = 15.0
 _RETRY_S = (0.2, 1.0)
 _LOOK_AGAIN_S = (5.0, 600.0)
 """First and longest pause; what is looked for may take a container each time."""
@@ -88,7 +91,13 @@ class Agent:
         self._is_contact_refused = False
         shared = {"rpc": self._rpc, "run": parts.run, "pause": self._pause}
         self._folders = ReplicaFolders(settings.data / "replicas")
-        self._datasets = Trees(settings.data / "datasets", **shared)  # type: ignore[arg-type]
+        self._stock = Stock(self._outbox.wake.set)
+        self._datasets = Trees(
+            settings.data / "datasets",
+            clock=parts.clock,
+            stock=self._stock,
+            **shared,  # type: ignore[arg-type]
+        )
         # Code is small, often new, and sent again at once: no session waits for a flush of it.
         self._bundles = Trees(
             settings.data / "bundles",
@@ -126,7 +135,7 @@ class Agent:
 
     async def run(self) -> NoReturn:
         """Work until cancelled; replicas run on when it ends."""
-        await self._parts.run(self._make_folders)
+        self._stock.found(await self._parts.run(self._make_folders))
         self._cluster_id = await self._parts.run(self._parts.journal.cluster_id)
         ready = self._settings.data / "ready.json"
         try:
@@ -134,6 +143,8 @@ class Agent:
                 group.create_task(self._ingest.run())
                 group.create_task(self._devices.run())
                 group.create_task(self._measure())
+                if self._parts.images is not None:
+                    group.create_task(self._list_images(self._parts.images))
                 if self._parts.relieve is not None:
                     group.create_task(self._relieve(self._parts.relieve))
                 if self._parts.renew is not None:
@@ -194,6 +205,14 @@ class Agent:
     def devices(self) -> pb.DevicesChanged:
         """See control.Node."""
         return self._devices.message()
+
+    def progress(self) -> Mapping[ReplicaId, Progress]:
+        """See control.Node."""
+        return self._replicas.progress()
+
+    def stock(self) -> pb.StockReport:
+        """See control.Node."""
+        return self._stock.message
 
     async def registered(self, answer: pb.Registered) -> None:
         """See control.Node."""
@@ -257,6 +276,7 @@ class Agent:
     def _place(self) -> Place:
         parts = self._parts
         hooks: list[Hook] = [
+            ResumeHook(self._loads.newest),
             DataHook(self._datasets, parts.accounts, parts.run),
             CodeHook(self._bundles, parts.run_long),
         ]
@@ -369,11 +389,21 @@ class Agent:
                 log.exception("disk.not_relieved")
             await self._parts.clock.sleep(_RELIEVE_EVERY_S)
 
-    def _make_folders(self) -> None:
+    async def _list_images(self, images: Callable[[], Mapping[str, int]]) -> NoReturn:
+        while True:
+            try:
+                self._stock.has_images(await self._parts.run_long(images))
+            except Exception as error:  # noqa: BLE001 - what runs here needs its agent more
+                log.warning("images.not_listed", error=str(error))
+            await self._parts.clock.sleep(_LISTED_EVERY_S)
+
+    def _make_folders(self) -> list[tuple[str, int]]:
+        """Returns the dataset versions that are here from earlier, and bytes of each."""
         self._settings.data.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._folders.create()
         for part in (self._datasets, self._bundles, self._loads):
             part.create()
+        return self._datasets.left()
 
     def _write_ready(self) -> None:
         offer = self._devices.message()

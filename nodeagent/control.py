@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, Protocol
 
@@ -14,6 +15,8 @@ import structlog
 from nodeagent.folders import ReplicaId
 from nodeagent.link import Backoff, Link
 from nodeagent.outbox import Outbox, replica_of
+from nodeagent.progress import Progress
+from nodeagent.reports import progress_report
 from nsml.client.errors import ClientError, NotSignedIn, Unavailable, translate
 from nsml.clock import Clock
 from nsml.concurrency import TaskGroup
@@ -23,6 +26,8 @@ from nsml.v1 import agents_pb2 as pb
 _HEARTBEAT_SHARE = 0.6
 """Of the interval that the control plane names: one late heartbeat is still in time."""
 _REPEAT_AFTER_S = 3.0
+_STOCKED_EVERY_S = 2.0
+"""What is here is told of so often at most: it is told whole."""
 _REFUSED_PAUSE_S = 15.0
 _REGISTERED_WITHIN_S = 10.0
 """Longer than a control plane lets an agent wait for the next leader."""
@@ -46,6 +51,14 @@ class Node(Protocol):
 
     def devices(self) -> pb.DevicesChanged:
         """What it offers now."""
+        ...
+
+    def progress(self) -> Mapping[ReplicaId, Progress]:
+        """What sessions here would lose by being moved."""
+        ...
+
+    def stock(self) -> pb.StockReport:
+        """What it has of what sessions need."""
         ...
 
     async def registered(self, answer: pb.Registered) -> None:
@@ -83,6 +96,11 @@ class _Stream:
     offered: pb.DevicesChanged | None = None
     """What was said last of the devices. Said once on every stream, beside the registration: the end
     of an older stream may be heard after that."""
+    told: Mapping[ReplicaId, Progress] = field(default_factory=dict)
+    """What was said last of what sessions would lose; said anew on every stream."""
+    stocked: pb.StockReport = field(default_factory=pb.StockReport)
+    """What was said last of what is here; said anew on every stream, where there is anything."""
+    stocked_at: float = float("-inf")
     coming: pb.Orders = field(default_factory=pb.Orders, repr=False)
     """Orders of several messages, as far as they have come. They hold secrets."""
 
@@ -288,7 +306,10 @@ class Control:
             return  # the reader hears why
 
     def _due(self, stream: _Stream) -> list[pb.ControlRequest]:
-        messages = [pb.ControlRequest(report=report) for report in self._outbox.take()]
+        # Before the report of an end: of what has ended nothing is heard any more.
+        messages = [pb.ControlRequest(stock=report) for report in self._stock(stream)]
+        messages += [pb.ControlRequest(progress=report) for report in self._progress(stream)]
+        messages += [pb.ControlRequest(report=report) for report in self._outbox.take()]
         if stream.accepted is not None:
             messages.append(pb.ControlRequest(orders_accepted=stream.accepted))
             stream.accepted = None
@@ -297,6 +318,21 @@ class Control:
             messages.append(pb.ControlRequest(devices_changed=devices))
             stream.offered = devices
         return messages
+
+    def _stock(self, stream: _Stream) -> list[pb.StockReport]:
+        stock, now = self._node.stock(), self._clock.monotonic()
+        if stock == stream.stocked or now < stream.stocked_at + _STOCKED_EVERY_S:
+            return []
+        stream.stocked, stream.stocked_at = stock, now
+        return [stock]
+
+    def _progress(self, stream: _Stream) -> list[pb.ProgressReport]:
+        told, stream.told = stream.told, self._node.progress()
+        return [
+            progress_report(replica_id, progress, now=self._clock.monotonic())
+            for replica_id, progress in stream.told.items()
+            if told.get(replica_id) != progress
+        ]
 
     async def _wait(self, stream: _Stream) -> None:
         self._link.warm()

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -17,10 +17,11 @@ from pathlib import Path
 import structlog
 
 from nodeagent.folders import flush_filesystem, write_atomically
+from nodeagent.stock import MOST_TOLD, Stock
 from nodeagent.transfer import get_blobs, get_manifest, uninterrupted
 from nsml.client.errors import Unavailable
 from nsml.client.rpc import Rpc
-from nsml.clock import Offload
+from nsml.clock import Clock, Offload, SystemClock
 from nsml.content.digests import digest_of, is_digest
 from nsml.content.errors import ContentError
 from nsml.content.extract import Extraction, remove_tree
@@ -30,6 +31,7 @@ _DONORS = 8
 _DONOR_MANIFEST_BYTES = 8 << 20
 _FETCHED_AT_ONCE = 500
 _MANIFEST = ".manifest"
+_SIZE = ".bytes"
 
 log = structlog.get_logger()
 
@@ -42,6 +44,14 @@ class _Place:
     offset: int
 
 
+@dataclass(slots=True)
+class _Tally:
+    """What came from the control plane, and whether that was interrupted."""
+
+    size: int = 0
+    is_interrupted: bool = False
+
+
 class Trees:
     """The trees below one folder, named by the digest of their manifests.
 
@@ -52,6 +62,8 @@ class Trees:
         rpc: gives the connection of the moment.
         run: for the disk.
         pause: awaited before an interrupted fetch goes on.
+        clock: by which fetches are timed.
+        stock: is told what is here, and how fast it came; None: nobody asks.
     """
 
     def __init__(
@@ -62,7 +74,11 @@ class Trees:
         run: Offload,
         pause: Callable[[], Awaitable[None]],
         boot: str = "",
+        clock: Clock | None = None,
+        stock: Stock | None = None,
     ) -> None:
+        self._clock = clock or SystemClock()
+        self._stock = stock or Stock()
         self._folder = folder / boot
         self._is_lasting = not boot
         self._rpc = rpc
@@ -98,8 +114,10 @@ class Trees:
         async with lock:
             if not await self._run(path.is_dir):
                 manifest = await self._fetch(digest, path, read_only=True)
-                described = path.with_name(path.name + _MANIFEST)
-                await self._run(lambda: write_atomically(described, manifest.encode()))
+                await self._run(partial(self._describe, path, manifest))
+                self._stock.used(digest, manifest.size)
+            else:
+                self._stock.used(digest)
         return path
 
     async def fetch(self, digest: str, target: Path) -> None:
@@ -111,10 +129,11 @@ class Trees:
     async def _fetch(self, digest: str, target: Path, *, read_only: bool) -> Manifest:
         manifest = await self._patiently(lambda: get_manifest(self._rpc(), digest, self._run))
         donors = await uninterrupted(self._run, partial(self._donors, manifest))
+        tally, began = _Tally(), self._clock.monotonic()
         extraction = Extraction(manifest, target, read_only=read_only)
         try:
             await uninterrupted(self._run, extraction.__enter__)
-            async with aclosing(self._chunks(digest, manifest, donors)) as chunks:
+            async with aclosing(self._chunks(digest, manifest, donors, tally)) as chunks:
                 async for data in chunks:
                     await uninterrupted(self._run, partial(extraction.write, data))
             if read_only and self._is_lasting:
@@ -123,11 +142,13 @@ class Trees:
             await uninterrupted(self._run, extraction.finish)
         finally:
             await uninterrupted(self._run, partial(extraction.__exit__, None, None, None))
+        if not tally.is_interrupted:
+            self._stock.fetched(tally.size, self._clock.monotonic() - began)
         log.info("tree.fetched", digest=digest[:16], size=manifest.size, reused=len(donors))
         return manifest
 
     async def _chunks(
-        self, root: str, manifest: Manifest, donors: dict[str, _Place]
+        self, root: str, manifest: Manifest, donors: dict[str, _Place], tally: _Tally
     ) -> AsyncGenerator[bytes, None]:
         """The chunks in the order of `manifest.refs()`."""
         wanted: list[str] = []
@@ -137,13 +158,13 @@ class Trees:
                 wanted.append(ref.digest)
                 if len(wanted) < _FETCHED_AT_ONCE:
                     continue
-            async with aclosing(self._remote(root, wanted)) as fetched:
+            async with aclosing(self._remote(root, wanted, tally)) as fetched:
                 async for piece in fetched:
                     yield piece
             wanted = []
             if data is not None:
                 yield data
-        async with aclosing(self._remote(root, wanted)) as fetched:
+        async with aclosing(self._remote(root, wanted, tally)) as fetched:
             async for piece in fetched:
                 yield piece
 
@@ -153,7 +174,9 @@ class Trees:
             return None
         return await self._run(partial(_read_chunk, place, ref))
 
-    async def _remote(self, root: str, digests: Sequence[str]) -> AsyncGenerator[bytes, None]:
+    async def _remote(
+        self, root: str, digests: Sequence[str], tally: _Tally
+    ) -> AsyncGenerator[bytes, None]:
         """Chunks from the store, going on where a broken connection stopped."""
         done = 0
         while done < len(digests):
@@ -161,8 +184,10 @@ class Trees:
                 async with aclosing(get_blobs(self._rpc(), root, digests[done:])) as blobs:
                     async for _, data in blobs:
                         done += 1
+                        tally.size += len(data)
                         yield data
             except Unavailable as error:
+                tally.is_interrupted = True
                 log.warning("tree.interrupted", digest=root[:16], error=error.message)
                 await self._pause()
 
@@ -198,6 +223,25 @@ class Trees:
             if facts.st_size <= _DONOR_MANIFEST_BYTES:
                 found.append((facts.st_mtime, path))
         return [path for _, path in sorted(found, reverse=True)[:_DONORS]]
+
+    def _describe(self, tree: Path, manifest: Manifest) -> None:
+        """Note what a whole tree is made of, and how much it is: manifests are long to read."""
+        write_atomically(tree.with_name(tree.name + _SIZE), str(manifest.size).encode())
+        write_atomically(tree.with_name(tree.name + _MANIFEST), manifest.encode())
+
+    def left(self) -> list[tuple[str, int]]:
+        """Digest and bytes of the trees that earlier agents fetched last, oldest first; blocking.
+
+        Of those that were noted so; raises OSError.
+        """
+        noted = sorted(self._folder.glob(f"*{_SIZE}"), key=lambda path: path.stat().st_mtime)
+        left = []
+        for path in noted[-MOST_TOLD:]:
+            tree = path.with_name(path.name.removesuffix(_SIZE))
+            with suppress(OSError, ValueError):
+                if tree.is_dir():
+                    left.append((tree.name, int(path.read_bytes())))
+        return left
 
 
 def _read_chunk(place: _Place, ref: ChunkRef) -> bytes | None:

@@ -7,7 +7,7 @@
     output       stdout and stderr; the byte offset identifies log text
     exit.json    the exit record                         shim writes, atomically and durably, last
     .reserve     room for exit.json on a full disk       shim takes it at its start
-    stop.json    the stop order {reason, grace_s}        agent writes, then signals the shim
+    stop.json    the order {reason, grace_s, notice_s}   agent writes, then signals the shim
     contact      its mtime moves while the agent has contact with the control plane
     app/         the session's working copy of its code  seen as /app
     tmp/         private scratch space                   seen as /tmp
@@ -15,6 +15,7 @@
     run/         all that user code is given to write    seen as /nsml
         spool/   record files of the SDK: <writer>.records
         checkpoints/
+        notice.json, resumable.json, left.json   saving on notice: shim/notice.py
         socket   the agent listens: requests only
         tunnel/  the program listens: one socket a service
 ```

@@ -1,5 +1,6 @@
 """The steps before a replica's program starts: each safe alone, and to be repeated.
 
+resume  what an attempt after the first goes on from is known
 port    of a gang: the port at which others find the replica is free
 data    the datasets of the session are in the node's cache, to be mounted at /data/NAME
 code    a working copy of the bundle is in app/
@@ -13,7 +14,7 @@ import os
 import re
 import shutil
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,6 +68,8 @@ class Draft:
     groups: list[int] = field(default_factory=list)
     python: PythonEnvironment | None = None
     image: str | None = None
+    resumes_from: str = ""
+    """The checkpoint from which the attempt goes on; "": it begins anew."""
 
 
 class Hook(Protocol):
@@ -79,6 +82,27 @@ class Hook(Protocol):
     async def prepare(self, draft: Draft) -> None:
         """Do it; raises PreparationFailed. May be cancelled, and may be called again after."""
         ...
+
+
+class ResumeHook:
+    """The name of what earlier attempts of the session saved last.
+
+    `newest` gives it for a replica; "" when there is nothing.
+    """
+
+    def __init__(self, newest: Callable[[ReplicaId], Awaitable[str]]) -> None:
+        self._newest = newest
+
+    def applies(self, spec: sessions.SessionSpec) -> bool:
+        """All: any may be a later attempt."""
+        del spec
+        return True
+
+    async def prepare(self, draft: Draft) -> None:
+        """Ask for it, where there was an attempt before."""
+        replica = replica_of(draft.assignment.replica)
+        if replica.attempt > 1:
+            draft.resumes_from = await self._newest(replica)
 
 
 class DataHook:

@@ -87,6 +87,7 @@ class Parts:
     work that programs or drivers can make last for minutes: it must not hold up what `run` does.
     `accounts` are whom users are on this machine; without, all programs run as the agent's own user.
     `relieve` makes room on the node's disks, where they are short of it.
+    `images` lists those on the machine, bytes by whole reference; None where programs need none.
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
     Without `has_sockets` user code cannot make requests (the simulation).
@@ -109,6 +110,7 @@ class Parts:
     accounts: Accounts | None = None
     has_sockets: bool = True
     relieve: Callable[[], None] | None = None
+    images: Callable[[], Mapping[str, int]] | None = None
     has_grown: Callable[[], Awaitable[bool]] | None = None
     load: Callable[[Mapping[str, float]], object] = lambda _: None
     touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()

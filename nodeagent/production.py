@@ -10,7 +10,7 @@ import random
 import resource
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -124,10 +124,11 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
         environments = Environments(settings.data / "environments")
         stores = [Store(kind="environment", cache=environments, place=environments.folder)]
         hook: Hook = PythonHook(environments, in_own_thread)
+        listed: Callable[[], Mapping[str, int]] | None = None
         if engine_place is not None:
             images = await _images(settings, engine_place)
             stores.append(Store(kind="image", cache=images, place=engine_place.root))
-            hook = ImageHook(images, in_own_thread)
+            hook, listed = ImageHook(images, in_own_thread), images.listed
         keep = KeepFree(share=settings.keep_free_share, bytes=settings.keep_free_bytes)
         async with _runtime(folders, isolation, engine_place, clock) as runtime:
             yield Parts(
@@ -148,6 +149,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 relieve=partial(relieve, stores, keep, partial(used_things, folders)),
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
                 accounts=accounts,
+                images=listed,
                 has_grown=_has_containers_now(containers, pull)
                 if engine_place is None and settings.isolation == "auto"
                 else None,

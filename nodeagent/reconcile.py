@@ -13,6 +13,7 @@ from nodeagent.assignments import keep_assignment, read_assignment
 from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.given import GivenSecrets, taken_from
 from nodeagent.outbox import replica_message, replica_of
+from nodeagent.progress import Progress
 from nodeagent.reports import exit_of, exit_without_start, report_of
 from nodeagent.runner import Place, Runner
 from nodeagent.runtimes.interface import ReplicaFacts, ReplicaState
@@ -106,6 +107,14 @@ class Replicas:
     def running(self) -> list[Runner]:
         """Those that hold their devices."""
         return [runner for runner in self._runners.values() if runner.is_running]
+
+    def progress(self) -> dict[ReplicaId, Progress]:
+        """What sessions would lose by being moved, of replicas whose programs said anything of it."""
+        return {
+            replica_id: runner.progress
+            for replica_id, runner in self._runners.items()
+            if runner.progress != Progress()
+        }
 
     @property
     def is_idle(self) -> bool:

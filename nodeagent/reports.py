@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from nodeagent.folders import ReplicaId
 from nodeagent.outbox import replica_message
+from nodeagent.progress import Progress
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import sessions_pb2 as sessions
@@ -42,6 +43,14 @@ def placed_as(assignment: pb.Assignment, *, started_at: float) -> pb.PlacedAs:
     if started_at:
         placed.started_at.FromMicroseconds(round(started_at * 1e6))
     return placed
+
+
+def progress_report(replica_id: ReplicaId, progress: Progress, *, now: float) -> pb.ProgressReport:
+    """What a session would lose by being moved; `now`: of the steady clock of `progress`."""
+    report = pb.ProgressReport(replica=replica_message(replica_id), resumable=progress.is_resumable)
+    if progress.saved_at:
+        report.since_saved.FromMicroseconds(round(max(now - progress.saved_since, 0.0) * 1e6))
+    return report
 
 
 def exit_of(record: ExitRecord, stop: pb.StopOrder | None) -> pb.ReplicaExit:

@@ -106,6 +106,14 @@ class Loads:
         finally:
             await uninterrupted(self._run, partial(remove_tree, staged))
 
+    async def newest(self, replica: ReplicaId) -> str:
+        """The name of the checkpoint from which another attempt of the replica's session goes on, or ""."""
+        try:
+            return (await self._find(replica, replica.session_id, "")).name
+        except RequestRefused as refused:
+            log.info("resume.nothing", replica=str(replica), reason=str(refused))
+            return ""
+
     async def _fetch(self, find: Callable[[], Awaitable[pb.Checkpoint]], staged: Path) -> None:
         """Lay out what is found, from whichever control plane is there.
 

@@ -23,6 +23,7 @@ from nodeagent.given import GivenSecrets
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
 from nodeagent.outbox import Outbox
 from nodeagent.preparation import PreparationLog
+from nodeagent.progress import LOOKS_S, TOLD_EVERY_S, Looks, Progress, read_progress
 from nodeagent.reports import exit_of, exit_without_start, placed_as, report_of
 from nodeagent.runtimes.interface import (
     DeviceGrant,
@@ -44,6 +45,8 @@ from nsml.v1 import sessions_pb2 as sessions
 _LINGER_S = 0.15
 """A program that ends within this time costs one report, not three: nobody could see it run."""
 _STOP_AGAIN_S = 1.0
+_WARNING_S, _WARNING_SHARE = 60.0, 0.1
+"""How long before its time limit a program is told of it: at most so long, and such a part of it."""
 _ENDED = frozenset({pb.REPLICA_PHASE_EXITED, pb.REPLICA_PHASE_FINALIZED})
 
 log = structlog.get_logger()
@@ -122,6 +125,10 @@ class Runner:
     has_collected: bool = False
     """Whether cursors of what it wrote may have been kept."""
     _since: float = 0.0
+    progress: Progress = field(default_factory=Progress)
+    """What the control plane is to know of what it would lose; of rank 0 alone."""
+    _looks: Looks = field(default_factory=Looks)
+    _told_at: float = float("-inf")
     _is_started: bool = False
     _preparing: asyncio.Task[PreparationFailed | None] | None = None
     _finalized: asyncio.Event = field(default_factory=asyncio.Event)
@@ -297,11 +304,16 @@ class Runner:
             replica_id=self.replica_id,
             argv=argv_of(spec),
             secrets=self.secrets.values,
-            env=environment_of(self.assignment, self.replica_id, grants, self.place.gangs),
+            env={
+                **environment_of(self.assignment, self.replica_id, grants, self.place.gangs),
+                **({"NSML_RESUME": draft.resumes_from} if draft.resumes_from else {}),
+            },
             mounts=draft.mounts,
             devices=grants,
             device_share=given.gpu_thousandths / 1000 / max(len(grants), 1) or 1.0,
             time_limit_s=_seconds(spec.time_limit) if spec.HasField("time_limit") else None,
+            warning_s=min(_seconds(spec.time_limit) * _WARNING_SHARE, _WARNING_S),
+            leaves_at_limit=spec.retry_count > 0,
             grace_s=_seconds(spec.grace),
             lost_after_s=_seconds(spec.lost_after) if spec.HasField("lost_after") else None,
             isolation=self.place.isolation,
@@ -343,7 +355,7 @@ class Runner:
         async with collecting as collection, TaskGroup() as group:
             uploading = group.create_task(uploads.work())
             if end is None:
-                end = await self._watch()
+                end = await self._watch(group)
             self._end(pb.REPLICA_PHASE_EXITED, end)
             await self._free()
             collection.finish()
@@ -359,11 +371,37 @@ class Runner:
         except OSError as error:
             log.warning("replica.not_freed", replica=str(self.replica_id), error=str(error))
 
-    async def _watch(self) -> pb.ReplicaExit:
+    async def _watch(self, group: TaskGroup) -> pb.ReplicaExit:
+        following = group.create_task(self._follow_progress())
         with self.place.reachable(self.replica_id, self.folder):
             self._say(pb.REPLICA_PHASE_RUNNING)
             record = await self.place.runtime.wait(self.replica_id)
+        following.cancel()
+        await self._note_progress(is_last=True)
         return exit_of(record, self.stop_order)
+
+    async def _follow_progress(self) -> NoReturn:
+        pause_s, longest_s = LOOKS_S
+        while True:
+            await self.place.clock.sleep(pause_s)
+            await self._note_progress()
+            pause_s = min(2 * pause_s, longest_s)
+
+    async def _note_progress(self, *, is_last: bool = False) -> None:
+        """Look what it would lose, and have that told where it is another thing than before."""
+        if self.replica_id.rank:
+            return
+        try:
+            found = await self.place.run(lambda: read_progress(self.folder.run))
+        except OSError:
+            return
+        known, clock = self.progress, self.place.clock
+        now = clock.monotonic()
+        found = self._looks.found(found, wall=clock.time(), steady=now)
+        is_rare = found.is_resumable != known.is_resumable or now >= self._told_at + TOLD_EVERY_S
+        if found != known and (is_rare or is_last):
+            self.progress, self._told_at = found, now
+            self.place.outbox.wake.set()
 
     async def _destroy(self) -> None:
         """Wait until nobody asks for it any more, then leave nothing behind.
@@ -395,7 +433,12 @@ class Runner:
 
     async def _order_stop(self, order: pb.StopOrder) -> None:
         grace = order.grace if order.HasField("grace") else self.assignment.spec.grace
-        await self.place.runtime.stop(self.replica_id, grace_s=_seconds(grace), reason=order.reason)
+        await self.place.runtime.stop(
+            self.replica_id,
+            grace_s=_seconds(grace),
+            reason=order.reason,
+            notice_s=_seconds(order.notice),
+        )
 
     async def _insist_on_stop(self, order: pb.StopOrder) -> None:
         while True:

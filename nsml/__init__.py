@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from nsml import constants, decoder, encoder
     from nsml._extras import Visdom, cache, copy
-    from nsml._session import bind, infer, load, paused, report, save
+    from nsml._session import bind, infer, load, paused, report, save, should_stop
     from nsml.constants import (
         DATASET_NAME,
         DATASET_PATH,
@@ -56,6 +56,7 @@ __all__ = [
     "paused",
     "report",
     "save",
+    "should_stop",
 ]
 
 _IMPORTED_AT = time.monotonic()
@@ -66,6 +67,7 @@ _FUNCTIONS = {
     "paused": "_session",
     "report": "_session",
     "save": "_session",
+    "should_stop": "_session",
     "Visdom": "_extras",
     "cache": "_extras",
     "copy": "_extras",

@@ -28,6 +28,8 @@ class Reporter:
         self._last: Dict[str, Any] = {}
         self._last_step: Any = None
         self.scope: Optional[Dict[str, Any]] = None
+        self.safe_point: Optional[Callable[[float], None]] = None
+        """Called at the end of each report with its time; may end the program."""
 
     def report(
         self, /, summary: bool = False, scope: Optional[Dict[str, Any]] = None, **kwargs: Any
@@ -44,9 +46,10 @@ class Reporter:
             TypeError: a value is not JSON serializable (a tensor, numpy.float32): use float(); or
                 it is an integer beyond all floats.
         """
+        now = time.time()
         record = {
             "kind": "metric",
-            "time": time.time(),
+            "time": now,
             "step": _step(kwargs.get("step")),
             "values": {
                 name.replace("__", "/") if "__" in name else name: value
@@ -60,6 +63,8 @@ class Reporter:
         self._last_step = record["step"]
         if scope is not None:
             self.scope = scope
+        if self.safe_point is not None:
+            self.safe_point(now)
 
     def last(self) -> Dict[str, Any]:
         """The last report with its step, names as recorded: what a checkpoint carries along."""

@@ -12,6 +12,7 @@ import nsml
 from nsml import constants
 from nsml._checkpoints import Checkpoints, remove_tree
 from nsml._frames import MAX_PAYLOAD
+from nsml._leaving import Leaving
 from nsml._model import Model
 from nsml._notice import notice
 from nsml._report import Reporter, encode
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG)
 _ENOUGH_BYTES = 1 << 20
+_RESUME_TRIES = 10
+"""A minute each, for an agent that does not answer: what was saved is worth waiting for."""
 
 
 class Session:
@@ -48,6 +51,12 @@ class Session:
         self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
         self._model = Model()
         self._saved_at = nsml._IMPORTED_AT  # noqa: SLF001 - the package's own start
+        self._saves = 0  # calls of save functions that have not returned
+        self._resumes_from = os.environ.get("NSML_RESUME", "") if run_dir else ""
+        self._has_resumed = False
+        self._leaving = Leaving(run_dir)
+        if run_dir:
+            self.reporter.safe_point = self._safe_point
 
     def bind(
         self,
@@ -59,6 +68,8 @@ class Session:
     ) -> None:
         """Register what saves, loads and infers; the last call counts.
 
+        In an attempt after the first the checkpoint to go on from is loaded at once, where there is one.
+
         Args:
             save: `save(path, **kwargs)` writes files below the folder `path`.
             load: `load(path, **kwargs)` reads them.
@@ -68,6 +79,10 @@ class Session:
         """
         is_legacy = kwargs.pop("use_nsml_legacy", True) is not False
         self._model = Model(save, load, infer, kwargs, is_legacy=is_legacy)
+        if self._run_dir:
+            self._leaving.claim()
+            self._leaving.can_resume(self._model.can_save, self._model.can_load)
+            self._resume()
 
     def save(
         self,
@@ -79,7 +94,8 @@ class Session:
         """Save a checkpoint under a name (default: the time); the same name overwrites.
 
         What the save function raises passes through, but for a full or broken disk: then the
-        checkpoint is lost, the log says so and training goes on.
+        checkpoint is lost, the log says so and training goes on. Where the session is to give way, the
+        program ends once it has saved.
 
         Raises:
             RuntimeError: there is nothing to save with.
@@ -88,21 +104,16 @@ class Session:
         if save_fn is None and not self._model.can_save:
             self._nothing_bound("save")
             return
-        try:
-            draft = self._checkpoints.begin()
-        except OSError as error:
-            self._lost(name, error)
-            return
-        try:
-            self._model.save(draft.model, save_fn)
-        except BaseException as error:
-            is_full = self._is_disk_full(error)
-            draft.discard()
-            if not is_full:
-                raise
-            self._lost(name, error)
-            return
-        self._commit(draft, name)
+        if self._save(name, save_fn) and not self._saves and self._leaving.unanswered() is not None:
+            self._saved_on_notice(name)
+
+    def should_stop(self) -> bool:
+        """Whether the session is to give way: save with `nsml.save`, which then ends the program.
+
+        For loops that must save in a way of their own; what is bound is saved without asking.
+        """
+        notice = self._leaving.notice()
+        return notice is not None and notice.goes
 
     def load(
         self,
@@ -145,6 +156,9 @@ class Session:
         if scope is not None:
             self.reporter.scope = scope
         print("Paused.", flush=True)
+        self._resume()  # what an earlier attempt saved is newer than what it began with
+        if self._has_resumed:
+            return
         iteration = _argument("--iteration", sys.argv[1:])
         if iteration is None:
             if not self._run_dir:
@@ -161,7 +175,72 @@ class Session:
         """What the bound infer function answers for `data`."""
         return self._model.infer(data, **kwargs)
 
-    def _commit(self, draft: Draft, name: str) -> None:
+    def _safe_point(self, now: float) -> None:
+        """Between two steps of the training: the moment to save on a notice, and to leave."""
+        if not self._leaving.is_time(now) or self._saves:
+            return
+        if self._leaving.unanswered() is None or not (_is_first() and self._model.can_save):
+            return
+        name = f"attempt-{os.environ.get('NSML_ATTEMPT', '1')}"
+        try:
+            is_saved = self._save(name, None)
+        except Exception as error:
+            self._leaving.answered()
+            notice(f"could not save on notice, training goes on until SIGTERM: {error!r}")
+            return
+        if is_saved:
+            self._saved_on_notice(name)
+
+    def _saved_on_notice(self, name: str) -> None:
+        said = self._leaving.unanswered()
+        if said is None:
+            return
+        self._leaving.answered()
+        notice(f"saved checkpoint {name} on notice: {said.reason}")
+        if said.goes:
+            self._leaving.leave(name)
+
+    def _resume(self) -> None:
+        """Load what an earlier attempt saved last, once; where that fails the program begins anew."""
+        name = self._resumes_from
+        if not name or self._has_resumed or not self._model.can_load:
+            return
+        for tries_left in range(_RESUME_TRIES, 0, -1):
+            try:
+                self.load(name)
+            except TimeoutError:
+                if tries_left == 1:
+                    raise
+            except Exception as error:
+                notice(f"could not go on from checkpoint {name}: {error!r}")
+                return
+            else:
+                break
+        self._has_resumed = True
+        notice(f"goes on from checkpoint {name}")
+
+    def _save(self, name: str, save_fn: Optional[Function]) -> bool:
+        """Save; False when the disk refused."""
+        try:
+            draft = self._checkpoints.begin()
+        except OSError as error:
+            self._lost(name, error)
+            return False
+        self._saves += 1
+        try:
+            self._model.save(draft.model, save_fn)
+        except BaseException as error:
+            is_full = self._is_disk_full(error)
+            draft.discard()
+            if not is_full:
+                raise
+            self._lost(name, error)
+            return False
+        finally:
+            self._saves -= 1
+        return self._commit(draft, name)
+
+    def _commit(self, draft: Draft, name: str) -> bool:
         if draft.is_empty():
             notice(f"the save function wrote no files below the folder it was given ({name})")
         try:
@@ -169,13 +248,14 @@ class Session:
         except OSError as error:
             draft.discard()
             self._lost(name, error)
-            return
+            return False
         now = time.monotonic()
         elapsed, self._saved_at = now - self._saved_at, now
         if not self._run_dir:
             self._checkpoints.keep_newest(name)
-            return
+            return True
         self.spool.append(self._checkpoint_record(name, folder, files, elapsed), must_arrive=True)
+        return True
 
     def _checkpoint_record(
         self, name: str, folder: str, files: List[Tuple[str, int]], elapsed: float
@@ -255,6 +335,11 @@ def _name(checkpoint: Name) -> str:
     return name.encode("utf-8", "replace").decode()
 
 
+def _is_first() -> bool:
+    """Whether this process is the one of its gang that saves; torchrun counts its workers in RANK."""
+    return (os.environ.get("RANK") or os.environ.get("NSML_RANK") or "0") == "0"
+
+
 def _no_model(session: str, name: str) -> KeyError:
     return KeyError(f"No model: {session}/nsml_model/{name},")
 
@@ -280,3 +365,4 @@ load = _SESSION.load
 paused = _SESSION.paused
 report = _SESSION.reporter.report
 infer = _SESSION.infer
+should_stop = _SESSION.should_stop

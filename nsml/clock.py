@@ -6,7 +6,7 @@ asyncio is imported by what uses it: a program that only asks for the time does 
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, Final, Protocol, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -50,6 +50,62 @@ class SystemClock:
         import asyncio
 
         await asyncio.sleep(seconds)
+
+
+SLEW: Final = 0.02
+"""By how much a steady clock goes faster or slower at most, until it is where the wall clock is."""
+MOST_APART_S: Final = 3 * 3_600.0
+"""A wall clock that was set further than this was wrong altogether (a machine that starts in 1970): it is followed at once."""
+
+
+class SteadyClock:
+    """Another clock, whose wall clock is never set: where that jumps, this one follows little by little.
+
+    What is decided by how long ago something was, or how far away, is decided by this one: whatever is
+    written by it and measured by it lasts as long as it should, within `SLEW`, however the wall clock is set. An
+    hour is caught up with in two days.
+
+    Args:
+        clock: the one to follow.
+        elapsed: seconds that go by also while the machine sleeps; by default `clock.monotonic`.
+    """
+
+    def __init__(self, clock: Clock, elapsed: Callable[[], float] | None = None) -> None:
+        self._clock = clock
+        self._elapsed = elapsed or clock.monotonic
+        self._at = self._elapsed()
+        self._ahead = clock.time() - self._at
+
+    def time(self) -> float:
+        """Unix seconds, without a jump; never goes back, but where it is more than `MOST_APART_S` ahead."""
+        at = self._elapsed()
+        apart = self._clock.time() - at - self._ahead
+        if abs(apart) <= MOST_APART_S:
+            most = SLEW * (at - self._at)
+            apart = min(max(apart, -most), most)
+        self._at, self._ahead = at, self._ahead + apart
+        return at + self._ahead
+
+    def reach(self, at: float) -> None:
+        """Go on from an instant (Unix seconds) that is known to have been, where we are behind it.
+
+        Without effect when it is more than `MOST_APART_S` away: nothing is known by an instant like that.
+        """
+        if 0 < at - self._clock.time() <= MOST_APART_S:
+            self._ahead += max(at - self.time(), 0.0)
+
+    def monotonic(self) -> float:
+        """As of the other clock."""
+        return self._clock.monotonic()
+
+    async def sleep(self, seconds: float) -> None:
+        """As of the other clock."""
+        await self._clock.sleep(seconds)
+
+
+def elapsed() -> float:
+    """Seconds since an arbitrary start, those included for which the machine slept."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
 class Offload(Protocol):

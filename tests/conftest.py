@@ -1,11 +1,20 @@
 """What holds for every test."""
 
+import json
 import os
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine may hold up any example for longer than Hypothesis lets it take (0.2 s), or the
+# making of them (1 s): neither tells of the code.
+settings.register_profile(
+    "nsml", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("nsml")
 
 # A shell starts what runs in its background with Ctrl-C ignored, and programs inherit that. Tests
 # that interrupt programs must find it as a terminal's shell would have it.
@@ -17,6 +26,8 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 os.environ.setdefault("NSML_AGENT_ENGINE_SOCKET", "/nonexistent/engine.sock")
 
 MOST_WORKERS = 16
+LONGEST_REASON = 500
+LONGEST_WORDS = 160
 UNIT = Path(__file__).parent / "unit"
 
 
@@ -31,6 +42,54 @@ def pytest_xdist_auto_num_workers() -> int | None:
     if "PYTEST_XDIST_AUTO_NUM_WORKERS" in os.environ:
         return None
     return min(len(os.sched_getaffinity(0)) * 3 // 2, MOST_WORKERS)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """Of a failure also the last words of the programs that ran: of a record only its end may be kept."""
+    report = yield
+    crash = getattr(report.longrepr, "reprcrash", None)
+    if report.failed and crash is not None and (last := list(_last_words(item))):
+        reason, _, more = crash.message.partition("\n")
+        report.sections.append(("last words", "\n".join(last)))
+        crash.message = "\n".join([f"{reason} [{'; '.join(last)}]", *([more] if more else [])])
+    return report
+
+
+def _last_words(item: pytest.Item) -> Iterator[str]:
+    """What programs of a test said last that tells of trouble: its command line, and each log."""
+    used = list(getattr(item, "funcargs", {}).values())
+    said = [getattr(one, "refused", None) for one in used]
+    yield from (words for words in said if isinstance(words, str) and words)
+    folders = {Path(getattr(one, "folder", one)) for one in used if _is_place(one)}
+    for folder in sorted(folders):
+        for log in sorted({*folder.glob("*.log"), *folder.glob("*/*.log"), *folder.glob("*/log")}):
+            if words := _trouble(log):
+                yield f"{log.parent.name}/{log.name}: {words[:LONGEST_WORDS]}"
+
+
+def _is_place(one: object) -> bool:
+    return isinstance(one, Path) or isinstance(getattr(one, "folder", None), Path)
+
+
+def _trouble(log: Path) -> str:
+    """The last line that is no note of what goes as it should."""
+    lines = log.read_text(errors="replace").splitlines() if log.is_file() else []
+    for line in reversed(lines):
+        try:
+            said = json.loads(line)
+        except ValueError:
+            said = {}
+        if line.strip() and said.get("level") not in {"info", "debug"}:
+            return line.strip()
+    return ""
+
+
+def pytest_terminal_summary(config: pytest.Config) -> None:
+    """Of each failure the first line is told whole at the end, not cut to the width of a screen."""
+    config.get_terminal_writer().fullwidth = LONGEST_REASON
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import shutil
 import subprocess
 import tempfile
 from pathlib import Path
@@ -44,6 +45,15 @@ def absent(reason: str) -> None:
     if os.environ.get("NSML_REQUIRE_DOCKER") == "1":
         pytest.fail(reason)
     pytest.skip(reason)
+
+
+def remove_with_mounts(folder: Path) -> None:
+    """Remove the folder of an engine that ended, and what it left mounted below it."""
+    lines = Path("/proc/self/mountinfo").read_text().splitlines()
+    places = [line.split()[4] for line in lines]
+    for place in reversed([one for one in places if one.startswith(f"{folder}/")]):
+        subprocess.run(["umount", "-l", place], capture_output=True, check=False)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 @functools.cache

@@ -12,6 +12,9 @@ import pytest
 from controlplane.store.etcd_process import EtcdProcess, find_etcd
 from nsml.clock import SystemClock
 
+PATIENCE_S = 60.0
+"""For a server to start on a busy machine."""
+
 
 def require_etcd() -> Path:
     """The sound etcd on PATH. NSML_REQUIRE_ETCD=1 makes a missing one a failure."""
@@ -32,7 +35,7 @@ def etcd_in(folder: Path, **settings: int) -> EtcdProcess:
 def pause(pid: int) -> None:
     """SIGSTOP, and wait until every thread stands still: an answer could slip out before."""
     os.kill(pid, signal.SIGSTOP)
-    ends_at = time.monotonic() + 10
+    ends_at = time.monotonic() + 60
     while time.monotonic() < ends_at:
         threads = Path(f"/proc/{pid}/task").glob("*/stat")
         if all(stat.read_text().rpartition(")")[2].split()[0] == "T" for stat in threads):
@@ -47,7 +50,7 @@ def etcd_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[EtcdProces
     process = etcd_in(tmp_path_factory.mktemp("etcd"))
     process.start()
     try:
-        asyncio.run(process.ready())
+        asyncio.run(process.ready(PATIENCE_S))
         yield process
     finally:
         asyncio.run(process.stop())

@@ -18,7 +18,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import tempfile
 import time
@@ -29,6 +28,9 @@ import psutil
 import psycopg
 import pytest
 from psycopg import sql
+
+from cli.ports import Held
+from tests.said import last_line
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -87,7 +89,8 @@ class PostgresServer:
         self.password = secrets.token_hex(8)
         self.folder = Path(tempfile.mkdtemp(prefix="nsml-postgres-"))
         self.data = self.folder / "data"
-        self.port = _free_port()
+        self._ports = Held()
+        self.port = self._ports.free()
 
     def __enter__(self) -> Self:
         try:
@@ -165,7 +168,10 @@ class PostgresServer:
                 psycopg.connect(self.url(), connect_timeout=5).close()
             except psycopg.OperationalError:
                 if self.pid is None or time.monotonic() > ends_at:
-                    raise AssertionError(f"PostgreSQL does not start:\n{self.log()}") from None
+                    said = self.log()
+                    raise AssertionError(
+                        f"PostgreSQL does not start: {last_line(said)}\n{said}"
+                    ) from None
                 time.sleep(0.02)
             else:
                 return
@@ -197,6 +203,7 @@ class PostgresServer:
             self.resume()
             self.kill()
         shutil.rmtree(self.folder, ignore_errors=True)
+        self._ports.close()
 
     def log(self) -> str:
         """The end of what it wrote."""
@@ -214,7 +221,9 @@ class PostgresServer:
         """The URL of a fresh, empty database, which is dropped at the end."""
         name = f"test_{os.getpid()}_{next(self._numbers)}"
         with psycopg.connect(self.url(), autocommit=True) as connection:
-            connection.execute(sql.SQL("CREATE DATABASE {}").format(sql.Identifier(name)))
+            # Of template1 none can be made while anything at all looks into that.
+            making = sql.SQL("CREATE DATABASE {} TEMPLATE template0")
+            connection.execute(making.format(sql.Identifier(name)))
         try:
             yield self.url(name, **parameters)
         finally:
@@ -267,7 +276,9 @@ class PostgresServer:
             check=False,
             **self._identity(),
         )
-        assert done.returncode == 0, f"{program}: {done.stdout}{done.stderr}"
+        assert done.returncode == 0, (
+            f"{program}: {last_line(done.stderr)}\n{done.stdout}{done.stderr}"
+        )
 
     def _identity(self) -> dict[str, Any]:
         if self._account is None:
@@ -284,7 +295,8 @@ def postgres_server() -> Iterator[PostgresServer]:
 
 @pytest.fixture(scope="session")
 def _kept_database(postgres_server: PostgresServer) -> Iterator[str]:
-    with postgres_server.database() as url:
+    # As long as a login takes on a busy machine: who is tried here is not tried on that.
+    with postgres_server.database(connect_timeout=str(int(PATIENCE_S))) as url:
         yield url
 
 
@@ -323,10 +335,3 @@ def _account() -> pwd.struct_passwd | None:
         return pwd.getpwnam("postgres")
     except KeyError:
         return None
-
-
-def _free_port() -> int:
-    with socket.socket() as asked:
-        asked.bind(("127.0.0.1", 0))
-        port: int = asked.getsockname()[1]
-        return port

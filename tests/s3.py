@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import socket
 import subprocess
 import sys
+import tempfile
 import time
 import urllib.request
 from collections.abc import Iterator, Mapping
@@ -15,6 +15,9 @@ from typing import Any
 
 import boto3
 import pytest
+
+from cli.ports import Held
+from tests.said import last_line
 
 KEYS: Mapping[str, str] = {
     "AWS_ACCESS_KEY_ID": "a-key-of-tests",
@@ -29,6 +32,7 @@ class S3Server:
 
     process: subprocess.Popen[bytes]
     endpoint: str
+    _ports: Held
     _buckets: int = 0
 
     def bucket(self) -> str:
@@ -53,25 +57,31 @@ class S3Server:
         """What a control plane is started with to find it."""
         return {**KEYS, "AWS_ENDPOINT_URL_S3": self.endpoint}
 
+    def end(self) -> None:
+        """Kill it, if it still runs."""
+        self.process.kill()
+        self.process.wait()
+        self._ports.close()
+
 
 def start_s3(**environment: str) -> S3Server:
     """Start a server on a free port and wait until it answers; moto reads more of `environment`."""
-    for _ in range(5):
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port = int(probe.getsockname()[1])
+    ports = Held()
+    port = ports.free()
+    with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
             [str(Path(sys.executable).parent / "moto_server"), "-H", "127.0.0.1", "-p", str(port)],
             env={**os.environ, **environment},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
         )
-        server = S3Server(process, f"http://127.0.0.1:{port}")
-        if _answers(server):
-            return server
-        process.kill()  # another program took the port
-        process.wait()
-    raise AssertionError("moto's server does not start")
+        server = S3Server(process, f"http://127.0.0.1:{port}", ports)
+        if not _answers(server):
+            server.end()
+            log.seek(0)
+            said = last_line(log.read().decode(errors="replace"))
+            raise AssertionError(f"moto's server does not start: {said}")
+    return server
 
 
 def _answers(server: S3Server) -> bool:
@@ -91,5 +101,4 @@ def s3() -> Iterator[S3Server]:
     """One server for the whole run: take a bucket of your own, and leave it running."""
     server = start_s3()
     yield server
-    server.process.kill()
-    server.process.wait()
+    server.end()

@@ -75,6 +75,9 @@ class ScriptedPlatform(
         self.accepted: list[tuple[int, int]] = []
         self.reports: list[pb.ReplicaReport] = []
         self.devices: list[pb.DevicesChanged] = []
+        self.progress: list[pb.ProgressReport] = []
+        """With how many reports had been heard before each: `progress_after`."""
+        self.progress_after: list[int] = []
         self.heartbeats = 0
         self.samples: list[pb.NodeSample] = []
         self.streams: dict[StreamName, Kept] = {}
@@ -202,6 +205,9 @@ class ScriptedPlatform(
                     await self._note(self.accepted.append, (accepted.term, accepted.revision))
                 case "devices_changed":
                     await self._note(self.devices.append, request.devices_changed)
+                case "progress":
+                    self.progress_after.append(len(self.reports))
+                    await self._note(self.progress.append, request.progress)
                 case "heartbeat":
                     self.heartbeats += 1
                     await self._note(lambda _: None, None)

@@ -30,7 +30,15 @@ from controlplane.domain.errors import (
 )
 from controlplane.domain.identity import Role, User
 from controlplane.domain.names import check_node, check_user
-from controlplane.store.interface import Compare, Delete, KeyValueStore, Put, Transaction
+from controlplane.operations.records import project_key
+from controlplane.store.interface import (
+    Compare,
+    Delete,
+    KeyValueStore,
+    Put,
+    Transaction,
+    absent,
+)
 from controlplane.stored.v1.records_pb2 import TokenRecord
 
 if TYPE_CHECKING:
@@ -85,14 +93,21 @@ class Accounts:
 
         Raises:
             InvalidRequest: the name or the team is malformed.
-            AlreadyExists: there is one of that name.
+            AlreadyExists: there is one of that name, or a project.
         """
         check_user(name)
         if team:
             check_user(team)
         user = User(name=name, role=role, team=team, created_at=self._clock.time())
-        if not await self._write([USERS.absent(name)], [USERS.put(name, user)]):
-            raise AlreadyExists(f"user {name} exists")
+        compares = [USERS.absent(name), absent(project_key(name))]
+        if not await self._write(compares, [USERS.put(name, user)]):
+            if await USERS.get(self._store, name) is not None:
+                raise AlreadyExists(f"user {name} exists")
+            raise AlreadyExists(
+                f"there is a project {name}",
+                why="a user's name is that of their own project",
+                attempt="another name for the user",
+            )
         _log.info("user.created", user=name, role=role.value)
         return user
 
@@ -103,6 +118,20 @@ class Accounts:
     async def get_user(self, name: str) -> User:
         """One user; NotFound if there is none."""
         return (await self._stored_user(name)).value
+
+    async def there(self, name: str) -> Compare:
+        """The condition that a user is as they are now; NotFound if there is none."""
+        return USERS.unchanged(await self._stored_user(name))
+
+    async def nobody(self, name: str) -> Compare:
+        """The condition that there is no user of a name; AlreadyExists if there is one."""
+        if await USERS.get(self._store, name) is not None:
+            raise AlreadyExists(
+                f"there is a user {name}",
+                why="a user's name is that of their own project",
+                attempt=f"nsml project create {name} --owner {name}    bounds what {name} has",
+            )
+        return USERS.absent(name)
 
     async def delete_user(self, name: str) -> None:
         """Remove a user, all their tokens and all their secrets; their sessions stay.

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import inspect
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Self
 
 import grpc
 import structlog
@@ -87,14 +87,16 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
         """Return `handler` so that it runs only for callers whom the table lets through."""
 
         def welcome(context: Context) -> _Welcome:
-            return _Welcome(partial(self._why_not, context, method), partial(self._refuse, context))
+            # Once for all messages of a stream: gRPC makes a copy of all facts for each question.
+            shown = _Shown.by(context)
+            return _Welcome(partial(self._why_not, shown, method), partial(self._refuse, context))
 
         return _behind(welcome, handler)
 
-    async def _why_not(self, context: Context, method: str) -> NsmlError | None:
+    async def _why_not(self, shown: _Shown, method: str) -> NsmlError | None:
         """Return why the call is refused as things are now; else None, and its caller is set."""
         try:
-            who = await self._identify(context)
+            who = await self._identify(shown)
         except NsmlError as error:
             return error
         refused = refusal(self._table, method, who)
@@ -102,14 +104,12 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             set_caller(who)
         return refused
 
-    async def _identify(self, context: Context) -> Caller:
-        authorization = _authorization(context)
-        if authorization is not None:
-            return await self._of_token(authorization, address_of(context.peer()))
-        certificate = _certificate(context)
-        if certificate is None:
+    async def _identify(self, shown: _Shown) -> Caller:
+        if shown.authorization is not None:
+            return await self._of_token(shown.authorization, shown.address)
+        if shown.certificate is None:
             return AnonymousCaller()
-        node, pem = certificate
+        node, pem = shown.certificate
         who = await self._identities.of_certificate(node, pem)
         if who is None:
             raise NotSignedIn(
@@ -118,7 +118,7 @@ class AccessInterceptor(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 attempt="nsml join HOST",
             )
         if isinstance(who, PeerCaller):
-            return replace(who, node=metadata_of(context, ON_BEHALF_OF) or "")
+            return replace(who, node=shown.on_behalf_of)
         return who
 
     async def _of_token(self, authorization: str, address: str) -> Caller:
@@ -149,8 +149,27 @@ def _not_valid(*, is_limited: bool) -> NotSignedIn:
     )
 
 
-def _authorization(context: Context) -> str | None:
-    return metadata_of(context, "authorization")
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Shown:
+    """What a call shows of its caller: the same as long as it lasts, whatever becomes of its worth.
+
+    `certificate` is that of the handshake, common name and PEM; a token takes its place.
+    """
+
+    authorization: str | None = field(repr=False)
+    certificate: tuple[str, bytes] | None
+    on_behalf_of: str
+    address: str
+
+    @classmethod
+    def by(cls, context: Context) -> Self:
+        authorization = metadata_of(context, "authorization")
+        return cls(
+            authorization=authorization,
+            certificate=_certificate(context) if authorization is None else None,
+            on_behalf_of=metadata_of(context, ON_BEHALF_OF) or "",
+            address=address_of(context.peer()),
+        )
 
 
 def metadata_of(context: Context, name: str) -> str | None:

@@ -25,6 +25,10 @@ class ListenRefused(Exception):
     """We do not listen there; the message says where, why, and what to do instead."""
 
 
+class CannotListen(ListenRefused):
+    """The machine does not let us: another choice of address might do."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Address:
     """HOST:PORT (port 0: any free one), or the path of a Unix socket."""
@@ -111,7 +115,8 @@ def listen_plain(server: grpc.aio.Server, text: str) -> Address:
     """Listen without TLS, on loopback or a Unix socket; returns the address with its port.
 
     Raises:
-        ListenRefused: others could reach it, or it is taken.
+        ListenRefused: others could reach it.
+        CannotListen: it is taken.
     """
     address = parse_address(text)
     if not address.is_private:
@@ -213,7 +218,7 @@ def _bound(address: Address, bind: Callable[[], int]) -> Address:
     try:
         port = bind()
     except RuntimeError as error:
-        raise ListenRefused(
+        raise CannotListen(
             f"cannot listen on {address}: it is taken or not an address of this machine; "
             "choose another port"
         ) from error

@@ -53,6 +53,9 @@ _SESSIONS = {
     "StopSession": Row(
         Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
     ),
+    "RequeueSession": Row(
+        Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
+    ),
     "RemoveSession": Row(
         Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
     ),
@@ -62,6 +65,10 @@ _SESSIONS = {
     "ReadLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ReadMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ListMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+    "ExplainSession": Row(
+        Door.USER, "Invisible sessions are NOT_FOUND; holders that are invisible have no name."
+    ),
+    "ListQueue": Row(Door.USER, "Of invisible sessions only place, owner, size and age."),
     "OpenTunnel": Row(
         Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
     ),
@@ -131,6 +138,19 @@ _SECRETS = {
     "RemoveSecret": Row(Door.USER, "The caller's own; administrators anybody's."),
 }
 
+_PROJECTS = {
+    "CreateProject": Row(Door.ADMIN, "No rule beyond the door."),
+    "GetProject": Row(
+        Door.USER, "Members; administrators all. Others NOT_FOUND. Invisible sessions are counted."
+    ),
+    "ListProjects": Row(Door.USER, "Those of which the caller is a member; administrators all."),
+    "UpdateProject": Row(Door.ADMIN, "No rule beyond the door."),
+    "DeleteProject": Row(Door.ADMIN, "No rule beyond the door."),
+    "ChangeMembers": Row(
+        Door.USER, "Its owner; administrators all. Members are denied, others NOT_FOUND."
+    ),
+}
+
 _BACKUPS = {
     "CreateBackup": Row(Door.ADMIN, "Everything, but no key of the platform: secrets stay sealed."),
     "GetBackupBlobs": Row(Door.ADMIN, "Any blob, by its digest alone."),
@@ -155,6 +175,7 @@ _SERVICES = {
     "nsml.v1.NodeService": _NODES,
     "nsml.v1.AccountService": _ACCOUNTS,
     "nsml.v1.SecretService": _SECRETS,
+    "nsml.v1.ProjectService": _PROJECTS,
     "nsml.v1.BackupService": _BACKUPS,
     "grpc.health.v1.Health": _HEALTH,
     "grpc.reflection.v1alpha.ServerReflection": _REFLECTION,

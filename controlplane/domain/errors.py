@@ -8,9 +8,11 @@ NsmlError
 ├── StateConflict             not possible in the present state
 │   ├── AlreadyEnded
 │   ├── StillLive
+│   ├── NotWaiting            it is not in the queue
 │   ├── MissingBlobs          content must be sent first
 │   ├── CannotEverFit         larger than any node
 │   ├── NoCapacity            nothing is free now and the caller would not wait
+│   ├── OverQuota             more than a project may have
 │   ├── NoSuchService         nobody listens where a tunnel would lead
 │   └── LastAdministrator
 ├── NotSignedIn               no valid token or certificate
@@ -104,6 +106,12 @@ class StillLive(StateConflict):
     reason = "STILL_LIVE"
 
 
+class NotWaiting(StateConflict):
+    """It is not in the queue."""
+
+    reason = "NOT_WAITING"
+
+
 class MissingBlobs(StateConflict):
     """Content must be sent first."""
 
@@ -120,6 +128,12 @@ class NoCapacity(StateConflict):
     """Nothing is free now, and the caller would not wait."""
 
     reason = "NO_CAPACITY"
+
+
+class OverQuota(StateConflict):
+    """More than a project may have, however long one waits."""
+
+    reason = "OVER_QUOTA"
 
 
 class NoSuchService(StateConflict):

@@ -24,6 +24,7 @@ FURTHEST_BACK = 1_000
 _USER = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 _DATASET = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 _NODE = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_USER_RULE = "1 to 32 of a-z 0-9 _ -, beginning with a letter"
 _REQUEST = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _SECRET = re.compile(r"[A-Za-z_][A-Za-z0-9_]{0,127}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
@@ -33,7 +34,12 @@ _ID = re.compile(r"s[a-z2-7]{16}")
 
 def check_user(name: str) -> str:
     """The name, if it is one of a user: 1 to 32 of a-z 0-9 _ -, beginning with a letter."""
-    return _check(_USER, name, "user name", "1 to 32 of a-z 0-9 _ -, beginning with a letter")
+    return _check(_USER, name, "user name", _USER_RULE)
+
+
+def check_project(name: str) -> str:
+    """The name, if it is one of a project: as of a user, whose own has the same."""
+    return _check(_USER, name, "project name", _USER_RULE)
 
 
 def check_dataset(name: str) -> str:

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import WHOLE_DEVICE, Allocation, Node, Resources, Session
+from controlplane.domain.values import (
+    WHOLE_DEVICE,
+    Allocation,
+    Node,
+    Project,
+    Resources,
+    Session,
+    Stock,
+    Used,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +103,14 @@ class ContactChanged:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class StockChanged:
+    """A node has other dataset versions or images than before; nothing once its agent is not connected."""
+
+    name: str
+    stock: Stock
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AllocationChanged:
     """What a node is to run changed."""
 
@@ -112,8 +131,46 @@ class SessionRemoved:
     session_id: str
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectChanged:
+    """A project is new or changed, or a further period of its budget began."""
+
+    project: Project
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProjectRemoved:
+    """A project is no more."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UsedChanged:
+    """What a project has used of its budget."""
+
+    used: Used
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PastChanged:
+    """What accounts held lately: GPUs on average, as of one instant; of those left out nothing."""
+
+    lately: Mapping[str, float]
+
+
 Change = (
-    NodeChanged | NodeRemoved | ContactChanged | AllocationChanged | SessionChanged | SessionRemoved
+    NodeChanged
+    | NodeRemoved
+    | ContactChanged
+    | StockChanged
+    | AllocationChanged
+    | SessionChanged
+    | SessionRemoved
+    | ProjectChanged
+    | ProjectRemoved
+    | UsedChanged
+    | PastChanged
 )
 
 
@@ -123,13 +180,21 @@ class ClusterSnapshot:
 
     `queued` holds the sessions that wait, in order of submission; `allocations` those of nodes that
     are not (or no longer) known, too, so that the order in which changes arrive does not matter.
+    `holding` has the sessions that are placed, `projects` and `used` are by name of the project; of a
+    project with a budget and nothing in `used` it is not known yet. `lately` is what accounts held before,
+    as `PastChanged` has it. `stocks`, by node, is soft: agents tell of it, and no store keeps it.
     """
 
     revision: int = 0
     nodes: Mapping[str, NodeCapacity] = field(default_factory=lambda: MappingProxyType({}))
     allocations: Mapping[str, Allocation] = field(default_factory=lambda: MappingProxyType({}))
     silent: frozenset[str] = frozenset()
+    stocks: Mapping[str, Stock] = field(default_factory=lambda: MappingProxyType({}))
     queued: Mapping[str, Session] = field(default_factory=lambda: MappingProxyType({}))
+    holding: Mapping[str, Session] = field(default_factory=lambda: MappingProxyType({}))
+    projects: Mapping[str, Project] = field(default_factory=lambda: MappingProxyType({}))
+    used: Mapping[str, Used] = field(default_factory=lambda: MappingProxyType({}))
+    lately: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
 
     def apply(self, changes: Iterable[Change], *, revision: int = 0) -> ClusterSnapshot:
         """The snapshot after `changes`; itself when nothing in it differs.
@@ -166,6 +231,11 @@ class _Draft:
         self._silent = base.silent
         self._queued: dict[str, Session] | None = None
         self._touched: set[str] = set()
+        self._holding: dict[str, Session | None] = {}
+        self._projects: dict[str, Project | None] = {}
+        self._used: dict[str, Used] = {}
+        self._lately = base.lately
+        self._stocks: dict[str, Stock | None] = {}
 
     def apply(self, change: Change) -> None:
         match change:
@@ -175,19 +245,33 @@ class _Draft:
             case NodeRemoved(name=name):
                 self._nodes[name] = None
                 self._touched.add(name)
-            case ContactChanged(name=name, is_silent=True):
-                self._silent |= {name}
+            case ContactChanged(name=name, is_silent=is_silent):
+                self._silent = self._silent | {name} if is_silent else self._silent - {name}
                 self._touched.add(name)
-            case ContactChanged(name=name):
-                self._silent -= {name}
-                self._touched.add(name)
+            case StockChanged(name=name, stock=stock):
+                self._stocks[name] = stock if stock.things else None
             case AllocationChanged(allocation=allocation):
                 self._allocations[allocation.node] = allocation
                 self._touched.add(allocation.node)
             case SessionChanged(session=session):
                 self._queue(session)
+                self._holding[session.id] = session if session.state.holds_devices else None
             case SessionRemoved(session_id=session_id):
                 self._unqueue(session_id)
+                self._holding[session_id] = None
+            case ProjectChanged() | ProjectRemoved() | UsedChanged():
+                self._entitle(change)
+            case PastChanged(lately=lately):
+                self._lately = lately
+
+    def _entitle(self, change: ProjectChanged | ProjectRemoved | UsedChanged) -> None:
+        match change:
+            case ProjectChanged(project=project):
+                self._projects[project.name] = project
+            case ProjectRemoved(name=name):
+                self._projects[name] = None
+            case UsedChanged(used=used):
+                self._used[used.project] = used
 
     def _queue(self, session: Session) -> None:
         if session.state is not SessionState.QUEUED:
@@ -217,7 +301,14 @@ class _Draft:
         if self._queued is not None:
             ordered = sorted(self._queued.values(), key=lambda s: (s.created_at, s.id))
             snapshot = replace(snapshot, queued=MappingProxyType({s.id: s for s in ordered}))
-        return snapshot
+        return replace(
+            snapshot,
+            holding=_changed(snapshot.holding, self._holding),
+            stocks=_changed(snapshot.stocks, self._stocks),
+            projects=_changed(snapshot.projects, self._projects),
+            used=_changed(snapshot.used, self._used),
+            lately=self._lately,
+        )
 
     def _capacities(self, snapshot: ClusterSnapshot) -> dict[str, NodeCapacity]:
         capacities = dict(self._base.nodes)
@@ -230,3 +321,12 @@ class _Draft:
             allocation = snapshot.allocations.get(name, Allocation(node=name))
             capacities[name] = capacity_of(node, allocation, is_silent=name in self._silent)
         return capacities
+
+
+def _changed(known: Mapping[str, T], changes: Mapping[str, T | None]) -> Mapping[str, T]:
+    """A map after changes, of which None takes a key out; the same map when nothing differs."""
+    if all(known.get(key) is value for key, value in changes.items()):
+        return known
+    return MappingProxyType(
+        {key: one for key, one in {**known, **changes}.items() if one is not None}
+    )

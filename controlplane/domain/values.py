@@ -28,6 +28,16 @@ class Visibility(enum.IntEnum):
     PUBLIC = 3
 
 
+class Priority(enum.IntEnum):
+    """Whose turn it is first, lowest class first; numbers are those of the contract."""
+
+    IDLE = 1
+    """Opportunistic: it has what nobody else wants, and gives it back when somebody does."""
+    LOW = 2
+    NORMAL = 3
+    HIGH = 4
+
+
 class Isolation(enum.StrEnum):
     """How strongly a node separates sessions, weakest first."""
 
@@ -145,6 +155,18 @@ class DatasetVersion:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Stock:
+    """What a node has of what sessions need, and how fast it fetches more, as its agent says.
+
+    `things` are bytes by the digest of a dataset version, or by the whole reference of an image; the two never look
+    alike. `bytes_per_s` 0: it has fetched nothing by which that could be told.
+    """
+
+    things: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
+    bytes_per_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class SecretUse:
     """A secret of the session's owner, and the variable of its program that holds it."""
 
@@ -154,7 +176,11 @@ class SecretUse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SessionSpec:
-    """What to run; immutable. `entry` or `argv`, never both. 0 in a duration: none or never."""
+    """What to run; immutable. `entry` or `argv`, never both. 0 in a duration: none or never.
+
+    `preemptible`: its owner allows it to be ended without a save. `gpu_model` and `pod` keep it to
+    devices of that model (see `domain.models`) and to nodes of that pod; "": any.
+    """
 
     entry: str = ""
     args: tuple[str, ...] = ()
@@ -171,6 +197,15 @@ class SessionSpec:
     lost_after_s: float = 0.0
     limits: Limits = field(default_factory=Limits)
     secrets: tuple[SecretUse, ...] = ()
+    priority: Priority = Priority.NORMAL
+    preemptible: bool = False
+    gpu_model: str = ""
+    pod: str = ""
+
+    @property
+    def may_be_preempted(self) -> bool:
+        """Whether it may be ended without a save: its owner says so, or its class implies it."""
+        return self.preemptible or self.priority is Priority.IDLE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -193,7 +228,8 @@ class Exit:
 class Replica:
     """One member of the gang of the current attempt. `started_at` 0: it is not known to have run.
 
-    `exit` was heard of at `heard_at`, by the leader's clock.
+    `exit` was heard of at `heard_at`, by the leader's clock. `is_near_data`: it was placed there, and not on a node
+    as good, since less of its data had to be fetched.
     """
 
     rank: int
@@ -204,6 +240,7 @@ class Replica:
     started_at: float = 0.0
     exit: Exit | None = None
     heard_at: float = 0.0
+    is_near_data: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -220,10 +257,12 @@ class End:
 class Stop:
     """A durable wish that a session ends.
 
+    `notice_s`: so long before SIGTERM a program that can save is told to; 0: it is not told.
     `came_first`: no replica had ended badly when a user wished it.
     """
 
     grace_s: float
+    notice_s: float = 0.0
     cause: Cause = Cause.STOP_REQUESTED
     reason: str = ""
     asked_by: str = ""
@@ -231,10 +270,28 @@ class Stop:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """What a session would lose by being moved, as its rank 0 says: known to within half a minute.
+
+    `is_resumable`: another attempt can go on from what it saves. `saved_at`: Unix seconds, by the
+    leader's clock, of its newest checkpoint; 0: it has saved none.
+    """
+
+    is_resumable: bool = False
+    saved_at: float = 0.0
+
+    @property
+    def can_go_on(self) -> bool:
+        """Whether another attempt would find something to go on from."""
+        return self.is_resumable and self.saved_at > 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
     """What one attempt is charged for: `held_s` seconds of `gpu_thousandths`.
 
-    `nodes` ran its replicas, by rank: their agents may still send its records.
+    `nodes` ran its replicas, by rank: their agents may still send its records. `reason` is for people:
+    for whom it gave way ("gives way to kim/mnist/12 (high)"), or what went wrong.
     """
 
     number: int
@@ -244,11 +301,17 @@ class EndedAttempt:
     gpu_thousandths: int
     held_s: float
     nodes: tuple[str, ...] = ()
+    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Session:
-    """A session. `attempt` counts from 1 and is 0 before the first placement."""
+    """A session. `attempt` counts from 1 and is 0 before the first placement.
+
+    `settling` are the ranks of an ended attempt of which what they saved may still be on its way, while
+    the session is queued again and `not_before` makes it wait for that. `avoids` are the devices, by
+    uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
+    """
 
     id: str
     name: str
@@ -272,6 +335,9 @@ class Session:
     bad_attempts: int = 0
     attempts: tuple[EndedAttempt, ...] = ()
     not_before: float = 0.0
+    progress: Progress = field(default_factory=Progress)
+    settling: frozenset[int] = frozenset()
+    avoids: frozenset[str] = frozenset()
 
     @property
     def dataset(self) -> str:
@@ -437,3 +503,87 @@ class Allocation:
             for share in replica.devices:
                 held[share.uuid] = held.get(share.uuid, 0) + share.thousandths
         return held
+
+
+DAY_S = 86_400
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quota:
+    """How much at once; 0: no bound. GPU and CPU in thousandths, memory in bytes."""
+
+    gpu_thousandths: int = 0
+    cpu_thousandths: int = 0
+    memory_bytes: int = 0
+    sessions: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """How much in a period: GPU-seconds, more than 0, in each `period_days` from `anchor` on.
+
+    `anchor`: Unix seconds of the beginning of one period; those before and after follow from it.
+    """
+
+    gpu_seconds: float
+    period_days: int
+    anchor: float
+
+    def period(self, now: float) -> tuple[float, float]:
+        """The period in which an instant lies: from, until; Unix seconds."""
+        length = self.period_days * DAY_S
+        since = self.anchor + (now - self.anchor) // length * length
+        return since, since + length
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Project:
+    """What sessions count for: members, and what they may have together.
+
+    Attributes:
+        owner: a member who says who the others are; "": administrators do.
+        members: users by name, the owner among them.
+        created_at: Unix seconds; what was used before counts for no budget.
+        quota, member_quota: of all members together, and of each.
+        weight: of its fair share, more than 0.
+        most_priority: the highest class that its sessions may have.
+    """
+
+    name: str
+    owner: str = ""
+    members: frozenset[str] = frozenset()
+    created_at: float = 0.0
+    quota: Quota = field(default_factory=Quota)
+    member_quota: Quota = field(default_factory=Quota)
+    budget: Budget | None = None
+    weight: float = 1.0
+    most_priority: Priority = Priority.HIGH
+
+    def period(self, now: float) -> tuple[float, float]:
+        """What of its budget's period is its own: (0, 0) without a budget."""
+        if self.budget is None:
+            return 0.0, 0.0
+        since, until = self.budget.period(now)
+        return max(since, self.created_at), until
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Used:
+    """What a project has used of its budget since `since`, ended and live; as of one instant.
+
+    In whole GPU-thousandths times milliseconds, so that no order of adding matters.
+    """
+
+    project: str
+    gpu_units: int
+    since: float
+    until: float
+
+    @property
+    def gpu_seconds(self) -> float:
+        """The same in GPU-seconds."""
+        return self.gpu_units / GPU_UNITS
+
+
+GPU_UNITS = WHOLE_DEVICE * 1000
+"""In one GPU-second."""

@@ -284,6 +284,20 @@ class Ledger(Protocol):
         """GPU-seconds of attempts that ended at `since` or later."""
         ...
 
+    async def charges(
+        self,
+        project: str,
+        *,
+        since: float,
+        behind: AttemptCharge | None = None,
+        limit: int | None = None,
+    ) -> tuple[AttemptCharge, ...]:
+        """The rows of a project's attempts that ended after `since`, in the order of their ends.
+
+        With `limit` a page of them: the first so many, or those behind the last row of the page before.
+        """
+        ...
+
     async def audit(self, rows: Sequence[AuditRow]) -> None:
         """Append rows; they can be neither changed nor removed."""
         ...

@@ -293,9 +293,11 @@ SAME_SAVE_S = 0.001
 def later_of(known: Checkpoint, other: Checkpoint) -> Checkpoint:
     """What stands of two checkpoints of one name.
 
-    The later saved one. Two accounts of the same save are put together: durable if either says so,
+    That of the later attempt, whose node's clock may be behind; of one attempt the later saved one. Two accounts of the same save are put together: durable if either says so,
     the summary from the one that has it.
     """
+    if known.attempt != other.attempt:
+        return other if other.attempt > known.attempt else known
     if abs(known.saved_at - other.saved_at) > SAME_SAVE_S:
         return other if other.saved_at > known.saved_at else known
     told = other if other.summary != "{}" or other.folder else known

@@ -66,9 +66,10 @@ class Deposing:
                 await self._peers.attend(leader, lambda: self._meet(leader))
                 if leader.process in self._judge.met:
                     self._suspect(leader)
-                if await self._is_refused(leader.address):
+                refusals = await self._refusals(leader.address)
+                if refusals >= REFUSALS:
                     self._leading.suspect(leader)
-                    await self._depose(leader)
+                    await self._depose(leader, refusals)
                 elif self._is_alive_elsewhere():
                     self._leading.trust(leader)
             except (StoreUnavailable, CommitUnknown) as error:
@@ -90,16 +91,17 @@ class Deposing:
         self._judge.met.add(leader.process)
         self._leading.trust(leader)
 
-    async def _is_refused(self, address: str) -> bool:
+    async def _refusals(self, address: str) -> int:
+        """How many in a row; no more are asked for than are proof."""
         for number in range(REFUSALS):
             if number:
                 await self._clock.sleep(BETWEEN_PROBES_S)
             if not await self._peers.refuses(address):
-                return False
-        return True
+                return number
+        return REFUSALS
 
-    async def _depose(self, leader: Leader) -> None:
-        if not self._judge.may_depose(leader.process, REFUSALS, self._clock.monotonic()):
+    async def _depose(self, leader: Leader, refusals: int) -> None:
+        if not self._judge.may_depose(leader.process, refusals, self._clock.monotonic()):
             return
         if await depose(self._store, leader, last=self._judge.last_revision):
             self._judge.accused.add(leader.process)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
 from typing import TYPE_CHECKING, Final
 
 import structlog
@@ -22,11 +23,14 @@ if TYPE_CHECKING:
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock
 
-AGAIN_S: Final = 0.1
+STAND_AGAIN_S: Final = 0.1
 """Pause before standing for election again."""
 
-SUCCESSOR_WITHIN_S: Final = 0.5
+SENT_ON_WITHIN_S: Final = 0.5
 """How long one that leads no more waits for its successor, to send agents there."""
+
+HANDED_OVER_S: Final = 1.0
+"""How long sessions are placed on nodes that the predecessor heard, before they have come to us."""
 
 
 class LeaderLoop:
@@ -34,6 +38,7 @@ class LeaderLoop:
 
     Args:
         loops: each runs while this control plane leads, and is cancelled when it does not.
+        elected: called when all is known that was written before, and nothing is decided yet.
     """
 
     def __init__(
@@ -47,6 +52,7 @@ class LeaderLoop:
         candidate: Candidate,
         ttl_s: float,
         loops: Sequence[Callable[[], Awaitable[None]]],
+        elected: Callable[[], None] = lambda: None,
     ) -> None:
         self._store = store
         self._state = state
@@ -56,10 +62,12 @@ class LeaderLoop:
         self._candidate = candidate
         self._ttl_s = ttl_s
         self._loops = tuple(loops)
+        self._elected = elected
         self._log = structlog.get_logger("loops.leader").bind(member=candidate.member)
         self._leadership: Leadership | None = None
         self._leader: Leader | None = None
         self._suspected = 0
+        self._leaves = False
         self._changed = asyncio.Event()
         self._standing: asyncio.Task[None] | None = None
 
@@ -121,16 +129,35 @@ class LeaderLoop:
             group.create_task(self._observe(), name="leader.watch")
             self._standing = group.create_task(self._stand(group), name="leader.stand")
 
-    async def resign(self) -> None:
-        """Lead no more, and do not stand again; agents are sent to the successor.
+    def leave(self) -> None:
+        """Lead no more, and do not stand again; the next leader is told which nodes are connected.
 
-        Decisions that wait are refused with NotLeader, the leader key is given back, and only then
-        are agents told.
+        Only the store is told, and at once: all else, which `resign` does, can wait for the successor.
         """
+        self._leaves = True
+        leadership, self._leadership = self._leadership, None
+        if leadership is not None:
+            word = {"connected": self._contacts.connected()}
+            leadership.leave(json.dumps(word).encode())
+            self._tell()
+
+    async def resign(self) -> None:
+        """Lead no more, as `leave`; return when nothing is decided here any more.
+
+        Decisions that wait are refused with NotLeader.
+        """
+        self.leave()
         if self._standing is not None:
             self._standing.cancel()
             await asyncio.wait([self._standing])
-        await self._hand_over()
+
+    async def hand_over(self) -> None:
+        """Send the agents to who leads now."""
+        links = tuple(self._contacts.links())
+        if links:
+            await self.settled(SENT_ON_WITHIN_S)
+        for link in links:
+            link.close(NotLeader(self.leader_address()))
 
     def _tell(self) -> None:
         self._changed.set()
@@ -144,7 +171,7 @@ class LeaderLoop:
                 self._tell()
 
     async def _stand(self, group: TaskGroup) -> None:
-        while True:
+        while not self._leaves:
             leadership = Leadership(
                 self._store, self._candidate, clock=self._clock, ttl_s=self._ttl_s
             )
@@ -152,20 +179,25 @@ class LeaderLoop:
                 async with leadership:
                     await self._lead(leadership)
             except* (LeadershipLost, Deposed, NotLeader) as losses:
-                self._log.warning("leader.lost", reasons=[str(one) for one in losses.exceptions])
-            group.create_task(self._hand_over(), name="leader.hand_over")
-            await self._clock.sleep(AGAIN_S)
+                if not self._leaves:
+                    reasons = [str(one) for one in losses.exceptions]
+                    self._log.warning("leader.lost", reasons=reasons)
+            if not self._leaves:  # who leaves has its agents sent on later
+                group.create_task(self.hand_over(), name="leader.hand_over")
+                await self._clock.sleep(STAND_AGAIN_S)
 
     async def _lead(self, leadership: Leadership) -> None:
         # What was written before our election must be known before anything is decided.
         await self._state.reached(leadership.term)
+        self._elected()
         # Streams of an earlier term end: each agent registers with every leader anew.
         self._contacts.close_all(NotLeader(""))
-        self._contacts.restart()
+        self._contacts.restart(handed_over=_connected(leadership.inherited))
         self._leadership = leadership
         self._tell()
         async with TaskGroup() as group:
             group.create_task(self._committer.run(leadership.fence), name="leader.commit")
+            group.create_task(self._trust_no_longer(), name="leader.handed_over")
             for loop in self._loops:
                 group.create_task(_coroutine(loop), name="leader.loop")
             try:
@@ -174,13 +206,14 @@ class LeaderLoop:
                 # Before anything is refused: who is told that we do not lead asks us who does.
                 self._leadership = None
 
-    async def _hand_over(self) -> None:
-        """Send the agents to who leads now."""
-        links = tuple(self._contacts.links())
-        if links:
-            await self.settled(SUCCESSOR_WITHIN_S)
-        for link in links:
-            link.close(NotLeader(self.leader_address()))
+    async def _trust_no_longer(self) -> None:
+        await self._clock.sleep(HANDED_OVER_S)
+        self._contacts.look_again()
+
+
+def _connected(word: bytes | None) -> frozenset[str]:
+    """The nodes that a predecessor was connected with, of its word."""
+    return frozenset(json.loads(word).get("connected", ())) if word else frozenset()
 
 
 async def _coroutine(loop: Callable[[], Awaitable[None]]) -> None:

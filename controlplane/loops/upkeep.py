@@ -65,7 +65,7 @@ class Upkeep:
             return
         node = stored.value
         if node.fence is not None and name in self._state.silent:
-            # One that is connected has settled it by registering.
+            # One that is connected has settled it by registering, or is about to.
             await self._keeper.end_fenced(node)
         if name in self._state.silent or node.drain is None or node.hold is not None:
             return  # nothing can be told to a silent node, and nothing may be to a held one

@@ -54,6 +54,19 @@ class Checkpoints:
             )
         return found
 
+    async def newest(self, session: Session) -> Checkpoint:
+        """That from which another attempt goes on: the last durable one of the latest attempt that has any.
+
+        Of attempts first, since the clocks of their nodes may differ.
+
+        Raises:
+            NotFound: it has none.
+        """
+        durable = [one for one in await self.list(session) if one.digest]
+        if not durable:
+            raise NotFound(f"{session.name} has no checkpoint that is safe")
+        return max(durable, key=lambda one: (one.attempt, one.saved_at))
+
     async def commit(self, caller: NodeCaller, saved: SavedCheckpoint) -> None:
         """Record that a checkpoint is durable; repeating it is harmless.
 

@@ -27,7 +27,7 @@ from controlplane.store.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from controlplane.operations.state import LiveState
     from controlplane.store.interface import KeyValueStore, Transaction, TransactionResult
@@ -96,18 +96,24 @@ class Committer:
         Raises:
             NotLeader: another control plane decides.
         """
+        return await self._queued(decision, soft=soft)
+
+    async def decide_all(self, decisions: Iterable[Callable[[Draft], T]]) -> list[T]:
+        """Make many decisions, in their order, in as few transactions as hold them.
+
+        Raises:
+            NotLeader: another control plane decides.
+        """
+        return await asyncio.gather(*[self._queued(decision) for decision in decisions])
+
+    def _queued(self, decision: Callable[[Draft], T], *, soft: bool = False) -> asyncio.Future[T]:
         if not self._leading:
             raise NotLeader(self._leader())
         soft_until = self._clock.monotonic() + SOFT_DELAY_S if soft else 0.0
         done: asyncio.Future[T] = asyncio.get_running_loop().create_future()
-        pending = _Pending(decision, done, soft_until)
-        self._queue.append(pending)
+        self._queue.append(_Pending(decision, done, soft_until))
         self._wake.set()
-        return await done
-
-    async def decide_all(self, decisions: Sequence[Callable[[Draft], T]]) -> list[T]:
-        """Make many decisions, in their order, in as few transactions as hold them."""
-        return await asyncio.gather(*[self.decide(decision) for decision in decisions])
+        return done
 
     async def run(self, fence: Compare) -> None:
         """Lead: decide until cancelled, or until the fence does not hold (Deposed)."""

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from controlplane.domain.errors import NsmlError, Superseded
+from controlplane.domain.values import Stock
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -117,14 +118,21 @@ class Contacts:
             older.close(Superseded(f"another agent speaks for node {node} now"))
         link = self._links[node] = Link(node)
         self.heard(node)
+        self._state.set_stock(node, Stock())
         self._state.set_contact(node, is_silent=False)
         return link
+
+    def stocks(self, link: Link, stock: Stock) -> None:
+        """An agent said what it has; nothing once another stream speaks for its node."""
+        if self._links.get(link.node) is link:
+            self._state.set_stock(link.node, stock)
 
     def disconnect(self, link: Link) -> None:
         """A stream has ended."""
         if self._links.get(link.node) is link:
             del self._links[link.node]
             self._state.set_contact(link.node, is_silent=True)
+            self._state.set_stock(link.node, Stock())
 
     def heard(self, node: str) -> None:
         """The agent said something."""
@@ -157,15 +165,31 @@ class Contacts:
         """All streams."""
         return iter(tuple(self._links.values()))
 
-    def restart(self) -> None:
-        """We were elected: everybody gets the full time to be heard; until then none is used."""
+    def connected(self) -> list[str]:
+        """The nodes whose agents are connected."""
+        return sorted(node for node in self._links if self._is_connected(node))
+
+    def restart(self, handed_over: frozenset[str] = frozenset()) -> None:
+        """We were elected: everybody gets the full time to be heard; until then none is used.
+
+        But for those that are handed over: a predecessor that resigned was connected with them, and
+        they are on their way to us. What is placed there before they come, they are told when they do.
+        """
         self._since = self._clock.monotonic()
         self._registered_heard.clear()
         self.sent.clear()
         self.unheard = frozenset()
+        self.look_again(handed_over)
+
+    def look_again(self, handed_over: frozenset[str] = frozenset()) -> None:
+        """Use only those nodes that are connected, or handed over."""
         for node in self._state.nodes:
-            link = self._links.get(node)
-            self._state.set_contact(node, is_silent=link is None or link.failure is not None)
+            is_used = node in handed_over or self._is_connected(node)
+            self._state.set_contact(node, is_silent=not is_used)
+
+    def _is_connected(self, node: str) -> bool:
+        link = self._links.get(node)
+        return link is not None and link.failure is None
 
     def close_all(self, failure: NsmlError) -> None:
         """End all streams."""

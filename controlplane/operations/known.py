@@ -19,17 +19,25 @@ from controlplane.domain.snapshot import (
     ContactChanged,
     NodeChanged,
     NodeRemoved,
+    PastChanged,
+    ProjectChanged,
+    ProjectRemoved,
     SessionChanged,
     SessionRemoved,
+    StockChanged,
+    UsedChanged,
 )
-from controlplane.domain.values import Allocation, Node, Session
+from controlplane.domain.values import Allocation, Node, Project, Session, Stock
 from controlplane.operations import records
 from controlplane.operations.held import HeldTimes
+from controlplane.operations.past import Pasts
 from controlplane.operations.recent import Recent
 from controlplane.operations.subscriptions import Subscriptions
+from controlplane.operations.usage import Usage
+from controlplane.scheduler.fair_share import HALF_LIFE_S
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from controlplane.domain.values import Replica
 
@@ -56,34 +64,46 @@ class Removal:
 
 
 class Known:
-    """Live sessions, nodes, allocations and counters; nothing here waits.
+    """Live sessions, nodes, allocations, projects and counters; nothing here waits.
 
     Attributes:
-        sessions, nodes, allocations, counters: by id, name, node name and key.
+        sessions, nodes, allocations, projects, counters: by id, name, node name, name and key.
         revision: everything up to here has been seen; single keys may be ahead of it.
+        node_changes: how often a node came, went or became another one.
         newest: as far as the one that is furthest ahead.
         first_revision: where this control plane began to follow.
         silent: nodes whose agents are not connected here.
+        stocks: what the others have of what sessions need, by node, as far as they said.
         removals: the last sessions that left, oldest first.
         subscriptions: who is told of changes.
         held: how long attempts have held their devices.
+        usage: what projects hold, and what they have used of their budgets.
+        pasts: what accounts used, from which follows what they held lately.
+        lately: that, in GPUs, as of one instant a moment ago.
 
     Args:
         monotonic: seconds of a clock that nobody sets.
+        half_life_s: of what was used, as `Pasts` has it.
     """
 
-    def __init__(self, monotonic: Callable[[], float]) -> None:
+    def __init__(self, monotonic: Callable[[], float], *, half_life_s: float = HALF_LIFE_S) -> None:
         self.sessions: dict[str, Stored[Session]] = {}
         self.nodes: dict[str, Stored[Node]] = {}
         self.allocations: dict[str, Stored[Allocation]] = {}
+        self.projects: dict[str, Stored[Project]] = {}
         self.counters: dict[str, Stored[int]] = {}
         self.silent: frozenset[str] = frozenset()
+        self.stocks: dict[str, Stock] = {}
         self.revision = 0
         self.newest = 0
+        self.node_changes = 0
         self.first_revision = 0
         self.removals: deque[Removal] = deque(maxlen=REMEMBERED_REMOVALS)
         self.subscriptions = Subscriptions()
         self.held = HeldTimes(monotonic)
+        self.usage = Usage(self._held_s)
+        self.pasts = Pasts(self._held_s, half_life_s)
+        self.lately: Mapping[str, float] = {}
         self._expected: dict[bytes, Session | Allocation] = {}
         self._names: dict[str, str] = {}
         self._on_node: dict[str, set[str]] = {}
@@ -96,6 +116,35 @@ class Known:
         """A live session."""
         stored = self.sessions.get(session_id)
         return stored.value if stored else None
+
+    def project(self, name: str) -> Project | None:
+        """A project that has a record."""
+        stored = self.projects.get(name)
+        return stored.value if stored else None
+
+    def used(self, now: float) -> list[UsedChanged]:
+        """What each project has used of its budget by now (Unix seconds), where it is known."""
+        return [UsedChanged(used=used) for used in self.usage.used(now)]
+
+    def set_lately(self, lately: Mapping[str, float]) -> None:
+        """Tell what accounts held lately, all as of one instant."""
+        if lately != self.lately:
+            self.lately = lately
+            self.subscriptions.tell("lately", PastChanged(lately=lately))
+
+    def _held_s(self, session: Session, now: float) -> float:
+        """For how long the current attempt of a session has held its devices."""
+        stored = self.allocations.get(session.replicas[0].node)
+        key = (session.id, session.attempt)
+        placed_at = next(
+            (
+                one.placed_at
+                for one in (stored.value.replicas if stored else ())
+                if (one.session_id, one.attempt) == key
+            ),
+            now,
+        )
+        return self.held.held_s(*key, by_wall_s=now - placed_at)
 
     def by_name(self, name: str) -> Session | None:
         """A live session by its full name."""
@@ -114,6 +163,19 @@ class Known:
         """Whether the session that this request made left the store after `revision`."""
         return (self._left.get((owner, request_id)) or 0) > revision
 
+    def newest_instant(self) -> float:
+        """The latest instant of which a control plane wrote that it was, Unix seconds; 0: there is none.
+
+        What nodes say when something was goes by their own clocks, and is left out.
+        """
+        found = [0.0]
+        for session in (one.value for one in self.sessions.values()):
+            found += session.created_at, session.progress.saved_at
+            found += (one.ended_at for one in session.attempts[-1:])
+        for allocation in (one.value for one in self.allocations.values()):
+            found += (one.placed_at for one in allocation.replicas)
+        return max(found)
+
     def snapshot(self) -> ClusterSnapshot:
         """A fresh snapshot; loops keep theirs up by changes instead."""
         return ClusterSnapshot().apply(self._everything(), revision=self.revision)
@@ -123,10 +185,15 @@ class Known:
             yield NodeChanged(node=node.value)
         for allocation in self.allocations.values():
             yield AllocationChanged(allocation=allocation.value)
+        for project in self.projects.values():
+            yield ProjectChanged(project=project.value)
         for session in self.sessions.values():
             yield SessionChanged(session=session.value)
+        yield PastChanged(lately=self.lately)
         for name in self.silent:
             yield ContactChanged(name=name, is_silent=True)
+        for name, stock in self.stocks.items():
+            yield StockChanged(name=name, stock=stock)
 
     def keys(self) -> Iterator[tuple[str, int]]:
         """Every key that is known, with its revision."""
@@ -136,6 +203,8 @@ class Known:
             yield records.node_key(name), node.revision
         for name, allocation in self.allocations.items():
             yield records.allocation_key(name), allocation.revision
+        for name, project in self.projects.items():
+            yield records.project_key(name), project.revision
         for key, counter in self.counters.items():
             yield key, counter.revision
 
@@ -154,20 +223,19 @@ class Known:
         if self._deleted.get(key, 0) >= revision:
             return False
         prefix, _, rest = key.partition("/")
+        is_taken = False
         match prefix:
-            case "session":
-                if self._is_news(self.sessions.get(rest), revision):
-                    return self.put_session(self._session_of(value), revision)
-            case "alloc":
-                if self._is_news(self.allocations.get(rest), revision):
-                    return self.put_allocation(self._allocation_of(value), revision)
-            case "node":
-                if self._is_news(self.nodes.get(rest), revision):
-                    return self.put_node(records.decode_node(value), revision)
-            case "counter":
-                if self._is_news(self.counters.get(key), revision):
-                    return self.put_counter(key, records.decode_counter(value), revision)
-        return False
+            case "session" if self._is_news(self.sessions.get(rest), revision):
+                is_taken = self.put_session(self._session_of(value), revision)
+            case "alloc" if self._is_news(self.allocations.get(rest), revision):
+                is_taken = self.put_allocation(self._allocation_of(value), revision)
+            case "node" if self._is_news(self.nodes.get(rest), revision):
+                is_taken = self.put_node(records.decode_node(value), revision)
+            case "project" if self._is_news(self.projects.get(rest), revision):
+                is_taken = self.put_project(records.decode_project(value), revision)
+            case "counter" if self._is_news(self.counters.get(key), revision):
+                is_taken = self.put_counter(key, records.decode_counter(value), revision)
+        return is_taken
 
     @contextlib.contextmanager
     def expecting(self, values: dict[bytes, Session | Allocation]) -> Iterator[None]:
@@ -206,6 +274,8 @@ class Known:
         if known is not None and session.attempt > known.attempt:
             self.held.placed(session.id, session.attempt)
         self._move(session.id, known.replicas if known else (), session.replicas)
+        self.usage.put_session(session)
+        self.pasts.put_session(session)
         self.sessions[session.id] = Stored(session, revision)
         self.newest = max(self.newest, revision)
         self._names[session.name] = session.id
@@ -228,9 +298,26 @@ class Known:
         if not self._is_news(self.nodes.get(node.name), revision):
             return False
         self.nodes[node.name] = Stored(node, revision)
+        self.node_changes += 1
         self.newest = max(self.newest, revision)
         self.subscriptions.tell(records.node_key(node.name), NodeChanged(node=node))
         return True
+
+    def put_project(self, project: Project, revision: int) -> bool:
+        """Take a project that was written at `revision`."""
+        if not self._is_news(self.projects.get(project.name), revision):
+            return False
+        self.projects[project.name] = Stored(project, revision)
+        self.newest = max(self.newest, revision)
+        self.usage.put_project(project, (one.value for one in self.sessions.values()))
+        self.pasts.put_project(project.name)
+        self.retell_project(project.name)
+        return True
+
+    def retell_project(self, name: str) -> None:
+        """Let everybody look at a project again: it changed, or what is known of it did."""
+        if project := self.project(name):
+            self.subscriptions.tell(records.project_key(name), ProjectChanged(project=project))
 
     def set_contact(self, node: str, *, is_silent: bool) -> None:
         """Take the word whether an agent is connected: nothing is placed where none is."""
@@ -238,6 +325,16 @@ class Known:
             return
         self.silent = self.silent - {node} if not is_silent else self.silent | {node}
         self.subscriptions.tell(f"contact/{node}", ContactChanged(name=node, is_silent=is_silent))
+
+    def set_stock(self, node: str, stock: Stock) -> None:
+        """Take the word what a node has of what sessions need."""
+        stock = stock if stock.things else Stock()
+        if stock == self.stocks.get(node, Stock()):
+            return
+        self.stocks.pop(node, None)
+        if stock.things:
+            self.stocks[node] = stock
+        self.subscriptions.tell(f"stock/{node}", StockChanged(name=node, stock=stock))
 
     def delete(self, key: str, revision: int) -> None:
         """Take the word that a key was deleted at `revision`."""
@@ -254,7 +351,12 @@ class Known:
                     self.subscriptions.tell(key, change)
             case "node" if self._is_news(self.nodes.get(rest), revision):
                 if self.nodes.pop(rest, None):
+                    self.node_changes += 1
                     self.subscriptions.tell(key, NodeRemoved(name=rest))
+            case "project" if self._is_news(self.projects.get(rest), revision):
+                if self.projects.pop(rest, None):
+                    self.usage.remove_project(rest)
+                    self.subscriptions.tell(key, ProjectRemoved(name=rest))
             case "counter" if self._is_news(self.counters.get(key), revision):
                 self.counters.pop(key, None)
 
@@ -264,6 +366,8 @@ class Known:
             return
         session = stored.value
         self.held.forget(session_id)
+        self.usage.remove_session(session)
+        self.pasts.remove_session(session)
         self._move(session_id, session.replicas, ())
         self._names.pop(session.name, None)
         self._requests.pop((session.owner, session.request_id), None)

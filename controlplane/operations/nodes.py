@@ -16,14 +16,15 @@ from controlplane.domain.errors import (
     NotFound,
     StateConflict,
     StillLive,
-    TooLarge,
     Unavailable,
 )
-from controlplane.domain.lifecycle import SessionEvent, advance, can
+from controlplane.domain.lifecycle import SessionEvent, can
 from controlplane.domain.names import check_node
-from controlplane.domain.values import Cause, Drain, Fence, Stop
+from controlplane.domain.values import Cause, Drain, Fence
 from controlplane.operations import silence
+from controlplane.operations.giving_way import NOTICE_S, leaving
 from controlplane.operations.orders import replicas_of
+from controlplane.operations.validation import check_reason
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -36,7 +37,6 @@ if TYPE_CHECKING:
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
 
-MOST_REASON_BYTES: Final = 1 << 10
 LONGEST_MOVE_AFTER_S: Final = 365 * 86_400.0
 
 
@@ -47,8 +47,15 @@ class NodeKeeper:
     """
 
     def __init__(
-        self, *, state: LiveState, committer: Committer, contacts: Contacts, clock: Clock
+        self,
+        *,
+        state: LiveState,
+        committer: Committer,
+        contacts: Contacts,
+        clock: Clock,
+        notice_s: float = NOTICE_S,
     ) -> None:
+        self._notice_s = notice_s
         self._state = state
         self._committer = committer
         self._contacts = contacts
@@ -67,7 +74,7 @@ class NodeKeeper:
             raise InvalidRequest("a drain moves sessions after 0 s to 365 days")
         now = self._clock.time()
         move_at = 0.0 if move_after_s is None else now + move_after_s
-        word = Drain(asked_by=asked_by, reason=_reason(reason), asked_at=now, move_at=move_at)
+        word = Drain(asked_by=asked_by, reason=check_reason(reason), asked_at=now, move_at=move_at)
         return await self._change(name, lambda node: replace(node, drain=word))
 
     async def resume(self, name: str, *, asked_by: str) -> Node:
@@ -91,7 +98,7 @@ class NodeKeeper:
             StateConflict: its agent is heard, and it is not forced.
         """
         word = partial(
-            Fence, asked_by=asked_by, reason=_reason(reason), asked_at=self._clock.time()
+            Fence, asked_by=asked_by, reason=check_reason(reason), asked_at=self._clock.time()
         )
         node = await self._committer.decide(
             partial(self._fenced, check_node(name), word, force=force)
@@ -121,15 +128,15 @@ class NodeKeeper:
 
     async def move(self, node: Node, drain: Drain) -> None:
         """Have everything that runs there moved: the time has come."""
-        wish = Stop(
-            grace_s=0.0,
-            cause=Cause.PREEMPTED,
+        leave = partial(
+            leaving,
             reason=drained_words(node.name, drain),
+            notice_s=self._notice_s,
             asked_by=drain.asked_by,
         )
         await self._committer.decide_all(
             [
-                partial(_move, name=node.name, drain=drain, session_id=one.id, wish=wish)
+                partial(_move, name=node.name, drain=drain, session_id=one.id, leave=leave)
                 for one in self._movable(node.name)
             ]
         )
@@ -259,22 +266,12 @@ def _is_to_move(session: Session, name: str) -> bool:
     )
 
 
-def _move(draft: Draft, name: str, drain: Drain, session_id: str, wish: Stop) -> None:
+def _move(
+    draft: Draft, name: str, drain: Drain, session_id: str, leave: Callable[[Session], Session]
+) -> None:
     session, node = draft.session(session_id), draft.node(name)
     if session is None or not _is_to_move(session, name):
         return
     if node is None or node.drain != drain:  # resumed meanwhile, or drained in other words
         return
-    draft.put_session(
-        replace(
-            session,
-            state=advance(session.state, SessionEvent.STOP_REQUESTED),
-            stop=replace(wish, grace_s=session.spec.grace_s),
-        )
-    )
-
-
-def _reason(text: str) -> str:
-    if len(text.encode()) > MOST_REASON_BYTES:
-        raise TooLarge(f"a reason has at most {MOST_REASON_BYTES} bytes")
-    return text
+    draft.put_session(leave(session))

@@ -26,6 +26,8 @@ def place(draft: Draft, placement: Placement, now: float) -> bool:
         return False
     by_node: dict[str, list[ReplicaPlacement]] = defaultdict(list)
     for replica in placement.replicas:
+        if session.avoids & {replica.node, *(share.uuid for share in replica.devices)}:
+            return False
         by_node[replica.node].append(replica)
     allocations = []
     for name, replicas in by_node.items():
@@ -43,6 +45,7 @@ def place(draft: Draft, placement: Placement, now: float) -> bool:
             replicas=tuple(_replica(draft, replica) for replica in placement.replicas),
             stop=None,
             end=None,
+            settling=frozenset(),
         )
     )
     return True
@@ -93,4 +96,5 @@ def _replica(draft: Draft, placed: ReplicaPlacement) -> Replica:
             known.get(share.uuid, Device(uuid=share.uuid, index=0)) for share in placed.devices
         ),
         resources=placed.resources,
+        is_near_data=placed.is_near_data,
     )

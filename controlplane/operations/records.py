@@ -15,6 +15,7 @@ from controlplane.domain.values import (
     HOST_NETWORK,
     AllocatedReplica,
     Allocation,
+    Budget,
     Cause,
     DatasetVersion,
     Device,
@@ -31,6 +32,10 @@ from controlplane.domain.values import (
     Limits,
     Node,
     PlacedAs,
+    Priority,
+    Progress,
+    Project,
+    Quota,
     Replica,
     Resources,
     SecretUse,
@@ -47,6 +52,7 @@ if TYPE_CHECKING:
 SESSIONS: Final = "session/"
 ALLOCATIONS: Final = "alloc/"
 NODES: Final = "node/"
+PROJECTS: Final = "project/"
 NAMES: Final = "name/"
 REQUESTS: Final = "request/"
 COUNTERS: Final = "counter/"
@@ -69,6 +75,11 @@ def allocation_key(node: str) -> str:
 def node_key(node: str) -> str:
     """Where a node is."""
     return NODES + node
+
+
+def project_key(name: str) -> str:
+    """Where a project is."""
+    return PROJECTS + name
 
 
 def name_key(name: str) -> str:
@@ -206,6 +217,10 @@ def _spec(spec: SessionSpec) -> pb.SpecRecord:
         lost_after_s=spec.lost_after_s,
         limits=_limits(spec.limits),
         secrets=[pb.SecretUseRecord(name=use.name, variable=use.variable) for use in spec.secrets],
+        priority=spec.priority.value,
+        preemptible=spec.preemptible,
+        gpu_model=spec.gpu_model,
+        pod=spec.pod,
     )
 
 
@@ -231,6 +246,10 @@ def _to_spec(record: pb.SpecRecord) -> SessionSpec:
         lost_after_s=record.lost_after_s,
         limits=_to_limits(record.limits),
         secrets=tuple(SecretUse(name=use.name, variable=use.variable) for use in record.secrets),
+        priority=Priority(record.priority or Priority.NORMAL),
+        preemptible=record.preemptible,
+        gpu_model=record.gpu_model,
+        pod=record.pod,
     )
 
 
@@ -243,6 +262,7 @@ def _replica(replica: Replica) -> pb.ReplicaRecord:
         phase=replica.phase.value,
         started_at=replica.started_at,
         heard_at=replica.heard_at,
+        near_data=replica.is_near_data,
     )
     if replica.exit is not None:
         ended = replica.exit
@@ -281,6 +301,7 @@ def _to_replica(record: pb.ReplicaRecord) -> Replica:
         started_at=record.started_at,
         exit=ended,
         heard_at=record.heard_at,
+        is_near_data=record.near_data,
     )
 
 
@@ -308,7 +329,12 @@ def encode_session(session: Session, *, term: int = 0) -> bytes:
         attempts=[_attempt(attempt) for attempt in session.attempts],
         not_before=session.not_before,
         term=term,
+        settling=sorted(session.settling),
+        avoids=sorted(session.avoids),
     )
+    if session.progress != Progress():
+        record.progress.is_resumable = session.progress.is_resumable
+        record.progress.saved_at = session.progress.saved_at
     if session.end is not None:
         record.end.CopyFrom(
             pb.EndRecord(
@@ -326,6 +352,7 @@ def encode_session(session: Session, *, term: int = 0) -> bytes:
                 reason=session.stop.reason,
                 asked_by=session.stop.asked_by,
                 came_first=session.stop.came_first,
+                notice_s=session.stop.notice_s,
             )
         )
     return record.SerializeToString()
@@ -357,6 +384,11 @@ def decode_session(value: bytes) -> Session:
         bad_attempts=record.bad_attempts,
         attempts=tuple(_to_attempt(attempt) for attempt in record.attempts),
         not_before=record.not_before,
+        progress=Progress(
+            is_resumable=record.progress.is_resumable, saved_at=record.progress.saved_at
+        ),
+        settling=frozenset(record.settling),
+        avoids=frozenset(record.avoids),
     )
 
 
@@ -376,6 +408,7 @@ def _to_stop(record: pb.StopRecord) -> Stop:
         reason=record.reason,
         asked_by=record.asked_by,
         came_first=record.came_first,
+        notice_s=record.notice_s,
     )
 
 
@@ -388,6 +421,7 @@ def _attempt(attempt: EndedAttempt) -> pb.AttemptRecord:
         gpu_thousandths=attempt.gpu_thousandths,
         held_s=attempt.held_s,
         nodes=attempt.nodes,
+        reason=attempt.reason,
     )
 
 
@@ -400,6 +434,7 @@ def _to_attempt(record: pb.AttemptRecord) -> EndedAttempt:
         gpu_thousandths=record.gpu_thousandths,
         held_s=record.held_s,
         nodes=tuple(record.nodes),
+        reason=record.reason,
     )
 
 
@@ -648,4 +683,67 @@ def decode_cluster(value: bytes) -> Cluster:
             Restore(after=one.after, offset=one.offset, restored_at=one.restored_at)
             for one in record.restores
         ),
+    )
+
+
+def encode_project(project: Project) -> bytes:
+    """Value of a project key."""
+    return pb.ProjectRecord(
+        name=project.name,
+        owner=project.owner,
+        members=sorted(project.members),
+        created_at=project.created_at,
+        quota=_quota(project.quota),
+        member_quota=_quota(project.member_quota),
+        budget=_budget(project.budget),
+        weight=project.weight,
+        most_priority=project.most_priority.value,
+    ).SerializeToString()
+
+
+def decode_project(value: bytes) -> Project:
+    """What a project key says."""
+    record = pb.ProjectRecord.FromString(value)
+    return Project(
+        name=record.name,
+        owner=record.owner,
+        members=frozenset(record.members),
+        created_at=record.created_at,
+        quota=_to_quota(record.quota),
+        member_quota=_to_quota(record.member_quota),
+        budget=_to_budget(record.budget) if record.HasField("budget") else None,
+        weight=record.weight,
+        most_priority=Priority(record.most_priority),
+    )
+
+
+def _quota(quota: Quota) -> pb.QuotaRecord:
+    return pb.QuotaRecord(
+        gpu_thousandths=quota.gpu_thousandths,
+        cpu_thousandths=quota.cpu_thousandths,
+        memory_bytes=quota.memory_bytes,
+        sessions=quota.sessions,
+    )
+
+
+def _to_quota(record: pb.QuotaRecord) -> Quota:
+    return Quota(
+        gpu_thousandths=record.gpu_thousandths,
+        cpu_thousandths=record.cpu_thousandths,
+        memory_bytes=record.memory_bytes,
+        sessions=record.sessions,
+    )
+
+
+def _budget(budget: Budget | None) -> pb.BudgetRecord | None:
+    if budget is None:
+        return None
+    return pb.BudgetRecord(
+        gpu_seconds=budget.gpu_seconds, period_days=budget.period_days, anchor=budget.anchor
+    )
+
+
+def _to_budget(record: pb.BudgetRecord) -> Budget:
+    return Budget(
+        gpu_seconds=record.gpu_seconds, period_days=record.period_days, anchor=record.anchor
     )

@@ -16,6 +16,8 @@ from controlplane.domain.values import (
     Session,
     Stop,
 )
+from controlplane.operations.progress import SAVING_RANK
+from controlplane.scheduler import can_ever_fit, request_of
 
 if TYPE_CHECKING:
     from controlplane.operations.draft import Draft
@@ -30,9 +32,17 @@ counts as bad: the session may be what kills nodes, or their agents."""
 BACKOFF_S: Final = 5.0
 """Wait before the attempt after the first bad one; doubled for each further one."""
 
+SETTLED_WITHIN_S: Final = 600.0
+"""What an ended attempt saved is waited for so long at most: its node may never be heard again."""
+
 _ORDERED: Final = frozenset({Cause.STOP_REQUESTED, Cause.PREEMPTED})
 
 _RUNNING: Final = frozenset({ReplicaPhase.RUNNING, ReplicaPhase.PAUSED})
+
+_MAY_BE_A_DEVICES_FAULT: Final = frozenset(
+    {Cause.PROGRAM_FAILED, Cause.TIME_LIMIT, Cause.NODE_LOST, Cause.LOST_AFTER}
+)
+_MAY_BE_A_NODES_FAULT: Final = frozenset({Cause.DATA_FAILED, Cause.NODE_LOST, Cause.LOST_AFTER})
 
 _FINAL: Final = {
     Cause.COMPLETED: SessionEvent.SUCCEEDED,
@@ -64,6 +74,8 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     session = draft.session(report.session_id)
     if session is None or session.attempt != report.attempt:
         return False
+    if session.settling:
+        return _settled(draft, session, report)
     known = next((one for one in session.replicas if one.rank == report.rank), None)
     if known is None or known.node != report.node or not is_news(report.phase, known.phase):
         return False
@@ -71,17 +83,18 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     ended = known.exit or _as_ordered(session, report.exit)
     if report.phase.is_gone and ended is None:
         ended = Exit(cause=Cause.NODE_LOST, message="its agent did not say how it ended")
+    at = _as_known(draft, session, report, now)
     changed = replace(
         known,
         phase=report.phase,
-        started_at=known.started_at or (report.at if report.phase in _RUNNING else 0.0),
+        started_at=known.started_at or (at if report.phase in _RUNNING else 0.0),
         exit=ended,
         heard_at=known.heard_at or (report.heard_at or now if ended else 0.0),
     )
     replicas = tuple(changed if one.rank == report.rank else one for one in session.replicas)
     before, session = session, replace(session, replicas=replicas)
     if not report.phase.is_gone:
-        draft.put_session(follow_replicas(session, silent, started_at=report.at))
+        draft.put_session(follow_replicas(session, silent, started_at=at))
         return True
     if all(one.phase.is_gone for one in replicas):
         if not all(one.phase.is_gone for one in before.replicas):
@@ -90,6 +103,33 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
     else:
         session = _stop_others(follow_replicas(session, silent, started_at=now), changed)
     draft.put_session(session)
+    return True
+
+
+def _as_known(draft: Draft, session: Session, report: Report, now: float) -> float:
+    """When it was, by our clock: its node's may be another, but it was no sooner than it was placed, nor is it to come.
+
+    When programs end at the latest follows from when they started, and so do the attempts that count as bad.
+    """
+    placed = [
+        one.placed_at
+        for one in draft.allocation(report.node).replicas
+        if (one.session_id, one.attempt) == (session.id, session.attempt)
+    ]
+    return max([min(report.at, now), *placed])
+
+
+def _settled(draft: Draft, session: Session, report: Report) -> bool:
+    """What one replica of the ended attempt saved is safe; after the last nothing is waited for."""
+    if session.state is not SessionState.QUEUED or report.phase is not ReplicaPhase.FINALIZED:
+        return False
+    if report.rank not in session.settling:
+        return False
+    if session.attempts[-1].nodes[report.rank] != report.node:
+        return False
+    settling = session.settling - {report.rank}
+    session = replace(session, settling=settling)
+    draft.put_session(session if settling else replace(session, not_before=_earliest(session)))
     return True
 
 
@@ -131,7 +171,12 @@ def _event(session: Session, silent: frozenset[str]) -> SessionEvent:
 
 
 def _stop_others(session: Session, ended: Replica) -> Session:
-    """A gang ends together: the first bad exit stops the rest."""
+    """A gang ends together: the first bad exit stops the rest.
+
+    One that gives way ends with the replica that saves: the others need no more notice then.
+    """
+    if session.stop is not None and session.stop.notice_s and ended.rank == SAVING_RANK:
+        return replace(session, stop=replace(session.stop, notice_s=0.0))
     if session.stop is not None or ended.exit is None or ended.exit.cause is Cause.COMPLETED:
         return session
     stop = Stop(
@@ -154,26 +199,75 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         gpu_thousandths=gpu,
         held_s=draft.state.held.held_s(session.id, session.attempt, by_wall_s=now - placed_at),
         nodes=tuple(one.node for one in sorted(session.replicas, key=lambda one: one.rank)),
+        reason=_reason(session, end),
     )
     ran = [one.exit.started_at for one in session.replicas if one.exit and one.exit.started_at]
+    devices = _failed_devices(draft, session)
     session = replace(
         session,
         attempts=(*session.attempts, attempt),
         bad_attempts=session.bad_attempts + 1 if _is_bad(session, end) else 0,
         started_at=session.started_at or min(ran, default=0.0),
     )
-    if _asked_to_stop(session) or not _is_repeated(session, end):
+    if _asked_to_stop(session) or not _is_repeated(session, end, has_failed_device=bool(devices)):
         return replace(session, state=advance(session.state, SessionEvent.GONE), end=end)
     if session.bad_attempts >= BAD_ATTEMPTS:
         return replace(session, state=advance(session.state, SessionEvent.HELD), stop=None, end=end)
-    wait = BACKOFF_S * 2 ** (session.bad_attempts - 1) if session.bad_attempts else 0.0
+    settling = frozenset(
+        one.rank for one in session.replicas if one.phase is not ReplicaPhase.FINALIZED
+    )
     return replace(
         session,
         state=advance(session.state, SessionEvent.REQUEUED),
         replicas=(),
         stop=None,
-        not_before=now + wait if wait else 0.0,
+        settling=settling,
+        not_before=now + SETTLED_WITHIN_S if settling else _earliest(session),
+        avoids=session.avoids | devices | _failed_nodes(draft, session, end),
     )
+
+
+def _reason(session: Session, end: End) -> str:
+    """Why an attempt ended, for people: who told it to go knows more than its program's exit does."""
+    if end.cause is Cause.PREEMPTED and session.stop is not None:
+        return session.stop.reason
+    return end.message
+
+
+def _earliest(session: Session) -> float:
+    """When the next attempt may begin at the earliest; 0: at once."""
+    if not session.bad_attempts:
+        return 0.0
+    return session.attempts[-1].ended_at + BACKOFF_S * 2.0 ** (session.bad_attempts - 1)
+
+
+def _failed_devices(draft: Draft, session: Session) -> frozenset[str]:
+    """Devices, by uuid, that are withheld now that what ran on them ended badly: the fault is theirs."""
+    failed = set()
+    for one in session.replicas:
+        node = draft.node(one.node)
+        if node is not None and one.exit and one.exit.cause in _MAY_BE_A_DEVICES_FAULT:
+            withheld = {device.uuid for device in node.devices if device.withheld}
+            failed |= withheld & {device.uuid for device in one.devices}
+    return frozenset(failed)
+
+
+def _failed_nodes(draft: Draft, session: Session, end: End) -> frozenset[str]:
+    """The node of the replica whose end ended the attempt, where an attempt ended like that before.
+
+    None where the others could not run it, however empty: then there is nothing better to wait for.
+    """
+    if end.cause not in _MAY_BE_A_NODES_FAULT:
+        return frozenset()
+    *before, last = session.attempts
+    name = last.nodes[end.rank]
+    is_again = any(one.cause in _MAY_BE_A_NODES_FAULT and name in one.nodes for one in before)
+    if not is_again:
+        return frozenset()
+    avoids = session.avoids | {name}
+    request = request_of(session.owner, session.spec, avoids=avoids)
+    nodes = [stored.value for stored in draft.state.nodes.values()]
+    return frozenset({name}) if can_ever_fit(nodes, request) else frozenset()
 
 
 def _asked_to_stop(session: Session) -> bool:
@@ -194,14 +288,23 @@ def _is_bad(session: Session, end: End) -> bool:
     )
 
 
-def _is_repeated(session: Session, end: End) -> bool:
+def _is_repeated(session: Session, end: End, *, has_failed_device: bool) -> bool:
     """Whether another attempt follows (or a person must look, when too many were bad)."""
     if end.cause.may_not_recur or end.cause is Cause.PREEMPTED:
         return True
-    lost = [one for one in session.attempts if one.cause.is_platforms_fault]
+    is_to_be = (
+        end.cause.is_platforms_fault
+        or (has_failed_device and end.cause in _MAY_BE_A_DEVICES_FAULT)
+        # From the beginning it would only reach its limit again.
+        or (end.cause is Cause.TIME_LIMIT and session.progress.can_go_on)
+    )
     # Being moved is no fault of its own, nor does it use up what it may be repeated.
-    repeats = sum(1 for attempt in lost if attempt.cause is not Cause.PREEMPTED)
-    return end.cause.is_platforms_fault and repeats <= session.spec.retry_count
+    repeats = sum(
+        1
+        for one in session.attempts
+        if one.cause is not Cause.PREEMPTED and not one.cause.may_not_recur
+    )
+    return is_to_be and repeats <= session.spec.retry_count
 
 
 def end_of(session: Session) -> End:

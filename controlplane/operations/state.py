@@ -12,6 +12,7 @@ from controlplane.domain.snapshot import SessionChanged
 from controlplane.operations import records
 from controlplane.operations.known import Known
 from controlplane.operations.subscriptions import EVERYTHING, VIEWED
+from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.store.interface import Compacted, StoreUnavailable
 
 if TYPE_CHECKING:
@@ -28,6 +29,9 @@ RELIST_EVERY_S: Final = 60.0
 RETRY_S: Final = 0.5
 """Pause after the store did not answer a listing."""
 
+ON_ITS_WAY_S: Final = 0.1
+"""So long we wait for the watch to tell what others know, before the store is asked whether it ever was."""
+
 
 class LiveState(Known):
     """What is known, kept up by following the store.
@@ -36,8 +40,10 @@ class LiveState(Known):
         repaired: values that a listing had to correct because the watch had not told.
     """
 
-    def __init__(self, store: KeyValueStore, clock: Clock) -> None:
-        super().__init__(clock.monotonic)
+    def __init__(
+        self, store: KeyValueStore, clock: Clock, *, half_life_s: float = HALF_LIFE_S
+    ) -> None:
+        super().__init__(clock.monotonic, half_life_s=half_life_s)
         self._store = store
         self._clock = clock
         self._log = structlog.get_logger("operations.state")
@@ -81,7 +87,10 @@ class LiveState(Known):
         Raises:
             StoreError: the store does not answer.
         """
-        if revision > self.revision:
+        try:
+            async with asyncio.timeout(ON_ITS_WAY_S):
+                await self.reached(revision)
+        except TimeoutError:
             if revision > (await self._store.list(records.CLUSTER)).revision:
                 return False
             await self.reached(revision)

@@ -5,16 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from controlplane.domain.errors import AlreadyEnded, TooLarge
+from controlplane.domain.errors import AlreadyEnded
 from controlplane.domain.lifecycle import SessionEvent, SessionState, advance, can
 from controlplane.domain.values import Cause, End, Session, Stop
-from controlplane.operations.validation import check_grace
+from controlplane.operations.validation import check_grace, check_reason
 
 if TYPE_CHECKING:
     from controlplane.operations.changing import SessionWriter
     from nsml.clock import Clock
-
-MOST_REASON_BYTES = 1 << 10
 
 
 class Stopper:
@@ -31,9 +29,9 @@ class Stopper:
 
         Raises:
             AlreadyEnded: there is nothing to stop.
+            TooLarge: too long a reason.
         """
-        if len(reason.encode()) > MOST_REASON_BYTES:
-            raise TooLarge(f"a reason has at most {MOST_REASON_BYTES} bytes")
+        check_reason(reason)
         grace = session.spec.grace_s if grace_s is None else check_grace(grace_s)
         wish = Stop(grace_s=grace, reason=reason, asked_by=asked_by)
         stopped = await self._writer.change(

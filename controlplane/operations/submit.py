@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Final, Protocol
 
 import structlog
@@ -12,28 +13,21 @@ import structlog
 from controlplane.domain.errors import (
     RETRY_AFTER_S,
     AlreadyExists,
-    CannotEverFit,
     MissingBlobs,
     NoCapacity,
+    NotLeader,
     TooLarge,
     Unavailable,
 )
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import NO_DATASET
-from controlplane.domain.snapshot import SessionChanged
-from controlplane.domain.values import Isolation, Session, SessionSpec
+from controlplane.domain.values import Session, SessionSpec
 from controlplane.operations import records
 from controlplane.operations.content import SEND_IT
-from controlplane.operations.validation import Submission, validated
-from controlplane.scheduler import (
-    can_ever_fit,
-    keep_to_owners,
-    request_of,
-    runs_nowhere,
-    schedule,
-    without_network,
-)
-from controlplane.scheduler.explain import cores_text, describe
+from controlplane.operations.projects import check_entitled, within_quota
+from controlplane.operations.unfit import Nearest, refusal_of
+from controlplane.operations.validation import NO_LIMITS, Submission, TimeLimits, validated
+from controlplane.scheduler import Extent, request_of
 from controlplane.store.interface import (
     MAX_OPERATIONS,
     CommitUnknown,
@@ -45,25 +39,24 @@ from controlplane.store.interface import (
     absent,
     unchanged,
 )
-from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Collection, Iterable
 
     from controlplane.domain.errors import NsmlError
     from controlplane.domain.identity import User
-    from controlplane.domain.values import Allocation, DatasetVersion, Node, SecretUse
+    from controlplane.domain.values import Allocation, DatasetVersion, SecretUse
     from controlplane.history.interface import History
     from controlplane.operations.content import Content
     from controlplane.operations.datasets import Datasets
     from controlplane.operations.state import LiveState
-    from controlplane.store.interface import KeyValueStore
+    from controlplane.scheduler import Answers
+    from controlplane.store.interface import Compare, KeyValueStore
     from nsml.clock import Clock
 
 MOST_AT_ONCE: Final = (MAX_OPERATIONS - 2) // 4
 """Sessions in one transaction: each writes itself, its name, its request id, perhaps a counter."""
 
-_MOST_NAMED: Final = 3
 TRIES: Final = 8
 """How often a submission is decided again when others wrote in between."""
 
@@ -78,10 +71,14 @@ class Secrets(Protocol):
 
 @dataclass(slots=True)
 class _Pending:
-    """A submission that waits to be written; at revision `checked` its request had no session."""
+    """A submission that waits to be written; at revision `checked` its request had no session.
+
+    `entitled`: the condition that its project still takes it.
+    """
 
     wish: Submission
     spec: SessionSpec
+    entitled: Compare | None
     checked: int
     done: asyncio.Future[Session | None]
 
@@ -94,6 +91,7 @@ class Submitter:
 
     Args:
         new_id: gives a fresh session id.
+        index: what is free and who waits; None where another control plane leads.
     """
 
     def __init__(
@@ -107,6 +105,8 @@ class Submitter:
         secrets: Secrets,
         clock: Clock,
         new_id: Callable[[], str],
+        answers: Callable[[], Answers | None],
+        time_limits: TimeLimits = NO_LIMITS,
     ) -> None:
         self._store = store
         self._state = state
@@ -116,22 +116,28 @@ class Submitter:
         self._secrets = secrets
         self._clock = clock
         self._new_id = new_id
+        self._answers = answers
+        self._time_limits = time_limits
         self._log = structlog.get_logger("operations.submit")
         self._queue: deque[_Pending] = deque()
         self._wake = asyncio.Event()
+        self._known_extent: tuple[int, Extent] | None = None
 
     async def submit(self, wish: Submission) -> Session:
         """Make the session that is wished for, or give the one that this request made before.
 
         Raises:
             InvalidRequest, TooLarge: the wish is malformed.
-            NotFound: a dataset that is not there or not visible, a secret that is not there.
+            NotFound: a dataset that is not there or not visible, a secret that is not there, a project
+                that is not there or not the caller's.
+            OverQuota: more than the project may have.
             MissingBlobs: the code has not been sent.
             AlreadyExists: the request id was used with another content.
             CannotEverFit, NoCapacity: no node is large enough; nothing is free and no_queue.
+            NotLeader: with no_queue, where another control plane decides.
             Unavailable: the store does not answer; repeat with the same request id.
         """
-        spec = validated(wish)
+        spec = validated(wish, self._time_limits)
         for _ in range(TRIES):
             checked = self._state.revision
             earlier = await self._earlier(wish)
@@ -140,9 +146,12 @@ class Submitter:
             spec = replace(spec, datasets=await self._found(wish))
             await self._secrets.check(wish.owner, spec.secrets)
             await self._check_content(wish.owner, spec)
+            entitled = check_entitled(
+                self._state, wish.owner, wish.project, spec, self._nearest(wish)
+            )
             self._check_fit(wish, spec)
             done: asyncio.Future[Session | None] = asyncio.get_running_loop().create_future()
-            self._queue.append(_Pending(wish, spec, checked, done))
+            self._queue.append(_Pending(wish, spec, entitled, checked, done))
             self._wake.set()
             session = await done
             if session is not None:
@@ -151,9 +160,10 @@ class Submitter:
 
     async def check(self, wish: Submission) -> None:
         """Raise what `submit` would raise now, except for an earlier request and missing code."""
-        spec = validated(wish)
+        spec = validated(wish, self._time_limits)
         found = await self._found(wish)
         await self._secrets.check(wish.owner, spec.secrets)
+        check_entitled(self._state, wish.owner, wish.project, spec, self._nearest(wish))
         self._check_fit(wish, replace(spec, datasets=found))
 
     async def _earlier(self, wish: Submission) -> Session | None:
@@ -184,40 +194,37 @@ class Submitter:
             )
 
     def _check_fit(self, wish: Submission, spec: SessionSpec) -> None:
-        nodes = [stored.value for stored in self._state.nodes.values()]
         request = request_of(wish.owner.name, spec)
-        if owners := keep_to_owners(nodes, request):
-            raise CannotEverFit(
-                f"this can never be placed: no node runs sessions of {wish.owner.name}",
-                why=owners,
-                attempt="its administrator starts that agent as root, or on a machine with Docker\n"
-                "nsml node ls",
-            )
-        if nodes and runs_nowhere(nodes, request):
-            raise CannotEverFit(
-                f"this can never be placed: image {spec.image} needs a node that runs containers",
-                why="no node runs containers",
-                attempt="without --image: programs run in the nodes' own environments\nnsml node ls",
-            )
-        if shut := without_network(nodes, request):
-            raise _no_network(shut, is_all=len(shut) == len(nodes))
-        if nodes and not can_ever_fit(nodes, request):
-            raise CannotEverFit(
-                f"this can never be placed: it needs {describe(request)}",
-                why=_largest(nodes),
-                attempt=_smaller(nodes),
-            )
+        if error := refusal_of(self._nearest(wish), request, spec.image):
+            raise error
         if wish.no_queue:
             self._check_free(wish, spec)
 
+    def _nearest(self, wish: Submission) -> Nearest:
+        name = wish.project or wish.owner.name
+        return Nearest(self._extent(), partial(within_quota, self._state, name))
+
+    def _extent(self) -> Extent:
+        """What the nodes could hold: worked out again when one of them is another one."""
+        changes = self._state.node_changes
+        if self._known_extent is None or self._known_extent[0] != changes:
+            nodes = (stored.value for stored in self._state.nodes.values())
+            self._known_extent = (changes, Extent(nodes))
+        return self._known_extent[1]
+
     def _check_free(self, wish: Submission, spec: SessionSpec) -> None:
-        """Raise NoCapacity if the session would wait in the queue."""
-        now = self._clock.time()
+        """Raise NoCapacity if the session would wait in the queue; only the leader knows."""
+        answers, now = self._answers(), self._clock.time()
+        if answers is None:
+            raise NotLeader("")
         session = _session(wish, spec, id=self._new_id(), number=0, now=now)
-        plan = schedule(self._state.snapshot().apply([SessionChanged(session=session)]), now)
-        for deferral in plan.deferrals:
-            if deferral.session_id == session.id:
-                raise NoCapacity("nothing is free now", why=deferral.explanation.reason)
+        waits = answers.would_start(session, now).deferral
+        if waits is not None:
+            raise NoCapacity(
+                "nothing is free now",
+                why=waits.explanation.reason,
+                attempt="nsml run --queue ...    to wait for it",
+            )
 
     async def run(self) -> None:
         """Write what was submitted, until cancelled."""
@@ -287,15 +294,22 @@ class Submitter:
                 number=last[counter],
                 now=self._clock.time(),
             )
-        result = await self._commit(sessions, last)
+        entitled = {one.entitled for one in fresh.values() if one.entitled is not None}
+        result = await self._commit(sessions, last, entitled)
         return sessions if result else {}
 
-    async def _commit(self, sessions: dict[tuple[str, str], Session], last: dict[str, int]) -> bool:
+    async def _commit(
+        self,
+        sessions: dict[tuple[str, str], Session],
+        last: dict[str, int],
+        entitled: Collection[Compare],
+    ) -> bool:
         counters = {key: self._state.counters.get(key) for key in last}
         compares = [
             unchanged(key, known.revision if known else 0) for key, known in counters.items()
         ]
         compares += [absent(records.request_key(*key)) for key in sessions]
+        compares += sorted(entitled, key=lambda one: (one.key, str(one.operand)))
         puts = [Put(key=key, value=records.encode_counter(number)) for key, number in last.items()]
         written: dict[bytes, Session | Allocation] = {}
         for key, session in sessions.items():
@@ -348,42 +362,6 @@ def _silent() -> NsmlError:
 
 def _dataset(spec: SessionSpec) -> str:
     return spec.datasets[0].name if spec.datasets else NO_DATASET
-
-
-def _no_network(shut: Sequence[Node], *, is_all: bool) -> NsmlError:
-    """The refusal of a gang because of nodes that give gangs no network."""
-    names = sorted(node.name for node in shut)
-    named = ", ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
-    has_containers = any(node.isolation is Isolation.CONTAINER for node in shut)
-    return CannotEverFit(
-        "this can never be placed: "
-        + ("no node gives" if is_all else "too few nodes give")
-        + " gangs a network",
-        why=f"{'nodes' if len(names) > 1 else 'node'} {named}: "
-        + ("containers without a gang_network" if has_containers else "gang_network is none"),
-        attempt="nsml run --nodes 1    one replica, with all GPUs of one node if need be\n"
-        "nsml down, then nsml up --isolation namespace    on a machine of your own\n"
-        'gang_network = "host" in agent.site.toml of a pod\'s nodes    their administrator',
-    )
-
-
-def _largest(nodes: Sequence[Node]) -> str:
-    """What the nodes have at most, each kind for itself."""
-    count = counted(len(nodes), "node")
-    cores = cores_text(max(node.capacity.cpu_thousandths for node in nodes))
-    memory = max(node.capacity.memory_bytes for node in nodes) / (1 << 30)
-    devices = counted(max(len(node.devices) for node in nodes), "GPU")
-    return f"{count}; the most that one has: {devices}, {cores}, {memory:.1f} GiB"
-
-
-def _smaller(nodes: Sequence[Node]) -> str:
-    """What to ask for instead, or where to see what there is."""
-    if any(node.devices for node in nodes):
-        return "nsml node ls"
-    return (
-        "nsml run -g 0                without a GPU\n"
-        "nsml up --simulate-gpus 2    on a machine of your own, after nsml down"
-    )
 
 
 def _session(wish: Submission, spec: SessionSpec, *, id: str, number: int, now: float) -> Session:  # noqa: A002

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
-from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.domain.errors import InvalidRequest, TooLarge
+from controlplane.domain.models import wishes_of, words_of
 from controlplane.domain.names import check_digest, check_request_id, check_secret
 from controlplane.domain.values import (
     WHOLE_DEVICE,
     Limits,
+    Priority,
     Resources,
     SecretUse,
     SessionSpec,
@@ -21,9 +25,10 @@ from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml import variables
 from nsml.images import RULE, is_reference
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
+from nsml.view.units import duration_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable
 
     from controlplane.domain.identity import User
 
@@ -32,9 +37,6 @@ DEFAULT_GRACE_S: Final = 10.0
 RETRIED_LOST_AFTER_S: Final = 600.0
 """lost_after of a session with retries that names none."""
 
-MOST_REPLICAS: Final = 64
-MOST_DEVICES: Final = 1_000
-"""Of a whole session: its record names them all."""
 MOST_DATASETS: Final = 16
 MOST_SECRETS: Final = 32
 MOST_RETRIES: Final = 100
@@ -48,7 +50,16 @@ MOST_WORDS_BYTES: Final = 32 << 10
 MOST_ENVIRONMENT_BYTES: Final = variables.MOST_BYTES
 """With the words this bounds a spec, and so the orders of a node: one message of at most 4 MiB."""
 
+MOST_NAME: Final = 80
+"""Characters in the name of a GPU model or a pod."""
+
 MOST_MEMO_BYTES: Final = 4 << 10
+MOST_REASON_BYTES: Final = 1 << 10
+
+
+TimeLimits: TypeAlias = Mapping[Priority, float]
+"""The most seconds that a session of a class may run, and what it gets that asks for no limit; absent: none."""
+NO_LIMITS: Final[TimeLimits] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,6 +96,10 @@ class Submission:
     retry_count: int = 0
     lost_after_s: float | None = None
     no_queue: bool = False
+    priority: Priority = Priority.NORMAL
+    preemptible: bool = False
+    gpu_model: str = ""
+    pod: str = ""
     limits: Limits = field(default_factory=Limits)
     memo: str = ""
     visibility: Visibility = Visibility.PRIVATE
@@ -92,24 +107,27 @@ class Submission:
     command: tuple[str, ...] = ()
 
 
-def validated(wish: Submission) -> SessionSpec:
-    """The spec with defaults filled in, its datasets still to be found.
+def validated(wish: Submission, limits: TimeLimits) -> SessionSpec:
+    """The spec with defaults filled in, its datasets still to be found, and nodes that could hold it.
+
+    Args:
+        wish: what is asked for.
+        limits: of the classes.
 
     Raises:
-        InvalidRequest, TooLarge, NotFound: it is malformed, over a limit, or of no project.
+        InvalidRequest, TooLarge: it is malformed, or over a limit.
     """
     check_request_id(wish.request_id)
     check_memo(wish.memo)
     check_visibility(wish.visibility, wish.owner.team)
     _check_program(wish)
     _check_resources(wish.resources)
+    _check_places(wish)
     _check_limits(wish.limits)
     _check_shm(wish.limits.shm_bytes, wish.resources.memory_bytes)
     _check_environment(wish.environment)
     _check_secrets(wish)
     _check_words(wish.command, "command line")
-    if wish.project not in ("", wish.owner.name):
-        raise NotFound(f"there is no project {wish.project[:80]!r}", attempt="leave it out")
     if wish.image and not is_reference(wish.image):
         raise InvalidRequest(f"{wish.image[:80]!r} is not the name of an image", why=RULE)
     if len(wish.datasets) > MOST_DATASETS:
@@ -117,13 +135,11 @@ def validated(wish: Submission) -> SessionSpec:
     if len({dataset.name for dataset in wish.datasets}) != len(wish.datasets):
         raise InvalidRequest("two datasets of one name would be mounted at the same place")
     replicas = wish.replica_count or 1
-    if not 1 <= replicas <= MOST_REPLICAS:
-        raise InvalidRequest(f"{replicas} replicas: a gang has 1 to {MOST_REPLICAS}")
-    devices = replicas * wish.resources.device_count
-    if devices > MOST_DEVICES:
-        raise InvalidRequest(f"{devices} GPUs: a session has at most {MOST_DEVICES}")
     if not 0 <= wish.retry_count <= MOST_RETRIES:
-        raise InvalidRequest(f"{wish.retry_count} retries: at most {MOST_RETRIES}")
+        raise InvalidRequest(
+            f"{wish.retry_count} retries: at most {MOST_RETRIES}",
+            attempt=f"nsml run --retry {MOST_RETRIES} ...",
+        )
     grace = DEFAULT_GRACE_S if wish.grace_s is None else wish.grace_s
     return SessionSpec(
         entry=wish.entry if wish.argv else wish.entry or DEFAULT_ENTRY,
@@ -135,17 +151,36 @@ def validated(wish: Submission) -> SessionSpec:
         environment=wish.environment,
         secrets=wish.secrets,
         image=wish.image,
-        time_limit_s=_check_time_limit(wish.time_limit_s),
+        time_limit_s=_within_class(_check_time_limit(wish.time_limit_s), wish.priority, limits),
         grace_s=check_grace(grace),
         retry_count=wish.retry_count,
         lost_after_s=_check_lost_after(wish),
         limits=wish.limits,
+        priority=wish.priority,
+        preemptible=wish.preemptible,
+        gpu_model=" ".join(wish.gpu_model.split()),
+        pod=wish.pod,
     )
+
+
+def check_supposed(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
+    """The spec of a session that asks for something else than it was submitted with, if it could be one."""
+    _check_resources(spec.resources)
+    _check_places(spec)
+    limit_s = _check_span(spec.time_limit_s, "time limit", LONGEST_S)
+    return replace(spec, time_limit_s=_within_class(limit_s, spec.priority, limits))
 
 
 def check_grace(seconds: float) -> float:
     """The grace period, if it is one."""
     return _check_span(seconds, "grace period", LONGEST_GRACE_S)
+
+
+def check_reason(reason: str) -> str:
+    """Why something is done, if it is short enough."""
+    if len(reason.encode()) > MOST_REASON_BYTES:
+        raise TooLarge(f"a reason has at most {MOST_REASON_BYTES} bytes")
+    return reason
 
 
 def check_memo(memo: str) -> str:
@@ -200,12 +235,33 @@ def _check_resources(resources: Resources) -> None:
         raise InvalidRequest(
             f"{gpu / WHOLE_DEVICE:g} GPUs",
             why="a share is of one device; more than one GPU is a whole number of them",
+            attempt=f"nsml run -g {gpu // WHOLE_DEVICE} ...\nnsml run -g {gpu // WHOLE_DEVICE + 1} ...",
         )
     if 0 < resources.memory_bytes < LEAST_MEMORY_BYTES:
         raise InvalidRequest(
             f"{resources.memory_bytes} bytes of memory",
             why=f"no program runs in less than {LEAST_MEMORY_BYTES >> 20} MiB",
             attempt=meant_words(resources.memory_bytes),
+        )
+
+
+def _check_places(wish: Submission | SessionSpec) -> None:
+    """The names that keep it to some devices and nodes: words that can be shown, and mean something."""
+    for name, what in ((wish.gpu_model, "GPU model"), (wish.pod, "pod")):
+        if len(name) > MOST_NAME or not name.isprintable():
+            raise InvalidRequest(f"{name[:80]!r} is not the name of a {what}")
+    if not wish.gpu_model:
+        return
+    if not all(words_of(one) for one in wishes_of(wish.gpu_model)):
+        raise InvalidRequest(
+            f"{wish.gpu_model!r} is not the name of a GPU model",
+            why="it, or one of those that it names, has no word that a model could have",
+            attempt="nsml node ls -o wide",
+        )
+    if not wish.resources.gpu_thousandths:
+        raise InvalidRequest(
+            f"GPU model {wish.gpu_model}, and no GPU",
+            attempt="-g 1, or no GPU model",
         )
 
 
@@ -289,7 +345,22 @@ def _check_time_limit(seconds: float | None) -> float:
     """The limit as a spec has it, where 0 is none: so a limit of 0 is refused."""
     if seconds == 0:
         raise InvalidRequest("a time limit of 0 s", attempt="leave it out for no limit")
-    return _check_span(seconds or 0.0, "time limit", LONGEST_S)
+    return _check_span(seconds or 0.0, "time limit", LONGEST_S, "--time-limit")
+
+
+def _within_class(seconds: float, priority: Priority, limits: TimeLimits) -> float:
+    """The limit of a session of this class that asks for so much; 0 is none."""
+    most = limits.get(priority, 0.0)
+    if not most:
+        return seconds
+    if seconds > most:
+        name, longest = priority.name.lower(), duration_text(most)
+        raise InvalidRequest(
+            f"a time limit of {duration_text(seconds)}",
+            why=f"a session of the class {name} runs for {longest} at most",
+            attempt=f"nsml run --time-limit {longest} ...",
+        )
+    return seconds or most
 
 
 def _check_lost_after(wish: Submission) -> float:
@@ -301,7 +372,13 @@ def _check_lost_after(wish: Submission) -> float:
     return _check_span(wish.lost_after_s, "lost_after", LONGEST_S)
 
 
-def _check_span(seconds: float, what: str, most: float) -> float:
-    if not 0 <= seconds <= most:
-        raise InvalidRequest(f"a {what} of {seconds:g} s", why=f"it is 0 to {most:g} s")
-    return seconds
+def _check_span(seconds: float, what: str, most: float, flag: str = "") -> float:
+    if 0 <= seconds <= most:
+        return seconds
+    is_too_long = most < seconds < math.inf
+    longest = duration_text(most)
+    raise InvalidRequest(
+        f"a {what} of {duration_text(seconds) if is_too_long else f'{seconds:g} s'}",
+        why=f"{longest} is the longest" if is_too_long else f"it is 0s to {longest}",
+        attempt=f"nsml run {flag} {longest} ..." if flag else "",
+    )

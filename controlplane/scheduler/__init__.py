@@ -1,20 +1,27 @@
-"""What goes where: `schedule(snapshot, now) -> Plan`. Pure; see README.md."""
+"""What goes where: `ClusterIndex.plan(now) -> Plan`, kept by changes. Pure; see README.md."""
 
+from controlplane.scheduler.answers import Answers
+from controlplane.scheduler.cluster import Cluster
+from controlplane.scheduler.extent import Extent, can_ever_fit, keep_to_owners, runs_nowhere
 from controlplane.scheduler.fit import Request, request_of
-from controlplane.scheduler.rooms import (
-    can_ever_fit,
-    keep_to_owners,
-    runs_nowhere,
-    without_network,
-)
+from controlplane.scheduler.giving_way import RULES, InClass, Rules
+from controlplane.scheduler.index import ClusterIndex
+from controlplane.scheduler.preemption import may_give_way
 from controlplane.scheduler.schedule import schedule
 
 __all__ = [
+    "RULES",
+    "Answers",
+    "Cluster",
+    "ClusterIndex",
+    "Extent",
+    "InClass",
     "Request",
+    "Rules",
     "can_ever_fit",
     "keep_to_owners",
+    "may_give_way",
     "request_of",
     "runs_nowhere",
     "schedule",
-    "without_network",
 ]

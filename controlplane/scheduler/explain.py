@@ -3,102 +3,279 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.closed import closed_words
+from controlplane.domain.models import is_model
 from controlplane.domain.plan import Explanation, Shortage
-from controlplane.domain.values import WHOLE_DEVICE
-from controlplane.scheduler.fit import NO_CONTAINERS, NO_GANGS, OWNERS_ONLY, refusal
-from controlplane.scheduler.rooms import (
-    can_ever_fit,
-    is_torn_ever,
-    is_torn_now,
-    keep_to_owners,
-    most_together,
-    runs_nowhere,
-    without_network,
+from controlplane.domain.values import WHOLE_DEVICE, Cause
+from controlplane.scheduler.extent import Extent, can_ever_fit, keep_to_owners, runs_nowhere
+from controlplane.scheduler.fit import (
+    AVOIDED,
+    NO_CONTAINERS,
+    NO_GANGS,
+    NO_SUCH_GPU,
+    OTHER_POD,
+    OWNERS_ONLY,
+    refusal,
 )
+from controlplane.scheduler.room import HELD, KEPT, alone
+from controlplane.scheduler.rooms import is_torn_now, most_together
 
 if TYPE_CHECKING:
-    from controlplane.domain.snapshot import ClusterSnapshot
-    from controlplane.domain.values import Node
-    from controlplane.scheduler.fit import Request
-    from controlplane.scheduler.rooms import Room, Rooms
+    from collections.abc import Callable, Collection, Iterable
 
+    from controlplane.domain.values import Node, Session
+    from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.room import Room, Tie
+    from controlplane.scheduler.rooms import Rooms
+
+GIVES_WAY_TO: Final = "gives way to "
+"""What the reason of a preemption begins with that is for somebody's sake."""
+MOVES_FOR: Final = "moves to make room for "
+"""The same of one that goes on at once elsewhere."""
+_MOST_REASON: Final = 120
 _GIB = 2**30
 _WHOLE_CORE = 1000
 _WITHHELD_NAMED = 2
 _MOST_NAMED = 2
+_MOST_LISTED = 5
 _DEFAULT_SHARE = "a share of a node's cores"
 _CONTAINED_SHARE = "a node that runs containers, and a share of its cores"
 _NEVER_TORN = "since a gang runs either in containers or without, all of it"
+_WITH_NETWORK = " that gives gangs a network"
 _FITS_SOME = "fit some replicas"
 _OF_ONE_AND_OF_SEVERAL = {
     NO_CONTAINERS: (NO_CONTAINERS, "run no containers"),
     NO_GANGS: (NO_GANGS, "give gangs no network"),
+    NO_SUCH_GPU: (NO_SUCH_GPU, "have no such GPU"),
+    OTHER_POD: (OTHER_POD, "are in other pods"),
+    AVOIDED: (AVOIDED, "failed it before"),
+    KEPT: (KEPT, "are kept for others"),
+    HELD: (HELD, "are held for sessions that wait longer"),
     OWNERS_ONLY: (OWNERS_ONLY, "take their owners' sessions only"),
     _FITS_SOME: ("fits some replicas", _FITS_SOME),
 }
 """What counts say of nodes; all else is a word for their state."""
 
 
-def explain(snapshot: ClusterSnapshot, rooms: Rooms, request: Request) -> Explanation:
-    """Why a session with this request does not fit now."""
-    if not snapshot.nodes:
+def explain(rooms: Rooms, request: Request, own: Collection[str] = ()) -> Explanation:
+    """Why a session with this request does not fit now; `own` are the nodes that are held for it."""
+    if not len(rooms):
         return Explanation(reason="no node has registered yet")
     counts = Counter[str]()
-    for capacity in snapshot.nodes.values():
-        if capacity.is_silent:
-            counts["silent"] += 1
-        elif capacity.node.closed_by:
-            counts[capacity.node.closed_by] += 1
-    closed = [one.node for one in snapshot.nodes.values() if one.node.closed_by]
-    open_rooms = list(rooms)
-    for room in open_rooms:
-        counts[room.shortage(request) or _FITS_SOME] += 1
+    shut = [room for room in rooms.known() if not room.is_open]
+    shut.sort(key=lambda room: room.node.name)
+    for room in shut:
+        counts["silent" if room.is_silent else room.node.closed_by] += 1
+    closed = [room.node for room in shut if room.node.closed_by]
+    if kept := sum(1 for room in rooms.known() if room.is_open and room.keeper):
+        counts[KEPT] = kept
+    held = [room for room in rooms.known() if room.is_open and room.promised and not room.keeper]
+    mine = [alone(room) for room in held if room.name in own]
+    if others := len(held) - len(mine):
+        counts[HELD] = others
+    ties = _ties(rooms, request)
+    if mine:
+        ties = _tightest_first([*ties, *mine])
+    for tie in ties:
+        counts[tie.first().shortage(request) or _FITS_SOME] += len(tie.rooms)
     shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
-    nodes = [entry.node for entry in snapshot.nodes.values()]
-    if not can_ever_fit(nodes, request):
-        short = _never(nodes, request)
-        reason = f"needs {describe(request)}; {short}"
+    if not can_ever_fit((room.node for room in rooms.known()), request):
+        nodes = [room.node for room in rooms.known()]
+        never = never_words(Extent(nodes, apart=request.avoids), request)
+        reason = f"needs {describe(request)}; {never}"
         return Explanation(reason=reason, shortages=shortages, can_ever_fit=False)
-    reason = _reason(open_rooms, request, counts) + _withheld(open_rooms, request)
+    reason = _reason(ties, request, counts) + _set_aside(rooms, request, own)
+    reason += _withheld(ties, request)
     reason = "; ".join([reason, *_named(closed)])
     return Explanation(reason=reason, shortages=shortages)
 
 
-def _never(nodes: list[Node], request: Request) -> str:
-    """Why it would not fit if nothing else ran."""
-    devices = [device for node in nodes for device in node.devices]
-    if owners := keep_to_owners(nodes, request):
-        return owners
-    if runs_nowhere(nodes, request):
-        return "no node runs containers"
-    if shut := without_network(nodes, request):
-        return f"{'no node gives' if len(shut) == len(nodes) else 'too few nodes give'} gangs a network"
-    if request.replica_count > 1 and (unlike := _never_alike(nodes, request)):
-        return unlike
-    if request.whole_devices > 1 and any(device.parent_uuid for device in devices):
-        return "no node is large enough, of MIG instances a replica has one at most"
-    return "no node is large enough"
+def _set_aside(rooms: Rooms, request: Request, own: Collection[str]) -> str:
+    """On how many nodes there is room that is for others; "" where on none."""
+    aside = (one for one in rooms.known() if one.is_open and not one.is_offered)
+    count = sum(1 for one in aside if one.name not in own and one.holds(request))
+    if not count:
+        return ""
+    return f"; {count} {'node' if count == 1 else 'nodes'} with room for it {'is' if count == 1 else 'are'} held for others"
 
 
-def _never_alike(nodes: list[Node], request: Request) -> str:
-    """Which likeness of nodes keeps a gang out; "" where it is not that."""
-    if is_torn_ever(nodes, request):
-        return f"too few nodes are alike, {_NEVER_TORN}"
-    return "no nodes of one GPU model are large enough" if request.gpu_thousandths else ""
+def _ties(rooms: Rooms, request: Request) -> list[Tie]:
+    """The rooms that are offered, those together that are the same to the request; tightest first."""
+    if request.avoids:
+        # To it rooms in one state differ.
+        return [alone(room) for room in rooms if room.is_offered]
+    return _tightest_first(rooms.ties())
+
+
+def _tightest_first(ties: Iterable[Tie]) -> list[Tie]:
+    return sorted(ties, key=lambda tie: (tie.state.tightness, tie.first().node.name))
+
+
+def patience_words(session: Session, now: float) -> str:
+    """Why a session waits whatever is free, until its `not_before`."""
+    if session.settling:
+        return "what it saved is being made safe, to go on from"
+    return f"tried before; waits another {session.not_before - now:.0f} s"
+
+
+def moved_words(session: Session) -> str:
+    """What is to come of one whose last attempt gave way; "" for others."""
+    if not session.attempts or session.attempts[-1].cause is not Cause.PREEMPTED:
+        return ""
+    goes_on = "goes on from what it saved" if session.progress.can_go_on else "begins anew"
+    return f"it {gave_way_words(session.attempts[-1].reason)}, and {goes_on} once there is room"
+
+
+def gave_way_words(reason: str) -> str:
+    """For whom or why it was, by the reason that was told it then."""
+    shown = reason if len(reason) <= _MOST_REASON else f"{reason[: _MOST_REASON - 1]}…"
+    if reason.startswith(GIVES_WAY_TO):
+        return f"gave way to {shown.removeprefix(GIVES_WAY_TO)}"
+    if reason.startswith(MOVES_FOR):
+        return f"moved to make room for {shown.removeprefix(MOVES_FOR)}"
+    return f"gave way ({shown})" if reason else "gave way"
+
+
+def never_words(extent: Extent, request: Request) -> str:
+    """Why a request would not fit if nothing else ran."""
+    nodes = extent.nodes
+    return (
+        keep_to_owners(nodes, request)
+        or _avoided(extent, request)
+        or ("no node runs containers" if runs_nowhere(nodes, request) else "")
+        or _none_such(extent, request)
+        or _too_large(extent, request._replace(replica_count=1))
+        or _no_network(extent, request)
+        or _too_large(extent, request, _WITH_NETWORK)
+        or _too_many(extent, request)
+    )
+
+
+def _avoided(extent: Extent, request: Request) -> str:
+    """That only what failed it could hold it; "" where it is not that."""
+    if not request.avoids or not extent.fits(request._replace(avoids=frozenset())):
+        return ""
+    return f"what would do failed it before ({', '.join(sorted(request.avoids)[:_MOST_NAMED])})"
+
+
+def _none_such(extent: Extent, request: Request) -> str:
+    """That there is no such pod, or no such model in it, and what there is; "" where there is."""
+    pods = extent.pods()
+    if request.pod and request.pod not in pods:
+        others = f"there are: {_names(pods)}" if pods else "no node is in one"
+        return f"there is no pod {request.pod}; {others}"
+    models = extent.models(request.pod)
+    if not request.gpu_model or any(is_model(one, request.gpu_model) for one in models):
+        return ""
+    others = f"there are: {_names(models)}" if models else "there are no GPUs"
+    return f"no node{_pod(request)} has GPU model {request.gpu_model}; {others}"
+
+
+def _no_network(extent: Extent, request: Request) -> str:
+    """That it is the nodes without a network for gangs that keep it out; "" where they do not."""
+    shut = extent.without_network(request)
+    if not shut:
+        return ""
+    return f"{'no node gives' if len(shut) == len(extent.nodes) else 'too few nodes give'} gangs a network"
+
+
+def _names(counts: Counter[str]) -> str:
+    """Names with the number of nodes, those of most nodes first: `A100 (4 nodes), V100 (1 node)`."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = [
+        f"{name} ({count} {'node' if count == 1 else 'nodes'})"
+        for name, count in ordered[:_MOST_LISTED]
+    ]
+    more = len(ordered) - _MOST_LISTED
+    return ", ".join([*shown, *([f"and {more} more"] if more > 0 else [])])
+
+
+def _too_large(extent: Extent, request: Request, which: str = "") -> str:
+    """What no node has enough of for one replica, and the most that one has; "" where one is enough.
+
+    `which`: what the nodes that take it have in common, such as " that gives gangs a network".
+    """
+    if extent.together(request).replicas:
+        return ""
+    rooms = [kind.room for kind in extent.taking(request)]
+    if not rooms:
+        return _listed(extent.refusals(request))
+    none = f"no node{_pod(request)}{which}"
+    if words := _too_many_devices(rooms, request):
+        return f"{none} has {words}"
+    if request.gpu_model:
+        none += " with such a GPU"
+    cpu, name = _most((room.cpu, room.node.name) for room in rooms)
+    if request.cpu_thousandths > cpu:
+        asked = cores_text(request.cpu_thousandths)
+        return f"{none} has {asked}; the largest has {cores_text(cpu)} (node {name})"
+    memory, name = _most((room.memory, room.node.name) for room in rooms)
+    if request.memory_bytes > memory:
+        asked = _gib(request.memory_bytes)
+        return f"{none} has {asked} of memory; the largest has {_gib(memory)} (node {name})"
+    return f"{none} has all of that at once"
+
+
+def _too_many_devices(rooms: list[Room], request: Request) -> str:
+    hole, name = _most((room.hole_for(request.gpu_model), room.node.name) for room in rooms)
+    if request.gpu_thousandths <= hole * WHOLE_DEVICE:
+        return ""
+    if not hole:
+        return "a GPU"
+    asked = _one_replica(request._replace(cpu_thousandths=0, memory_bytes=0))
+    # A CUDA process computes on one MIG instance at most (NVIDIA, "MIG User Guide").
+    has_instances = any(room.instances for room in rooms)
+    rule = "; of MIG instances a replica has one at most" if has_instances else ""
+    return f"{asked}; the largest has {hole} (node {name}){rule}"
+
+
+def _most(having: Iterable[tuple[int, str]]) -> tuple[int, str]:
+    """The most that a node has, and the first by name that has it."""
+    return min(having, key=lambda one: (-one[0], one[1]))
+
+
+def _too_many(extent: Extent, request: Request) -> str:
+    """How many replicas there could be, on how many nodes, and which rule keeps it to these."""
+    most, kinds = extent.together(request)
+    count = sum(len(kind.nodes) for kind in kinds)
+    of = f"{count} {'node' if count == 1 else 'nodes'}"
+    devices = {len(kind.room.models) for kind in kinds}
+    if request.gpu_thousandths and len(devices) == 1:
+        [size] = devices
+        of = f"{of} with {size} {'GPU' if size == 1 else 'GPUs'}{' each' if count > 1 else ''}"
+    rule = _unlike(extent, request)
+    replicas = f"{most} {'replica fits' if most == 1 else 'replicas fit'}"
+    return f"at most {replicas} together{_pod(request)}: {of}{rule}"
+
+
+def _unlike(extent: Extent, request: Request) -> str:
+    """The likeness of nodes that keeps a gang to some of them; "" where they are all alike."""
+    if extent.is_torn(request):
+        return f", {_NEVER_TORN}"
+    alike = [kind.room.alike_for(request) for kind in extent.taking(request)]
+    models, networks, _ = (len(set(each)) for each in zip(*alike, strict=True))
+    if models > 1:
+        return ", since all of a gang is on GPUs of one model"
+    return ", since all of a gang is in one network" if networks > 1 else ""
 
 
 def describe(request: Request) -> str:
     """What is asked for, in words: "4 GPUs on one node", "3 x 1 GPU"."""
     one = _one_replica(request)
     if request.replica_count == 1 and not one:
-        return _CONTAINED_SHARE if request.in_container else _DEFAULT_SHARE
+        return (_CONTAINED_SHARE if request.in_container else _DEFAULT_SHARE) + _pod(request)
     one = one or _DEFAULT_SHARE
     if request.in_container:
         one = f"{one} in a container"
-    return f"{request.replica_count} x {one}" if request.replica_count > 1 else f"{one} on one node"
+    if request.replica_count > 1:
+        return f"{request.replica_count} x {one}{_pod(request)}"
+    return f"{one} on one node{_pod(request)}"
+
+
+def _pod(request: Request) -> str:
+    return f" in pod {request.pod}" if request.pod else ""
 
 
 def _named(closed: list[Node]) -> list[str]:
@@ -114,7 +291,8 @@ def _one_replica(request: Request) -> str:
     parts = []
     if request.gpu_thousandths:
         count = request.gpu_thousandths / WHOLE_DEVICE
-        parts.append(f"{count:g} {'GPU' if count <= 1 else 'GPUs'}")
+        model = f"{request.gpu_model} " if request.gpu_model else ""
+        parts.append(f"{count:g} {model}{'GPU' if count <= 1 else 'GPUs'}")
     if request.cpu_thousandths:
         parts.append(cores_text(request.cpu_thousandths))
     if request.memory_bytes:
@@ -132,58 +310,73 @@ def _gib(count: int) -> str:
     return f"{size:,.0f} GiB" if size >= 100 else f"{size:.3g} GiB"
 
 
-def _reason(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
+def _reason(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
     needs = f"needs {describe(request)}"
-    if not rooms:
+    if not ties:
         return f"{needs}; no node takes sessions now ({_listed(counts)})"
     if request.replica_count > 1:
-        torn = f", {_NEVER_TORN}" if is_torn_now(rooms, request) else ""
-        return f"{needs}, all at once; there is room for {most_together(rooms, request)} now{torn}"
+        torn = f", {_NEVER_TORN}" if is_torn_now(ties, request) else ""
+        return f"{needs}, all at once; there is room for {most_together(ties, request)} now{torn}"
     short = {what: counts[what] for what in ("GPUs", "cores", "memory") if counts[what]}
     if not short:
         return f"{needs}; {_listed(counts)}"
     dominant = max(short, key=lambda what: short[what])
-    open_to_it = [room for room in rooms if not refusal(room.node, request)]
+    open_to_it = [tie for tie in ties if not refusal(tie.first().node, request)]
     if dominant == "GPUs" and (scarce := _beside_free_gpus(open_to_it, request, counts)):
         return f"{needs}; where GPUs are free, {scarce}"
     return f"{needs}; {_largest(open_to_it, request, dominant)}"
 
 
-def _beside_free_gpus(rooms: list[Room], request: Request, counts: Counter[str]) -> str:
+def _beside_free_gpus(ties: list[Tie], request: Request, counts: Counter[str]) -> str:
     """What is short on nodes that have the GPUs, though more nodes lack these; "" without any."""
     scarce = max(("cores", "memory"), key=lambda what: counts[what])
     if not counts[scarce]:
         return ""
-    return _largest([room for room in rooms if room.shortage(request) == scarce], request, scarce)
+    having = [tie for tie in ties if tie.first().shortage(request) == scarce]
+    return _largest(having, request, scarce)
 
 
-def _largest(rooms: list[Room], request: Request, what: str) -> str:
+def _largest(ties: list[Tie], request: Request, what: str) -> str:
     if what == "GPUs" and request.is_share:
-        return f"no device has {request.gpu_thousandths / WHOLE_DEVICE:g} of it free"
+        return f"no GPU has {request.gpu_thousandths / WHOLE_DEVICE:g} free"
     if what == "GPUs":
-        widest = max(rooms, key=lambda room: (room.hole, room.node.name))
-        return f"the largest free hole is {widest.hole} (node {widest.node.name})"
+        hole, name = _widest(ties, lambda room: room.hole_for(request.gpu_model))
+        return f"the largest free hole is {hole} (node {name})"
     if what == "cores":
-        widest = max(rooms, key=lambda room: (room.cpu, room.node.name))
-        verb = "is" if widest.cpu == _WHOLE_CORE else "are"
-        return f"at most {cores_text(widest.cpu)} {verb} free (node {widest.node.name})"
-    widest = max(rooms, key=lambda room: (room.memory, room.node.name))
-    return f"at most {_gib(widest.memory)} of memory are free (node {widest.node.name})"
+        cpu, name = _widest(ties, lambda room: room.cpu)
+        verb = "is" if cpu == _WHOLE_CORE else "are"
+        return f"at most {cores_text(cpu)} {verb} free (node {name})"
+    memory, name = _widest(ties, lambda room: room.memory)
+    return f"at most {_gib(memory)} of memory are free (node {name})"
 
 
-def _withheld(rooms: list[Room], request: Request) -> str:
+def _widest(ties: list[Tie], has: Callable[[Room], int]) -> tuple[int, str]:
+    """The most that a room has, and the last by name that has it."""
+    having = [(has(tie.first()), tie) for tie in ties]
+    most = max(count for count, _ in having)
+    return most, max(name for count, tie in having if count == most for name in tie.rooms)
+
+
+def _withheld(ties: list[Tie], request: Request) -> str:
     """The devices that would count were they well; "" where that is not what is short."""
-    # Few nodes withhold any, and this is asked for each kind of request in each plan.
-    unwell = [room for room in rooms if room.withheld and not refusal(room.node, request)]
+    unwell = [
+        room
+        for tie in ties
+        if tie.first().withheld and not refusal(tie.first().node, request)
+        for room in tie.rooms.values()
+    ]
     if not unwell or not request.gpu_thousandths:
         return ""
-    if not any(room.shortage(request) == "GPUs" for room in rooms):
+    if not any(tie.first().shortage(request) == "GPUs" for tie in ties):
         return ""
     reasons = [
         f"GPU {device.index} of node {room.node.name} ({device.withheld})"
         for room in sorted(unwell, key=lambda room: room.node.name)
         for device in room.withheld
+        if is_model(device.model, request.gpu_model)
     ]
+    if not reasons:
+        return ""
     count = "1 device is" if len(reasons) == 1 else f"{len(reasons)} devices are"
     rest = ", ..." if len(reasons) > _WITHHELD_NAMED else ""
     return f"; {count} withheld: {', '.join(reasons[:_WITHHELD_NAMED])}{rest}"

@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from controlplane.domain.closed import owner_words
+from controlplane.domain.models import is_model
 from controlplane.domain.values import (
     NO_NETWORK,
     WHOLE_DEVICE,
     Isolation,
     Node,
     Resources,
+    Session,
     SessionSpec,
 )
 
@@ -37,6 +39,12 @@ class Request(NamedTuple):
     replica_count: int
     in_container: bool = False
     """Whether it names an image, which only nodes that run containers have a use for."""
+    gpu_model: str = ""
+    """The model of its devices, as `domain.models` reads it; "": any."""
+    pod: str = ""
+    """The pod of its nodes; "": any, and none."""
+    avoids: frozenset[str] = frozenset()
+    """Devices, by uuid, and nodes that it is not to have: they failed it."""
 
     @property
     def whole_devices(self) -> int:
@@ -49,7 +57,7 @@ class Request(NamedTuple):
         return 0 < self.gpu_thousandths < WHOLE_DEVICE
 
 
-def request_of(owner: str, spec: SessionSpec) -> Request:
+def request_of(owner: str, spec: SessionSpec, *, avoids: frozenset[str] = frozenset()) -> Request:
     """The request of a session of this owner."""
     wanted = spec.resources
     return Request(
@@ -59,7 +67,15 @@ def request_of(owner: str, spec: SessionSpec) -> Request:
         wanted.memory_bytes,
         spec.replica_count,
         in_container=spec.image != "",
+        gpu_model=spec.gpu_model,
+        pod=spec.pod,
+        avoids=avoids,
     )
+
+
+def asked_by(session: Session) -> Request:
+    """What a session asks for as it is now: with what it must not get again."""
+    return request_of(session.owner, session.spec, avoids=session.avoids)
 
 
 def resources_on(node: Node, request: Request) -> Resources:
@@ -87,6 +103,9 @@ OWNERS_ONLY = "takes its owner's sessions only"
 
 NO_CONTAINERS = "runs no containers"
 NO_GANGS = "gives gangs no network"
+NO_SUCH_GPU = "has no such GPU"
+OTHER_POD = "is in another pod"
+AVOIDED = "failed it before"
 
 
 def refusal(node: Node, request: Request) -> str:
@@ -97,7 +116,13 @@ def refusal(node: Node, request: Request) -> str:
         return NO_CONTAINERS
     if request.replica_count > 1 and node.gang_network == NO_NETWORK:
         return NO_GANGS
-    return ""
+    if request.gpu_model and not any(
+        is_model(one.model, request.gpu_model) for one in node.devices
+    ):
+        return NO_SUCH_GPU
+    if request.pod and node.pod != request.pod:
+        return OTHER_POD
+    return AVOIDED if node.name in request.avoids else ""
 
 
 MOST_ON_ONE_NODE = 4096

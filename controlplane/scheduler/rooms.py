@@ -1,277 +1,236 @@
-"""The free room of a cluster while one plan is made: mutable, indexed, private to the scheduler."""
+"""The rooms of all nodes, those in equal states together: mutable, indexed, private to the scheduler."""
 
 from __future__ import annotations
 
-from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from controlplane.domain.closed import owner_words
-from controlplane.domain.plan import ReplicaPlacement
-from controlplane.domain.snapshot import NodeCapacity, capacity_of
 from controlplane.domain.values import (
-    HOST_NETWORK,
-    NO_NETWORK,
-    WHOLE_DEVICE,
     Allocation,
-    DeviceShare,
-    Isolation,
     Node,
-    Resources,
 )
 from controlplane.scheduler.fit import (
-    MOST_ON_ONE_NODE,
-    OWNERS_ONLY,
     Request,
-    refusal,
-    resources_on,
 )
+from controlplane.scheduler.fragmentation import Fragmentation
+from controlplane.scheduler.room import CLOSED, LEAST_KEPT, Alike, Room, RoomState, Tie
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-Tightness = tuple[int, int, int, int, str]
-Alike = tuple[str, str, bool]
-"""GPU model, network, and whether programs run in containers: the same program finds other things there."""
-
-
-class Room:
-    """What is still free on one node while a plan is made."""
-
-    __slots__ = (
-        "cpu",
-        "instances",
-        "memory",
-        "model",
-        "node",
-        "places",
-        "shared",
-        "whole",
-        "withheld",
-    )
-
-    def __init__(self, capacity: NodeCapacity) -> None:
-        self.node: Node = capacity.node
-        self.cpu = capacity.free_cpu_thousandths
-        self.memory = capacity.free_memory_bytes
-        self.places = MOST_ON_ONE_NODE - len(capacity.allocation.replicas)
-        offered = {one.model for one in capacity.node.devices if one.uuid in capacity.free}
-        self.model = "|".join(sorted(offered))
-        self.whole = [uuid for uuid, free in capacity.free.items() if free == WHOLE_DEVICE]
-        self.instances = {one.uuid for one in capacity.node.devices if one.parent_uuid}
-        self.withheld = [one for one in capacity.node.devices if one.withheld]
-        self.shared = {
-            uuid: free for uuid, free in capacity.free.items() if 0 < free < WHOLE_DEVICE
-        }
-
-    @property
-    def tightness(self) -> Tightness:
-        """Best fit takes the smallest: fewest free GPUs, then thousandths, cores and memory."""
-        thousandths = len(self.whole) * WHOLE_DEVICE + sum(self.shared.values())
-        return (len(self.whole), thousandths, self.cpu, self.memory, self.node.name)
-
-    def shortage(self, request: Request) -> str:
-        """What is short first for one replica; "" when it fits."""
-        refused = refusal(self.node, request)
-        if refused:
-            return refused
-        if request.gpu_thousandths and not self._devices_for(request.gpu_thousandths):
-            return "GPUs"
-        wanted = resources_on(self.node, request)
-        if wanted.cpu_thousandths > self.cpu:
-            return "cores"
-        if wanted.memory_bytes > self.memory:
-            return "memory"
-        return "" if self.places > 0 else "full of small replicas"
-
-    def holds(self, request: Request) -> int:
-        """Replicas of the request that fit here."""
-        if refusal(self.node, request):
-            return 0
-        wanted = resources_on(self.node, request)
-        bounds = [self.places]
-        if wanted.cpu_thousandths:
-            bounds.append(self.cpu // wanted.cpu_thousandths)
-        if wanted.memory_bytes:
-            bounds.append(self.memory // wanted.memory_bytes)
-        gpu = request.gpu_thousandths
-        if gpu >= WHOLE_DEVICE:
-            count = gpu // WHOLE_DEVICE
-            bounds.append(len(self.wholes_for(count)) // count)
-        elif gpu:
-            in_shared = sum(free // gpu for free in self.shared.values())
-            bounds.append(in_shared + len(self.whole) * (WHOLE_DEVICE // gpu))
-        return max(min(bounds), 0)
-
-    def alike_for(self, request: Request) -> Alike:
-        """What its replicas would get of which a gang combines only equal ones."""
-        is_contained = self.node.isolation is Isolation.CONTAINER
-        return (self.model if request.gpu_thousandths else "", self.node.gang_network, is_contained)
-
-    def wholes_for(self, count: int) -> list[str]:
-        """Free devices of which one replica may have `count`.
-
-        A CUDA process computes on one MIG instance at most (NVIDIA, "MIG User Guide").
-        """
-        if count <= 1 or not self.instances:
-            return self.whole
-        return [uuid for uuid in self.whole if uuid not in self.instances]
-
-    @property
-    def hole(self) -> int:
-        """The most whole devices that one replica could have."""
-        return max(len(self.wholes_for(2)), min(len(self.whole), 1))
-
-    def take(self, request: Request, rank: int) -> ReplicaPlacement:
-        """Place one replica that fits."""
-        wanted = resources_on(self.node, request)
-        shares = self._devices_for(request.gpu_thousandths)
-        self._occupy(wanted, shares)
-        return ReplicaPlacement(
-            rank=rank, node=self.node.name, devices=tuple(shares), resources=wanted
-        )
-
-    def _devices_for(self, gpu: int) -> list[DeviceShare]:
-        if gpu >= WHOLE_DEVICE:
-            count = gpu // WHOLE_DEVICE
-            wholes = self.wholes_for(count)[:count]
-            if len(wholes) < count:
-                return []
-            return [DeviceShare(uuid=uuid, thousandths=WHOLE_DEVICE) for uuid in wholes]
-        if gpu == 0:
-            return []
-        open_ones = [(free, uuid) for uuid, free in self.shared.items() if free >= gpu]
-        if open_ones:
-            return [DeviceShare(uuid=min(open_ones)[1], thousandths=gpu)]
-        return [DeviceShare(uuid=uuid, thousandths=gpu) for uuid in self.whole[:1]]
-
-    def _occupy(self, wanted: Resources, shares: list[DeviceShare]) -> None:
-        self.places -= 1
-        self.cpu -= wanted.cpu_thousandths
-        self.memory -= wanted.memory_bytes
-        for share in shares:
-            if share.uuid in self.shared:
-                left = self.shared.pop(share.uuid) - share.thousandths
-            else:
-                self.whole.remove(share.uuid)
-                left = WHOLE_DEVICE - share.thousandths
-            if left:
-                self.shared[share.uuid] = left
+    from controlplane.domain.plan import ReplicaPlacement
 
 
 class Rooms:
-    """All nodes that take sessions, tightest first: sorted once, kept so by bisection."""
+    """The rooms of all nodes, and for each request that is asked about where it fits.
 
-    def __init__(self, capacities: Iterable[NodeCapacity]) -> None:
-        self._by_name = {
-            capacity.node.name: Room(capacity) for capacity in capacities if capacity.takes_sessions
-        }
-        self._order: list[Tightness] = sorted(room.tightness for room in self._by_name.values())
+    Attributes:
+        changed: which state rooms came from, and into which, for those that keep up with them.
+        lost: how many entries of `changed` were forgotten.
+        scores: what makes of equal rooms some better; None before enough requests were seen.
+        gpus: of all nodes, also of those that take no sessions.
+        edits: grows with every change of a room, also of one that stays as good as it was.
+        touched: nodes of rooms that changed since ends.py looked at them, also by what is to run there.
+        era: grows when states were dropped in which no room was: a room that comes into one is in another tie.
+    """
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, Room] = {}
+        self._kinds: dict[tuple[object, ...], int] = {}
+        self._kind_orders: list[str] = []
+        self._owners: Counter[str] = Counter()
+        self._ties: dict[RoomState, Tie] = {}
+        self._numbers: dict[RoomState, int] = {}
+        self._next_number = 0
+        self.changed: list[tuple[Tie, Tie]] = []
+        self.lost = 0
+        self.edits = 0
+        self.gpus = 0
+        self.era = 0
+        self.touched: set[str] = set()
+        self.scores: Fragmentation | None = None
+        self._most_changed = LEAST_KEPT
 
     def __iter__(self) -> Iterator[Room]:
-        return (self._by_name[key[-1]] for key in self._order)
+        """Those that take sessions, tightest first."""
+        taking = (room for room in self._by_name.values() if room.is_open)
+        return iter(sorted(taking, key=lambda room: room.tightness))
 
-    def tightest_for(self, request: Request) -> Room | None:
-        """The tightest node that holds one replica; a share goes to an opened device if it can."""
-        if request.is_share:
-            opened = self._tightest_opened(request)
-            if opened is not None:
-                return opened
-        first = bisect_left(self._order, (request.whole_devices,))
-        for key in self._order[first:]:
-            room = self._by_name[key[-1]]
-            if not room.shortage(request):
-                return room
-        return None
+    def __len__(self) -> int:
+        return len(self._by_name)
 
-    def _tightest_opened(self, request: Request) -> Room | None:
-        best: tuple[int, int] | None = None
-        chosen = None
-        for position, room in enumerate(self):
-            fitting = [free for free in room.shared.values() if free >= request.gpu_thousandths]
-            if fitting and not room.shortage(request):
-                key = (min(fitting), position)
-                if best is None or key < best:
-                    best, chosen = key, room
-        return chosen
+    @property
+    def revision(self) -> int:
+        """Grows with every change of any room."""
+        return self.lost + len(self.changed)
 
-    def take(self, room: Room, request: Request, rank: int) -> ReplicaPlacement:
-        """Place one replica there."""
-        before = room.tightness
-        placed = room.take(request, rank)
-        del self._order[bisect_left(self._order, before)]
-        insort(self._order, room.tightness)
-        return placed
+    def known(self) -> Iterable[Room]:
+        """The rooms of all nodes, also of those that take no sessions."""
+        return self._by_name.values()
+
+    def get(self, node: str) -> Room | None:
+        """The room of a node."""
+        return self._by_name.get(node)
+
+    def set(self, node: Node, allocation: Allocation, *, is_silent: bool) -> None:
+        """Take what a node is, what it is to run, and whether it was heard."""
+        room = self._by_name.get(node.name)
+        kind = self._kind_of(node)
+        if room is None:
+            room = self._by_name[node.name] = Room(node, allocation, is_silent=is_silent, kind=kind)
+        else:
+            self._own(room.node, -1)
+            self.gpus -= len(room.node.devices)
+            room.set(node, allocation, is_silent=is_silent, kind=kind)
+        self._own(node, 1)
+        self.gpus += len(node.devices)
+        self.note(room)
+
+    def remove(self, node: str) -> None:
+        """A node was taken out of the cluster."""
+        room = self._by_name.pop(node, None)
+        if room is not None:
+            self._own(room.node, -1)
+            self.gpus -= len(room.node.devices)
+            room.is_open = False
+            self.note(room)
+
+    def change(self, allocation: Allocation) -> None:
+        """What a node is to run changed."""
+        room = self._by_name.get(allocation.node)
+        if room is not None:
+            self.touched.add(room.name)
+            if room.change(allocation):
+                self.note(room)
+
+    def put(self, placed: ReplicaPlacement, session_id: str) -> None:
+        """Take for a session once more what was given back."""
+        room = self._by_name.get(placed.node)
+        if room is not None:
+            room.put(placed, session_id)
+            self.note(room)
+
+    def drop(self, node: str, session_id: str) -> None:
+        """Give back what was taken for a session there and was not committed."""
+        room = self._by_name.get(node)
+        if room is not None and room.drop(session_id):
+            self.note(room)
+
+    def score(self, scores: Fragmentation | None) -> None:
+        """Rate rooms in another way from now on: what was ordered by the former is stale."""
+        self.scores = scores
+        self.lost += len(self.changed) + 1
+        self.changed.clear()
+
+    def keep(self, node: str, session_id: str) -> None:
+        """Offer a room to nobody but this session; "": to everybody again."""
+        room = self._by_name.get(node)
+        if room is not None and room.keeper != session_id:
+            room.keeper = session_id
+            self.note(room)
+
+    def promise(self, node: str, session_id: str) -> None:
+        """Offer a room to those alone who do not delay this session; "": to everybody again."""
+        room = self._by_name.get(node)
+        if room is not None and room.promised != session_id:
+            room.promised = session_id
+            self.note(room)
+
+    def ties(self) -> Iterable[Tie]:
+        """The states in which rooms are."""
+        return [tie for tie in self._ties.values() if tie.rooms]
+
+    def note(self, room: Room, tie: Tie | None = None) -> None:
+        """A room is another one than before; `tie` is where it is now, if that is known."""
+        self.edits += 1
+        self.touched.add(room.name)
+        before = room.tie
+        if tie is None:
+            tie = self._tie_of(room) if room.is_offered else CLOSED
+        if tie is before:
+            return
+        before.rooms.pop(room.name, None)
+        room.tie = tie
+        if tie is not CLOSED:
+            tie.add(room)
+        changed = self.changed
+        changed.append((before, tie))
+        if len(changed) > self._most_changed:
+            self._forget()
+
+    def _forget(self) -> None:
+        """Begin anew with what changed, and drop the states in which no room is any more."""
+        self.lost += len(self.changed)
+        self.changed.clear()
+        self._most_changed = 4 * len(self._by_name) + LEAST_KEPT
+        self._ties = {state: one for state, one in self._ties.items() if one.rooms}
+        left = {one.alike for one in self._ties.values()}
+        self._numbers = {state: one for state, one in self._numbers.items() if one in left}
+        self.era += 1
+
+    def _tie_of(self, room: Room) -> Tie:
+        state = room.state
+        tie = self._ties.get(state)
+        if tie is None:
+            order = (self._kind_orders[room.kind], *state[1:])
+            tie = self._ties[state] = Tie(state, order, self._number_of(state))
+        return tie
+
+    def _number_of(self, state: RoomState) -> int:
+        anywhere = state._replace(near="")
+        number = self._numbers.get(anywhere)
+        if number is None:
+            number = self._numbers[anywhere] = self._next_number
+            self._next_number += 1
+        return number
+
+    def shape_of(self, request: Request) -> Request:
+        """The request without what makes no difference here: who asks, where no node looks at that."""
+        return request if request.owner in self._owners else request._replace(owner=_ANYBODY)
+
+    @property
+    def owners(self) -> frozenset[str]:
+        """Those whose sessions alone some node takes."""
+        return frozenset(self._owners)
+
+    def _own(self, node: Node, count: int) -> None:
+        if owner_words(node):
+            self._owners[node.owner] += count
+            if not self._owners[node.owner]:
+                del self._owners[node.owner]
+
+    def _kind_of(self, node: Node) -> int:
+        """The number of all that placing does not change; equal for nodes that differ in name alone."""
+        key = (
+            tuple((one.model, bool(one.withheld), bool(one.parent_uuid)) for one in node.devices),
+            node.capacity,
+            node.isolation,
+            node.gang_network,
+            node.owner if owner_words(node) else "",
+        )
+        kind = self._kinds.setdefault(key, len(self._kinds))
+        if kind == len(self._kind_orders):
+            self._kind_orders.append(repr(key))
+        return kind
 
 
-def can_ever_fit(nodes: Iterable[Node], request: Request) -> bool:
-    """Whether the gang would fit if nothing else ran, on nodes that may take it.
-
-    Devices that are withheld count: they may be offered again.
-    """
-    held = Counter[Alike]()
-    for node in nodes:
-        room = Room(capacity_of(_with_all_devices(node), Allocation(node=node.name)))
-        kind = room.alike_for(request)
-        held[kind] += room.holds(request)
-        if held[kind] >= request.replica_count:
-            return True
-    return False
+_ANYBODY = "\0"
+"""No user: no node is theirs."""
 
 
-def runs_nowhere(nodes: Iterable[Node], request: Request) -> bool:
-    """Whether it names an image and no node runs containers."""
-    return request.in_container and all(node.isolation is not Isolation.CONTAINER for node in nodes)
-
-
-def keep_to_owners(nodes: Iterable[Node], request: Request) -> str:
-    """Why no node takes sessions of this user, in words; "" when one does."""
-    nodes = list(nodes)
-    if not nodes or any(refusal(node, request) != OWNERS_ONLY for node in nodes):
-        return ""
-    first = min(nodes, key=lambda node: node.name)
-    more = len(nodes) - 1
-    others = f" (and {more} more {'node' if more == 1 else 'nodes'} like it)" if more else ""
-    return f"node {first.name} {owner_words(first)}{others}"
-
-
-def without_network(nodes: Iterable[Node], request: Request) -> list[Node]:
-    """The nodes that give gangs no network, where this gang would fit if they did; else none."""
-    nodes = list(nodes)
-    shut = [node for node in nodes if node.gang_network == NO_NETWORK]
-    if request.replica_count == 1 or not shut or can_ever_fit(nodes, request):
-        return []
-    opened = (replace(node, gang_network=HOST_NETWORK) for node in nodes)
-    return shut if can_ever_fit(opened, request) else []
-
-
-def _with_all_devices(node: Node) -> Node:
-    if not any(device.withheld for device in node.devices):
-        return node
-    return replace(node, devices=tuple(replace(one, withheld="") for one in node.devices))
-
-
-def is_torn_ever(nodes: Iterable[Node], request: Request) -> bool:
-    """Whether the gang would fit if some of its replicas might run in containers and others not."""
-    alike = (
-        replace(node, isolation=Isolation.CONTAINER) for node in nodes if not refusal(node, request)
-    )
-    return request.replica_count > 1 and can_ever_fit(alike, request)
-
-
-def is_torn_now(rooms: Iterable[Room], request: Request) -> bool:
-    """The same of what is free now."""
+def is_torn_now(ties: Iterable[Tie], request: Request) -> bool:
+    """Whether the gang would fit now if some of its replicas might run in containers and others not."""
     held = Counter[tuple[str, str]]()
-    for room in rooms:
-        model, network, _ = room.alike_for(request)
-        held[model, network] += room.holds(request)
+    for tie in ties:
+        model, network, _ = tie.first().alike_for(request)
+        held[model, network] += tie.first().holds(request) * len(tie.rooms)
     return max(held.values(), default=0) >= request.replica_count
 
 
-def most_together(rooms: Iterable[Room], request: Request) -> int:
+def most_together(ties: Iterable[Tie], request: Request) -> int:
     """Replicas that one gang could have now."""
     held = Counter[Alike]()
-    for room in rooms:
-        held[room.alike_for(request)] += room.holds(request)
+    for tie in ties:
+        held[tie.first().alike_for(request)] += tie.first().holds(request) * len(tie.rooms)
     return max(held.values(), default=0)

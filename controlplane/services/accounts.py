@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from controlplane.access.accounts import Accounts
     from controlplane.access.authority import SignedNode
     from controlplane.access.joining import Joining
+    from controlplane.operations.projects import Projects
 
 _ROLES = {
     accounts_pb2.ROLE_UNSPECIFIED: Role.MEMBER,
@@ -50,12 +51,14 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         self,
         accounts: Accounts,
         joining: Joining,
+        projects: Projects,
         *,
         platform: Platform,
         limiter: FailureLimiter,
     ) -> None:
         self._accounts = accounts
         self._joining = joining
+        self._projects = projects
         self._platform = platform
         self._limiter = limiter
 
@@ -81,6 +84,8 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
         if role is None:
             raise InvalidRequest(f"unknown role {request.role}")
         user = await self._accounts.create_user(request.name, role, request.team)
+        # What somebody of that name was, who was removed while we could not finish, this one is not.
+        await self._projects.forget_user(user.name)
         return accounts_pb2.CreateUserResponse(user=_user(user))
 
     @answering
@@ -97,6 +102,7 @@ class AccountServicer(accounts_pb2_grpc.AccountServiceServicer):
     ) -> accounts_pb2.DeleteUserResponse:
         """Remove a user and their tokens."""
         await self._accounts.delete_user(request.name)
+        await self._projects.forget_user(request.name)
         return accounts_pb2.DeleteUserResponse()
 
     @answering

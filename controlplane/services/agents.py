@@ -14,16 +14,19 @@ from controlplane.domain.identity import NodeCaller, PeerCaller
 from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_node
 from controlplane.operations.orders import orders_for
+from controlplane.operations.progress import apply_progress
 from controlplane.operations.reports import apply_report
 from controlplane.services.convert.agents import (
+    OrdersMessages,
     acknowledged_message,
-    orders_messages,
     stream_message,
     to_changed_devices,
     to_chunk,
+    to_progress,
     to_registration,
     to_report,
     to_sample,
+    to_stock,
     tunnel_message,
 )
 from controlplane.services.convert.times import duration
@@ -43,6 +46,7 @@ if TYPE_CHECKING:
     from controlplane.operations.contacts import Contacts, Link
     from controlplane.operations.ingest import Ingestor
     from controlplane.operations.orders import Orders
+    from controlplane.operations.progress import ProgressReport
     from controlplane.operations.registration import Registrar
     from controlplane.operations.reports import Report
     from controlplane.operations.state import LiveState
@@ -173,6 +177,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
         return agents_pb2.ControlResponse(registered=registered)
 
     async def _responses(self, link: Link) -> AsyncIterator[agents_pb2.ControlResponse]:
+        messages = OrdersMessages()
         while True:
             if isinstance(link.failure, NotLeader):
                 raise await self._sent_on()
@@ -194,7 +199,7 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                     link.ordered = orders.replicas
                     sent = self._contacts.sent
                     sent[link.node] = max(orders.revision, sent.get(link.node, 0))
-                    for message in orders_messages(orders, term, secrets):
+                    for message in messages.of(orders, term, secrets):
                         yield message
             await link.wait()
 
@@ -224,13 +229,23 @@ class AgentServicer(agents_pb2_grpc.AgentServiceServicer):
                         report = to_report(request.report, link.node, self._clock.time())
                         group.create_task(self._report(link, report), name="control.report")
                     case "devices_changed":
-                        said = to_changed_devices(request.devices_changed)
-                        changing = self._registrar.change_devices(link, said)
+                        changed = to_changed_devices(request.devices_changed)
+                        changing = self._registrar.change_devices(link, changed)
                         group.create_task(changing, name="control.devices")
+                    case "progress":
+                        said = to_progress(request.progress, link.node)
+                        group.create_task(self._progress(said), name="control.progress")
+                    case "stock":
+                        self._contacts.stocks(link, to_stock(request.stock))
                     case "orders_accepted":
                         # With what it was sent since: that came with its secrets, too.
                         link.given = link.ordered
                         group.create_task(self._registrar.obeyed(link), name="control.obeyed")
+
+    async def _progress(self, report: ProgressReport) -> None:
+        await self._committer.decide(
+            lambda draft: apply_progress(draft, report, self._clock.time()), soft=True
+        )
 
     async def _report(self, link: Link, report: Report) -> None:
         await self._committer.decide(

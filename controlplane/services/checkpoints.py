@@ -47,7 +47,10 @@ class CheckpointServicer(checkpoints_pb2_grpc.CheckpointServiceServicer):
     ) -> pb.GetCheckpointResponse:
         """One of them; its content may be read from then on."""
         session = await self._find(request)
-        found = await self._checkpoints.get(session, request.name)
+        if request.name:
+            found = await self._checkpoints.get(session, request.name)
+        else:
+            found = await self._checkpoints.newest(session)
         if found.digest:
             self._content.show(caller(), found.digest)
         message = checkpoint_message(found, session.name)

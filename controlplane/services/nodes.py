@@ -59,6 +59,7 @@ class ClusterFacts:
     Attributes:
         leads: whether this control plane does.
         known_at: when what is known of sessions and nodes was last known to be so, Unix seconds.
+        wall: the wall clock, Unix seconds, against which others compare theirs.
     """
 
     version: str
@@ -70,6 +71,7 @@ class ClusterFacts:
     silent_after_s: float
     conditions: Conditions
     known_at: Callable[[], float]
+    wall: Callable[[], float]
 
 
 MOST_NAMES: Final = 1_000
@@ -211,7 +213,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
             sessions_queued=sum(1 for one in sessions if one.state is SessionState.QUEUED),
             simulated=any(device.simulated for node in nodes for device in node.devices),
             cluster_id=self._facts.cluster_id,
-            now=timestamp(self._clock.time()),
+            now=timestamp(self._facts.wall()),
             closed_nodes=list(filter(None, map(closed_words, by_name)))[:MOST_CLOSED],
             members=[member_message(one, leader) for one in self._facts.members.everyone()],
             answered_by=self._facts.members.own.name,
@@ -244,7 +246,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
     ) -> Iterator[Condition]:
         """Of nodes, as they said last and lately."""
-        now = self._clock.time()
+        now = self._facts.wall()
         for node in nodes:
             sample = samples.get(node.name)
             if sample and sample.disk_note and now - sample.at < LATELY_S:

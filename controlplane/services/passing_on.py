@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from controlplane.loops.leader import LeaderLoop
     from controlplane.services.errors import Context
     from controlplane.store.election import Leader
+    from nsml.clock import Clock
 
     Handler = grpc.RpcMethodHandler[Any, Any]
 
@@ -54,9 +55,10 @@ LEADER_KNOWS_BEST: Final = frozenset(
 class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
     """Behind the door: every handler, with the leader at hand."""
 
-    def __init__(self, *, leading: LeaderLoop, peers: Peers) -> None:
+    def __init__(self, *, leading: LeaderLoop, peers: Peers, clock: Clock) -> None:
         self._leading = leading
         self._peers = peers
+        self._clock = clock
         self._open: set[_OpenStream] = set()
         self._is_stopping = False
         self._has_handed_over = False
@@ -86,15 +88,18 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
             )
         return handler
 
-    def dismiss(self, *, has_handed_over: bool) -> None:
+    async def dismiss(self, *, has_handed_over: bool, within_s: float = 0.0) -> None:
         """End every stream: its caller goes on with it at another control plane.
 
-        Agents' orders only when it is known who gives them next, or nobody will.
+        Agents' orders only when it is known who gives them next, or nobody will. One after the other in so
+        many seconds, since each costs who takes it on more than one that goes on.
         """
         self._is_stopping, self._has_handed_over = True, has_handed_over
-        for stream in tuple(self._open):
-            if self._ends(stream.method):
-                stream.dismiss()
+        ending = [stream for stream in self._open if self._ends(stream.method)]
+        for stream in ending:
+            stream.dismiss()
+            if within_s:
+                await self._clock.sleep(within_s / len(ending))
 
     def _ends(self, method: str) -> bool:
         """Whether a stream is not to go on here."""
@@ -180,12 +185,12 @@ class PassingOn(grpc.aio.ServerInterceptor):  # type: ignore[type-arg]
                 async with aclosing(inner(request, context)) as responses:
                     while (response := await opened.next(responses)) is not None:
                         yield response
-                        if self._ends(method):
+                        if opened.is_to_end:
                             break
             except _Dismissed:
                 pass
             else:
-                if not self._ends(method):
+                if not opened.is_to_end:
                     return
             finally:
                 self._open.discard(opened)
@@ -286,6 +291,7 @@ class _OpenStream:
     task: asyncio.Task[Any] | None
     method: str
     waits: bool = False
+    is_to_end: bool = False
     is_dismissed: bool = False
 
     async def next(self, responses: AsyncGenerator[Any, None]) -> Any:
@@ -302,6 +308,7 @@ class _OpenStream:
 
     def dismiss(self) -> None:
         """End it now if it waits; who sends something just then looks by itself."""
+        self.is_to_end = True
         if self.waits and self.task is not None and not self.is_dismissed:
             self.is_dismissed = True
             self.task.cancel()

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.interface import History
     from controlplane.operations.following import Followers
+    from controlplane.operations.giving_way import Requeuer
     from controlplane.operations.listing import Listings
     from controlplane.operations.references import References
     from controlplane.operations.remove import Remover
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     from controlplane.operations.update import Updater
     from controlplane.services.passing_on import Relay
     from controlplane.services.presenting import Presenter
+    from controlplane.services.queueing import QueueView
     from nsml.clock import Clock
 
 
@@ -50,11 +52,13 @@ class SessionOperations:
     references: References
     listings: Listings
     stopper: Stopper
+    requeuer: Requeuer
     remover: Remover
     updater: Updater
     followers: Followers
     tunnels: Tunnels
     relay: Relay
+    queue: QueueView
     history: History
     state: LiveState
     clock: Clock
@@ -156,6 +160,18 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         return pb.StopSessionResponse(session=await self._presenter.session(session, who))
 
     @answering
+    async def RequeueSession(  # noqa: N802
+        self, request: pb.RequeueSessionRequest, _: Context
+    ) -> pb.RequeueSessionResponse:
+        """Have it give way."""
+        who = require_user()
+        session = await self._do.references.find_own(who, request.session)
+        session = await self._do.requeuer.requeue(
+            session, asked_by=who.user.name, reason=request.reason, force=request.force
+        )
+        return pb.RequeueSessionResponse(session=await self._presenter.session(session, who))
+
+    @answering
     async def RemoveSession(  # noqa: N802
         self, request: pb.RemoveSessionRequest, _: Context
     ) -> pb.RemoveSessionResponse:
@@ -234,6 +250,29 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
         cursor = metrics[-1].name if len(metrics) < len(names) else ""
         return pb.ListMetricsResponse(metrics=metrics, next_cursor=cursor)
+
+    @answering
+    async def ExplainSession(  # noqa: N802
+        self, request: pb.ExplainSessionRequest, _: Context
+    ) -> pb.ExplainSessionResponse:
+        """Why it waits, and what would be if."""
+        who, queue = require_user(), self._do.queue
+        queue.check_leads()
+        session = await self._do.references.find(who, request.session)
+        answer = pb.ExplainSessionResponse(
+            session=await self._presenter.session(session, who),
+            waiting=queue.waiting(session.id, who),
+        )
+        if request.HasField("what_if"):
+            answer.what_if.CopyFrom(queue.what_if(session, request.what_if, who))
+        return answer
+
+    @answering
+    async def ListQueue(  # noqa: N802
+        self, request: pb.ListQueueRequest, _: Context
+    ) -> pb.ListQueueResponse:
+        """A page of the queue."""
+        return await self._do.queue.page(request, require_user())
 
     @streaming
     async def OpenTunnel(  # noqa: N802

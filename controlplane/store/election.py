@@ -45,7 +45,10 @@ if TYPE_CHECKING:
 LEADER_KEY: Final = "leader"
 DEPOSED_KEY: Final = "leader.deposed"
 """Written by each deposing, so that no two follow one another too soon, whoever does it."""
+WORD_KEY: Final = "leader.word"
+"""What a leader that resigned tells the next one, who takes it away; it ends with the lease of who left it."""
 DEFAULT_TTL_S: Final = 3.0
+"""Where the caller says none; a control plane says that of its settings (`lease_s`)."""
 VALID_SHARE: Final = 0.6
 """Share of the lease after which an unrenewed leader stops: well before another can be elected."""
 RENEWALS_PER_TTL: Final = 6
@@ -130,9 +133,10 @@ async def depose(
 class Leadership:
     """The time during which this process leads, as an async context manager.
 
-    Entering waits until elected. Leadership can be lost at any moment: then the body is cancelled
-    and the block raises LeadershipLost. On the way out the lease is revoked, after the body has
-    ended, so that the next leader begins at once.
+    Entering waits until elected, with a lease at hand: between two leaders every write counts.
+    Leadership can be lost at any moment: then the body is cancelled and the block raises
+    LeadershipLost. On the way out the leader key is given back, after the body has ended or, with
+    `leave`, before, so that the next leader begins at once.
 
     Every write of a leader goes through `commit`, or has `fence` among its compares.
 
@@ -159,7 +163,23 @@ class Leadership:
         self._lease: Lease | None = None
         self._valid_until = 0.0
         self._term = 0
+        self._leaving: asyncio.Task[bool] | None = None
+        self._inherited: bytes | None = None
         self._stack = contextlib.AsyncExitStack()
+
+    @property
+    def inherited(self) -> bytes | None:
+        """The word of a predecessor who resigned a moment ago, if any was heard."""
+        return self._inherited
+
+    def leave(self, word: bytes) -> None:
+        """End this term at once, with a word for the next leader; the body is to end now.
+
+        What the body still commits is fenced.
+        """
+        if self._lease is not None and self._leaving is None:
+            leaving = self._leave_word(word, self._lease)
+            self._leaving = asyncio.create_task(leaving, name="leader.leave")
 
     @property
     def term(self) -> int:
@@ -174,7 +194,7 @@ class Leadership:
     @property
     def is_valid(self) -> bool:
         """Whether the lease surely lives: ask before acting outside the store."""
-        return self._clock.monotonic() < self._valid_until
+        return self._leaving is None and self._clock.monotonic() < self._valid_until
 
     async def commit(self, transaction: Transaction) -> TransactionResult:
         """Commit with the fence.
@@ -198,8 +218,8 @@ class Leadership:
 
     async def __aenter__(self) -> Self:
         async with contextlib.AsyncExitStack() as stack:
-            await self._campaign()
             stack.push_async_callback(self._step_down)
+            await self._campaign()
             self._log.info("leader.elected", term=self._term)
             await stack.enter_async_context(Companion(self._renew(), name="leader.renew"))
             await stack.enter_async_context(Companion(self._observe(), name="leader.observe"))
@@ -216,51 +236,76 @@ class Leadership:
 
     async def _campaign(self) -> None:
         """Wait until nobody leads and take the key; outages are waited out."""
-        while True:
+        while not self._term:
             try:
-                await self._wait_for_vacancy()
-                lease = await self._store.grant(self._ttl_s)
-                try:
-                    self._term = await self._take(lease)
-                finally:
-                    if not self._term:
-                        await self._give_back(lease)
+                self._renewed(lease := await self._store.grant(self._ttl_s))
+                async with Companion(self._hold(lease), name="leader.hold"):
+                    while not self._term:
+                        await self._take_when_vacant(lease)
             except (StoreUnavailable, CommitUnknown, LeaseLost) as error:
                 self._log.warning("leader.campaign_failed", reason=str(error))
                 await self._clock.sleep(CAMPAIGN_RETRY_S)
-                continue
-            if self._term:
-                self._renewed(lease)
-                return
 
-    async def _wait_for_vacancy(self) -> None:
+    async def _hold(self, lease: Lease) -> None:
+        """Keep a lease alive that nothing hangs on yet.
+
+        Raises:
+            LeaseLost: it has ended.
+        """
+        while True:
+            await self._clock.sleep(lease.ttl_s / RENEWALS_PER_TTL)
+            with contextlib.suppress(StoreUnavailable):
+                self._renewed(lease := await self._store.keep_alive(lease))
+
+    async def _take_when_vacant(self, lease: Lease) -> None:
+        """Try to take the key once nobody has it; look again now and then."""
         listing = await self._store.list(self._key)
         if all(item.key != self._key for item in listing.items):
-            return
+            return await self._take(lease)
         # The time-out is for a deletion that the watch has lost.
         with contextlib.suppress(TimeoutError, Compacted):
-            async with asyncio.timeout(2 * self._ttl_s):
+            async with asyncio.timeout(2 * self._ttl_s) as patience:
                 # From now on: the history since the holder's election may be gone.
                 changes = self._store.watch(self._key, listing.revision + 1)
                 async with contextlib.aclosing(changes) as batches:
                     async for batch in batches:
                         if any(e.key == self._key and e.item is None for e in batch.events):
-                            return
+                            if not patience.expired():
+                                patience.reschedule(None)
+                            return await self._take(lease)
+        return None
 
-    async def _take(self, lease: Lease) -> int:
-        """Put the leader key if there is none; return the term, or 0 if somebody else was first."""
+    async def _take(self, lease: Lease) -> None:
+        """Put the leader key if there is none: then we have a term."""
+        try:
+            if self._clock.monotonic() >= self._valid_until:
+                self._renewed(await self._store.keep_alive(lease))
+            await self._put_key(lease)
+        except BaseException:
+            # Whether the key is there is not known: it must not stay, nor may the lease be used again.
+            await self._give_back(lease)
+            raise
+
+    async def _put_key(self, lease: Lease) -> None:
         record = json.dumps(asdict(self._candidate)).encode()
         put = Put(key=self._key, value=record, lease=lease.id)
-        take = Transaction(compares=(absent(self._key),), success=(put,))
+        take = Transaction(
+            compares=(absent(self._key),),
+            success=(put, Get(key=WORD_KEY), Delete(key=WORD_KEY)),
+        )
         try:
             result = await self._store.commit(take)
         except CommitUnknown:
             # The lease is ours alone, so the key tells whether the write was applied.
             item = await self._store.get(self._key)
-            if item is not None and item.lease == lease.id:
-                return item.create_revision
-            raise
-        return result.revision if result.succeeded else 0
+            if item is None or item.lease != lease.id:
+                raise
+            self._term = item.create_revision
+            return
+        if result.succeeded:
+            word = result.responses[1].item
+            self._inherited = None if word is None else word.value
+            self._term = result.revision
 
     def _renewed(self, lease: Lease) -> None:
         self._lease = lease
@@ -269,12 +314,14 @@ class Leadership:
 
     async def _renew(self) -> None:
         """Keep the lease alive; raise LeadershipLost as soon as it may not be."""
-        lease = self._lease
+        # Renew at once: of the lease that one is elected with, a part has passed.
+        lease, pause_s = self._lease, 0.0
         while lease is not None:
             left_s = self._valid_until - self._clock.monotonic()
             try:
                 async with asyncio.timeout(max(0.0, left_s)):
-                    await self._clock.sleep(lease.ttl_s / RENEWALS_PER_TTL)
+                    await self._clock.sleep(pause_s)
+                    pause_s = lease.ttl_s / RENEWALS_PER_TTL
                     lease = await self._store.keep_alive(lease)
                     self._renewed(lease)
             except TimeoutError:
@@ -314,10 +361,23 @@ class Leadership:
         return listing.revision + 1
 
     async def _step_down(self) -> None:
+        lease = self._lease
+        if not self._term or lease is None:
+            return
         self._valid_until = 0.0
         self._log.info("leader.stepped_down", term=self._term)
-        if self._lease is not None:
-            await self._give_back(self._lease)
+        if self._leaving is None or not await self._leaving:
+            await self._give_back(lease)
+
+    async def _leave_word(self, word: bytes, lease: Lease) -> bool:
+        """Give the leader key back with a word for the next one; whether that was surely done."""
+        put = Put(key=WORD_KEY, value=word, lease=lease.id)
+        leave = Transaction(compares=(self.fence,), success=(Delete(key=self._key), put))
+        try:
+            return (await self._store.commit(leave)).succeeded
+        except StoreError as error:
+            self._log.warning("leader.word_not_left", term=self._term, reason=str(error))
+            return False
 
     async def _give_back(self, lease: Lease) -> None:
         """Revoke a lease; one that cannot be revoked ends by itself."""

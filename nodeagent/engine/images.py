@@ -146,6 +146,17 @@ def image_used_at(engine: Engine, reference: str) -> float:
     return max((datetime.fromisoformat(one).timestamp() for one in known), default=0.0)
 
 
+def image_sizes(engine: Engine) -> dict[str, int]:
+    """Bytes of every image here, by each of its references with tag or digest. Raises EngineError."""
+    with translated(engine.socket):
+        listed = engine.sdk.api.images()
+    return {
+        name: int(one.get("Size") or 0)
+        for one in listed
+        for name in (*(one.get("RepoTags") or ()), *(one.get("RepoDigests") or ()))
+    }
+
+
 def tags_of(engine: Engine, repository: str) -> list[str]:
     """The tags of a repository's images here. Raises EngineError."""
     with translated(engine.socket):

@@ -34,6 +34,7 @@ from nodeagent.engine.images import (
     builds_named,
     commit_build,
     find_image,
+    image_sizes,
     image_used_at,
     name_image,
     pull_image,
@@ -184,6 +185,18 @@ class Images:
         with suppress(EngineError):
             for key in filter(_KEY.fullmatch, tags_of(self._engine, DERIVED)):
                 found[key] = max(self._used_at(key), image_used_at(self._engine, _tag(key)))
+        return found
+
+    def listed(self) -> dict[str, int]:
+        """Bytes of the images here that a session may name, by whole reference. Raises EngineError."""
+        found = {
+            name: size
+            for name, size in image_sizes(self._engine).items()
+            if is_reference(name) and parts_of(name)[0] != DERIVED
+        }
+        for old, new in self._settings.aliases.items():
+            if (size := found.get(whole_reference(new))) is not None:
+                found[whole_reference(old)] = size
         return found
 
     def touch(self, key: str) -> None:

@@ -291,13 +291,15 @@ class FakeDriver:
             self._machine.start(spec, folder)
         return ReplicaHandle(replica_id=spec.replica_id, folder=folder, adopted=adopted)
 
-    async def stop(self, replica_id: ReplicaId, *, grace_s: float, reason: str) -> None:
-        """See `RuntimeDriver.stop`."""
+    async def stop(
+        self, replica_id: ReplicaId, *, grace_s: float, reason: str, notice_s: float = 0.0
+    ) -> None:
+        """See `RuntimeDriver.stop`; its programs can save nothing, so that notice is of no use to them."""
         folder = self._folders.of(replica_id)
         if not folder.spec.exists():
             raise ReplicaNotFound(str(replica_id))
         if not folder.exit.exists():
-            write_stop(folder, reason=reason, grace_s=grace_s)
+            write_stop(folder, reason=reason, grace_s=grace_s, notice_s=notice_s)
             self._machine.order_stop(replica_id, grace_s=grace_s, reason=reason)
 
     async def kill(self, replica_id: ReplicaId, *, reason: str) -> None:

@@ -91,6 +91,9 @@ class ReplicaSpec:
     `uid` and `gid`, set together, are whom the program runs as on the machine, and whom its folders
     and log are given to; None: the agent's own user. `groups` are further groups, for what it may read.
 
+    `warning_s` before its time limit a program that can save is told so; with `leaves_at_limit` it may
+    leave then, since it will go on in another attempt.
+
     `device_share` is how much of each of its devices is the replica's; MPS at `mps_pipes`, a further
     mount, keeps it to that. None: it is told only.
     """
@@ -103,6 +106,8 @@ class ReplicaSpec:
     mounts: Sequence[Mount] = ()
     devices: Sequence[DeviceGrant] = ()
     time_limit_s: float | None = None
+    warning_s: float = 0.0
+    leaves_at_limit: bool = False
     grace_s: float = 10.0
     lost_after_s: float | None = None
     isolation: Isolation = Isolation.NAMESPACE
@@ -249,10 +254,13 @@ class RuntimeDriver(Protocol):
         """
         ...
 
-    async def stop(self, replica_id: ReplicaId, *, grace_s: float, reason: str) -> None:
+    async def stop(
+        self, replica_id: ReplicaId, *, grace_s: float, reason: str, notice_s: float = 0.0
+    ) -> None:
         """Order the end: SIGTERM, and SIGKILL to every process after `grace_s`; does not wait.
 
-        A later order can shorten the grace, never lengthen it. Nothing happens to a replica that
+        A program that can save is told so first, and gets SIGTERM `notice_s` later if it has not left.
+        A later order can shorten both, never lengthen them. Nothing happens to a replica that
         has ended. Raises ReplicaNotFound.
         """
         ...

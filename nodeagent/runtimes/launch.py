@@ -198,6 +198,8 @@ def limits_of(spec: ReplicaSpec, machine: Machine) -> dict[str, Any]:
         "replica": str(spec.replica_id),
         "boot_id": machine.boot_id,
         "time_limit_s": spec.time_limit_s,
+        "warning_s": spec.warning_s,
+        "leaves_at_limit": spec.leaves_at_limit,
         "grace_s": spec.grace_s,
         "lost_after_s": spec.lost_after_s,
         "watch": disk_watch(spec, machine.limits),

@@ -100,12 +100,17 @@ def write_exit(folder: ReplicaFolder, record: ExitRecord, *, is_durable: bool = 
         reserve.spend(str(folder.path), folder.exit.name, content)
 
 
-def write_stop(folder: ReplicaFolder, *, reason: str, grace_s: float) -> None:
+def write_stop(
+    folder: ReplicaFolder, *, reason: str, grace_s: float, notice_s: float = 0.0
+) -> None:
     """Write the stop order that the shim reads when it is signalled.
 
-    The shim may not have read an earlier one yet: its reason stays, and its grace where that is shorter.
+    The shim may not have read an earlier one yet: its reason stays, and its grace and notice where they
+    are shorter.
     """
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
         earlier = json.loads(folder.stop.read_bytes())
+        notice_s = min(float(earlier.get("notice_s", 0.0)), notice_s)
         reason, grace_s = str(earlier["reason"]), min(float(earlier["grace_s"]), grace_s)
-    write_atomically(folder.stop, json.dumps({"reason": reason, "grace_s": grace_s}).encode())
+    order = {"reason": reason, "grace_s": grace_s, "notice_s": notice_s}
+    write_atomically(folder.stop, json.dumps(order).encode())

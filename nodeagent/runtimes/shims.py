@@ -124,7 +124,9 @@ class ShimDriver(ABC):
         log.info("replica.started", replica=str(spec.replica_id), pid=shim.pid)
         return ReplicaHandle(replica_id=spec.replica_id, folder=folder, adopted=False)
 
-    async def stop(self, replica_id: ReplicaId, *, grace_s: float, reason: str) -> None:
+    async def stop(
+        self, replica_id: ReplicaId, *, grace_s: float, reason: str, notice_s: float = 0.0
+    ) -> None:
         """See `RuntimeDriver.stop`."""
         folder = self._folders.of(replica_id)
         if not folder.spec.exists():
@@ -134,7 +136,9 @@ class ShimDriver(ABC):
         # a shim without a claim is not ready for signals, and looks for the order after its claim
         is_ready = folder.shim.exists()
         try:
-            await self._run(lambda: write_stop(folder, reason=reason, grace_s=grace_s))
+            await self._run(
+                lambda: write_stop(folder, reason=reason, grace_s=grace_s, notice_s=notice_s)
+            )
         except OSError as error:
             if not is_ready:
                 raise

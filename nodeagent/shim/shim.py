@@ -8,9 +8,11 @@ Standard library only, single-threaded, started by `shim_command` or forked by t
 - `exit.json` appears once, atomically and on disk, after every process of the replica is gone: the
   agent frees devices on its word.
 - SIGTERM with `stop.json` beside it: SIGTERM to the program's group, then after `grace_s` SIGKILL
-  to everything. A second order may only shorten the first.
+  to everything. With `notice_s` a program that can save is told to first, and gets SIGTERM so much
+  later, if it has not left (`notice.py`). A second order may only shorten the first.
 - While it waits for a container engine it obeys and keeps limits as while the program runs.
-- The time limit is kept on the monotonic clock. `lost_after_s` is the silence of `contact`, measured
+- The time limit is kept on the monotonic clock; a program that can save is told so `warning_s` before,
+  and with `leaves_at_limit` may leave then. `lost_after_s` is the silence of `contact`, measured
   as time since its mtime last changed (a stepped wall clock changes nothing; time asleep counts), and
   everything is gone by then: stopping begins `grace_s` earlier.
 - Limits are kept by the kernel, which tells of it (`Program.exceeded`), or by looking (`watch.py`):
@@ -32,7 +34,7 @@ import signal
 import sys
 import time
 
-from nodeagent.shim import namespaces, reserve
+from nodeagent.shim import namespaces, notice, reserve
 from nodeagent.shim.contained import Contained
 from nodeagent.shim.forked import ORDERS, WATCHED, Forked
 from nodeagent.shim.stillness import Stillness
@@ -99,9 +101,13 @@ class Shim:
         self.message = ""
         self._program = _program_of(folder, spec)
         self._started = (time.time(), time.monotonic())
+        self._terminate_at: float | None = None
+        self._grace_s = 0.0
         self._kill_at: float | None = None
         limit = spec["time_limit_s"]
         self._limit_at = None if limit is None else time.monotonic() + limit
+        warning = spec.get("warning_s", 0.0)
+        self._warn_at = self._limit_at - warning if self._limit_at and warning else None
         self._watch = None
         if "watch" in spec:
             processes, has_own_shm = self._program.processes, bool(spec.get("namespace"))
@@ -183,6 +189,9 @@ class Shim:
 
     def _exit_record(self) -> dict[str, object]:
         code, number, verdict = self._program.outcome()
+        is_noticed = self._terminate_at is not None and self._kill_at is None
+        if is_noticed and code == 0 and not notice.has_left(self._run):
+            self.why, self.message = "EXITED", ""  # it came to its own end in time
         if verdict is not None and self.why == "EXITED":
             self.why, self.message = verdict
         if self.why == "EXITED" and code != 0:
@@ -213,23 +222,52 @@ class Shim:
         watched = self._watch.memory_peak_bytes if self._watch is not None else 0
         return max(watched, self._program.memory_peak_bytes, self._program.max_rss_bytes)
 
-    def _stop_order(self) -> tuple[str, float]:
+    @property
+    def _run(self) -> str:
+        return os.path.join(self.folder, "run")
+
+    def _stop_order(self) -> tuple[str, float, float]:
         """What `stop.json` says; a signal without it (a machine that shuts down) is an order too."""
         try:
             with open(os.path.join(self.folder, "stop.json"), "rb") as file:
                 order = json.load(file)
-            return str(order["reason"]), float(order["grace_s"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return "the shim was told to stop", float(self.spec["grace_s"])
+            notice_s = float(order.get("notice_s", 0.0))
+            return str(order["reason"]), float(order["grace_s"]), notice_s
+        except (OSError, ValueError, KeyError, TypeError, AttributeError):
+            return "the shim was told to stop", float(self.spec["grace_s"]), 0.0
 
-    def _begin_stop(self, why: str, message: str, grace_s: float) -> None:
-        kill_at = time.monotonic() + max(grace_s, 0.0)
-        if self._kill_at is None:
-            self.why, self.message = why, message
-            self._kill_at = kill_at
-            if grace_s > 0:
-                self._program.terminate()
-        self._kill_at = min(self._kill_at, kill_at)
+    def _begin_stop(self, why: str, message: str, grace_s: float, notice_s: float = 0.0) -> None:
+        """Give notice, where that is of use, and then `_terminate`; a second order may shorten both."""
+        grace_s = max(grace_s, 0.0)
+        if self._terminate_at is None:
+            self.why, self.message, self._grace_s = why, message, grace_s
+            if not (notice_s > 0 and notice.post(self._run, goes=True, reason=message)):
+                notice_s = 0.0
+            self._terminate_at = time.monotonic() + notice_s
+        self._terminate_at = min(self._terminate_at, time.monotonic() + notice_s)
+        self._grace_s = min(self._grace_s, grace_s)
+        if self._kill_at is not None:
+            self._kill_at = min(self._kill_at, time.monotonic() + grace_s)
+        elif time.monotonic() >= self._terminate_at:
+            self._terminate()
+
+    def _terminate(self) -> None:
+        self._kill_at = time.monotonic() + self._grace_s
+        if self._grace_s > 0:
+            self._program.terminate()
+
+    def _warn(self) -> None:
+        """The time limit is near: what is saved now is not lost."""
+        self._warn_at, words = None, self._limit_words()
+        if self._terminate_at is not None:
+            return
+        goes = bool(self.spec.get("leaves_at_limit"))
+        if notice.post(self._run, goes=goes, reason=words) and goes:
+            self.why, self.message, self._grace_s = "TIME_LIMIT", words, self.spec["grace_s"]
+            self._terminate_at = self._limit_at
+
+    def _limit_words(self) -> str:
+        return f"the time limit of {self.spec['time_limit_s']:g} s"
 
     def _end_if_exceeded(self, excess: Excess | None) -> None:
         if excess is not None:
@@ -239,14 +277,17 @@ class Shim:
         if time.monotonic() >= self._next_look_at():
             self._look()
         now = time.monotonic()
+        if self._warn_at is not None and now >= self._warn_at:
+            self._warn()
         if self._limit_at is not None and now >= self._limit_at:
-            limit = self.spec["time_limit_s"]
             self._limit_at = None
-            self._begin_stop("TIME_LIMIT", f"the time limit of {limit:g} s", self.spec["grace_s"])
+            self._begin_stop("TIME_LIMIT", self._limit_words(), self.spec["grace_s"])
         if self._lost_in() == 0:
             silence = self.spec["lost_after_s"]
             grace_s = min(self.spec["grace_s"], silence / 2)
             self._begin_stop("LOST_AFTER", f"no contact for {silence:g} s", grace_s)
+        if self._kill_at is None and self._terminate_at is not None and now >= self._terminate_at:
+            self._terminate()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             self._program.kill()
             self._kill_at = time.monotonic() + 0.05  # again, for what was forked meanwhile
@@ -286,7 +327,8 @@ class Shim:
 
     def _until_next_deadline(self) -> float:
         now = time.monotonic()
-        ats = [self._next_look_at(), self._limit_at, self._kill_at]
+        ats = [self._next_look_at(), self._limit_at, self._warn_at]
+        ats.append(self._terminate_at if self._kill_at is None else self._kill_at)
         waits = [at - now for at in ats if at is not None]
         lost_in = self._lost_in()
         if lost_in is not None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from nsml.v1 import checkpoints_pb2 as checkpoints
     from nsml.v1 import datasets_pb2 as datasets
     from nsml.v1 import nodes_pb2 as nodes
+    from nsml.v1 import projects_pb2 as projects
     from nsml.v1 import resources_pb2 as resources
     from nsml.v1 import secrets_pb2 as secrets
     from nsml.v1 import sessions_pb2 as sessions
@@ -67,6 +68,7 @@ class Client:
         self.nodes = Nodes(self.rpc)
         self.accounts = Accounts(self.rpc)
         self.secrets = Secrets(self.rpc)
+        self.projects = Projects(self.rpc)
         self.backups = Backups(self.rpc)
 
 
@@ -151,6 +153,35 @@ class Sessions:
                 return
             left = None if left is None else left - len(page.sessions)
 
+    async def explain(
+        self, reference: str, what_if: sessions.WhatIf | None = None
+    ) -> sessions.ExplainSessionResponse:
+        """Why it waits; with `what_if` also what would come of it. NotWaiting where that makes no sense."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.ExplainSessionRequest(session=reference, what_if=what_if)
+        return await self._rpc.unary(
+            "SessionService/ExplainSession", request, pb.ExplainSessionResponse
+        )
+
+    async def queue(
+        self, *, owners: Sequence[str] = (), project: str = "", limit: int | None = None
+    ) -> list[sessions.ListQueueResponse]:
+        """The queue in its order, page after page; at least one, of at most `limit` sessions in all."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.ListQueueRequest(owners=owners, project=project)
+        pages: list[pb.ListQueueResponse] = []
+        left = limit
+        while not pages or request.cursor:
+            request.page_size = _PAGE if left is None else min(left, _PAGE)
+            page = await self._rpc.unary("SessionService/ListQueue", request, pb.ListQueueResponse)
+            pages.append(page)
+            request.cursor = page.next_cursor
+            if left is not None and (left := left - len(page.sessions)) <= 0:
+                break
+        return pages
+
     async def stop(
         self, reference: str, *, grace_s: float | None = None, reason: str = ""
     ) -> sessions.Session:
@@ -164,6 +195,18 @@ class Sessions:
             request.grace.CopyFrom(Duration(nanos=round(grace_s % 1 * 1e9), seconds=int(grace_s)))
         answer = await self._rpc.unary(
             "SessionService/StopSession", request, pb.StopSessionResponse
+        )
+        return answer.session
+
+    async def requeue(
+        self, reference: str, *, reason: str = "", force: bool = False
+    ) -> sessions.Session:
+        """Have it save and wait for room again; StateConflict when it does not run, or could not go on."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.RequeueSessionRequest(session=reference, reason=reason, force=force)
+        answer = await self._rpc.unary(
+            "SessionService/RequeueSession", request, pb.RequeueSessionResponse
         )
         return answer.session
 
@@ -461,6 +504,74 @@ class Secrets:
 
         request = pb.RemoveSecretRequest(name=name, user=user)
         await self._rpc.unary("SecretService/RemoveSecret", request, pb.RemoveSecretResponse)
+
+
+class Projects:
+    """ProjectService."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def create(
+        self, name: str, settings: projects.ProjectSettings, members: Sequence[str] = ()
+    ) -> projects.Project:
+        """Administrators: a new project."""
+        from nsml.v1 import projects_pb2 as pb
+
+        request = pb.CreateProjectRequest(name=name, settings=settings, members=members)
+        answer = await self._rpc.unary(
+            "ProjectService/CreateProject", request, pb.CreateProjectResponse
+        )
+        return answer.project
+
+    async def get(self, name: str) -> projects.GetProjectResponse:
+        """One project with who holds what of it."""
+        from nsml.v1 import projects_pb2 as pb
+
+        request = pb.GetProjectRequest(name=name)
+        return await self._rpc.unary("ProjectService/GetProject", request, pb.GetProjectResponse)
+
+    async def every(self) -> list[projects.Project]:
+        """One's own projects by name, without their members; administrators: all."""
+        from nsml.v1 import projects_pb2 as pb
+
+        answer = await self._rpc.unary(
+            "ProjectService/ListProjects", pb.ListProjectsRequest(), pb.ListProjectsResponse
+        )
+        return list(answer.projects)
+
+    async def update(
+        self, name: str, settings: projects.ProjectSettings, *, without_budget: bool = False
+    ) -> projects.Project:
+        """Administrators: other settings; what is not set in them stays."""
+        from nsml.v1 import projects_pb2 as pb
+
+        request = pb.UpdateProjectRequest(
+            name=name, settings=settings, without_budget=without_budget
+        )
+        answer = await self._rpc.unary(
+            "ProjectService/UpdateProject", request, pb.UpdateProjectResponse
+        )
+        return answer.project
+
+    async def remove(self, name: str) -> None:
+        """Administrators: remove a project without live sessions."""
+        from nsml.v1 import projects_pb2 as pb
+
+        request = pb.DeleteProjectRequest(name=name)
+        await self._rpc.unary("ProjectService/DeleteProject", request, pb.DeleteProjectResponse)
+
+    async def change_members(
+        self, name: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
+    ) -> projects.Project:
+        """Its owner and administrators: add and remove members."""
+        from nsml.v1 import projects_pb2 as pb
+
+        request = pb.ChangeMembersRequest(name=name, add=add, remove=remove)
+        answer = await self._rpc.unary(
+            "ProjectService/ChangeMembers", request, pb.ChangeMembersResponse
+        )
+        return answer.project
 
 
 class Backups:

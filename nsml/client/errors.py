@@ -182,6 +182,8 @@ _UNREACHED = r"failed to connect to all addresses; last error: \w+: \S+: (Failed
 """What gRPC says before the reason why nobody could be reached."""
 _UNSENT = "failed to connect to all addresses"
 """What gRPC says of a call that it had no connection for."""
+_CUT_IN_A_MESSAGE = "Internal error from Core"
+"""What gRPC says, as INTERNAL, of a call whose connection broke while a message was being sent."""
 _AT_THE_DOOR = "NOT_LEADER"
 """The reason of a control plane that has done nothing."""
 
@@ -206,6 +208,8 @@ def translate(failed: FailedCall) -> ClientError:
     """The named error of a failed call."""
     status = str(failed.code().name)
     message = re.sub(_UNREACHED, "", failed.details() or status)
+    if status == "INTERNAL" and message == _CUT_IN_A_MESSAGE:
+        status, message = "UNAVAILABLE", "the connection broke"
     reason, metadata, retry_after_s = _error_info(failed.trailing_metadata())
     kind = BY_REASON.get(reason) or BY_STATUS.get(status, PlatformFault)
     if kind is NotEnough and any(words in message.lower() for words in _OVERSIZE):

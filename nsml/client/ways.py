@@ -40,9 +40,13 @@ REPEATABLE = frozenset(
         "NodeService/GetCluster",
         "NodeService/GetNode",
         "NodeService/ListNodes",
+        "ProjectService/GetProject",
+        "ProjectService/ListProjects",
         "SecretService/ListSecrets",
+        "SessionService/ExplainSession",
         "SessionService/GetSession",
         "SessionService/ListMetrics",
+        "SessionService/ListQueue",
         "SessionService/ListSessions",
     }
 )
@@ -60,12 +64,17 @@ ONCE = frozenset(
         "DatasetService/CreateDatasetVersion",
         "NodeService/FenceNode",
         "NodeService/RemoveNode",
+        "ProjectService/CreateProject",
+        "ProjectService/DeleteProject",
         "SecretService/RemoveSecret",
         "SessionService/RemoveSession",
+        "SessionService/RequeueSession",
         "SessionService/StopSession",
         # The second one would undo what somebody did in between.
         "NodeService/DrainNode",
         "NodeService/ResumeNode",
+        "ProjectService/ChangeMembers",
+        "ProjectService/UpdateProject",
         "SecretService/SetSecret",
         "SessionService/UpdateSession",
         # Its caller repeats it, and knows when.

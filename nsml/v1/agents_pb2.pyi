@@ -50,18 +50,50 @@ class ReplicaId(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ControlRequest(_message.Message):
-    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed")
+    __slots__ = ("register", "heartbeat", "report", "orders_accepted", "devices_changed", "progress", "stock")
     REGISTER_FIELD_NUMBER: _ClassVar[int]
     HEARTBEAT_FIELD_NUMBER: _ClassVar[int]
     REPORT_FIELD_NUMBER: _ClassVar[int]
     ORDERS_ACCEPTED_FIELD_NUMBER: _ClassVar[int]
     DEVICES_CHANGED_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    STOCK_FIELD_NUMBER: _ClassVar[int]
     register: Register
     heartbeat: Heartbeat
     report: ReplicaReport
     orders_accepted: OrdersAccepted
     devices_changed: DevicesChanged
-    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ...) -> None: ...
+    progress: ProgressReport
+    stock: StockReport
+    def __init__(self, register: _Optional[_Union[Register, _Mapping]] = ..., heartbeat: _Optional[_Union[Heartbeat, _Mapping]] = ..., report: _Optional[_Union[ReplicaReport, _Mapping]] = ..., orders_accepted: _Optional[_Union[OrdersAccepted, _Mapping]] = ..., devices_changed: _Optional[_Union[DevicesChanged, _Mapping]] = ..., progress: _Optional[_Union[ProgressReport, _Mapping]] = ..., stock: _Optional[_Union[StockReport, _Mapping]] = ...) -> None: ...
+
+class StockReport(_message.Message):
+    __slots__ = ("things", "bytes_per_second")
+    THINGS_FIELD_NUMBER: _ClassVar[int]
+    BYTES_PER_SECOND_FIELD_NUMBER: _ClassVar[int]
+    things: _containers.RepeatedCompositeFieldContainer[StockedThing]
+    bytes_per_second: int
+    def __init__(self, things: _Optional[_Iterable[_Union[StockedThing, _Mapping]]] = ..., bytes_per_second: _Optional[int] = ...) -> None: ...
+
+class StockedThing(_message.Message):
+    __slots__ = ("dataset_digest", "image", "bytes")
+    DATASET_DIGEST_FIELD_NUMBER: _ClassVar[int]
+    IMAGE_FIELD_NUMBER: _ClassVar[int]
+    BYTES_FIELD_NUMBER: _ClassVar[int]
+    dataset_digest: str
+    image: str
+    bytes: int
+    def __init__(self, dataset_digest: _Optional[str] = ..., image: _Optional[str] = ..., bytes: _Optional[int] = ...) -> None: ...
+
+class ProgressReport(_message.Message):
+    __slots__ = ("replica", "resumable", "since_saved")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    RESUMABLE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_SAVED_FIELD_NUMBER: _ClassVar[int]
+    replica: ReplicaId
+    resumable: bool
+    since_saved: _duration_pb2.Duration
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., resumable: _Optional[bool] = ..., since_saved: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class Register(_message.Message):
     __slots__ = ("node", "boot_id", "agent_version", "spool_version", "isolation", "devices", "capacity", "pod", "host", "owner", "device_note", "highest_term", "replicas", "cluster_id", "limits", "only_owner", "isolation_note", "setting_note", "highest_revision", "gang_network")
@@ -250,14 +282,16 @@ class SecretValue(_message.Message):
     def __init__(self, variable: _Optional[str] = ..., value: _Optional[str] = ..., problem: _Optional[str] = ...) -> None: ...
 
 class StopOrder(_message.Message):
-    __slots__ = ("grace", "cause", "reason")
+    __slots__ = ("grace", "cause", "reason", "notice")
     GRACE_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_FIELD_NUMBER: _ClassVar[int]
     grace: _duration_pb2.Duration
     cause: _sessions_pb2.Cause
     reason: str
-    def __init__(self, grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    notice: _duration_pb2.Duration
+    def __init__(self, grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., cause: _Optional[_Union[_sessions_pb2.Cause, str]] = ..., reason: _Optional[str] = ..., notice: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ...) -> None: ...
 
 class ReportsAcknowledged(_message.Message):
     __slots__ = ("reports",)

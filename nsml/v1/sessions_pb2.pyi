@@ -45,6 +45,14 @@ class Cause(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     CAUSE_PREEMPTED: _ClassVar[Cause]
     CAUSE_LIMIT_EXCEEDED: _ClassVar[Cause]
     CAUSE_PORT_TAKEN: _ClassVar[Cause]
+
+class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    PRIORITY_UNSPECIFIED: _ClassVar[Priority]
+    PRIORITY_IDLE: _ClassVar[Priority]
+    PRIORITY_LOW: _ClassVar[Priority]
+    PRIORITY_NORMAL: _ClassVar[Priority]
+    PRIORITY_HIGH: _ClassVar[Priority]
 SESSION_STATE_UNSPECIFIED: SessionState
 SESSION_STATE_QUEUED: SessionState
 SESSION_STATE_PREPARING: SessionState
@@ -72,6 +80,11 @@ CAUSE_GANG_MEMBER_FAILED: Cause
 CAUSE_PREEMPTED: Cause
 CAUSE_LIMIT_EXCEEDED: Cause
 CAUSE_PORT_TAKEN: Cause
+PRIORITY_UNSPECIFIED: Priority
+PRIORITY_IDLE: Priority
+PRIORITY_LOW: Priority
+PRIORITY_NORMAL: Priority
+PRIORITY_HIGH: Priority
 
 class DatasetReference(_message.Message):
     __slots__ = ("name", "version", "digest")
@@ -102,7 +115,7 @@ class SecretUse(_message.Message):
     def __init__(self, name: _Optional[str] = ..., variable: _Optional[str] = ...) -> None: ...
 
 class SessionSpec(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit", "grace", "retry_count", "lost_after", "no_queue", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -126,6 +139,10 @@ class SessionSpec(_message.Message):
     NO_QUEUE_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIBLE_FIELD_NUMBER: _ClassVar[int]
+    GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -142,19 +159,25 @@ class SessionSpec(_message.Message):
     no_queue: bool
     limits: Limits
     secrets: _containers.RepeatedCompositeFieldContainer[SecretUse]
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ...) -> None: ...
+    priority: Priority
+    preemptible: bool
+    gpu_model: str
+    pod: str
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetReference, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., retry_count: _Optional[int] = ..., lost_after: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., no_queue: _Optional[bool] = ..., limits: _Optional[_Union[Limits, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUse, _Mapping]]] = ..., priority: _Optional[_Union[Priority, str]] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ...) -> None: ...
 
 class Replica(_message.Message):
-    __slots__ = ("rank", "node", "devices", "resources")
+    __slots__ = ("rank", "node", "devices", "resources", "near_data")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
     RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    NEAR_DATA_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[_resources_pb2.Device]
     resources: _resources_pb2.Resources
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ...) -> None: ...
+    near_data: bool
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.Device, _Mapping]]] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., near_data: _Optional[bool] = ...) -> None: ...
 
 class SessionEnd(_message.Message):
     __slots__ = ("cause", "exit_code", "rank", "message")
@@ -169,7 +192,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "checkpoint_count", "simulated", "revision", "command")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "checkpoint_count", "simulated", "revision", "command", "progress", "avoids", "attempts")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -191,6 +214,9 @@ class Session(_message.Message):
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
     REVISION_FIELD_NUMBER: _ClassVar[int]
     COMMAND_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    AVOIDS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -212,7 +238,34 @@ class Session(_message.Message):
     simulated: bool
     revision: int
     command: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ...) -> None: ...
+    progress: Progress
+    avoids: _containers.RepeatedScalarFieldContainer[str]
+    attempts: _containers.RepeatedCompositeFieldContainer[EndedAttempt]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ...) -> None: ...
+
+class EndedAttempt(_message.Message):
+    __slots__ = ("number", "cause", "reason", "placed_at", "ended_at", "nodes")
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    CAUSE_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    PLACED_AT_FIELD_NUMBER: _ClassVar[int]
+    ENDED_AT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    number: int
+    cause: Cause
+    reason: str
+    placed_at: _timestamp_pb2.Timestamp
+    ended_at: _timestamp_pb2.Timestamp
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, number: _Optional[int] = ..., cause: _Optional[_Union[Cause, str]] = ..., reason: _Optional[str] = ..., placed_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class Progress(_message.Message):
+    __slots__ = ("resumable", "saved_at")
+    RESUMABLE_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    resumable: bool
+    saved_at: _timestamp_pb2.Timestamp
+    def __init__(self, resumable: _Optional[bool] = ..., saved_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class CreateSessionRequest(_message.Message):
     __slots__ = ("request_id", "spec", "memo", "visibility", "project", "command", "validate_only")
@@ -319,6 +372,22 @@ class StopSessionRequest(_message.Message):
     def __init__(self, session: _Optional[str] = ..., grace: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class StopSessionResponse(_message.Message):
+    __slots__ = ("session",)
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    session: Session
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
+
+class RequeueSessionRequest(_message.Message):
+    __slots__ = ("session", "reason", "force")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    FORCE_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    reason: str
+    force: bool
+    def __init__(self, session: _Optional[str] = ..., reason: _Optional[str] = ..., force: _Optional[bool] = ...) -> None: ...
+
+class RequeueSessionResponse(_message.Message):
     __slots__ = ("session",)
     SESSION_FIELD_NUMBER: _ClassVar[int]
     session: Session
@@ -474,3 +543,175 @@ class OpenTunnelResponse(_message.Message):
     end: bool
     gone: bool
     def __init__(self, data: _Optional[bytes] = ..., end: _Optional[bool] = ..., gone: _Optional[bool] = ...) -> None: ...
+
+class Shortage(_message.Message):
+    __slots__ = ("what", "nodes")
+    WHAT_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    what: str
+    nodes: int
+    def __init__(self, what: _Optional[str] = ..., nodes: _Optional[int] = ...) -> None: ...
+
+class Holder(_message.Message):
+    __slots__ = ("session", "owner", "held", "nodes", "until")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    owner: str
+    held: int
+    nodes: int
+    until: _timestamp_pb2.Timestamp
+    def __init__(self, session: _Optional[str] = ..., owner: _Optional[str] = ..., held: _Optional[int] = ..., nodes: _Optional[int] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class FairShare(_message.Message):
+    __slots__ = ("account", "held_gpus", "lately_gpus", "weight", "value", "half_life", "is_partial")
+    ACCOUNT_FIELD_NUMBER: _ClassVar[int]
+    HELD_GPUS_FIELD_NUMBER: _ClassVar[int]
+    LATELY_GPUS_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    VALUE_FIELD_NUMBER: _ClassVar[int]
+    HALF_LIFE_FIELD_NUMBER: _ClassVar[int]
+    IS_PARTIAL_FIELD_NUMBER: _ClassVar[int]
+    account: str
+    held_gpus: float
+    lately_gpus: float
+    weight: float
+    value: float
+    half_life: _duration_pb2.Duration
+    is_partial: bool
+    def __init__(self, account: _Optional[str] = ..., held_gpus: _Optional[float] = ..., lately_gpus: _Optional[float] = ..., weight: _Optional[float] = ..., value: _Optional[float] = ..., half_life: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., is_partial: _Optional[bool] = ...) -> None: ...
+
+class Waiting(_message.Message):
+    __slots__ = ("place", "queued", "reason", "shortages", "never", "short", "holders", "expected_start", "share")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    SHORTAGES_FIELD_NUMBER: _ClassVar[int]
+    NEVER_FIELD_NUMBER: _ClassVar[int]
+    SHORT_FIELD_NUMBER: _ClassVar[int]
+    HOLDERS_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_START_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    queued: int
+    reason: str
+    shortages: _containers.RepeatedCompositeFieldContainer[Shortage]
+    never: bool
+    short: str
+    holders: _containers.RepeatedCompositeFieldContainer[Holder]
+    expected_start: _timestamp_pb2.Timestamp
+    share: FairShare
+    def __init__(self, place: _Optional[int] = ..., queued: _Optional[int] = ..., reason: _Optional[str] = ..., shortages: _Optional[_Iterable[_Union[Shortage, _Mapping]]] = ..., never: _Optional[bool] = ..., short: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[_Union[FairShare, _Mapping]] = ...) -> None: ...
+
+class WhatIf(_message.Message):
+    __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "replica_count", "priority", "time_limit", "gpu_model", "pod")
+    GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    CPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    TIME_LIMIT_FIELD_NUMBER: _ClassVar[int]
+    GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    gpu_thousandths: int
+    cpu_thousandths: int
+    memory_bytes: int
+    replica_count: int
+    priority: Priority
+    time_limit: _duration_pb2.Duration
+    gpu_model: str
+    pod: str
+    def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., time_limit: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ...) -> None: ...
+
+class ExplainSessionRequest(_message.Message):
+    __slots__ = ("session", "what_if")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    WHAT_IF_FIELD_NUMBER: _ClassVar[int]
+    session: str
+    what_if: WhatIf
+    def __init__(self, session: _Optional[str] = ..., what_if: _Optional[_Union[WhatIf, _Mapping]] = ...) -> None: ...
+
+class WhatIfAnswer(_message.Message):
+    __slots__ = ("starts", "nodes", "waiting")
+    STARTS_FIELD_NUMBER: _ClassVar[int]
+    NODES_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    starts: bool
+    nodes: _containers.RepeatedScalarFieldContainer[str]
+    waiting: Waiting
+    def __init__(self, starts: _Optional[bool] = ..., nodes: _Optional[_Iterable[str]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ...) -> None: ...
+
+class ExplainSessionResponse(_message.Message):
+    __slots__ = ("session", "waiting", "what_if")
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    WAITING_FIELD_NUMBER: _ClassVar[int]
+    WHAT_IF_FIELD_NUMBER: _ClassVar[int]
+    session: Session
+    waiting: Waiting
+    what_if: WhatIfAnswer
+    def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ..., waiting: _Optional[_Union[Waiting, _Mapping]] = ..., what_if: _Optional[_Union[WhatIfAnswer, _Mapping]] = ...) -> None: ...
+
+class ListQueueRequest(_message.Message):
+    __slots__ = ("owners", "project", "page_size", "cursor")
+    OWNERS_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    PAGE_SIZE_FIELD_NUMBER: _ClassVar[int]
+    CURSOR_FIELD_NUMBER: _ClassVar[int]
+    owners: _containers.RepeatedScalarFieldContainer[str]
+    project: str
+    page_size: int
+    cursor: str
+    def __init__(self, owners: _Optional[_Iterable[str]] = ..., project: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
+
+class QueuedSession(_message.Message):
+    __slots__ = ("place", "session", "owner", "project", "resources", "replica_count", "priority", "gpu_model", "pod", "created_at", "reason", "expected_start", "share")
+    PLACE_FIELD_NUMBER: _ClassVar[int]
+    SESSION_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
+    RESOURCES_FIELD_NUMBER: _ClassVar[int]
+    REPLICA_COUNT_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    EXPECTED_START_FIELD_NUMBER: _ClassVar[int]
+    SHARE_FIELD_NUMBER: _ClassVar[int]
+    place: int
+    session: str
+    owner: str
+    project: str
+    resources: _resources_pb2.Resources
+    replica_count: int
+    priority: Priority
+    gpu_model: str
+    pod: str
+    created_at: _timestamp_pb2.Timestamp
+    reason: str
+    expected_start: _timestamp_pb2.Timestamp
+    share: float
+    def __init__(self, place: _Optional[int] = ..., session: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[float] = ...) -> None: ...
+
+class ListQueueResponse(_message.Message):
+    __slots__ = ("sessions", "next_cursor", "queued", "chosen", "asked_gpu_thousandths", "free_gpu_thousandths", "largest_hole", "largest_hole_node")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    QUEUED_FIELD_NUMBER: _ClassVar[int]
+    CHOSEN_FIELD_NUMBER: _ClassVar[int]
+    ASKED_GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    FREE_GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_HOLE_FIELD_NUMBER: _ClassVar[int]
+    LARGEST_HOLE_NODE_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedCompositeFieldContainer[QueuedSession]
+    next_cursor: str
+    queued: int
+    chosen: int
+    asked_gpu_thousandths: int
+    free_gpu_thousandths: int
+    largest_hole: int
+    largest_hole_node: str
+    def __init__(self, sessions: _Optional[_Iterable[_Union[QueuedSession, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., queued: _Optional[int] = ..., chosen: _Optional[int] = ..., asked_gpu_thousandths: _Optional[int] = ..., free_gpu_thousandths: _Optional[int] = ..., largest_hole: _Optional[int] = ..., largest_hole_node: _Optional[str] = ...) -> None: ...

@@ -61,6 +61,11 @@ class SessionServiceStub:
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.StopSessionRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_sessions__pb2.StopSessionResponse.FromString,
                 _registered_method=True)
+        self.RequeueSession = channel.unary_unary(
+                '/nsml.v1.SessionService/RequeueSession',
+                request_serializer=nsml_dot_v1_dot_sessions__pb2.RequeueSessionRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_sessions__pb2.RequeueSessionResponse.FromString,
+                _registered_method=True)
         self.RemoveSession = channel.unary_unary(
                 '/nsml.v1.SessionService/RemoveSession',
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.RemoveSessionRequest.SerializeToString,
@@ -86,6 +91,16 @@ class SessionServiceStub:
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.ListMetricsRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_sessions__pb2.ListMetricsResponse.FromString,
                 _registered_method=True)
+        self.ExplainSession = channel.unary_unary(
+                '/nsml.v1.SessionService/ExplainSession',
+                request_serializer=nsml_dot_v1_dot_sessions__pb2.ExplainSessionRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_sessions__pb2.ExplainSessionResponse.FromString,
+                _registered_method=True)
+        self.ListQueue = channel.unary_unary(
+                '/nsml.v1.SessionService/ListQueue',
+                request_serializer=nsml_dot_v1_dot_sessions__pb2.ListQueueRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_sessions__pb2.ListQueueResponse.FromString,
+                _registered_method=True)
         self.OpenTunnel = channel.stream_stream(
                 '/nsml.v1.SessionService/OpenTunnel',
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.OpenTunnelRequest.SerializeToString,
@@ -103,8 +118,9 @@ class SessionServiceServicer:
         user gives the same session; with another content it is refused with ALREADY_EXISTS.
         INVALID_ARGUMENT: the spec is malformed. NOT_FOUND: a dataset that does not exist or is not visible,
         or a secret that the caller has not.
-        FAILED_PRECONDITION: the bundle's blobs are missing, or (reason CANNOT_EVER_FIT) no node is
-        large enough, or (no_queue) nothing is free now.
+        FAILED_PRECONDITION: the bundle's blobs are missing, or (reason CANNOT_EVER_FIT) no node could ever
+        hold it, or (no_queue) nothing is free now. With CANNOT_EVER_FIT, "try" has the requests that are
+        nearest to it and possible, one a line, as `nsml run` takes them.
         Callers: users, for themselves. RESOURCE_EXHAUSTED with reason TOO_LARGE: a spec over its limits.
         Safe to repeat with the same request_id, also after an answer was lost.
         """
@@ -143,6 +159,19 @@ class SessionServiceServicer:
         FAILED_PRECONDITION with reason ALREADY_ENDED when there is nothing to stop.
         Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a
         visible session of somebody else. Repeating it may shorten the grace, never lengthen it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RequeueSession(self, request, context):
+        """Have a running session save, leave what it holds and wait for room again: its next attempt goes on from
+        what it saved. Its program is given notice (docs/giving-way.md), then SIGTERM, its grace, SIGKILL. The
+        answer means that the wish is durable.
+        FAILED_PRECONDITION with reason STATE_CONFLICT when it does not run, is being stopped, or could not be
+        resumed and force is not set; with reason ALREADY_ENDED when it has ended.
+        Callers: the owner, administrators. Errors: NOT_FOUND; PERMISSION_DENIED for a visible session of
+        somebody else; RESOURCE_EXHAUSTED (a reason over 1 KiB).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -197,6 +226,28 @@ class SessionServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainSession(self, request, context):
+        """Why a session waits, who holds what it waits for, and when it may start; with `what_if` also what would
+        come of it if it asked for something else. Of one that does not wait: the session, and no more.
+        Callers: users who may see it; whoever holds what is short is named by session only where the caller
+        may see that, too. Errors: NOT_FOUND; INVALID_ARGUMENT (a what_if that could not be submitted);
+        FAILED_PRECONDITION with reason NOT_WAITING (a what_if for one that does not wait). UNAVAILABLE: nobody
+        leads just now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQueue(self, request, context):
+        """A page of the queue in its order, and what is free. Places are as of the answer: between two pages
+        the queue moves.
+        Callers: users. Of sessions that they may not see they get place, owner, size and age alone. Errors:
+        INVALID_ARGUMENT (a cursor that is none). UNAVAILABLE: nobody leads just now.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def OpenTunnel(self, request_iterator, context):
         """A byte stream both ways to a service of a session's program: to the Unix socket
         tunnel/SERVICE of its run folder. Own sessions; administrators all.
@@ -244,6 +295,11 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     request_deserializer=nsml_dot_v1_dot_sessions__pb2.StopSessionRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_sessions__pb2.StopSessionResponse.SerializeToString,
             ),
+            'RequeueSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.RequeueSession,
+                    request_deserializer=nsml_dot_v1_dot_sessions__pb2.RequeueSessionRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_sessions__pb2.RequeueSessionResponse.SerializeToString,
+            ),
             'RemoveSession': grpc.unary_unary_rpc_method_handler(
                     servicer.RemoveSession,
                     request_deserializer=nsml_dot_v1_dot_sessions__pb2.RemoveSessionRequest.FromString,
@@ -268,6 +324,16 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     servicer.ListMetrics,
                     request_deserializer=nsml_dot_v1_dot_sessions__pb2.ListMetricsRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_sessions__pb2.ListMetricsResponse.SerializeToString,
+            ),
+            'ExplainSession': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainSession,
+                    request_deserializer=nsml_dot_v1_dot_sessions__pb2.ExplainSessionRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_sessions__pb2.ExplainSessionResponse.SerializeToString,
+            ),
+            'ListQueue': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQueue,
+                    request_deserializer=nsml_dot_v1_dot_sessions__pb2.ListQueueRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_sessions__pb2.ListQueueResponse.SerializeToString,
             ),
             'OpenTunnel': grpc.stream_stream_rpc_method_handler(
                     servicer.OpenTunnel,
@@ -423,6 +489,33 @@ class SessionService:
             _registered_method=True)
 
     @staticmethod
+    def RequeueSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SessionService/RequeueSession',
+            nsml_dot_v1_dot_sessions__pb2.RequeueSessionRequest.SerializeToString,
+            nsml_dot_v1_dot_sessions__pb2.RequeueSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def RemoveSession(request,
             target,
             options=(),
@@ -547,6 +640,60 @@ class SessionService:
             '/nsml.v1.SessionService/ListMetrics',
             nsml_dot_v1_dot_sessions__pb2.ListMetricsRequest.SerializeToString,
             nsml_dot_v1_dot_sessions__pb2.ListMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainSession(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SessionService/ExplainSession',
+            nsml_dot_v1_dot_sessions__pb2.ExplainSessionRequest.SerializeToString,
+            nsml_dot_v1_dot_sessions__pb2.ExplainSessionResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQueue(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/nsml.v1.SessionService/ListQueue',
+            nsml_dot_v1_dot_sessions__pb2.ListQueueRequest.SerializeToString,
+            nsml_dot_v1_dot_sessions__pb2.ListQueueResponse.FromString,
             options,
             channel_credentials,
             insecure,

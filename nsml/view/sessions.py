@@ -17,9 +17,11 @@ if TYPE_CHECKING:
     from google.protobuf.struct_pb2 import Struct
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from nsml.v1.sessions_pb2 import Session
+    from nsml.v1.sessions_pb2 import Session, SessionSpec
 
 SIMULATED = "simulated"
+_MOST_ATTEMPTS = 3
+_ORDINARY = (sessions_pb2.PRIORITY_UNSPECIFIED, sessions_pb2.PRIORITY_NORMAL)
 
 
 class StateWord(NamedTuple):
@@ -108,6 +110,11 @@ def seconds_of(stamp: Timestamp) -> float:
     return float(stamp.seconds + stamp.nanos / 1e9)
 
 
+def moment_of(message: Any, field: str) -> str | None:
+    """A timestamp of a message in RFC 3339; None where it is not set."""
+    return moment(seconds_of(getattr(message, field))) if message.HasField(field) else None
+
+
 def command_words(session: Session) -> list[str]:
     """What runs, after NSML's fashion: only the arguments for an entry, all words for argv."""
     return list(session.spec.argv or session.spec.args)
@@ -177,6 +184,11 @@ def _running_for(session: Session, now: float) -> str:
     return duration_text(end - seconds_of(session.started_at))
 
 
+def _limit(session: Session, _now: float) -> str:
+    seconds = _seconds(session.spec, "time_limit")
+    return "-" if seconds is None else duration_text(seconds)
+
+
 def _created(session: Session, now: float) -> str:
     if not session.HasField("created_at"):
         return "Not created yet"
@@ -185,6 +197,35 @@ def _created(session: Session, now: float) -> str:
 
 def _nodes(session: Session, _now: float) -> str:
     return ",".join(dict.fromkeys(replica.node for replica in session.replicas)) or "-"
+
+
+def _saved(session: Session, now: float) -> str:
+    """When it saved last, and whether it could go on from that elsewhere."""
+    if not session.HasField("progress"):
+        return "-"
+    progress = session.progress
+    when = ago(now - seconds_of(progress.saved_at)) if progress.HasField("saved_at") else "never"
+    return when if progress.resumable else f"{when}, not resumable"
+
+
+def placed_text(session: Session) -> str:
+    """The nodes that it is on, and which of them were taken for what they had: `b near its data`."""
+    near = {replica.node for replica in session.replicas if replica.near_data}
+    nodes = dict.fromkeys(replica.node for replica in session.replicas)
+    return ", ".join(f"{node} near its data" if node in near else node for node in nodes)
+
+
+def attempt_lines(session: Session) -> list[str]:
+    """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
+    own = session.attempt if session.end.cause else 0
+    before = [one for one in session.attempts if one.number != own]
+    lines = []
+    for one in before[-_MOST_ATTEMPTS:]:
+        words = _CAUSE_WORDS.get(one.cause) or enum_word(sessions_pb2.Cause, one.cause, "CAUSE_")
+        why = f"{words}: {one.reason}" if one.reason else words
+        took = duration_text(seconds_of(one.ended_at) - seconds_of(one.placed_at))
+        lines.append(f"attempt {one.number}: {', '.join(one.nodes)} for {took}; {why}")
+    return lines
 
 
 def _absolute(field: str) -> Any:
@@ -217,11 +258,60 @@ COLUMNS: tuple[Column[Session], ...] = (
         cell=lambda s, _: str(s.checkpoint_count),
         is_optional=True,
     ),
+    Column(
+        key="priority",
+        title="Priority",
+        cell=lambda s, _: priority_word(s),
+        is_wide=True,
+        is_worth=lambda s: s.spec.priority not in _ORDINARY or s.spec.preemptible,
+        is_optional=True,
+    ),
+    Column(
+        key="project",
+        title="Project",
+        cell=lambda s, _: s.project or "-",
+        is_wide=True,
+        is_worth=lambda s: s.project not in {"", s.owner},
+        is_optional=True,
+    ),
+    Column(
+        key="gpu_model",
+        title="GPU model",
+        cell=lambda s, _: s.spec.gpu_model or "-",
+        is_wide=True,
+        is_worth=lambda s: s.spec.gpu_model != "",
+        is_optional=True,
+    ),
+    Column(
+        key="pod",
+        title="Pod",
+        cell=lambda s, _: s.spec.pod or "-",
+        is_wide=True,
+        is_worth=lambda s: s.spec.pod != "",
+        is_optional=True,
+    ),
+    Column(
+        key="time_limit",
+        title="Limit",
+        cell=_limit,
+        is_wide=True,
+        is_worth=lambda s: s.spec.HasField("time_limit"),
+        is_optional=True,
+    ),
+    Column(key="retries", title="Retries", cell=lambda s, _: str(s.spec.retry_count), is_wide=True),
     Column(key="running", title="Running for", cell=_running_for, is_wide=True),
     Column(key="nodes", title="Nodes", cell=_nodes, is_wide=True),
     Column(key="cpus", title="CPUs", cell=_cpus, is_wide=True),
     Column(key="memory", title="Memory", cell=_memory, is_wide=True),
     Column(key="attempt", title="Attempt", cell=lambda s, _: str(s.attempt), is_wide=True),
+    Column(
+        key="saved",
+        title="Saved",
+        cell=_saved,
+        is_wide=True,
+        is_worth=lambda s: s.HasField("progress"),
+        is_optional=True,
+    ),
     Column(key="owner", title="Owner", cell=lambda s, _: s.owner, is_wide=True),
     Column(
         key="visibility",
@@ -246,6 +336,31 @@ def visibility_named(word: str) -> resources_pb2.Visibility:
         "private": resources_pb2.VISIBILITY_PRIVATE,
         "team": resources_pb2.VISIBILITY_TEAM,
         "public": resources_pb2.VISIBILITY_PUBLIC,
+    }
+    return values[word]
+
+
+def priority_word(session: Session) -> str:
+    """`idle`, `low`, `normal` or `high`; `low, preemptible` where that is not of the class."""
+    word = _priority(session)
+    is_said = session.spec.preemptible and session.spec.priority != sessions_pb2.PRIORITY_IDLE
+    return f"{word}, preemptible" if is_said else word
+
+
+def _priority(session: Session) -> str:
+    # A control plane from before there were priorities names none.
+    number = session.spec.priority or sessions_pb2.PRIORITY_NORMAL
+    return enum_word(sessions_pb2.Priority, number, "PRIORITY_")
+
+
+def priority_named(word: str) -> sessions_pb2.Priority:
+    """The priority that `idle`, `low`, `normal` or `high` names; "": none, which is the default."""
+    values: dict[str, sessions_pb2.Priority] = {
+        "": sessions_pb2.PRIORITY_UNSPECIFIED,
+        "idle": sessions_pb2.PRIORITY_IDLE,
+        "low": sessions_pb2.PRIORITY_LOW,
+        "normal": sessions_pb2.PRIORITY_NORMAL,
+        "high": sessions_pb2.PRIORITY_HIGH,
     }
     return values[word]
 
@@ -281,17 +396,37 @@ def record(session: Session) -> dict[str, Any]:
         "secrets": [{"name": use.name, "variable": use.variable} for use in spec.secrets],
         "image": spec.image or None,
         "time_limit_s": _seconds(spec, "time_limit"),
+        "grace_s": _seconds(spec, "grace"),
         "retry_count": spec.retry_count,
+        "priority": _priority(session),
+        "preemptible": spec.preemptible,
+        "gpu_model": spec.gpu_model or None,
+        "pod": spec.pod or None,
         "limits": {
             "shm_bytes": spec.limits.shm_bytes or None,
             "disk_bytes": spec.limits.disk_bytes or None,
             "processes": spec.limits.process_count or None,
         },
         "attempt": session.attempt,
+        "resumable": session.progress.resumable,
+        "saved_at": moment_of(session.progress, "saved_at"),
+        "avoids": list(session.avoids),
+        "attempts": [
+            {
+                "number": one.number,
+                "cause": enum_name(sessions_pb2.Cause, one.cause, "CAUSE_"),
+                "reason": one.reason or None,
+                "placed_at": moment_of(one, "placed_at"),
+                "ended_at": moment_of(one, "ended_at"),
+                "nodes": list(one.nodes),
+            }
+            for one in session.attempts
+        ],
         "replicas": [
             {
                 "rank": replica.rank,
                 "node": replica.node,
+                "near_data": replica.near_data,
                 "cpus": replica.resources.cpu_thousandths / 1000,
                 "memory_bytes": replica.resources.memory_bytes,
                 "devices": [
@@ -301,9 +436,9 @@ def record(session: Session) -> dict[str, Any]:
             }
             for replica in session.replicas
         ],
-        "created_at": _moment(session, "created_at"),
-        "started_at": _moment(session, "started_at"),
-        "ended_at": _moment(session, "ended_at"),
+        "created_at": moment_of(session, "created_at"),
+        "started_at": moment_of(session, "started_at"),
+        "ended_at": moment_of(session, "ended_at"),
         "end": _end(session),
         "summary": {key: plain(value) for key, value in sorted(session.summary.fields.items())},
         "checkpoint_count": session.checkpoint_count,
@@ -319,10 +454,6 @@ def _seconds(message: Any, field: str) -> float | None:
         return None
     span = getattr(message, field)
     return float(span.seconds + span.nanos / 1e9)
-
-
-def _moment(message: Any, field: str) -> str | None:
-    return moment(seconds_of(getattr(message, field))) if message.HasField(field) else None
 
 
 def _end(session: Session) -> dict[str, Any] | None:
@@ -346,16 +477,7 @@ def repeat_words(session: Session) -> list[str]:
     words = ["nsml", "run"]
     for dataset in spec.datasets:
         words += ["-d", f"{dataset.name}@{dataset.version}" if dataset.version else dataset.name]
-    words += ["-g", thousandths(spec.resources.gpu_thousandths)]
-    if spec.replica_count > 1:
-        words += ["--nodes", str(spec.replica_count)]
-    limits = spec.limits
-    for flag, limit in (
-        ("--shm-size", limits.shm_bytes),
-        ("--disk", limits.disk_bytes),
-        ("--processes", limits.process_count),
-    ):
-        words += [flag, str(limit)] if limit else []
+    words += _size_words(spec)
     for key, value in sorted(spec.environment.items()):
         # What is hidden from whoever looks comes from where they run it.
         words += ["--env", key if value == HIDDEN else f"{key}={value}"]
@@ -366,9 +488,50 @@ def repeat_words(session: Session) -> list[str]:
         ]
     if spec.image:
         words += ["--image", spec.image]
+    words += _queue_words(session)
     if session.memo:
         words += ["-m", session.memo]
     if spec.argv:
         return [*words, "--argv", "--", *spec.argv]
     words += ["-e", spec.entry or "main.py"]
     return [*words, "--", *spec.args] if spec.args else words
+
+
+def _size_words(spec: SessionSpec) -> list[str]:
+    """How much it asks for, of each replica, and how many of these."""
+    words = ["-g", thousandths(spec.resources.gpu_thousandths)]
+    if spec.replica_count > 1:
+        words += ["--nodes", str(spec.replica_count)]
+    limits = spec.limits
+    if spec.resources.cpu_thousandths:
+        words += ["-c", thousandths(spec.resources.cpu_thousandths)]
+    for flag, limit in (
+        ("--memory", spec.resources.memory_bytes),
+        ("--shm-size", limits.shm_bytes),
+        ("--disk", limits.disk_bytes),
+        ("--processes", limits.process_count),
+    ):
+        words += [flag, str(limit)] if limit else []
+    return words
+
+
+def _queue_words(session: Session) -> list[str]:
+    """Where in the queue and on what it is placed, for how long and how often, where that was asked for."""
+    spec, words = session.spec, list[str]()
+    if seconds := _seconds(spec, "time_limit"):
+        words += ["--time-limit", f"{seconds:.12g}s"]
+    if spec.retry_count:
+        words += ["--retry", str(spec.retry_count)]
+    if spec.priority not in _ORDINARY:
+        words += ["--priority", _priority(session)]
+    if spec.preemptible and spec.priority != sessions_pb2.PRIORITY_IDLE:
+        words += ["--preemptible"]
+    if spec.gpu_model:
+        words += ["--gpu-model", spec.gpu_model]
+    if spec.pod:
+        words += ["--pod", spec.pod]
+    if session.project not in {"", session.owner}:
+        words += ["--project", session.project]
+    if session.visibility in {resources_pb2.VISIBILITY_PUBLIC, resources_pb2.VISIBILITY_TEAM}:
+        words += [f"--{visibility_word(session.visibility)}"]
+    return words

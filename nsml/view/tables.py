@@ -23,7 +23,9 @@ class Column(NamedTuple, Generic[T]):
     title: str
     cell: Callable[[T, float], str]
     is_wide: bool = False
-    """Shown by `-o wide` and --fields only."""
+    """Shown by `-o wide` and --fields only, or where `is_worth` says so of a row."""
+    is_worth: Callable[[T], bool] | None = None
+    """Of a wide column: whether this resource has something out of the ordinary there."""
     colour: Callable[[T], str] | None = None
     """Name of the terminal colour of a resource's cell; colour never says anything alone."""
     is_optional: bool = False
@@ -35,16 +37,24 @@ class Column(NamedTuple, Generic[T]):
 
 
 def pick(
-    columns: Sequence[Column[T]], fields: Sequence[str] = (), *, wide: bool = False
+    columns: Sequence[Column[T]],
+    fields: Sequence[str] = (),
+    *,
+    wide: bool = False,
+    items: Sequence[T] = (),
 ) -> list[Column[T]]:
     """The columns to show: `fields` in their order, else those of the width.
 
-    Raises KeyError with the unknown field.
+    Of the wide ones also those that one of the `items` is worth. Raises KeyError with the unknown field.
     """
     if fields:
         by_key = {column.key: column for column in columns}
         return [by_key[field] for field in fields]
-    return [column for column in columns if wide or not column.is_wide]
+    return [
+        column
+        for column in columns
+        if wide or not column.is_wide or (column.is_worth and any(map(column.is_worth, items)))
+    ]
 
 
 def render(
@@ -53,11 +63,13 @@ def render(
     *,
     now: float,
     room: int | None = None,
+    is_whole: bool = False,
     header: bool = True,
     paint: Callable[[str, str], str] | None = None,
 ) -> list[str]:
     """The lines of a table. `room` is the terminal's width in cells; None: nothing is cut.
 
+    `is_whole`: no column is left out; texts are cut where the lines fit by that, else nothing is.
     `paint` colours a text (text, colour name); None: no colours.
     """
     columns = list(columns)
@@ -66,7 +78,10 @@ def render(
         max([width(column.title) if header else 0, *(width(row[index]) for row in rows)])
         for index, column in enumerate(columns)
     ]
-    if room is not None:
+    if is_whole and room is not None:
+        narrowed = list(widths)
+        widths = narrowed if _shrink(columns, narrowed, room) else widths
+    elif room is not None:
         _narrow(columns, rows, widths, room)
     for row in rows:
         for index, column in enumerate(columns):

@@ -19,6 +19,7 @@ _UNSAFE = "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800
 _SGR = r"\x1b\[([0-9;]*)m"
 _OPEN_ESCAPE = r"\x1b(\[[0-9;]{0,32})?\Z"
 _LAST_C0 = 0x20
+_LEAST_FOLDED = 24
 _CONCEAL = "8"
 
 
@@ -154,6 +155,26 @@ def fit(text: str, cells: int) -> str:
             break
         kept.append(letter)
     return "".join(kept) + "…"
+
+
+def folded(line: str, cells: int) -> list[str]:
+    """A line `  name: words` in lines of at most `cells`, broken between words, the further ones under the first word.
+
+    A word that is longer than a line stays whole.
+    """
+    lead = re.match(r"\s*(?:\S{1,12}\s+)?", line)
+    indent = lead.end() if lead and line.startswith(" ") else 0
+    room = cells - indent
+    if width(line) <= cells or room < _LEAST_FOLDED:
+        return [line]
+    lines: list[str] = []
+    for word in line[indent:].split(" "):
+        if lines and width(lines[-1]) + 1 + width(word) <= room:
+            lines[-1] += f" {word}"
+        else:
+            lines.append(word)
+    first, *rest = lines
+    return [line[:indent] + first, *[" " * indent + one for one in rest]]
 
 
 def fit_coloured(text: str, cells: int) -> str:

@@ -8,6 +8,39 @@ from datetime import UTC, datetime
 _SIZE = r"(\d{1,20})(?:\.(\d{1,20}))?\s*([KMGTP]?)(i?)B?"
 _DURATION_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)"
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0, "w": 604800.0}
+_COUNTS = {
+    word: str(count)
+    for count, words in enumerate(
+        [
+            "a an one",
+            "two",
+            "three",
+            "four",
+            "five",
+            "six",
+            "seven",
+            "eight",
+            "nine",
+            "ten",
+            "eleven",
+            "twelve",
+        ],
+        1,
+    )
+    for word in words.split()
+} | {"half": "0.5"}
+_UNITS = {
+    word: unit
+    for unit, words in {
+        "s": "s sec secs second seconds",
+        "m": "m min mins minute minutes",
+        "h": "h hr hrs hour hours",
+        "d": "d day days",
+        "w": "w wk wks week weeks",
+    }.items()
+    for word in words.split()
+}
+_MOST_WORDS = 80
 _MINUTE, _HOUR, _DAY, _MONTH, _YEAR = 60, 3600, 86400, 2_629_800, 31_557_600
 
 
@@ -67,6 +100,27 @@ def parse_duration(text: str) -> float:
     if not parts or "".join(number + unit for number, unit in parts) != text:
         raise ValueError(f"{text!r} is not a duration such as 30s, 15m, 1h30m or 2d")
     return sum(float(number) * _SECONDS[unit] for number, unit in parts)
+
+
+def meant_duration(text: str) -> str:
+    """What `parse_duration` takes in place of words that it does not: `2h` of "two hours"; "" where unclear."""
+    words = re.sub(r",|\band\b|\ban?(?= half)|(?<=half) an?\b", " ", text[:_MOST_WORDS].lower())
+    words = words.strip().removeprefix("-")
+    if clock := re.fullmatch(r"(\d{1,4}):([0-5]\d):([0-5]\d)", words, re.ASCII):
+        parts = [(int(count), unit) for count, unit in zip(clock.groups(), "hms", strict=True)]
+        return "".join(f"{count}{unit}" for count, unit in parts if count)
+    meant = []
+    for one in re.split(r"\s+(?=\d)|(?<=[a-z])(?=\d)", words):
+        found = re.fullmatch(
+            r"\s*(?:(\d+(?:\.\d+)?)[\s-]*|([a-z]+)[\s-]+)([a-z]+)\s*", one, re.ASCII
+        )
+        if found is None:
+            return ""
+        count, unit = found[1] or _COUNTS.get(found[2], ""), _UNITS.get(found[3], "")
+        if not count or not unit:
+            return ""
+        meant.append(count + unit)
+    return "".join(meant)
 
 
 def duration_text(seconds: float) -> str:

@@ -130,7 +130,7 @@ async def put(store: KeyValueStore, key: str, value: bytes = b"", lease: int | N
 async def take(store: KeyValueStore, prefix: str, start: int, count: int) -> list[WatchBatch]:
     """The first `count` batches with events of a watch."""
     found: list[WatchBatch] = []
-    async with asyncio.timeout(20), aclosing(store.watch(prefix, start)) as batches:
+    async with asyncio.timeout(60), aclosing(store.watch(prefix, start)) as batches:
         async for batch in batches:
             if batch.events:
                 found.append(batch)
@@ -143,7 +143,7 @@ def told(events: tuple[Event, ...]) -> list[tuple[str, bytes | None]]:
     return [(e.key, None if e.item is None else e.item.value) for e in events]
 
 
-async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 20.0) -> None:
+async def until(condition: Callable[[], Awaitable[bool]], deadline_s: float = 60.0) -> None:
     async with asyncio.timeout(deadline_s):
         while not await condition():  # noqa: ASYNC110 - the condition is in a server
             await asyncio.sleep(0.02)

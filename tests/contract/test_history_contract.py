@@ -31,6 +31,7 @@ from controlplane.history.values import (
     SessionRecord,
     StreamKey,
 )
+from controlplane.scheduler.fair_share import Past
 from nsml.clock import SystemClock, in_thread, inline
 
 if TYPE_CHECKING:
@@ -426,7 +427,7 @@ async def test_a_follower_is_told_after_each_commit(history: History) -> None:
                 else:
                     await change.wait()
 
-    async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(follow())
         for at in range(0, 300, 10):
             await streams.append([text(log("other"), at, b"-" * 10)])
@@ -795,6 +796,62 @@ async def test_of_leaders_that_write_at_once_none_comes_after_a_later_one(histor
 
 
 # Ledger
+
+
+async def test_the_charges_of_a_project_since_an_instant(history: History) -> None:
+    def charge(number: int, project: str, ended_at: float) -> AttemptCharge:
+        return AttemptCharge(
+            session_id=f"s{number}",
+            attempt=1,
+            owner="kim",
+            project=project,
+            gpu_thousandths=500,
+            seconds=2.5,
+            ended_at=ended_at,
+        )
+
+    rows = [charge(1, "p", 9.0), charge(2, "p", 4.0), charge(3, "q", 9.0), charge(4, "p", 5.0)]
+    await history.ledger.charge(rows, term=1)
+    assert await history.ledger.charges("p", since=0.0) == (rows[1], rows[3], rows[0])
+    assert await history.ledger.charges("p", since=4.0) == (rows[3], rows[0])
+    assert await history.ledger.charges("p", since=9.0) == ()
+    assert await history.ledger.charges("nobody", since=0.0) == ()
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 100])
+async def test_what_an_account_held_lately_is_the_same_in_pages_of_any_size(
+    history: History, limit: int
+) -> None:
+    """Rows of one instant are neither lost nor read twice, and what counts no more is not read."""
+    half_life_s, now = 7 * 86_400.0, 1_800_000_000.0
+    rows = [
+        AttemptCharge(
+            session_id=f"s{number % 5}",
+            attempt=number,
+            owner="kim",
+            project="p" if number % 3 else "q",
+            gpu_thousandths=500 * (number % 4),
+            seconds=100.0 * number,
+            ended_at=now - number // 6 * half_life_s,
+        )
+        for number in range(60)
+    ]
+    await history.ledger.charge(rows, term=1)
+    since = now - 8 * half_life_s
+    expected = [one for one in rows if one.project == "p" and one.ended_at > since]
+    found: list[AttemptCharge] = []
+    page = await history.ledger.charges("p", since=since, limit=limit)
+    while page:
+        assert len(page) <= limit
+        found += page
+        page = await history.ledger.charges("p", since=since, behind=page[-1], limit=limit)
+    assert found == sorted(expected, key=lambda one: (one.ended_at, one.session_id, one.attempt))
+    assert tuple(found) == await history.ledger.charges("p", since=since)
+    one_by_one, all_at_once = Past(half_life_s), Past(half_life_s)
+    for past, some in ((one_by_one, found), (all_at_once, expected)):
+        for one in some:
+            past.held(one.gpu_thousandths, one.ended_at - one.seconds, one.ended_at)
+    assert one_by_one.lately(now) == all_at_once.lately(now) > 0
 
 
 async def test_an_attempt_is_charged_once(history: History) -> None:

@@ -29,7 +29,7 @@ async def running(store: KeyValueStore, **settings: float) -> AsyncIterator[Tabl
     cache = TableCache(store, [NUMBERS, WORDS], clock=CLOCK, **settings)
     task = asyncio.create_task(cache.run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await cache.wait_for(1)
             yield cache
     finally:

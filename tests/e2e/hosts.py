@@ -19,7 +19,8 @@ from pathlib import Path
 import pytest
 
 from tests.e2e.programs import wait_for
-from tests.engines import absent
+from tests.engines import absent, remove_with_mounts
+from tests.said import last_line
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,8 @@ def two_hosts() -> Iterator[tuple[Host, Host]]:
 
 
 def _ip(*arguments: str) -> None:
-    subprocess.run(["ip", *arguments], capture_output=True, check=True)
+    done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"ip {' '.join(arguments)}: {last_line(done.stderr)}"
 
 
 @contextmanager
@@ -99,9 +101,7 @@ def engine_on(host: Host, image: str) -> Iterator[Path]:
             what="the engine answers",
         )
         if engine.poll() is not None:
-            absent(
-                f"no engine can be started on {host.namespace}: {(folder / 'log').read_text()[-500:]}"
-            )
+            absent(f"no engine can be started on {host.namespace}: {last_line(folder / 'log')}")
         with subprocess.Popen(["docker", "save", image], stdout=subprocess.PIPE) as saved:
             subprocess.run([*at, "load", "-q"], stdin=saved.stdout, capture_output=True, check=True)
         yield socket
@@ -110,11 +110,4 @@ def engine_on(host: Host, image: str) -> Iterator[Path]:
     finally:
         engine.terminate()
         engine.wait(60)
-        for mount in reversed(_mounts_below(folder)):
-            subprocess.run(["umount", "-l", mount], capture_output=True, check=False)
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _mounts_below(folder: Path) -> list[str]:
-    places = (line.split()[4] for line in Path("/proc/self/mountinfo").read_text().splitlines())
-    return [place for place in places if place.startswith(f"{folder}/")]
+        remove_with_mounts(folder)

@@ -35,14 +35,21 @@ from controlplane.operations import records
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.etcd_process import running_in
 from nsml.clock import SystemClock
+from tests.e2e.platforms import taken
 from tests.e2e.programs import wait_for, write_program
+from tests.said import last_line
 
 PROGRAM = '''\
-"""Reports and prints; writes down what it did. STEPS < 0: until it is stopped."""
+"""Reports and prints; writes down what it did. STEPS < 0: until it is stopped.
+
+A fourth argument is the STEPS of later attempts.
+"""
 import os, sys, time
 import nsml
 
-steps, pause, code = int(sys.argv[1]), float(sys.argv[2]), int(sys.argv[3])
+is_later = os.environ["NSML_ATTEMPT"] != "1"
+steps = int(sys.argv[4] if is_later and len(sys.argv) > 4 else sys.argv[1])
+pause, code = float(sys.argv[2]), int(sys.argv[3])
 witness = os.open("/app/witness", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
 
 def note(*words):
@@ -390,7 +397,7 @@ def settle(platform: Platform, stream: Stream, *, within_s: float = 120.0) -> di
     """
     answered = {wanted.name for wanted in stream.acknowledged}
     for name in set(listed(platform)) - answered:
-        done = platform.nsml("stop", name, "-y", check=False)
+        done = taken(platform, "stop", name, "-y")
         print("made without an answer:", name, "stop ended with", done.returncode)
         assert done.returncode in {0, 6}, done.stderr
     last: dict[str, Any] = {}
@@ -439,13 +446,15 @@ def check_streams(
         printed = [int(line.rest) for line in lines if line.word == "print"]
         reported = [int(line.rest) for line in lines if line.word == "report"]
         command = [str(Path(platform.environment["PATH"].split(":")[0]) / "nsml"), "logs", name]
-        raw = subprocess.run(
+        done = subprocess.run(
             [*command, "--attempt", attempt, "--rank", rank],
             env=platform.environment,
             capture_output=True,
-            check=True,
+            check=False,
             timeout=60,
-        ).stdout
+        )
+        assert done.returncode == 0, f"nsml logs {name}: {last_line(done.stderr.decode())}"
+        raw = done.stdout
         steps = [int(step) for step in re.findall(rb"^line (\d+) x*$", raw, re.MULTILINE)]
         yield from _compare(f"{name} rank {rank} log", printed, steps, complete=complete)
         whole = b"".join(b"line %d %s\n" % (step, b"x" * (step % 50)) for step in steps)
@@ -504,18 +513,18 @@ def keys_left(platform: Platform, sessions: dict[str, Any]) -> list[str]:
 
     assert all(item["state"] in ENDED for item in sessions.values())
     with suppress(AssertionError):
-        wait_for(lambda: not asyncio.run(listed_keys()), timeout_s=30, what="no keys")
+        wait_for(lambda: not asyncio.run(listed_keys()), what="no keys")
     return asyncio.run(listed_keys())
 
 
 def check_nothing_left(platform: Platform, witnesses: Witnesses) -> Iterator[str]:
     """What stays behind of sessions that have ended."""
     with suppress(AssertionError):
-        wait_for(lambda: not witnesses.folders_left(), timeout_s=30, what="no folders")
+        wait_for(lambda: not witnesses.folders_left(), what="no folders")
     for folder in witnesses.folders_left():
         yield f"replica folder {folder} is left"
     with suppress(AssertionError):
-        wait_for(lambda: not witnesses.left_processes(), timeout_s=5, what="no processes")
+        wait_for(lambda: not witnesses.left_processes(), what="no processes")
     for pid in witnesses.left_processes():
         yield f"process {pid} is left"
     for item in platform.json("gpustat")["items"]:

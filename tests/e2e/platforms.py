@@ -1,6 +1,7 @@
 """Platforms of the end-to-end tests: in containers, with a second node, with further users."""
 
 import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -38,6 +39,19 @@ def join_second(
         environment=dict(environment or {}),
     )
     return folder
+
+
+def taken(platform: Platform, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """What comes of a command once its platform decides again.
+
+    After a fault it may answer for a while that this passes; users, too, are told to come again.
+    """
+
+    def decided() -> subprocess.CompletedProcess[str] | None:
+        done = platform.nsml(*arguments, check=False)
+        return None if done.returncode == 3 and "again in" in done.stderr else done
+
+    return wait_for(decided, what=f"nsml {' '.join(arguments)} is decided")
 
 
 def user_of(platform: Platform, name: str, folder: Path, *more: str) -> dict[str, str]:

@@ -3,6 +3,7 @@
 import os
 import re
 import secrets
+import shlex
 import shutil
 import subprocess
 
@@ -18,14 +19,19 @@ from tests.e2e.programs import wait_for, write_program
 
 def refused(platform: Platform, *arguments: str, code: int, cwd=None, says: str, by=()) -> str:
     """The command ends with `code`, says so in words on stderr, and leaves no session behind."""
-    before = platform.json("ps", "-a")["items"]
+    before = ids(platform)
     done = platform.nsml(*arguments, check=False, cwd=cwd, by=by)
     assert done.returncode == code, (done.returncode, done.stdout, done.stderr)
     assert re.search("^error: ", done.stderr, re.MULTILINE), done.stderr
     assert says in done.stderr, done.stderr
     assert "Traceback" not in done.stderr
-    assert platform.json("ps", "-a")["items"] == before
+    assert ids(platform) == before
     return done.stderr
+
+
+def ids(platform: Platform) -> list[str]:
+    """Of all sessions; what they are about may change, since those of other tests come to their end."""
+    return [item["id"] for item in platform.json("ps", "-a")["items"]]
 
 
 @pytest.fixture
@@ -69,6 +75,53 @@ def test_symlink_that_leaves_the_folder(platform, code):
 
 def test_more_gpus_than_any_node_has(platform, code):
     refused(platform, "run", "-g", "64", cwd=code, code=7, says="64")
+
+
+@pytest.mark.parametrize(
+    ("flags", "says"),
+    [
+        (["-g", "9"], "no node has 9 GPUs; the largest has 2"),
+        (["-g", "3", "--nodes", "2"], "no node has 3 GPUs; the largest has 2"),
+        (["--nodes", "3"], "at most 2 replicas fit together: 1 node with 2 GPUs"),
+        (["--nodes", "65"], "65 replicas: a gang has 1 to 64"),
+        (["-g", "2000"], "2000 GPUs: a session has at most 1000"),
+        (["--gpu-model", "H100"], "no node has GPU model H100; there are: Simulated GPU (1 node)"),
+        (["--pod", "p1"], "there is no pod p1; no node is in one"),
+        (["-c", "9999"], "no node has 9999 cores; the largest has "),
+        (["--memory", "900T"], "of memory; the largest has "),
+        (["--memory", "900T", "-g", "9", "--pod", "p1", "--gpu-model", "H100"], "no pod p1"),
+        (["--retry", "101"], "101 retries: at most 100"),
+        (["--time-limit", "5000d"], "a time limit of 5000d"),
+    ],
+)
+def test_what_is_proposed_in_place_of_what_could_never_be_is_taken(platform, code, flags, says):
+    done = platform.nsml("run", *flags, check=False, cwd=code)
+    assert done.returncode in {2, 7}, done.stderr
+    assert says in done.stderr, done.stderr
+    proposed = re.search(
+        r"try: nsml run (.*?)\.\.\.(?:    without (.*))?$", done.stderr, re.MULTILINE
+    )
+    assert proposed, done.stderr
+    kept = list(flags)
+    for word in (*shlex.split(proposed[1])[::2], *(proposed[2] or "").split(" and ")):
+        if word in kept:
+            del kept[kept.index(word) : kept.index(word) + 2]
+    name = run(platform, code, *kept, *shlex.split(proposed[1]))
+    platform.nsml("stop", "--grace", "0s", name, check=False)
+
+
+def test_what_a_session_asked_for_is_seen_and_repeated(platform, code):
+    (code / "main.py").write_text("import time\ntime.sleep(600)\n")
+    asked = ("--gpu-model", "simulated", "--priority", "low", "--preemptible")
+    name = run(platform, code, *asked)
+    (item,) = [one for one in platform.json("ps")["items"] if one["name"] == name]
+    assert (item["priority"], item["preemptible"]) == ("low", True)
+    assert (item["gpu_model"], item["pod"]) == ("simulated", None)
+    table = platform.nsml("ps").stdout
+    assert "low, preemptible" in table
+    assert "GPU model" in table
+    assert shlex.join(asked) in platform.nsml("command", name).stdout
+    platform.nsml("stop", "--grace", "0s", name)
 
 
 def test_dataset_that_is_not_there(platform, code):
@@ -138,7 +191,7 @@ def test_message_over_its_limit(platform):
         stub = sessions_pb2_grpc.SessionServiceStub(channel)
         with pytest.raises(grpc.RpcError) as refusal:
             stub.CreateSession(
-                request, metadata=[("authorization", f"Bearer {context.token()}")], timeout=10
+                request, metadata=[("authorization", f"Bearer {context.token()}")], timeout=60
             )
     assert refusal.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
     assert platform.nsml("status").returncode == 0

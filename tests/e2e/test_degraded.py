@@ -5,9 +5,9 @@ import os
 import shutil
 import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -66,7 +66,7 @@ def shows(platform: Platform, *names: str, timeout_s: float = 60.0) -> None:
 
 def submit(platform: Platform, folder, program: str, *options: str) -> str:
     code = write_program(folder, program)
-    return platform.nsml("run", "-o", "name", *options, cwd=code).stdout.strip()
+    return platform.nsml("run", "-o", "name", *options, cwd=code, timeout_s=180).stdout.strip()
 
 
 def item(platform: Platform, name: str) -> dict:
@@ -84,7 +84,13 @@ def release(platform: Platform, name: str) -> None:
     (platform.folder / "data/agent/replicas" / f"{session_id}.1.0" / "app/finish").touch()
 
 
-def test_without_etcd_training_and_reporting_go_on_and_a_submission_waits(platform, tmp_path):
+@pytest.fixture
+def pool() -> Iterator[ThreadPoolExecutor]:
+    with ThreadPoolExecutor() as made:
+        yield made
+
+
+def test_without_etcd_training_and_reporting_go_on_and_a_submission_waits(platform, tmp_path, pool):
     name = submit(platform, tmp_path / "stepping", STEPPING)
     wait_for(lambda: lines(platform, name) > 10, what="it prints")
     control_plane = platform.pid("controlplane")
@@ -100,11 +106,7 @@ def test_without_etcd_training_and_reporting_go_on_and_a_submission_waits(platfo
         refused = platform.nsml("run", "--patience", "0s", check=False, cwd=tmp_path / "stepping")
         assert refused.returncode == 3
         assert "the platform's store does not answer" in refused.stderr
-        said: list[str] = []
-        waits = threading.Thread(
-            target=lambda: said.append(submit(platform, tmp_path / "second", STEPPING))
-        )
-        waits.start()
+        waits = pool.submit(submit, platform, tmp_path / "second", STEPPING)
         # Longer than any lease, and than it takes to be elected anew.
         before = lines(platform, name)
         wait_for(lambda: lines(platform, name) > before + 200, what="records go on coming")
@@ -112,8 +114,7 @@ def test_without_etcd_training_and_reporting_go_on_and_a_submission_waits(platfo
     finally:
         os.kill(etcd.pid, signal.SIGCONT)
     shows(platform)
-    waits.join(60)
-    [second] = said
+    second = waits.result(180)
     wait_for(lambda: item(platform, second)["state"] == "RUNNING", what="the second one runs")
     release(platform, second)
     for one in (name, second):

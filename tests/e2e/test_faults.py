@@ -20,8 +20,9 @@ from tests.e2e.nemesis import (
     check_streams,
     listed,
 )
-from tests.e2e.platforms import contained_platform, nothing_is_left_in_engine
+from tests.e2e.platforms import contained_platform, nothing_is_left_in_engine, taken
 from tests.e2e.programs import wait_for, write_program
+from tests.said import last_line
 
 ENDLESS = "-1 0.01 0"
 
@@ -105,7 +106,8 @@ class Submitted:
         )
 
     def stop(self) -> None:
-        self._platform.nsml("stop", self.name, "-y")
+        done = taken(self._platform, "stop", self.name, "-y")
+        assert done.returncode == 0, done.stderr
 
     def is_whole(self) -> None:
         wrong = list(check_streams(self._platform, self._witnesses, self.name, self.id))
@@ -163,18 +165,20 @@ def test_a_machine_that_booted_anew_loses_its_sessions_and_repeats_those_that_ma
     if subprocess.run(["unshare", "-m", "sh", "-c", mount], check=False).returncode != 0:
         pytest.skip("nothing can be mounted here")
     lost = Submitted(platform, witnesses)
-    repeated = Submitted(platform, witnesses, "--retry", "1", args="200 0.01 0")
+    repeated = Submitted(platform, witnesses, "--retry", "1", args="-1 0.01 0 200")
     platform.kill("agent")
     for session in (lost, repeated):
         os.kill(session.shim["pid"], signal.SIGKILL)
     up = f"{mount} && exec {PROGRAMS / 'nsml'} up"
-    subprocess.run(
+    done = subprocess.run(
         ["unshare", "-m", "sh", "-c", up],
         env=platform.environment,
         capture_output=True,
-        check=True,
-        timeout=60,
+        text=True,
+        check=False,
+        timeout=120,
     )
+    assert done.returncode == 0, f"nsml up: {last_line(done.stderr)}"
     assert lost.reaches(*ENDED)["end"]["cause"] == "NODE_LOST"
     item = repeated.reaches(*ENDED)
     assert (item["state"], item["attempt"]) == ("SUCCEEDED", 2)
@@ -266,7 +270,7 @@ def test_a_follower_prints_each_byte_once(platform, witnesses, tmp_path, restart
         wait_for(lambda: session.item["state"] == "RUNNING", what="it runs still")
         session.stop()
         session.reaches("STOPPED")
-        assert follower.wait(30) == 0
+        assert follower.wait(60) == 0
         told = lambda: [json.loads(row)["state"] for row in listing.read_text().splitlines()]  # noqa: E731
         wait_for(lambda: told()[-1] == "STOPPED", what="the listing tells the end")
         assert watcher.poll() is None

@@ -2,7 +2,7 @@
 
 Usage: python -m tests.integration.committing_program ENDPOINT MEMBER TTL_S RECORD
 Leads when it is elected, and then counts on in one record, again and again: the processors of the
-node RECORD. Prints a JSON object a line: {"event": "elected"|"committed"|"lost"|"refused", "at": s,
+node RECORD. Prints a JSON object a line: {"event": "standing"|"elected"|"committed"|"lost"|"refused", "at": s,
 "term": N, "count": N}; "committed" for each decision whose result came back.
 """
 
@@ -58,6 +58,7 @@ async def main(endpoint: str, member: str, ttl_s: float, record: str) -> None:
             store, Candidate(member=member, address=""), clock=clock, ttl_s=ttl_s
         )
         working: set[asyncio.Task[None]] = set()
+        say("standing")
         with contextlib.suppress(LeadershipLost):
             async with leadership:
                 await state.reached(leadership.term)

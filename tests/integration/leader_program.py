@@ -1,7 +1,7 @@
 """A control plane reduced to its election: leads, commits, and says so on standard output.
 
 Usage: python -m tests.integration.leader_program ENDPOINT MEMBER TTL_S
-Prints one JSON object a line: {"event": "elected"|"committed"|"lost"|"refused", "term": N}.
+Prints one JSON object a line: {"event": "standing"|"elected"|"committed"|"lost"|"refused", "term": N}.
 """
 
 import asyncio
@@ -25,6 +25,7 @@ async def main(endpoint: str, member: str, ttl_s: float) -> None:
         candidate = Candidate(member=member, address=f"{member}:1")
         leadership = Leadership(store, candidate, clock=clock, ttl_s=ttl_s)
         number = 0
+        say("standing", 0)
         try:
             async with leadership:
                 say("elected", leadership.term)

@@ -14,14 +14,20 @@ import pytest
 
 from cli import processes
 from cli.processes import Program
+from tests.said import words_of
 
 NSML = Path(sys.executable).parent / "nsml"
 
 
 class Machine:
-    """A data folder and a configuration of their own."""
+    """A data folder and a configuration of their own.
+
+    Attributes:
+        refused: what the last command that failed said, for what a failing test says.
+    """
 
     def __init__(self, folder: Path) -> None:
+        self.refused = ""
         self.data = folder / "data"
         self.config = folder / "config"
 
@@ -33,7 +39,7 @@ class Machine:
         program: Sequence[str] = (str(NSML),),
         **environment: str,
     ) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done = subprocess.run(
             [*program, *arguments],
             env={**self._environment(), **environment},
             cwd=cwd,
@@ -43,6 +49,10 @@ class Machine:
             timeout=120,
             check=False,
         )
+        if done.returncode != 0:
+            words = "; ".join(line.strip() for line in done.stderr.splitlines()[-3:])
+            self.refused = f"nsml {' '.join(arguments[:2])} ended with {done.returncode}: {words}"
+        return done
 
     def starts(self, *arguments: str) -> subprocess.Popen[str]:
         """A command that the test ends, or waits for."""
@@ -89,6 +99,6 @@ def until(condition: Callable[[], object]) -> None:
     """Wait for a condition; one that starts a program leaves the processor alone for as long again."""
     ends_at = (began := time.monotonic()) + 60
     while not condition():
-        assert time.monotonic() < ends_at, "nothing came of it"
+        assert time.monotonic() < ends_at, f"not within 60 s: {words_of(condition)}"
         time.sleep(min(max(time.monotonic() - began, 0.02), 0.5))
         began = time.monotonic()

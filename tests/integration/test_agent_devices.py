@@ -13,14 +13,15 @@ import pytest
 
 from nodeagent.devices import NO_ANSWER, VANISHED
 from nsml.v1 import agents_pb2 as pb
-from tests.integration.test_agent_process import Node, python, until
+from tests.integration.test_agent_process import PATIENCE_S, Node, python, until
 from tests.nvml.library import FakeDriver, library_in
 from tests.scripted_platform import ScriptedPlatform, assignment, session_id
 
 S = session_id(1)
 GPU0 = "gpu uuid=GPU-0 name=Fake-A memory=4000000000 used=10 minor=0 util=50"
 GPU1 = "gpu uuid=GPU-1 name=Fake-A memory=4000000000 minor=1"
-PATIENT_S = 0.5
+PATIENT_S = 2.0
+"""For a driver that answers at once, on a busy machine."""
 
 
 @pytest.fixture
@@ -35,7 +36,7 @@ def driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FakeDriver:
 
 @pytest.fixture
 async def node(driver: FakeDriver, tmp_path: Path) -> AsyncIterator[Node]:
-    platform = ScriptedPlatform(heartbeat_s=0.5, patience_s=30.0)
+    platform = ScriptedPlatform(heartbeat_s=0.5, patience_s=PATIENCE_S)
     server = grpc.aio.server()
     platform.add_to(server)
     port = server.add_insecure_port("127.0.0.1:0")

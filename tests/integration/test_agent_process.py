@@ -22,9 +22,10 @@ from nsml.v1 import resources_pb2 as resources
 from nsml.v1 import sessions_pb2 as sessions
 from tests.engines import SOCKET, required_engine, required_image
 from tests.registry import registry_of
+from tests.said import last_line
 from tests.scripted_platform import ScriptedPlatform, assignment, session_id
 
-PATIENCE_S = 30.0
+PATIENCE_S = 60.0
 S = session_id(1)
 OTHER = session_id(2)
 
@@ -44,7 +45,11 @@ class Node:
     async def start(self) -> None:
         seen = len(self.platform.registrations)
         self.process = await self.launch()
-        await self.platform.until(lambda: len(self.platform.registrations) > seen)
+        try:
+            await self.platform.until(lambda: len(self.platform.registrations) > seen)
+        except TimeoutError:
+            said = last_line(self.data.parent / "agent.log")
+            raise AssertionError(f"the agent does not register: {said}") from None
 
     async def launch(self) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
@@ -241,7 +246,11 @@ async def test_a_driver_that_hangs_keeps_no_agent_from_its_end(node: Node, tmp_p
     await node.end()
     node.config.write_text(node.config.read_text().replace("simulate_gpus = 2\n", ""))
     began = tmp_path / "began"
-    node.before = LASTS.format(began=str(began), what="nvml.NvmlProbe.sample")
+    node.before = (
+        LASTS.format(began=str(began), what="nvml.NvmlProbe.sample")
+        + "\nfrom nodeagent.devices import DeviceWatch\n"
+        "DeviceWatch.__init__.__kwdefaults__['answers_within_s'] = 3.0"
+    )
     await node.start()
     await until(began.exists)
     async with asyncio.timeout(PATIENCE_S):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import shutil
 import signal
@@ -23,7 +24,8 @@ from nodeagent.runtimes.launch import this_machine
 from nodeagent.runtimes.launcher import Launcher
 from nsml.clock import SystemClock, in_thread
 from tests.contract.test_runtime_contract import MARK, has_ended, soon, until
-from tests.engines import SOCKET, absent, required_image
+from tests.engines import SOCKET, absent, remove_with_mounts, required_image
+from tests.said import last_line
 from tests.unit.nodeagent.runtimes.test_container import REPLICA
 
 _FLAGS = ["--bridge", "none", "--iptables=false", "--live-restore"]
@@ -46,6 +48,20 @@ class OwnEngine:
                 stdout=log, stderr=log, stdin=subprocess.DEVNULL,
             )  # fmt: skip
 
+    def start_surely(self) -> None:
+        """Start it, and again where it gave up: on a busy machine it waits too shortly for its own."""
+        for _ in range(3):
+            self.start()
+            with contextlib.suppress(TimeoutError):
+                asyncio.run(until(lambda: self.answers() or self._ended()))
+            if self.answers():
+                return
+            self.end(signal.SIGKILL)
+        raise AssertionError(f"dockerd does not start: {last_line(self.folder / 'log')}")
+
+    def _ended(self) -> bool:
+        return self._process is None or self._process.poll() is not None
+
     def answers(self) -> bool:
         try:
             return bool(Engine(self.socket).facts().version)
@@ -55,31 +71,30 @@ class OwnEngine:
     def end(self, number: signal.Signals = signal.SIGTERM) -> None:
         if self._process is not None:
             self._process.send_signal(number)
-            self._process.wait(30)
+            self._process.wait(120)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def engine() -> Iterator[OwnEngine]:
     if os.geteuid() or shutil.which("dockerd") is None:
         absent("an engine of its own needs root and dockerd")
     image = required_image()
     own = OwnEngine(Path(tempfile.mkdtemp(prefix="nsml-engine-")))
-    own.start()
     try:
-        asyncio.run(until(own.answers))
-        saved = subprocess.Popen(
+        own.start_surely()
+        with subprocess.Popen(
             ["docker", "-H", f"unix://{SOCKET}", "save", image], stdout=subprocess.PIPE
-        )
-        subprocess.run(
-            ["docker", "-H", f"unix://{own.socket}", "load"], stdin=saved.stdout, check=True
-        )
-        assert saved.wait() == 0
+        ) as saved:
+            load = ["docker", "-H", f"unix://{own.socket}", "load"]
+            loaded = subprocess.run(
+                load, stdin=saved.stdout, capture_output=True, text=True, check=False
+            )
+        assert loaded.returncode == 0, f"docker load: {last_line(loaded.stderr)}"
         yield own
     finally:
         own.end()
         # with live restore it leaves its data mounted on themselves
-        subprocess.run(["umount", str(own.folder / "data")], capture_output=True, check=False)
-        shutil.rmtree(own.folder)
+        remove_with_mounts(own.folder)
 
 
 @pytest.mark.parametrize("ends", ["while it is away", "once it is back"])

@@ -5,7 +5,6 @@ import datetime as dt
 import ipaddress
 import os
 import signal
-import socket
 import subprocess
 from collections.abc import AsyncIterator
 from contextlib import aclosing, asynccontextmanager
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from cli.ports import Held
 from controlplane.store.etcd import EtcdStore
 from controlplane.store.etcd_members import Login, Tls
 from controlplane.store.etcd_process import EtcdProcess
@@ -167,17 +167,12 @@ class Authority:
         return paths
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @asynccontextmanager
 async def tls_etcd(folder: Path, authority: Authority) -> AsyncIterator[str]:
     """An etcd that speaks only to holders of a certificate of `authority`."""
     certificate, key = authority.issue("server")
-    url, peer = f"https://127.0.0.1:{free_port()}", "unix://localhost:2"
+    ports = Held()
+    url, peer = f"https://127.0.0.1:{ports.free()}", "unix://localhost:2"
     process = subprocess.Popen(  # noqa: ASYNC220 - ended below, whatever the loop does
         [
             require_etcd(), f"--data-dir={folder / 'data'}", "--log-level=error", "--logger=zap",
@@ -193,6 +188,7 @@ async def tls_etcd(folder: Path, authority: Authority) -> AsyncIterator[str]:
     finally:
         process.kill()
         process.wait()
+        ports.close()
 
 
 async def test_mutual_tls(tmp_path: Path) -> None:
@@ -202,7 +198,7 @@ async def test_mutual_tls(tmp_path: Path) -> None:
     async with tls_etcd(tmp_path, ours) as url:
         async with EtcdStore([url], clock=CLOCK, tls=tls, deadline_s=20) as store:
             start = await put(store, "a", b"1")
-            async with asyncio.timeout(10), aclosing(store.watch("a", start)) as batches:
+            async with asyncio.timeout(60), aclosing(store.watch("a", start)) as batches:
                 assert told((await anext(batches)).events) == [("a", b"1")]
         stranger, stranger_key = (path.read_bytes() for path in other.issue("stranger"))
         for refused, advice in (

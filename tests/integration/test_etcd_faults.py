@@ -151,7 +151,7 @@ async def _has_reached(seen: list[WatchBatch], revision: int) -> bool:
 async def test_a_paused_server_costs_a_watch_nothing(tmp_path: Path) -> None:
     async with (
         running(tmp_path) as process,
-        EtcdStore([process.endpoint], clock=CLOCK, progress_every_s=0.1, deadline_s=0.5) as store,
+        EtcdStore([process.endpoint], clock=CLOCK, progress_every_s=0.1, deadline_s=2.0) as store,
     ):
         start = await put(store, "a", b"1")
         taking = asyncio.create_task(take(store, "a", start, 2))

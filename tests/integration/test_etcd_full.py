@@ -21,7 +21,7 @@ CLOCK = SystemClock()
 QUOTA = 2 << 20
 JUNK = b"x" * 50_000
 FULL = ConditionName.COORDINATION_FULL
-HEALS_WITHIN_S = 30
+HEALS_WITHIN_S = 60
 
 
 @asynccontextmanager

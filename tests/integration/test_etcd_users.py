@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import socket
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -16,24 +15,16 @@ import pytest
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
 
+from cli.ports import Held
 from controlplane.store.etcdpb import rpc_pb2 as pb
 from tests.etcd import require_etcd
 from tests.integration.machine import until
 from tests.integration.test_etcd_access import Authority
+from tests.said import last_line
 from tests.shared_platform import ControlPlaneProcess, Shared
 
 TOKEN_LIFE_S = 2
-
-
-def free_ports(count: int) -> list[int]:
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()
+_REFUSED = {grpc.StatusCode.FAILED_PRECONDITION, grpc.StatusCode.INVALID_ARGUMENT}
 
 
 class GuardedCluster:
@@ -43,7 +34,8 @@ class GuardedCluster:
         self.authority = Authority(folder, "ours")
         self._folder = folder
         certificate, key = self.authority.issue("server")
-        clients, peers = free_ports(3), free_ports(3)
+        self._ports = Held()
+        clients, peers = ([self._ports.free() for _ in range(3)] for _ in range(2))
         self.urls = [f"https://127.0.0.1:{port}" for port in clients]
         all_peers = ",".join(f"m{n}=http://127.0.0.1:{port}" for n, port in enumerate(peers))
         self._commands = [
@@ -79,13 +71,18 @@ class GuardedCluster:
         return f"jwt,pub-key={public},priv-key={key},sign-method=RS256,ttl={TOKEN_LIFE_S}s"
 
     def _launch(self, number: int) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            self._commands[number],
-            cwd=self._folder,
-            process_group=0,
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
+        with self._log(number).open("ab") as log:
+            return subprocess.Popen(
+                self._commands[number], cwd=self._folder, process_group=0, stdout=log, stderr=log
+            )
+
+    def _log(self, number: int) -> Path:
+        return self._folder / f"m{number}.log"
+
+    def remove(self) -> None:
+        for number in range(3):
+            self.kill(number)
+        self._ports.close()
 
     def kill(self, number: int) -> None:
         self.members[number].kill()
@@ -115,11 +112,33 @@ class GuardedCluster:
             ("UserGrantRole", "root", "root"),
             ("AuthEnable",),
         ):
-            self.call(*call)
+            self._surely(lambda call=call: self.call(*call))  # type: ignore[misc]
 
     def change_password(self, before: str, after: str) -> None:
-        answer = pb.AuthenticateResponse.FromString(self.call("Authenticate", "root", before))
-        self.call("UserChangePassword", "root", after, answer.token)
+        def change() -> None:
+            answer = pb.AuthenticateResponse.FromString(self.call("Authenticate", "root", before))
+            self.call("UserChangePassword", "root", after, answer.token)
+
+        self._surely(change)
+
+    def _surely(self, work: Callable[[], object]) -> None:
+        """Try until it is done: members that have not agreed on a leader, or on one anew, decide nothing.
+
+        What was done behind a lost answer is refused then, and a token may end before its use.
+        """
+
+        def is_done() -> bool:
+            for number, member in enumerate(self.members):
+                assert member.poll() is None, (
+                    f"etcd m{number} ended: {last_line(self._log(number))}"
+                )
+            try:
+                work()
+            except grpc.RpcError as error:
+                return error.code() in _REFUSED  # type: ignore[attr-defined]
+            return True
+
+        until(is_done)
 
 
 @contextmanager
@@ -129,8 +148,7 @@ def guarded_cluster(folder: Path) -> Iterator[GuardedCluster]:
         cluster.enable_users()
         yield cluster
     finally:
-        for number in range(3):
-            cluster.kill(number)
+        cluster.remove()
 
 
 def works(plane: ControlPlaneProcess, user: str) -> None:
@@ -140,9 +158,9 @@ def works(plane: ControlPlaneProcess, user: str) -> None:
     """
 
     def is_there() -> bool:
-        if user in plane.nsml("admin", "user", "ls", "-o", "name"):
-            return True
         try:
+            if user in plane.nsml("admin", "user", "ls", "-o", "name"):
+                return True
             plane.nsml("admin", "user", "add", user)
         except AssertionError as refused:
             if not any(word in str(refused) for word in ("again in", "exists")):

@@ -9,7 +9,7 @@ from controlplane.domain.values import AllocatedReplica, Allocation, DeviceShare
 from controlplane.operations import records
 from controlplane.operations.draft import Draft
 from controlplane.operations.state import LiveState
-from controlplane.store.election import Candidate, Leadership
+from controlplane.store.election import WORD_KEY, Candidate, Leadership
 from controlplane.store.interface import Delete, Put, Transaction
 from controlplane.store.open import open_store
 from nsml.clock import SystemClock
@@ -60,3 +60,13 @@ def test_a_cluster_that_does_not_answer_is_told(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode == 1
     assert done.stderr.startswith("eventlog: ")
+
+
+async def test_what_a_leader_leaves_to_the_next_one_is_not_shown(etcd_server):
+    root, clock = f"t{secrets.token_hex(4)}/", SystemClock()
+    async with open_store(etcd_server.endpoint, clock=clock, root=root) as store:
+        who = Candidate(member="cp1", address="")
+        async with Leadership(store, who, clock=clock) as leadership:
+            leadership.leave(b'{"connected": ["n1"]}')
+    words = [one["value"] for one in lines(etcd_server.endpoint, root) if one["key"] == WORD_KEY]
+    assert words[0] == {}

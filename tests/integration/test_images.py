@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from nodeagent.engine.client import Engine
+from nodeagent.engine.containers import remove_container
 from nodeagent.engine.images import builds_named, find_image, remove_image, tags_of
 from nodeagent.environments.builds import EnvironmentCancelled, EnvironmentFailed
 from nodeagent.environments.images import Images, ImageSettings
@@ -125,7 +126,7 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Node]:
         monkeypatch.setattr("nodeagent.environments.images.tags_of", our_tags)
         yield node
     for name in builds_named(engine, f"nsml-build-{mark}"):
-        engine.sdk.api.remove_container(name, force=True)
+        remove_container(engine, name)
     for record in folder.glob("*.json"):
         reference = json.loads(record.read_text())["reference"]
         if reference.startswith("nsml-env:"):
@@ -144,10 +145,10 @@ def test_sessions_at_once_build_once_and_the_next_finds_it(node: Node) -> None:
     image = made.pop()
     assert node.runs(image, "import greeting; print(greeting.TEXT)") == "hello\n"
     again = bytearray()
-    assert node.ask("greeting==1.0", said=again).result(30) == image
+    assert node.ask("greeting==1.0", said=again).result(60) == image
     assert again == b""
     other = Images(node.folder, node.engine, ImageSettings(), mark=node.mark)
-    assert node.ask("greeting==1.0", images=other).result(30) == image
+    assert node.ask("greeting==1.0", images=other).result(60) == image
     assert builds_named(node.engine, f"nsml-build-{node.mark}") == []
     assert list(node.folder.glob("*.build")) == []
 
@@ -175,7 +176,7 @@ def test_nothing_is_asked_for(node: Node) -> None:
     found = find_image(node.engine, node.base)
     assert found is not None
     said = bytearray()
-    assert node.ask(said=said).result(30) == found.id
+    assert node.ask(said=said).result(60) == found.id
     assert said == b""
 
 
@@ -224,7 +225,7 @@ def test_a_builder_that_is_cancelled_hands_the_build_on(node: Node) -> None:
     leaver = node.ask("slow", cancelled=left)
     left.set()
     with pytest.raises(EnvironmentCancelled):
-        leaver.result(30)
+        leaver.result(60)
     cancelled.set()
     with pytest.raises(EnvironmentCancelled):
         builder.result(60)
@@ -456,7 +457,7 @@ def test_an_engine_that_is_gone_fails_the_environment(node: Node, tmp_path: Path
         nobody.bind(str(tmp_path / "engine"))
     images = Images(node.folder, Engine(tmp_path / "engine"), ImageSettings(), mark=node.mark)
     with pytest.raises(EnvironmentFailed, match="the container engine of this node: no engine"):
-        node.ask(images=images).result(30)
+        node.ask(images=images).result(60)
 
 
 def test_names(node: Node) -> None:

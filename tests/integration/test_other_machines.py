@@ -14,6 +14,7 @@ import subprocess
 from pathlib import Path
 
 from cli import processes
+from cli.ports import Held
 from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT
 from controlplane.access.authority import open_authority
 from nsml.client.trust import NodeFiles, needs_renewal, signing_request
@@ -44,9 +45,10 @@ def test_a_listener_without_a_port_gets_one_and_keeps_it(machine: Machine) -> No
 
 
 def test_a_listener_that_takes_the_usual_port_moves_the_other_one(machine: Machine) -> None:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    held = Held()
+    port = next(
+        one for one in iter(held.free, 0) if held.hold("", one - 1) and held.hold("", one + 1)
+    )
     assert machine.up("--port", str(port)).returncode == 0
     assert machine.nsml("down").returncode == 0
     for number in (port, port - 1):
@@ -58,23 +60,22 @@ def test_a_listener_that_takes_the_usual_port_moves_the_other_one(machine: Machi
     refused = machine.up("--port", str(port), "--listen", f"0.0.0.0:{port}")
     assert refused.returncode == 6
     assert "--listen" in refused.stderr
+    held.close()
 
 
-def _taken_above_a_free_one(taken: socket.socket) -> int:
-    """The port of a socket that listens from now on; nobody has the one before it."""
+def _taken_above_a_free_one(taken: socket.socket, held: Held) -> int:
+    """The port of a socket that listens from now on; nobody gets the one before it by chance."""
     while True:
-        with socket.socket() as lower:
-            lower.bind(("127.0.0.1", 0))
-            port = int(lower.getsockname()[1]) + 1
-            with contextlib.suppress(OSError, OverflowError):
-                taken.bind(("127.0.0.1", port))
-                taken.listen()
-                return port
+        port = held.free() + 1
+        with contextlib.suppress(OSError, OverflowError):
+            taken.bind(("127.0.0.1", port))
+            taken.listen()
+            return port
 
 
 def test_a_listener_that_cannot_be_leaves_nothing(machine: Machine) -> None:
-    with socket.socket() as taken:
-        port = _taken_above_a_free_one(taken)
+    with socket.socket() as taken, Held() as held:
+        port = _taken_above_a_free_one(taken, held)
         for number in (port, port - 1):  # that of users, that of agents
             refused = machine.up("--listen", f"127.0.0.1:{number}")
             assert refused.returncode == 6, refused.stderr
@@ -203,7 +204,7 @@ def test_an_agent_renews_its_certificate(machine: Machine, tmp_path: Path) -> No
                 until((node.data / "agent" / "ready.json").exists)
             finally:
                 agent.terminate()
-            _, said = agent.communicate(timeout=30)
+            _, said = agent.communicate(timeout=60)
         assert b"certificate.renewed" in said
         assert agent.returncode == 0
         renewal_is_due(machine, node)

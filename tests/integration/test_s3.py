@@ -35,8 +35,7 @@ def own() -> Iterator[S3Server]:
     """A server that the test may kill or pause."""
     server = start_s3()
     yield server
-    server.process.kill()
-    server.process.wait()
+    server.end()
 
 
 async def refused(objects: StoredObjects) -> list[str]:
@@ -72,7 +71,7 @@ async def test_a_service_that_is_gone_is_said_and_found_again(own: S3Server) -> 
 async def test_a_service_that_says_nothing_is_not_waited_for(
     own: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(bucket_module, "_SILENT_S", 1)
+    monkeypatch.setattr(bucket_module, "_SILENT_S", 3)
     monkeypatch.setattr(bucket_module, "_RETRIES", 1)
     objects = opened(f"s3://{own.bucket()}", own.endpoint)
     await objects.put(DIGEST, b"data")
@@ -105,8 +104,7 @@ async def test_keys_that_the_service_does_not_know_are_refused() -> None:
         with pytest.raises(ObjectsDenied, match="refuses our credentials"):
             await objects.mark("x")
     finally:
-        server.process.kill()
-        server.process.wait()
+        server.end()
 
 
 async def test_large_blobs_go_in_parts_and_come_back(s3: S3Server) -> None:

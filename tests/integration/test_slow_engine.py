@@ -7,7 +7,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
@@ -40,11 +40,14 @@ class Slow:
     driver: DockerDriver
     engine: FakeEngine
     folders: ReplicaFolders
+    shims: set[int] = field(default_factory=set)
+    """Every one that was started."""
 
     async def start(self, **more: object) -> None:
         argv = ("sh", "-c", "echo ran; exec sleep 1000")
         spec = ReplicaSpec(replica_id=REPLICA, argv=argv, isolation=Isolation.CONTAINER, **more)  # type: ignore[arg-type]
         await self.driver.start(spec)
+        self.shims.add(self.driver._watched[REPLICA].shim.pid)
 
     async def end(self) -> ExitRecord:
         return await soon(self.driver.wait(REPLICA))
@@ -84,9 +87,10 @@ async def slow(folder: Path) -> AsyncIterator[Slow]:
             launcher=Launcher(in_thread), clock=SystemClock(), run=in_thread, run_long=in_own_thread,
         )  # fmt: skip
         async with driver:
-            yield Slow(driver, engine, folders)
+            slow = Slow(driver, engine, folders)
+            yield slow
             await until(lambda: engine.containers == {})
-            await until(lambda: keepers() == [])
+            await until(lambda: keepers(slow.shims) == [])
         client.close()
 
 
@@ -242,15 +246,13 @@ async def test_a_restart_of_the_machine_ends_containers_whatever_the_engine_says
     await slow.driver.remove(REPLICA)
 
 
-def keepers() -> list[int]:
-    """Keepers of shims that run this code: they go when their engine has answered."""
-    here = str(Path(__file__).parents[2]).encode()
+def keepers(shims: set[int]) -> list[int]:
+    """Keepers of these shims, in whose sessions they stay: they go when their engine has answered."""
     found = []
     for pid in processes():
         with suppress(OSError):
-            process = Path(f"/proc/{pid}")
-            is_keeper = process.joinpath("comm").read_text() == "nsml-keeper\n"
-            if is_keeper and here in process.joinpath("cmdline").read_bytes():
+            is_keeper = Path(f"/proc/{pid}/comm").read_text() == "nsml-keeper\n"
+            if is_keeper and os.getsid(pid) in shims:
                 found.append(pid)
     return found
 
@@ -267,5 +269,6 @@ async def lose_shim_and_keeper(slow: Slow) -> None:
 async def nothing_comes_of(slow: Slow, call: str) -> None:
     """The container that is made after the end is removed, and no program ran in it."""
     slow.engine.let_go(call)
-    await until(lambda: slow.engine.configs != {} and slow.engine.containers == {})
+    await until(lambda: keepers(slow.shims) == [])
+    assert slow.engine.containers == {}
     assert slow.output == b""

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from cli import processes
+from cli.ports import Held
 from cli.processes import Program
 from tests.integration.machine import Machine, machine, until
 
@@ -100,7 +101,7 @@ def test_down_stops_sessions_even_when_everything_else_was_killed(working: Machi
         program = processes.recorded(working.data / f"{name}.pid")
         assert program is not None
         processes.signal_program(program, signal.SIGKILL)
-        processes.wait_gone(program, deadline_s=10)
+        processes.wait_gone(program, deadline_s=60)
     assert len(replica_claims(working)) == 2
     refused = working.nsml("down")
     assert refused.returncode == 2
@@ -149,7 +150,7 @@ def test_an_etcd_whose_control_plane_was_killed_goes_with_down(machine: Machine)
         pytest.skip("no sound etcd on PATH")
     program = machine.program()
     processes.signal_program(program, signal.SIGKILL)
-    processes.wait_gone(program, deadline_s=10)
+    processes.wait_gone(program, deadline_s=60)
     assert any("etcd" in line for line in machine.leftovers())
     assert machine.nsml("down").returncode == 0
     assert machine.leftovers() == []
@@ -176,10 +177,9 @@ def test_a_dead_etcd_cluster_is_told_and_who_gives_up_leaves_nothing(machine: Ma
 
 
 def test_a_taken_port_is_refused_when_asked_for_and_avoided_otherwise(machine: Machine) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    held = Held()
+    port = str(held.free())
+    with socket.create_server(("127.0.0.1", int(port))):
         refused = machine.up("--port", port)
         assert refused.returncode == 6
         assert f"cannot listen on 127.0.0.1:{port}" in refused.stderr
@@ -189,15 +189,13 @@ def test_a_taken_port_is_refused_when_asked_for_and_avoided_otherwise(machine: M
     assert f"port {port}" not in chosen.stderr
     assert machine.ready()["address"] == f"127.0.0.1:{port}"
     assert machine.nsml("down").returncode == 0
-    with socket.socket() as foreign:
-        foreign.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        foreign.bind(("127.0.0.1", int(port)))
-        foreign.listen()
+    with socket.create_server(("127.0.0.1", int(port))):
         elsewhere = machine.up()
         assert elsewhere.returncode == 0, elsewhere.stderr
         assert f"port {port}: address already in use" in elsewhere.stderr
         assert machine.ready()["address"] != f"127.0.0.1:{port}"
         assert machine.nsml("status").returncode == 0
+    held.close()
 
 
 def takes(thief: socket.socket, port: int) -> bool:
@@ -209,32 +207,25 @@ def takes(thief: socket.socket, port: int) -> bool:
     return True
 
 
-SEES_IT_FREE_ONCE = """
+SEES_IT_FREE = """
 from cli import ports
 from cli.main import main
-real, asked = ports.obstacle, []
-def obstacle(host, port):
-    asked.append(port)
-    return real(host, port) if len(asked) > 1 else ''
-ports.obstacle = obstacle
+ports.obstacle = lambda host, port: ''
 main()
 """
-"""The command line, for which a port is taken in the moment after it looked."""
+"""The command line, for which a port is taken in the moment after it looked, and whenever it looks is free."""
 
 
 def test_a_port_that_is_taken_while_it_starts_is_avoided(machine: Machine) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        port = taken.getsockname()[1]
+    held = Held()
+    port = held.free()
     assert machine.up("--port", str(port)).returncode == 0
     assert machine.nsml("down", "-y").returncode == 0
-    program = [sys.executable, "-c", SEES_IT_FREE_ONCE]
-    with socket.socket() as foreign:
-        foreign.bind(("127.0.0.1", port))
-        foreign.listen()
+    program = [sys.executable, "-c", SEES_IT_FREE]
+    with socket.create_server(("127.0.0.1", port)):
         moved = machine.nsml("up", "--no-agent", "--embedded", program=program)
         assert moved.returncode == 0, moved.stderr
-        assert f"port {port}: address already in use" in moved.stderr
+        assert f"port {port}: taken while it started" in moved.stderr
         assert machine.ready()["address"] != f"127.0.0.1:{port}"
         assert machine.nsml("down", "-y").returncode == 0
         # the port that it moved to is remembered: back to the one that is taken
@@ -244,8 +235,40 @@ def test_a_port_that_is_taken_while_it_starts_is_avoided(machine: Machine) -> No
         (machine.data / "agent").write_text("a file where the agent's folder should be")
         failed = machine.nsml("up", "--embedded", program=program)
     assert failed.returncode == 1
+    held.close()
     assert "the agent did not start" in failed.stderr
     assert failed.stderr.count("control plane  stopping again") == 1
+
+
+ASKS_FOR_WHAT_WAS_CHOSEN = """
+import socket
+from cli.bringup import BringUp
+from cli.main import main
+real, kept = BringUp.ensure, []
+def ensure(self, name, settings):
+    for word in ("address", "listen", "listen_agents") if name == "controlplane" else ():
+        one = socket.socket()
+        try:
+            one.bind(("127.0.0.1", int(settings[word].rpartition(":")[2])))
+            one.listen()
+            kept.append(one)
+            print("got", word)
+        except OSError:
+            pass
+    return real(self, name, settings)
+BringUp.ensure = ensure
+main()
+"""
+"""The command line, whose ports somebody is after once they are chosen."""
+
+
+def test_the_ports_that_it_chose_are_nobody_elses_by_chance(machine: Machine) -> None:
+    program = [sys.executable, "-c", ASKS_FOR_WHAT_WAS_CHOSEN]
+    options = ["--no-agent", "--embedded", "--listen", "127.0.0.1:0"]
+    up = machine.nsml("up", *options, program=program)
+    assert up.returncode == 0, up.stderr
+    assert "got" not in up.stdout
+    assert machine.nsml("status").returncode == 0
 
 
 def test_who_takes_the_port_of_a_dead_control_plane_is_sent_no_token(machine: Machine) -> None:
@@ -255,7 +278,7 @@ def test_who_takes_the_port_of_a_dead_control_plane_is_sent_no_token(machine: Ma
     port = int(machine.ready()["address"].rpartition(":")[2])
     program = machine.program()
     processes.signal_program(program, signal.SIGKILL)
-    processes.wait_gone(program, deadline_s=10)
+    processes.wait_gone(program, deadline_s=60)
     with socket.socket() as thief:
         thief.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         until(lambda: takes(thief, port))

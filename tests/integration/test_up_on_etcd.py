@@ -11,6 +11,7 @@ from cli import processes
 from controlplane.access.files import write_private
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_etcd_access import Authority, tls_etcd
+from tests.integration.test_restored_copy import done
 from tests.s3 import S3Server
 from tests.shared_platform import Shared, shared
 
@@ -66,7 +67,7 @@ def name_of(one: Machine) -> str:
 
 def states(one: Machine) -> set[str]:
     """Of all sessions, as told there."""
-    return {session["state"] for session in json.loads(one.nsml("ps", "-a", "-j").stdout)["items"]}
+    return {session["state"] for session in json.loads(done(one, "ps", "-a", "-j"))["items"]}
 
 
 def told(shared: Shared, s3: S3Server, tmp_path: Path) -> tuple[tuple[str, ...], dict[str, str]]:
@@ -129,7 +130,7 @@ def test_a_second_machine_joins_a_shared_platform(
         assert "  1 session runs on this machine\n" in refused.stderr
         assert f"goes on at {name_of(second)} (" in refused.stderr
         assert machine.nsml("down", "-y").returncode == 0
-        assert states(second) == {"STOPPED"}
+        until(lambda: states(second) == {"STOPPED"})
     finally:
         second.nsml("down", "-y")
     assert second.leftovers() == []
@@ -137,7 +138,7 @@ def test_a_second_machine_joins_a_shared_platform(
 
 def leader(at: Machine) -> object:
     """Who leads, as told there."""
-    return json.loads(at.nsml("status", "-j").stdout).get("leader")
+    return json.loads(at.nsml("status", "-j").stdout or "{}").get("leader")
 
 
 def is_heard(at: Machine) -> bool:

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from cli.ports import Held
 from tests.etcd import etcd_in
-from tests.integration.test_etcd_users import free_ports
 from tests.postgres import PostgresServer
 from tests.proxy import Proxy
 from tests.s3 import S3Server
@@ -47,8 +47,8 @@ async def awaits(plane: ControlPlaneProcess, words: str) -> None:
 async def test_started_before_everything_it_serves_once_all_of_it_is_there(
     tmp_path: Path, s3: S3Server
 ) -> None:
-    etcd, postgres = etcd_in(tmp_path / "etcd"), PostgresServer()
-    (port,) = free_ports(1)
+    etcd, postgres, ports = etcd_in(tmp_path / "etcd"), PostgresServer(), Held()
+    port = ports.free()
     settings = {
         "coordination": etcd.endpoint,
         "history": postgres.url(),
@@ -71,6 +71,7 @@ async def test_started_before_everything_it_serves_once_all_of_it_is_there(
             assert told(plane) == [(event, part) for part in parts for event in events]
             assert postgres.password not in plane.said()
     finally:
+        ports.close()
         postgres.remove()
         await etcd.stop()
 
@@ -102,8 +103,10 @@ async def ends(plane: ControlPlaneProcess) -> None:
 
 
 async def test_it_can_be_stopped_while_it_waits(tmp_path: Path) -> None:
-    (port,) = free_ports(1)
-    with Shared(standing_on("etcd", port)).control_plane(tmp_path / "a") as plane:
+    with (
+        Held() as ports,
+        Shared(standing_on("etcd", port := ports.free())).control_plane(tmp_path / "a") as plane,
+    ):
         await awaits(plane, f"127.0.0.1:{port}")
         await ends(plane)
         assert told(plane) == [("controlplane.waiting", "etcd")]

@@ -169,9 +169,9 @@ class WatchedDriver(FakeDriver):
         await self._points.passing("runtime start after")
         return handle
 
-    async def stop(self, replica_id: ReplicaId, *, grace_s: float, reason: str) -> None:
+    async def stop(self, replica_id: ReplicaId, **order: Any) -> None:
         await self._points.passing("runtime stop before")
-        await super().stop(replica_id, grace_s=grace_s, reason=reason)
+        await super().stop(replica_id, **order)
         await self._points.passing("runtime stop after")
 
     async def remove(self, replica_id: ReplicaId) -> None:

@@ -150,8 +150,9 @@ class StoreLink:
 
     async def commit(self, transaction: Transaction) -> TransactionResult:
         kind = kind_of(transaction)
-        await self._points.passing(f"store {kind} before")
+        # When it was decided: a member that steps down in the next instant has sent it as the leader.
         apply = partial(self._apply, transaction, self._term())
+        await self._points.passing(f"store {kind} before")
         result = await self._exchange(apply, lost=CommitUnknown)
         await self._points.passing(f"store {kind} after")
         return result

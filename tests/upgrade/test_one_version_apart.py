@@ -12,12 +12,14 @@ import signal
 import subprocess
 import sys
 import tarfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cli import processes
+from cli.ports import Held
 from nsml._version import VERSION
 from tests.integration.machine import Machine, machine, until
 from tests.integration.test_restored_copy import done, shown
@@ -53,6 +55,13 @@ def code(tmp_path: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def port() -> Iterator[str]:
+    """A port for the version before, which gives up where another program was first to listen."""
+    with Held() as held:
+        yield str(held.free())
+
+
 def sessions(machine: Machine, **version: Any) -> dict[str, str]:
     items = json.loads(done(machine, "ps", "-a", "-j", **version))["items"]
     return {item["name"].partition("/")[2]: item["state"] for item in items}
@@ -71,10 +80,10 @@ def end(machine: Machine, name: str) -> None:
 
 
 def test_a_platform_is_upgraded_under_its_sessions(
-    machine: Machine, old: dict[str, str], code: Path
+    machine: Machine, old: dict[str, str], code: Path, port: str
 ) -> None:
     assert done(machine, "--version", **old).split() == ["nsml", PREVIOUS]
-    done(machine, "up", "--embedded", "--simulate-gpus", "2", **old)
+    done(machine, "up", "--embedded", "--simulate-gpus", "2", "--port", port, **old)
     done(machine, "run", "--argv", "-g", "1", "--", "/bin/echo", "before", cwd=code, **old)
     until(lambda: sessions(machine, **old) == {"None/1": "SUCCEEDED"})
     done(machine, "run", "-g", "1", cwd=code, **old)
@@ -128,9 +137,9 @@ def test_a_platform_is_upgraded_under_its_sessions(
 
 
 def test_a_new_agent_and_new_clients_with_the_version_before(
-    machine: Machine, old: dict[str, str], code: Path
+    machine: Machine, old: dict[str, str], code: Path, port: str
 ) -> None:
-    done(machine, "up", "--embedded", "--simulate-gpus", "2", "--no-agent", **old)
+    done(machine, "up", "--embedded", "--simulate-gpus", "2", "--no-agent", "--port", port, **old)
     done(machine, "up", "--simulate-gpus", "2")  # what runs is left alone: the agent is ours
     until(lambda: shown(machine)["state"] == "READY")
     assert shown(machine)["agent_version"] == VERSION

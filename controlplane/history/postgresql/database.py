@@ -215,7 +215,19 @@ class PostgresDatabase:
                 self._commit(errand, [part])
 
     def _together(self, errand: _Errand, batch: Sequence[Part[Connection, Any]]) -> None:
-        """All of them in one transaction."""
+        """All of them in one transaction, when nobody else has their locks any more."""
+        waits_until = time.monotonic() + locks.PATIENCE_S
+        while True:
+            try:
+                return self._in_one(errand, batch)
+            except LockedOut:
+                if time.monotonic() >= waits_until:
+                    raise
+                line, _ = self._take_writer()
+                with errand.on(line), translated(self._shown):
+                    locks.free(line)
+
+    def _in_one(self, errand: _Errand, batch: Sequence[Part[Connection, Any]]) -> None:
         touched = {name for part in batch for name in part.touches}
         for tries_left in reversed(range(_TRIES)):
             line, is_fresh = self._take_writer()
@@ -228,7 +240,7 @@ class PostgresDatabase:
                     _notify(line, touched)
                     is_committing = True
             except TryAgain as error:
-                if not tries_left or not self._is_free(errand, line, error):
+                if not tries_left or isinstance(error, LockedOut):
                     raise
             except HistoryUnavailable:
                 # One that was idle while the server restarted. What was on its way to the disk
@@ -239,13 +251,6 @@ class PostgresDatabase:
                 for part in batch:
                     part.is_settled = True
                 return
-
-    def _is_free(self, errand: _Errand, line: Line, error: TryAgain) -> bool:
-        """Whether what stood in the way is gone."""
-        if not isinstance(error, LockedOut):
-            return True
-        with errand.on(line), translated(self._shown):
-            return locks.free(line)
 
     def _take_writer(self) -> tuple[Line, bool]:
         """The line that writes, and whether it was opened just now."""

@@ -37,7 +37,7 @@ _SETTINGS: Final = {
     # Whoever holds locks and says nothing loses them as soon as one that stands still no longer leads,
     # and before those who wait give up; see `locks` for where the server does not look.
     "idle_in_transaction_session_timeout": "2s",
-    "lock_timeout": "8s",
+    "lock_timeout": "500ms",
     "timezone": "UTC",
 }
 _CORRUPT: Final = ("XX001", "XX002")
@@ -51,7 +51,7 @@ class TryAgain(HistoryUnavailable):
 
 
 class LockedOut(TryAgain):
-    """The other one held a lock for longer than anybody waits; it still may."""
+    """The other one has held a lock for a while; it still may."""
 
 
 _BUSY: Final = {"40001": TryAgain, "40P01": TryAgain, "55P03": LockedOut}

@@ -3,8 +3,8 @@
 PostgreSQL itself ends what takes too long (`statement_timeout`), and who holds locks and says nothing
 (`idle_in_transaction_session_timeout`). Neither runs for one whose client stands still with half of
 what it had to say said: between two rows of a pipeline, after a Flush, within a long parameter. The
-server waits for the rest without a limit, and TCP goes on acknowledging for the client. So whoever has
-waited for a lock in vain looks for such ones, and ends them.
+server waits for the rest without a limit, and TCP goes on acknowledging for the client. So whoever
+waits for a lock (`lock_timeout`) looks now and then for such ones, ends them, and waits on.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
     from controlplane.history.postgresql.line import Line
 
-STILL_S: Final = 5.0
-"""How long the server hears nothing from one that is ended."""
+STILL_S: Final = 2.0
+"""How long the server hears nothing from one that is ended: as where it looks itself."""
+PATIENCE_S: Final = 8.0
+"""How long anybody waits for locks of one that is not ended."""
 LONG: Final = "nsml copying"
 """The application_name of what may take its time between two statements, as a restore does."""
 
@@ -53,8 +55,8 @@ def lock(line: Line, touched: Collection[str]) -> None:
         )
 
 
-def free(line: Line) -> bool:
-    """End transactions that hold locks and whose clients stand still; whether there were any.
+def free(line: Line) -> None:
+    """End transactions that hold locks and whose clients stand still.
 
     What they had done is undone. Their clients find the connection lost when they wake, and repeat
     it as after any loss.
@@ -62,7 +64,6 @@ def free(line: Line) -> bool:
     ended = line.execute(_END_THEM, {"still_s": STILL_S, "long": LONG}).fetchall()
     for pid, client, still_s in ended:
         _LOG.warning("history.locks.freed", pid=pid, client=client, still_s=round(still_s, 1))
-    return bool(ended)
 
 
 def _key(name: str) -> int:

@@ -54,6 +54,34 @@ class SqlLedger:
 
         return await self._database.read(work)
 
+    async def charges(
+        self,
+        project: str,
+        *,
+        since: float,
+        behind: AttemptCharge | None = None,
+        limit: int | None = None,
+    ) -> tuple[AttemptCharge, ...]:
+        """See Ledger."""
+        where = "ended_at > ?"
+        values: tuple[float | str, ...] = (since,)
+        if behind is not None:
+            # The first says to the index where to begin.
+            where = "ended_at >= ? AND (ended_at, session_id, attempt) > (?, ?, ?)"
+            values = (behind.ended_at, behind.ended_at, behind.session_id, behind.attempt)
+        most = "" if limit is None else f" LIMIT {limit:d}"
+
+        def work(connection: Connection) -> tuple[AttemptCharge, ...]:
+            rows = connection.execute(
+                f"SELECT {_CHARGE} FROM charges WHERE project = ? AND {where}"
+                f" ORDER BY ended_at, session_id, attempt{most}",
+                (project, *values),
+            )
+            names = _CHARGE.split(", ")
+            return tuple(AttemptCharge(**dict(zip(names, row, strict=True))) for row in rows)
+
+        return await self._database.read(work)
+
     async def audit(self, rows: Sequence[AuditRow]) -> None:
         """See Ledger."""
         await self._database.write(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import ReplicaPhase
@@ -14,14 +14,18 @@ from controlplane.domain.values import (
     Node,
     PlacedAs,
     Resources,
+    Stock,
 )
 from controlplane.history.values import Channel, Chunk, DeviceSample, NodeSample, StreamKey
+from controlplane.operations.progress import ProgressReport
 from controlplane.operations.registration import ChangedDevices, Registration
 from controlplane.operations.reports import Report
 from controlplane.services.convert.resources import to_isolation, to_kept
 from controlplane.services.convert.sessions import CAUSES, spec_message
 from controlplane.services.convert.times import duration, seconds_of, time_of
 from controlplane.services.parts import parts_of
+from nsml.content.digests import is_digest
+from nsml.images import is_reference, whole_reference
 from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 
 if TYPE_CHECKING:
@@ -37,6 +41,8 @@ Secrets: TypeAlias = "Mapping[tuple[str, int, int], Sequence[OpenedSecret]]"
 MOST_NOTE_CHARS: Final = 4096
 """Of what a node says for people to read; the rest is cut off."""
 MOST_NODE_DEVICES: Final = 256
+MOST_STOCKED: Final = 256
+"""Things that a node may say that it has."""
 MOST_FACT_BYTES: Final = 256
 """In each text that a node says of itself: sessions keep those of their devices, in one record."""
 
@@ -153,6 +159,38 @@ def to_report(message: agents_pb2.ReplicaReport, node: str, now: float) -> Repor
     )
 
 
+def to_progress(message: agents_pb2.ProgressReport, node: str) -> ProgressReport:
+    """What a session would lose by being moved."""
+    has_saved = message.HasField("since_saved")
+    return ProgressReport(
+        node=node,
+        session_id=message.replica.session_id,
+        attempt=message.replica.attempt,
+        rank=message.replica.rank,
+        is_resumable=message.resumable,
+        since_saved_s=seconds_of(message.since_saved) if has_saved else None,
+    )
+
+
+def to_stock(message: agents_pb2.StockReport) -> Stock:
+    """What a node has of what sessions need."""
+    if len(message.things) > MOST_STOCKED:
+        raise InvalidRequest(
+            f"{len(message.things)} things in stock: a node tells of at most {MOST_STOCKED}"
+        )
+    things = {_stocked(one): one.bytes for one in message.things}
+    return Stock(things=things, bytes_per_s=float(message.bytes_per_second))
+
+
+def _stocked(thing: agents_pb2.StockedThing) -> str:
+    if is_digest(thing.dataset_digest):
+        return thing.dataset_digest
+    if is_reference(thing.image):
+        return whole_reference(thing.image)
+    named = thing.dataset_digest or thing.image
+    raise InvalidRequest(f"{named[:80]!r} is neither the digest of a dataset nor an image")
+
+
 def _to_placed_as(message: agents_pb2.PlacedAs) -> PlacedAs:
     return PlacedAs(
         session_name=message.session_name[:MOST_FACT_BYTES],
@@ -178,16 +216,56 @@ def acknowledged_message(reports: Iterable[Report]) -> agents_pb2.ControlRespons
     )
 
 
-def orders_messages(
-    orders: Orders, term: int, secrets: Secrets
-) -> Iterator[agents_pb2.ControlResponse]:
-    """What a node is to run; `secrets` are for its programs that are still to be started."""
-    parts = parts_of(_assignment(one, secrets) for one in orders.assignments)
-    part = next(parts)
-    for following in parts:  # made one at a time: together they may be very many bytes
-        yield _orders_message(orders, term, part, more=True)
-        part = following
-    yield _orders_message(orders, term, part, more=False)
+class OrdersMessages:
+    """The orders of one stream as messages; those that are as they were are not made again.
+
+    A node is told all that it is to run whenever something is added.
+    """
+
+    def __init__(self) -> None:
+        self._said: dict[tuple[str, int, int], _Said] = {}
+
+    def of(
+        self, orders: Orders, term: int, secrets: Secrets
+    ) -> Iterator[agents_pb2.ControlResponse]:
+        """What a node is to run; `secrets` are for its programs that are still to be started."""
+        before, self._said = self._said, {}
+        parts = parts_of(self._assignment(one, before, secrets) for one in orders.assignments)
+        part = next(parts)
+        for following in parts:  # made one at a time: together they may be very many bytes
+            yield _orders_message(orders, term, part, more=True)
+            part = following
+        yield _orders_message(orders, term, part, more=False)
+
+    def _assignment(
+        self,
+        assignment: Assignment,
+        before: Mapping[tuple[str, int, int], _Said],
+        secrets: Secrets,
+    ) -> agents_pb2.Assignment:
+        held = assignment.held
+        key = (held.session_id, held.attempt, held.rank)
+        if key in secrets:
+            return _assignment(assignment, secrets)  # and kept nowhere
+        said = before.get(key)
+        if said is None or not said.is_of(assignment):
+            said = _Said(assignment, _assignment(assignment, secrets))
+        self._said[key] = said
+        return said.message
+
+
+class _Said(NamedTuple):
+    """What a message was made of, and the message."""
+
+    assignment: Assignment
+    message: agents_pb2.Assignment
+
+    def is_of(self, other: Assignment) -> bool:
+        """Whether it would be made of the same records again."""
+        mine = self.assignment
+        return (
+            mine.session is other.session and mine.held is other.held and mine.hosts == other.hosts
+        )
 
 
 def _orders_message(
@@ -242,6 +320,8 @@ def _assignment(assignment: Assignment, secrets: Secrets) -> agents_pb2.Assignme
                 reason=session.stop.reason,
             )
         )
+        if session.stop.notice_s:
+            message.stop.notice.CopyFrom(duration(session.stop.notice_s))
     return message
 
 

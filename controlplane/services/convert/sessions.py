@@ -12,6 +12,8 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
     Cause,
     Limits,
+    Priority,
+    Progress,
     SecretUse,
     Session,
     SessionSpec,
@@ -36,10 +38,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from controlplane.domain.identity import User
+    from controlplane.domain.values import EndedAttempt
 
 # The contract's names of our values, by value; messages take them as they are.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
 _STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for one in SessionState}
+PRIORITIES: Final = {one: f"PRIORITY_{one.name}" for one in Priority}
 CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
 
 
@@ -67,6 +71,10 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         retry_count=spec.retry_count,
         lost_after_s=seconds_of(spec.lost_after) if spec.HasField("lost_after") else None,
         no_queue=spec.no_queue,
+        priority=to_priority(spec.priority),
+        preemptible=spec.preemptible,
+        gpu_model=spec.gpu_model,
+        pod=spec.pod,
         limits=Limits(
             shm_bytes=spec.limits.shm_bytes,
             disk_bytes=spec.limits.disk_bytes,
@@ -77,6 +85,13 @@ def to_submission(request: sessions_pb2.CreateSessionRequest, owner: User) -> Su
         project=request.project,
         command=tuple(variables.without_values(request.command)),
     )
+
+
+def to_priority(number: int) -> Priority:
+    """A priority of the contract; unspecified is normal."""
+    if number not in sessions_pb2.Priority.values():
+        raise InvalidRequest(f"there is no priority {number}")
+    return Priority(number or Priority.NORMAL)
 
 
 def to_filter(message: sessions_pb2.SessionFilter) -> Filter:
@@ -124,6 +139,10 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
             disk_bytes=spec.limits.disk_bytes,
             process_count=spec.limits.process_count,
         ),
+        priority=PRIORITIES[spec.priority],
+        preemptible=spec.may_be_preempted,
+        gpu_model=spec.gpu_model,
+        pod=spec.pod,
     )
     if spec.time_limit_s:
         message.time_limit.CopyFrom(duration(spec.time_limit_s))
@@ -167,6 +186,7 @@ def session_message(
                 node=one.node,
                 devices=[device_message(device) for device in one.devices],
                 resources=resources_message(one.resources),
+                near_data=one.is_near_data,
             )
             for one in session.replicas
         ],
@@ -178,6 +198,8 @@ def session_message(
         simulated=session.is_simulated,
         revision=revision,
         command=variables.with_values(session.command, environment),
+        avoids=sorted(session.avoids),
+        attempts=[_attempt_message(attempt) for attempt in session.attempts],
     )
     if session.end is not None:
         message.end.CopyFrom(
@@ -188,6 +210,25 @@ def session_message(
                 message=session.end.message,
             )
         )
+    if session.progress != Progress():
+        message.progress.CopyFrom(_progress_message(session.progress))
     if summary is not None:
         message.summary.CopyFrom(struct(summary))
     return message
+
+
+def _attempt_message(attempt: EndedAttempt) -> sessions_pb2.EndedAttempt:
+    return sessions_pb2.EndedAttempt(
+        number=attempt.number,
+        cause=CAUSES[attempt.cause],
+        reason=attempt.reason,
+        placed_at=timestamp(attempt.placed_at),
+        ended_at=timestamp(attempt.ended_at),
+        nodes=dict.fromkeys(attempt.nodes),
+    )
+
+
+def _progress_message(progress: Progress) -> sessions_pb2.Progress:
+    return sessions_pb2.Progress(
+        resumable=progress.is_resumable, saved_at=timestamp(progress.saved_at)
+    )

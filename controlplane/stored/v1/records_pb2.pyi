@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionRecord(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -31,6 +31,9 @@ class SessionRecord(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     NOT_BEFORE_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
+    PROGRESS_FIELD_NUMBER: _ClassVar[int]
+    SETTLING_FIELD_NUMBER: _ClassVar[int]
+    AVOIDS_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -54,10 +57,21 @@ class SessionRecord(_message.Message):
     attempts: _containers.RepeatedCompositeFieldContainer[AttemptRecord]
     not_before: float
     term: int
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ...) -> None: ...
+    progress: ProgressRecord
+    settling: _containers.RepeatedScalarFieldContainer[int]
+    avoids: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ...) -> None: ...
+
+class ProgressRecord(_message.Message):
+    __slots__ = ("is_resumable", "saved_at")
+    IS_RESUMABLE_FIELD_NUMBER: _ClassVar[int]
+    SAVED_AT_FIELD_NUMBER: _ClassVar[int]
+    is_resumable: bool
+    saved_at: float
+    def __init__(self, is_resumable: _Optional[bool] = ..., saved_at: _Optional[float] = ...) -> None: ...
 
 class SpecRecord(_message.Message):
-    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets")
+    __slots__ = ("entry", "args", "argv", "bundle_digest", "datasets", "resources", "replica_count", "environment", "image", "time_limit_s", "grace_s", "retry_count", "lost_after_s", "limits", "secrets", "priority", "preemptible", "gpu_model", "pod")
     class EnvironmentEntry(_message.Message):
         __slots__ = ("key", "value")
         KEY_FIELD_NUMBER: _ClassVar[int]
@@ -80,6 +94,10 @@ class SpecRecord(_message.Message):
     LOST_AFTER_S_FIELD_NUMBER: _ClassVar[int]
     LIMITS_FIELD_NUMBER: _ClassVar[int]
     SECRETS_FIELD_NUMBER: _ClassVar[int]
+    PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    PREEMPTIBLE_FIELD_NUMBER: _ClassVar[int]
+    GPU_MODEL_FIELD_NUMBER: _ClassVar[int]
+    POD_FIELD_NUMBER: _ClassVar[int]
     entry: str
     args: _containers.RepeatedScalarFieldContainer[str]
     argv: _containers.RepeatedScalarFieldContainer[str]
@@ -95,7 +113,11 @@ class SpecRecord(_message.Message):
     lost_after_s: float
     limits: LimitsRecord
     secrets: _containers.RepeatedCompositeFieldContainer[SecretUseRecord]
-    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ...) -> None: ...
+    priority: int
+    preemptible: bool
+    gpu_model: str
+    pod: str
+    def __init__(self, entry: _Optional[str] = ..., args: _Optional[_Iterable[str]] = ..., argv: _Optional[_Iterable[str]] = ..., bundle_digest: _Optional[str] = ..., datasets: _Optional[_Iterable[_Union[DatasetRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., replica_count: _Optional[int] = ..., environment: _Optional[_Mapping[str, str]] = ..., image: _Optional[str] = ..., time_limit_s: _Optional[float] = ..., grace_s: _Optional[float] = ..., retry_count: _Optional[int] = ..., lost_after_s: _Optional[float] = ..., limits: _Optional[_Union[LimitsRecord, _Mapping]] = ..., secrets: _Optional[_Iterable[_Union[SecretUseRecord, _Mapping]]] = ..., priority: _Optional[int] = ..., preemptible: _Optional[bool] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ...) -> None: ...
 
 class LimitsRecord(_message.Message):
     __slots__ = ("shm_bytes", "disk_bytes", "process_count")
@@ -138,7 +160,7 @@ class ResourcesRecord(_message.Message):
     def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ...) -> None: ...
 
 class ReplicaRecord(_message.Message):
-    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit", "started_at", "heard_at")
+    __slots__ = ("rank", "node", "devices", "resources", "phase", "exit", "started_at", "heard_at", "near_data")
     RANK_FIELD_NUMBER: _ClassVar[int]
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICES_FIELD_NUMBER: _ClassVar[int]
@@ -147,6 +169,7 @@ class ReplicaRecord(_message.Message):
     EXIT_FIELD_NUMBER: _ClassVar[int]
     STARTED_AT_FIELD_NUMBER: _ClassVar[int]
     HEARD_AT_FIELD_NUMBER: _ClassVar[int]
+    NEAR_DATA_FIELD_NUMBER: _ClassVar[int]
     rank: int
     node: str
     devices: _containers.RepeatedCompositeFieldContainer[DeviceRecord]
@@ -155,7 +178,8 @@ class ReplicaRecord(_message.Message):
     exit: ExitRecord
     started_at: float
     heard_at: float
-    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ..., heard_at: _Optional[float] = ...) -> None: ...
+    near_data: bool
+    def __init__(self, rank: _Optional[int] = ..., node: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[DeviceRecord, _Mapping]]] = ..., resources: _Optional[_Union[ResourcesRecord, _Mapping]] = ..., phase: _Optional[str] = ..., exit: _Optional[_Union[ExitRecord, _Mapping]] = ..., started_at: _Optional[float] = ..., heard_at: _Optional[float] = ..., near_data: _Optional[bool] = ...) -> None: ...
 
 class ExitRecord(_message.Message):
     __slots__ = ("cause", "exit_code", "message", "started_at", "ended_at", "ran_for_s", "memory_peak_bytes")
@@ -206,21 +230,23 @@ class EndRecord(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class StopRecord(_message.Message):
-    __slots__ = ("grace_s", "cause", "reason", "asked_by", "came_first")
+    __slots__ = ("grace_s", "cause", "reason", "asked_by", "came_first", "notice_s")
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ASKED_BY_FIELD_NUMBER: _ClassVar[int]
     CAME_FIRST_FIELD_NUMBER: _ClassVar[int]
+    NOTICE_S_FIELD_NUMBER: _ClassVar[int]
     grace_s: float
     cause: str
     reason: str
     asked_by: str
     came_first: bool
-    def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., came_first: _Optional[bool] = ...) -> None: ...
+    notice_s: float
+    def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., came_first: _Optional[bool] = ..., notice_s: _Optional[float] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
-    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes")
+    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes", "reason")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     PLACED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -228,6 +254,7 @@ class AttemptRecord(_message.Message):
     GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
     HELD_S_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
     number: int
     cause: str
     placed_at: float
@@ -235,7 +262,8 @@ class AttemptRecord(_message.Message):
     gpu_thousandths: int
     held_s: float
     nodes: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ...) -> None: ...
+    reason: str
+    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class AllocationRecord(_message.Message):
     __slots__ = ("node", "replicas", "term")
@@ -526,3 +554,47 @@ class MemberRecord(_message.Message):
     started_at: float
     instance: str
     def __init__(self, name: _Optional[str] = ..., version: _Optional[str] = ..., user_address: _Optional[str] = ..., agent_address: _Optional[str] = ..., local_address: _Optional[str] = ..., started_at: _Optional[float] = ..., instance: _Optional[str] = ...) -> None: ...
+
+class ProjectRecord(_message.Message):
+    __slots__ = ("name", "owner", "members", "created_at", "quota", "member_quota", "budget", "weight", "most_priority")
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    OWNER_FIELD_NUMBER: _ClassVar[int]
+    MEMBERS_FIELD_NUMBER: _ClassVar[int]
+    CREATED_AT_FIELD_NUMBER: _ClassVar[int]
+    QUOTA_FIELD_NUMBER: _ClassVar[int]
+    MEMBER_QUOTA_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_FIELD_NUMBER: _ClassVar[int]
+    WEIGHT_FIELD_NUMBER: _ClassVar[int]
+    MOST_PRIORITY_FIELD_NUMBER: _ClassVar[int]
+    name: str
+    owner: str
+    members: _containers.RepeatedScalarFieldContainer[str]
+    created_at: float
+    quota: QuotaRecord
+    member_quota: QuotaRecord
+    budget: BudgetRecord
+    weight: float
+    most_priority: int
+    def __init__(self, name: _Optional[str] = ..., owner: _Optional[str] = ..., members: _Optional[_Iterable[str]] = ..., created_at: _Optional[float] = ..., quota: _Optional[_Union[QuotaRecord, _Mapping]] = ..., member_quota: _Optional[_Union[QuotaRecord, _Mapping]] = ..., budget: _Optional[_Union[BudgetRecord, _Mapping]] = ..., weight: _Optional[float] = ..., most_priority: _Optional[int] = ...) -> None: ...
+
+class QuotaRecord(_message.Message):
+    __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "sessions")
+    GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    CPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_BYTES_FIELD_NUMBER: _ClassVar[int]
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    gpu_thousandths: int
+    cpu_thousandths: int
+    memory_bytes: int
+    sessions: int
+    def __init__(self, gpu_thousandths: _Optional[int] = ..., cpu_thousandths: _Optional[int] = ..., memory_bytes: _Optional[int] = ..., sessions: _Optional[int] = ...) -> None: ...
+
+class BudgetRecord(_message.Message):
+    __slots__ = ("gpu_seconds", "period_days", "anchor")
+    GPU_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    PERIOD_DAYS_FIELD_NUMBER: _ClassVar[int]
+    ANCHOR_FIELD_NUMBER: _ClassVar[int]
+    gpu_seconds: float
+    period_days: int
+    anchor: float
+    def __init__(self, gpu_seconds: _Optional[float] = ..., period_days: _Optional[int] = ..., anchor: _Optional[float] = ...) -> None: ...

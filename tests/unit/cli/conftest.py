@@ -7,7 +7,7 @@ import pytest
 from cli.app import App
 from cli.main import run
 from nsml.content.packing import pack
-from nsml.v1 import checkpoints_pb2, datasets_pb2, nodes_pb2, resources_pb2
+from nsml.v1 import checkpoints_pb2, datasets_pb2, nodes_pb2, projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.recorded_run import write_sound_run
 from tests.unit.nsml.client.contract_server import EPOCH, TOKEN, ContractServer
@@ -124,6 +124,42 @@ def project(tmp_path, monkeypatch):
     return Path(folder)
 
 
+def vision():
+    """A project with all that one may have."""
+    made = projects_pb2.Project(
+        name="vision",
+        members=["kim", "lee"],
+        member_count=2,
+        settings=projects_pb2.ProjectSettings(
+            owner="kim",
+            quota=projects_pb2.Quota(gpu_thousandths=16_000, sessions=4),
+            member_quota=projects_pb2.Quota(gpu_thousandths=8_000, memory_bytes=64 * 10**9),
+            budget=projects_pb2.Budget(gpu_seconds=500 * 3600.0, period_days=30),
+            weight=2.0,
+            most_priority=pb.PRIORITY_NORMAL,
+        ),
+        usage=projects_pb2.ProjectUsage(
+            gpu_thousandths=8_000,
+            cpu_thousandths=12_000,
+            memory_bytes=40 * 10**9,
+            sessions=3,
+            gpu_seconds=12.5 * 3600,
+            share=pb.FairShare(
+                account="vision",
+                held_gpus=8.0,
+                lately_gpus=3.0,
+                weight=2.0,
+                value=5.5,
+                half_life={"seconds": 604_800},
+            ),
+        ),
+    )
+    made.created_at.seconds = EPOCH
+    made.usage.since.seconds = made.settings.budget.anchor.seconds = EPOCH // 86_400 * 86_400
+    made.usage.until.seconds = made.usage.since.seconds + 30 * 86_400
+    return made
+
+
 @pytest.fixture
 def everything(state, tmp_path):
     """One of each thing, so that every command has something to show."""
@@ -138,7 +174,9 @@ def everything(state, tmp_path):
     for blob in packed.manifest.blobs():
         state.blobs[blob] = packed.source.read(blob)
     state.simulated = True
+    state.projects["vision"] = vision()
     state.secrets["TOKEN"] = b"x"
+    state.rows.append(pb.QueuedSession(place=1, session="lee/mnist/2", owner="lee"))
     spec = pb.SessionSpec(
         entry="main.py",
         args=["--lr", "0.1"],
@@ -209,5 +247,6 @@ def everything(state, tmp_path):
         use.sample.memory_used_bytes = 61 << 30
         use.sample.power_watts = 388
         use.sample.temperature_celsius = 71
+    node.pod = "p1"
     state.nodes.append(node)
     return session

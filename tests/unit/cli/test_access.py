@@ -149,6 +149,8 @@ def test_names_are_completed_and_cached_for_seconds(nsml, home, everything, stat
     app = App(environ=nsml.environ, given_clock=SystemClock())
     assert [item.value for item in names(app, "session", "kim/")] == ["kim/mnist/1"]
     assert [item.value for item in names(app, "dataset", "")] == ["mnist"]
+    assert [item.value for item in names(app, "model", "")] == ["Simulated-GPU"]
+    assert [item.value for item in names(app, "pod", "p")] == ["p1"]
     assert state.calls.count("ListSessions") == 1
     [cached] = (home / "cache" / "nsml").iterdir()
     os.utime(cached, (0, 0))

@@ -73,7 +73,7 @@ HEAR = """
 from concurrent.futures import ThreadPoolExecutor
 from cli.chaos import hosts as module
 from cli.chaos.hosts import CLIENT, hosts_for
-module._FLIGHT_S = 1.0
+module._FLIGHT_S = 3.0
 hosts = hosts_for([CLIENT, "a", "b", "c"])
 ways = [("a", "c"), ("b", "c"), (CLIENT, "c")] * 100
 try:

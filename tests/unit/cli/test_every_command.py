@@ -26,6 +26,7 @@ GROUPS = [
     "admin",
     "admin user",
     "secret",
+    "project",
 ]
 
 
@@ -54,6 +55,7 @@ EXAMPLES = [(name, example) for name, command in ALL.items() for example in comm
 ARGUMENTS = {
     "run": ["--argv", "--", "true"],
     "ps": [],
+    "queue": [],
     "events": ["kim/mnist/1"],
     "eventlen": ["kim/mnist/1"],
     "getid": ["kim/mnist/1"],
@@ -64,6 +66,12 @@ ARGUMENTS = {
     "dataset info": ["mnist"],
     "secret set": ["TOKEN", "--from-env", "TERM"],
     "secret ls": [],
+    "project ls": [],
+    "project show": ["vision"],
+    "project create": ["speech"],
+    "project set": ["vision", "--gpus", "8"],
+    "project add": ["vision", "lee"],
+    "project remove": ["vision", "lee"],
     "gpustat": [],
     "status": [],
     "node ls": [],

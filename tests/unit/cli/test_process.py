@@ -82,7 +82,7 @@ def test_a_reader_who_leaves_is_no_error(environ, state):
     assert process.stdout.readline() == b"line\n"
     process.stdout.close()
     assert process.stderr.read() == b""
-    assert process.wait(30) == 141
+    assert process.wait(60) == 141
 
 
 def in_shell(environ, script, *words):
@@ -126,7 +126,7 @@ def test_ctrl_c_leaves_and_the_session_goes_on(environ, state):
     process = start(environ, "logs", "-f", "@last")
     assert process.stdout.readline() == b"on\n"
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"Traceback" not in said
     assert state.sessions[session.id].state == pb.SESSION_STATE_RUNNING
@@ -149,11 +149,11 @@ def test_ctrl_c_before_the_answer_aborts(environ, project, tmp_path, words, hint
         silent.listen()
         environ = {**environ, "NSML_SERVER": f"unix:{tmp_path / 's'}"}
         process = start(environ, "run", "-g", "0", *words, cwd=project)
-        silent.settimeout(30)
+        silent.settimeout(60)
         connection, _ = silent.accept()
         with connection:
             process.send_signal(signal.SIGINT)
-            out, said = process.communicate(timeout=30)
+            out, said = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
     assert said == b"\nrun aborted: Interrupted by user\n" + hint
 
@@ -166,7 +166,7 @@ def test_ctrl_c_without_anybody_to_ask_leaves_the_session(environ, state):
         assert process.poll() is None
         time.sleep(0.01)
     process.send_signal(signal.SIGINT)
-    _, said = process.communicate(timeout=30)
+    _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert b"session kim/None/1 goes on: nsml logs -f kim/None/1\n" in said
     assert "StopSession" not in state.calls
@@ -193,7 +193,7 @@ def test_a_token_is_asked_for_at_a_terminal_and_not_shown(environ, server, flags
         while piece := os.read(terminal, 1024):
             shown += piece
     os.close(terminal)
-    assert process.wait(30) == 0
+    assert process.wait(60) == 0
     assert b"Welcome to NSML! You are kim" in shown
     assert TOKEN.encode() not in shown
 
@@ -207,7 +207,7 @@ def test_a_watch_writes_a_line_for_each_change(environ, state):
     state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
     assert b"SUCCEEDED" in process.stdout.readline()
     process.send_signal(signal.SIGINT)
-    process.communicate(timeout=30)
+    process.communicate(timeout=60)
     assert process.returncode == 130
 
 

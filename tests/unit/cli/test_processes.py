@@ -173,11 +173,11 @@ def test_who_waits_for_something_else_is_granted_that_time_and_says_so(
         "import json, os, sys, time\n"
         "me = {'pid': os.getpid()}\n"
         "folder = sys.argv[1] + '/agent/'\n"
-        "for seconds, what in (60, 'the engine'), (90, 'an image'):\n"
+        "for seconds, what, lasts_s in (60, 'the engine', 0.5), (90, 'an image', 2.0):\n"
         "    words = {**me, 'within_s': seconds, 'awaits': what}\n"
         "    open(folder + 's', 'w').write(json.dumps(words))\n"
         "    os.rename(folder + 's', folder + 'starting.json')\n"
-        "    time.sleep(0.5)\n"
+        "    time.sleep(lasts_s)\n"
         "open(folder + 'r', 'w').write(json.dumps(me))\n"
         "os.rename(folder + 'r', folder + 'ready.json')\n"
         "time.sleep(600)\n"
@@ -185,7 +185,7 @@ def test_who_waits_for_something_else_is_granted_that_time_and_says_so(
     monkeypatch.setattr(
         processes, "program", lambda _: [sys.executable, "-c", script, str(tmp_path)]
     )
-    monkeypatch.setattr("cli.bringup.READY_WITHIN_S", 0.3)
+    monkeypatch.setattr("cli.bringup.READY_WITHIN_S", 2.0)
     folder = DataFolder(tmp_path)
     (tmp_path / "agent").mkdir()
     folder.starting("agent").write_text(json.dumps({"pid": 1, "within_s": 600, "awaits": "stale"}))

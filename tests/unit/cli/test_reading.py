@@ -11,6 +11,7 @@ from cli.models import folder_name
 from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import Stream
+from tests.unit.nsml.client.contract_server import EPOCH
 
 NASTY = b"\x1b]0;t\x07\x1b[31mred\x1b[0m \xff\xfe half\xc3\xa9\r\x1b[2Jend\n"
 
@@ -145,6 +146,23 @@ def test_events(nsml, everything):
     result = nsml("events", "@last", "train/los", check=False)
     assert result.code == 5
     assert "nsml events @last train/loss" in result.stderr
+
+
+def test_events_say_how_earlier_attempts_ended(nsml, everything):
+    ended = everything.attempts.add(
+        number=1, cause=pb.CAUSE_PREEMPTED, reason="gives way to kim/mnist/12 (high)", nodes=["a"]
+    )
+    ended.placed_at.seconds, ended.ended_at.seconds = EPOCH, EPOCH + 90
+    everything.attempt = 2
+    line = "attempt 1: a for 1m30s; preempted: gives way to kim/mnist/12 (high)"
+    assert nsml("events", "@last", "train/*").stderr == f"{line}\n"
+    assert nsml("events", "@last", "train/*", "-o", "csv").stderr == ""
+    assert f"  {line}\n" in nsml("status", "--explain", "@last").stdout
+    [attempt] = json.loads(nsml("status", "--explain", "@last", "-j").stdout)["attempts"]
+    assert attempt["reason"] == "gives way to kim/mnist/12 (high)"
+    everything.attempt = 1
+    everything.end.cause = pb.CAUSE_TIME_LIMIT
+    assert nsml("events", "@last").stderr == "", "the last one's end is the session's"
 
 
 def test_a_long_metric_fits_the_terminal(nsml, state, monkeypatch):

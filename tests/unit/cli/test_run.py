@@ -127,7 +127,8 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
     nsml(
         *("run", "-d", "mnist@1", "-e", "train.py", "-g", "0.5", "-c", "1.5", "--memory", "2Gi"),
         *("--nodes", "3", "--env", "A=b=c", "--time-limit", "1h30m", "--grace", "500ms"),
-        *("--retry", "2", "--no-queue", "--team", "--", "--flag", "-x"),
+        *("--retry", "2", "--no-queue", "--team", "--priority", "High", "--preemptible"),
+        *("--gpu-model", "A100 80GB", "--pod", "p1", "--", "--flag", "-x"),
     )
     spec = max(state.sessions.values(), key=lambda s: s.created_at.seconds).spec
     assert spec == pb.SessionSpec(
@@ -144,7 +145,53 @@ def test_every_flag_reaches_the_spec(nsml, state, project, everything):
         grace={"nanos": 500_000_000},
         retry_count=2,
         no_queue=True,
+        priority=pb.PRIORITY_HIGH,
+        preemptible=True,
+        gpu_model="A100 80GB",
+        pod="p1",
     )
+
+
+def test_the_project_reaches_the_platform(nsml, state, project):
+    nsml("run", "--project", "vision")
+    assert only_session(state).project == "vision"
+
+
+def test_a_dry_run_tells_what_would_come_of_it_and_leaves_nothing(nsml, state, project):
+    result = nsml("run", "--dry-run", "--gpu-model", "A100")
+    assert result.stdout == "would start now\n"
+    assert "nothing was sent" in result.stderr
+    state.free_gpus = 0
+    told = json.loads(nsml("run", "--dry-run", "-j").stdout)
+    assert (told["state"], told["waiting"]) == ("QUEUED", "the largest free hole is 0")
+    assert (told["files"], told["bytes"]) == (1, 15)
+    assert nsml("run", "--dry-run", "-o", "name").stdout == "QUEUED\n"
+    assert nsml("run", "--dry-run", "--no-queue", check=False).code == 7
+    assert nsml("run", "--dry-run", "-g", "9", check=False).code == 7
+    assert nsml("run", "--dry-run", "-d", "nosuch", check=False).code == 5
+    assert nsml("run", "--dry-run", "--wait", check=False).code == 2
+    assert (state.sessions, state.blobs) == ({}, {})
+
+
+def test_who_says_nothing_asks_for_nothing(nsml, state, project):
+    nsml("run", "--queue")
+    spec = only_session(state).spec
+    assert (spec.priority, spec.preemptible, spec.no_queue) == (0, False, False)
+    assert (spec.gpu_model, spec.pod) == ("", "")
+
+
+def test_a_session_is_repeated_with_its_place_in_the_queue(nsml, state, everything):
+    session = state.sessions["s0000000000000001"]
+    spec = session.spec
+    spec.priority, spec.preemptible = pb.PRIORITY_LOW, True
+    spec.gpu_model, spec.pod, session.project = "A100 80GB", "p1", "vision"
+    del session.command[:]
+    asked = "--priority low --preemptible --gpu-model 'A100 80GB' --pod p1 --project vision -m"
+    assert asked in nsml("command", session.name).stdout
+    spec.priority, session.project = pb.PRIORITY_IDLE, session.owner
+    told = nsml("command", session.name).stdout
+    assert "--priority idle --gpu-model" in told
+    assert "--project" not in told
 
 
 def test_the_entry_by_position(nsml, state, project):
@@ -201,7 +248,7 @@ def act_when_read(state, act):
 
     def work():
         with state.changed:
-            state.changed.wait_for(lambda: state.sessions, timeout=20)
+            state.changed.wait_for(lambda: state.sessions, timeout=60)
         act(only_session(state))
 
     thread = threading.Thread(target=work)

@@ -1,7 +1,10 @@
 import json
+import shlex
 
 import pytest
 
+from cli.run import run as submit
+from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -36,6 +39,30 @@ def test_ps_narrows(nsml, three, words, expected):
     assert names(nsml("ps", "-o", "name", *words)) == expected
 
 
+def test_ps_shows_priorities_and_places_where_somebody_asked_for_any(nsml, three):
+    def header(*words):
+        return nsml("ps", *words).stdout.splitlines()[0].split()
+
+    rare = {"Priority", "Project", "Pod", "model"}
+    assert rare.isdisjoint(header())
+    assert rare <= {*header("-o", "wide")}
+    spec = pb.SessionSpec(priority=pb.PRIORITY_LOW, preemptible=True)
+    three.add("kim/None/1", spec=spec)
+    assert rare.intersection(header()) == {"Priority"}
+    assert "low, preemptible" in nsml("ps").stdout
+    three.add("lee/None/1", project="vision", spec=pb.SessionSpec(gpu_model="A100", pod="p1"))
+    assert rare <= {*header()}
+    found = json.loads(nsml("ps", "-j").stdout)["items"]
+    wishes = [
+        (one["project"], one["priority"], one["preemptible"], one["gpu_model"], one["pod"])
+        for one in found
+    ]
+    assert wishes[:2] == [
+        ("vision", "normal", False, "A100", "p1"),
+        ("kim", "low", True, None, None),
+    ]
+
+
 def test_stop_tells_what_came_of_each(nsml, three):
     result = nsml("stop", "kim/mnist/1", "kim/mnist/2", "kim/mnist/9", check=False)
     assert result.code == 9
@@ -55,6 +82,16 @@ def test_stop_says_stopping_of_what_has_not_ended(nsml, three):
     assert "stopping 2 · " in again
     assert "nsml logs -f SESSION" in again
     assert "--kill" not in again
+
+
+def test_requeue_tells_what_gives_way_and_what_cannot(nsml, three):
+    result = nsml("requeue", "lee/cifar/1", "kim/mnist/2", "kim/mnist/9", check=False)
+    assert result.code == 9
+    assert names(result) == ["lee/cifar/1"]
+    assert result.stderr.splitlines()[-1] == "giving way 1 · cannot 1 · failed 1"
+    again = nsml("requeue", "lee/cifar/1", check=False)
+    assert (again.code, names(again)) == (6, [])
+    assert "does not run" in again.stderr
 
 
 def test_each_failure_is_told_in_the_format_of_the_output(nsml, three):
@@ -142,6 +179,27 @@ def test_a_command_made_from_the_spec(nsml, everything):
     )
 
 
+def test_a_command_made_of_what_was_asked_for_has_all_of_it(nsml, state):
+    spec = pb.SessionSpec(
+        entry="main.py",
+        resources=resources_pb2.Resources(
+            gpu_thousandths=500, cpu_thousandths=1500, memory_bytes=24 * 10**9
+        ),
+        time_limit={"seconds": 5400, "nanos": 500_000_000},
+        retry_count=3,
+        priority=pb.PRIORITY_LOW,
+    )
+    state.add("kim/mnist/1", spec=spec).visibility = resources_pb2.VISIBILITY_TEAM
+    told = nsml("command", "@last").stdout
+    assert told == (
+        "nsml run -g 0.5 -c 1.5 --memory 24000000000 --time-limit 5400.5s --retry 3"
+        " --priority low --team -e main.py\n"
+    )
+    context = submit.make_context("run", shlex.split(told)[2:], resilient_parsing=True)
+    assert context.params["time_limit"] == 5400.5
+    assert context.params["cpus"] == 1500
+
+
 def test_why_nothing_is_known_of_it(nsml, state):
     replicas = [pb.Replica(rank=0, node="gpu-7")]
     state.add("kim/mnist/1", pb.SESSION_STATE_UNKNOWN, replicas=replicas)
@@ -153,6 +211,17 @@ def test_why_nothing_is_known_of_it(nsml, state):
     ]
 
 
+def test_why_it_is_there(nsml, state):
+    taken = [("gpu-7", False), ("gpu-9", True), ("gpu-9", True)]
+    replicas = [
+        pb.Replica(rank=rank, node=node, near_data=is_near)
+        for rank, (node, is_near) in enumerate(taken)
+    ]
+    state.add("kim/mnist/1", pb.SESSION_STATE_RUNNING, replicas=replicas)
+    told = nsml("status", "--explain", "@last").stdout.splitlines()
+    assert told[1:] == ["  on:  gpu-7, gpu-9 near its data (attempt 1)"]
+
+
 def test_what_a_folder_says_is_a_topic_of_help(nsml):
     said = nsml("help", "code").stdout
     assert "#nsml: IMAGE" in said
@@ -162,6 +231,9 @@ def test_what_a_folder_says_is_a_topic_of_help(nsml):
 def test_why_it_waits(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED, waiting="61 free, largest hole 6")
     result = nsml("status", "--explain", "@last")
-    assert result.stdout == "kim/mnist/1  ◌ Queued\n  why: 61 free, largest hole 6\n"
+    assert result.stdout.splitlines()[:2] == [
+        "kim/mnist/1  ◌ Queued",
+        "  why: 61 free, largest hole 6",
+    ]
     shown = json.loads(nsml("status", "--explain", "@last", "-j").stdout)
     assert shown["waiting"] == "61 free, largest hole 6"

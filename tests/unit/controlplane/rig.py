@@ -23,12 +23,14 @@ from controlplane.plane import Character, ControlPlane, Surroundings
 from controlplane.store.embedded import EmbeddedStore
 from nsml.clock import SystemClock, inline
 from nsml.v1 import (
+    accounts_pb2_grpc,
     agents_pb2,
     agents_pb2_grpc,
     checkpoints_pb2_grpc,
     content_pb2_grpc,
     datasets_pb2_grpc,
     nodes_pb2_grpc,
+    projects_pb2_grpc,
     resources_pb2,
     secrets_pb2_grpc,
     sessions_pb2,
@@ -51,12 +53,14 @@ class Stubs:
         self.datasets = _As(datasets_pb2_grpc.DatasetServiceStub(channel), self.metadata)
         self.checkpoints = _As(checkpoints_pb2_grpc.CheckpointServiceStub(channel), self.metadata)
         self.secrets = _As(secrets_pb2_grpc.SecretServiceStub(channel), self.metadata)
+        self.projects = _As(projects_pb2_grpc.ProjectServiceStub(channel), self.metadata)
+        self.accounts = _As(accounts_pb2_grpc.AccountServiceStub(channel), self.metadata)
         self.agents = _As(agents_pb2_grpc.AgentServiceStub(channel), self.metadata)
 
     async def submit(self, *argv: str, **spec: Any) -> sessions_pb2.Session:
         """A plain command line with one GPU, unless said otherwise."""
         request_id = spec.pop("request_id", f"r{next(_numbers)}")
-        outer = {key: spec.pop(key) for key in ("memo", "visibility") if key in spec}
+        outer = {key: spec.pop(key) for key in ("memo", "visibility", "project") if key in spec}
         spec.setdefault("resources", resources_pb2.Resources(gpu_thousandths=1000))
         response = await self.sessions.CreateSession(
             sessions_pb2.CreateSessionRequest(
@@ -90,10 +94,10 @@ class _As:
 
     def __getattr__(self, method: str) -> Callable[..., Any]:
         call = getattr(self._stub, method)
-        return lambda request: call(request, metadata=self._metadata, timeout=20)
+        return lambda request: call(request, metadata=self._metadata, timeout=60)
 
 
-async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout_s: float = 15) -> Any:
+async def until(condition: Callable[[], Awaitable[Any]], what: str, timeout_s: float = 60) -> Any:
     """The first true value of a condition."""
     deadline = time.monotonic() + timeout_s
     while time.monotonic() < deadline:
@@ -167,7 +171,9 @@ async def serving(on: Surroundings, **character: Any) -> AsyncIterator[Rig]:
     async with contextlib.AsyncExitStack() as stack:
         who = Character(**{"member": f"m{next(_numbers)}", "version": "test", **character})
         plane = ControlPlane(on, who, await ensure_cluster(on, "embedded"))
-        server = grpc.aio.server(interceptors=plane.interceptors())
+        # Nobody else's port is shared by chance.
+        alone = (("grpc.so_reuseport", 0),)
+        server = grpc.aio.server(interceptors=plane.interceptors(), options=alone)
         at = str(character.get("address", ""))
         is_own = at.startswith("127.0.0.1:")
         port = server.add_insecure_port(at if is_own else "127.0.0.1:0")

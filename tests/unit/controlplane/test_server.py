@@ -19,7 +19,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from controlplane import surroundings
 from controlplane.claim import StartRefused, choose_coordination
 from controlplane.config import Settings, SettingsError, read_settings
+from controlplane.domain.values import Priority
 from controlplane.server import serve
+from nsml.ends import CANNOT_LISTEN
 from nsml.v1 import nodes_pb2, nodes_pb2_grpc
 
 PLAIN = (
@@ -41,7 +43,7 @@ class Program:
         )
 
     def ready(self) -> dict:
-        deadline = time.monotonic() + 30
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:
             try:
                 facts = json.loads((self.data / "ready.json").read_text())
@@ -116,7 +118,7 @@ async def test_it_stops_while_the_folder_of_its_objects_hangs(
 
     def hanging(*_: object, **__: object) -> None:
         begun.set()
-        goes_on.wait(5)
+        goes_on.wait(60)
         ended.set()
         raise ValueError("it was taken away")
 
@@ -173,7 +175,7 @@ def test_a_taken_port_is_said(tmp_path: Path) -> None:
         other.mkdir()
         with Program(other, PLAIN.replace("127.0.0.1:0", address)) as second:
             code, said = second.refused()
-    assert code == 1
+    assert code == CANNOT_LISTEN == 69
     assert f"cannot listen on {address}" in said
 
 
@@ -214,7 +216,20 @@ def test_bad_settings_are_named_and_not_shown(tmp_path: Path, text: str, words: 
         "",
         'data = "d"\nunknown = 1',
         'data = "d"\nsilent_after_s = 1.0',
+        'data = "d"\nhalf_life_days = 0.001',
+        'data = "d"\nhalf_life_days = -7',
+        'data = "d"\nhalf_life_days = nan',
+        'data = "d"\nhalf_life_days = inf',
         'data = "d"\nlease_s = 0.1',
+        'data = "d"\nleast_run_s = -1.0',
+        'data = "d"\nleast_run_in_class_s = 0.0',
+        'data = "d"\ngive_way_in_class = "all"',
+        'data = "d"\ndefragment = "maybe"',
+        'data = "d"\ntime_limits = ["urgent=1h"]',
+        'data = "d"\ntime_limits = ["high"]',
+        'data = "d"\ntime_limits = ["high=soon"]',
+        'data = "d"\ntime_limits = ["high=0s"]',
+        'data = "d"\ntime_limits = ["high=1h", "high=2h"]',
         'data = "d"\nlog_level = "loud"',
         "data = [",
         "data = 5",
@@ -233,9 +248,11 @@ def test_the_environment_overrides(tmp_path: Path) -> None:
     environment = {
         "NSML_CONTROLPLANE_HEARTBEAT_S": "0.5",
         "NSML_CONTROLPLANE_HOSTS": "a.example,b.example",
+        "NSML_CONTROLPLANE_TIME_LIMITS": "high=24h, normal=7d",
     }
     settings = read_settings(path, environment)
     assert (settings.heartbeat_s, settings.hosts) == (0.5, ("a.example", "b.example"))
+    assert settings.limits_by_class == {Priority.HIGH: 86_400, Priority.NORMAL: 7 * 86_400}
     assert settings.data == tmp_path / "d"
     with pytest.raises(SettingsError):
         read_settings(tmp_path / "none.toml", {})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -136,6 +136,18 @@ async def bench() -> AsyncIterator[Bench]:
         yield made
         for task in made.tasks:
             task.cancel()
+
+
+@contextlib.asynccontextmanager
+async def working(loop: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
+    """A loop works as long as this is open."""
+    task = asyncio.create_task(loop)
+    try:
+        yield
+    finally:
+        task.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await task
 
 
 def placement(session: Session, *where: tuple[str, str]) -> Placement:

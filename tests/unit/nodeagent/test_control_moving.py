@@ -14,6 +14,7 @@ import pytest
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
+from cli.ports import Held
 from nodeagent.config import SettingsError
 from nodeagent.control import Control
 from nodeagent.link import Link
@@ -79,6 +80,12 @@ class Node:
 
     def describe(self) -> pb.Register:
         return pb.Register(node="n1")
+
+    def progress(self) -> dict[Any, Any]:
+        return {}
+
+    def stock(self) -> pb.StockReport:
+        return pb.StockReport()
 
     def devices(self) -> pb.DevicesChanged:
         return pb.DevicesChanged()
@@ -146,7 +153,7 @@ class Platform:
         )
         running = asyncio.create_task(control.run())
         try:
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(60):
                 yield node
         finally:
             running.cancel()
@@ -174,10 +181,10 @@ async def test_a_leader_out_of_reach_is_reached_through_another(how: str) -> Non
     with contextlib.ExitStack() as stack:
         far = "far:1"
         if how != "forbidden":
-            listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
-            far = f"127.0.0.1:{listening.getsockname()[1]}"
-        if how == "closed":
-            listening.close()
+            port = stack.enter_context(Held()).free()
+            far = f"127.0.0.1:{port}"
+        if how == "mute":
+            stack.enter_context(socket.create_server(("127.0.0.1", port)))
         for plane in (standby, other):
             plane.leader, plane.relays = far, True
         async with platform.agent(first=standby.address):

@@ -123,6 +123,7 @@ class Watched:
     shares: dict[str, float] = field(default_factory=dict)
     changes: int = 0
     occupants: Occupants | None = None
+    answers_within_s: float = 60.0
 
     def __post_init__(self) -> None:
         self.watch = DeviceWatch(
@@ -134,7 +135,7 @@ class Watched:
             clock=SystemClock(),
             run_long=in_own_thread,
             interval_s=0.001,
-            answers_within_s=0.2,
+            answers_within_s=self.answers_within_s,
             occupants=self.occupants,
         )
 
@@ -157,7 +158,7 @@ class Watched:
             await asyncio.wait({task})
 
     async def until(self, condition: Callable[[dict[str, str]], bool]) -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not condition(said(self.watch.offer)):  # noqa: ASYNC110 - readings count, too
                 await asyncio.sleep(0.002)
 
@@ -165,6 +166,12 @@ class Watched:
 @pytest.fixture
 def watched() -> Watched:
     return Watched(FakeProbe([ZERO, ONE]))
+
+
+@pytest.fixture
+def hasty() -> Watched:
+    """One that soon takes a driver that does not answer for one that hangs."""
+    return Watched(FakeProbe([ZERO, ONE]), answers_within_s=0.2)
 
 
 async def test_changes_are_told_once(watched: Watched) -> None:
@@ -179,22 +186,22 @@ async def test_changes_are_told_once(watched: Watched) -> None:
         assert [one.uuid for one in watched.watch.samples()] == [ZERO.uuid]
 
 
-async def test_a_hung_driver_is_told_of_and_may_recover(watched: Watched) -> None:
-    async with watched.running():
-        watched.probe.answers.clear()
-        await watched.until(lambda offer: set(offer.values()) == {NO_ANSWER})
-        assert watched.watch.message().device_note == NO_ANSWER
-        assert watched.watch.samples() == []
-        watched.probe.answers.set()
-        await watched.until(lambda offer: set(offer.values()) == {""})
+async def test_a_hung_driver_is_told_of_and_may_recover(hasty: Watched) -> None:
+    async with hasty.running():
+        hasty.probe.answers.clear()
+        await hasty.until(lambda offer: set(offer.values()) == {NO_ANSWER})
+        assert hasty.watch.message().device_note == NO_ANSWER
+        assert hasty.watch.samples() == []
+        hasty.probe.answers.set()
+        await hasty.until(lambda offer: set(offer.values()) == {""})
 
 
-async def test_a_driver_that_hangs_from_the_start_holds_nothing_up(watched: Watched) -> None:
-    watched.probe.answers.clear()
-    async with asyncio.timeout(30), watched.running():
-        assert watched.watch.message().device_note == NO_ANSWER
-        watched.probe.answers.set()
-        await watched.until(lambda offer: set(offer) == {ZERO.uuid, ONE.uuid})
+async def test_a_driver_that_hangs_from_the_start_holds_nothing_up(hasty: Watched) -> None:
+    hasty.probe.answers.clear()
+    async with asyncio.timeout(60), hasty.running():
+        assert hasty.watch.message().device_note == NO_ANSWER
+        hasty.probe.answers.set()
+        await hasty.until(lambda offer: set(offer) == {ZERO.uuid, ONE.uuid})
 
 
 async def test_a_probe_that_raises_ends_nothing(
@@ -259,8 +266,9 @@ async def test_replicas_that_cannot_be_listed_are_held_against_nobody(
 
 
 async def test_processes_that_cannot_be_looked_at_hold_nothing_up(
-    watched: Watched, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    watched = Watched(FakeProbe([ZERO, ONE]), answers_within_s=1.0)
     watched.probe.samples[ONE.uuid] = _used_by(ONE, os.getpid())
     looked = asyncio.Event()
 
@@ -269,7 +277,7 @@ async def test_processes_that_cannot_be_looked_at_hold_nothing_up(
         return []
 
     monkeypatch.setattr(watched.watch, "_replicas", hangs)
-    async with asyncio.timeout(30), watched.running():
+    async with asyncio.timeout(60), watched.running():
         assert set(said(watched.watch.offer).values()) == {""}
         watched.probe.silent.add(ZERO.uuid)
         await watched.until(lambda offer: offer[ZERO.uuid] == "no answer")

@@ -40,7 +40,7 @@ class Bench:
     async def connection(self) -> AsyncIterator[Outgoing]:
         """What is sent over one connection; it is broken at the end."""
         outgoing: Outgoing = asyncio.Queue()
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             pumping = group.create_task(self.collection.pump(outgoing))
             yield outgoing
             pumping.cancel()

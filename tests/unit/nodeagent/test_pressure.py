@@ -37,7 +37,7 @@ def disk(tmp_path: Path) -> Iterator[Path]:
     if mounted.returncode:
         pytest.skip("this machine mounts no tmpfs")
     yield place
-    subprocess.run(["umount", str(place)], check=True)
+    subprocess.run(["umount", "-l", str(place)], check=True)
 
 
 def fill(environments: Environments, name: str, *, used_at: float, size: int = 10 * MB) -> str:

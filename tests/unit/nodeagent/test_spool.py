@@ -451,7 +451,7 @@ async def test_following_ends_with_the_replica(folder: ReplicaFolder) -> None:
         async for items in follower:
             got.extend(items)
 
-    async with asyncio.timeout(20), asyncio.TaskGroup() as group:
+    async with asyncio.timeout(60), asyncio.TaskGroup() as group:
         group.create_task(follow())
         await asyncio.sleep(0)
         put(folder, whole(2))

@@ -32,6 +32,7 @@ from nodeagent.streams import Item
 from nsml.clock import inline
 from nsml.content.packing import pack
 from nsml.v1 import agents_pb2 as pb
+from nsml.v1 import checkpoints_pb2 as checkpoints
 from nsml.v1 import resources_pb2 as resources
 from nsml.v1 import sessions_pb2 as sessions
 from tests.scripted_platform import ScriptedPlatform, assignment, session_id
@@ -447,14 +448,12 @@ def test_a_stop_that_hangs_or_fails_holds_up_no_other(
 ) -> None:
     sound = FakeDriver.stop
 
-    async def stop(
-        driver: FakeDriver, replica_id: ReplicaId, *, grace_s: float, reason: str
-    ) -> None:
+    async def stop(driver: FakeDriver, replica_id: ReplicaId, **order: Any) -> None:
         if replica_id.session_id == S:
             raise OSError("no space left on device")
         if replica_id.session_id == OTHER:
             await asyncio.sleep(1_000)
-        await sound(driver, replica_id, grace_s=grace_s, reason=reason)
+        await sound(driver, replica_id, **order)
 
     async def test(world: World) -> None:
         monkeypatch.setattr(FakeDriver, "stop", stop)
@@ -1051,6 +1050,114 @@ def test_nothing_is_removed_before_its_end_is_known(tmp_path: Path) -> None:
                 await world.clock.sleep(1)
 
     on_virtual_time(tmp_path, test)
+
+
+BINDS = {"resumable.json": b'{"save": true, "load": true}'}
+
+
+def saves(number: int) -> dict[str, bytes]:
+    return {f"checkpoints/{number}-best/model/w": b"weights"}
+
+
+def test_what_a_session_would_lose_is_told_seldom_and_at_its_end(tmp_path: Path) -> None:
+    acts = [
+        Act(after_s=1, files=BINDS),
+        Act(after_s=60, files=saves(1)),
+        *[Act(after_s=1, files=saves(2 + one)) for one in range(100)],
+        Act(after_s=40),
+        Act(files=saves(200)),
+    ]
+
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            await platform.order(assignment(S, "train"))
+            ended = await platform.phase(S, pb.REPLICA_PHASE_EXITED)
+        told = platform.progress
+        assert {(one.replica.session_id, one.replica.attempt) for one in told} == {(S, 1)}
+        assert all(one.resumable for one in told)
+        assert [one.HasField("since_saved") for one in told[:2]] == [False, True]
+        assert len(told) == 7, "at first, then every half minute, and the last of all"
+        assert platform.progress_after[-1] <= platform.reports.index(ended), "before its end"
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=acts)})
+
+
+def test_it_is_told_anew_on_every_stream(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            await platform.order(assignment(S, "forever"), assignment(OTHER, "forever", rank=1))
+            await platform.until(lambda: platform.progress)
+            platform.break_streams()
+            await platform.until(lambda: len(platform.progress) == 2)
+            await world.clock.sleep(100)
+        assert [one.replica.session_id for one in platform.progress] == [S, S], "of rank 0 alone"
+
+    script = Script(acts=[Act(after_s=1, files=BINDS)], forever=True)
+    on_virtual_time(tmp_path, test, {"forever": script})
+
+
+@pytest.mark.parametrize("content", [b"", b"[]", b"{", b'{"save": 1, "load": "yes"}', b"\xff"])
+def test_what_a_program_says_of_itself_may_be_anything(tmp_path: Path, content: bytes) -> None:
+    acts = [Act(files={"resumable.json": content}), Act(after_s=30)]
+
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert not world.platform.progress
+
+    on_virtual_time(tmp_path, test, {"train": Script(acts=acts)})
+
+
+def test_a_later_attempt_is_told_from_what_it_goes_on(tmp_path: Path) -> None:
+    async def test(world: World) -> None:
+        platform = world.platform
+        async with world.agent():
+            platform.checkpoints[S, ""] = checkpoints.Checkpoint(name="attempt-1")
+            orders = [
+                assignment(S, "train", attempt=2),
+                assignment(OTHER, "train", attempt=2),
+                assignment(session_id(3), "train"),
+            ]
+            await platform.order(*orders)
+            for order in orders:
+                await platform.phase(order.replica.session_id, pb.REPLICA_PHASE_FINALIZED)
+        by_session = {one.replica_id.session_id: one.env for one in world.started}
+        assert by_session[S]["NSML_RESUME"] == "attempt-1"
+        assert "NSML_RESUME" not in by_session[OTHER], "nothing was saved"
+        assert "NSML_RESUME" not in by_session[session_id(3)]
+        assert sorted(platform.checkpoint_questions) == sorted([(S, S), (OTHER, OTHER)])
+
+    on_virtual_time(tmp_path, test)
+
+
+def test_notice_and_warnings_reach_the_runtime(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    told: list[dict[str, Any]] = []
+    sound = FakeDriver.stop
+
+    async def stop(driver: FakeDriver, replica_id: ReplicaId, **order: Any) -> None:
+        told.append(order)
+        await sound(driver, replica_id, **order)
+
+    monkeypatch.setattr(FakeDriver, "stop", stop)
+
+    async def test(world: World) -> None:
+        async with world.agent():
+            order = assignment(S, "forever", time_limit=100.0, retry_count=1)
+            await world.platform.order(order)
+            await world.platform.phase(S, pb.REPLICA_PHASE_RUNNING)
+            order.stop.cause = sessions.CAUSE_PREEMPTED
+            order.stop.notice.FromSeconds(60)
+            await world.platform.order(order)
+            await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert told[0]["notice_s"] == 60.0
+        assert (world.started[0].warning_s, world.started[0].leaves_at_limit) == (10.0, True)
+
+    on_virtual_time(tmp_path, test, {"forever": FOREVER})
 
 
 def test_pauses_of_the_program_are_told(tmp_path: Path) -> None:

@@ -66,7 +66,7 @@ class Bench:
     async def send(self, *checkpoints: SavedCheckpoint) -> None:
         for checkpoint in checkpoints:
             await self.uploads.add(checkpoint)
-        async with asyncio.timeout(30), asyncio.TaskGroup() as group:
+        async with asyncio.timeout(60), asyncio.TaskGroup() as group:
             working = group.create_task(self.uploads.work())
             await self.uploads.finished()
             working.cancel()
@@ -167,7 +167,7 @@ async def test_more_than_can_be_held_waits_until_something_is_sent(bench: Bench)
             taken += 1
         await bench.uploads.add(bench.save("best", 41, w="w"))
 
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         saving = asyncio.create_task(save_many())
         for _ in range(1000):
             await asyncio.sleep(0)
@@ -316,7 +316,7 @@ async def connected(
 
 
 async def ask(bench: Bench, line: bytes) -> dict[str, Any]:
-    async with asyncio.timeout(30), connected(bench) as (reader, writer):
+    async with asyncio.timeout(60), connected(bench) as (reader, writer):
         writer.write(line)
         answer: dict[str, Any] = json.loads(await reader.readline())
         return answer
@@ -435,7 +435,7 @@ async def test_a_link_put_in_place_of_the_bound_socket_changes_no_file(
 
 
 async def test_clients_that_say_nothing_or_leave_hurt_nobody(bench: Bench) -> None:
-    async with asyncio.timeout(30), connected(bench) as (reader, writer):
+    async with asyncio.timeout(60), connected(bench) as (reader, writer):
         for _ in range(12):
             with open_folder(bench.folder.run, []) as run:
                 path = f"/proc/self/fd/{run}/socket"
@@ -447,7 +447,7 @@ async def test_clients_that_say_nothing_or_leave_hurt_nobody(bench: Bench) -> No
 
 
 async def test_a_program_has_no_more_than_some_connections(bench: Bench) -> None:
-    async with asyncio.timeout(30), connected(bench) as (_, first):
+    async with asyncio.timeout(60), connected(bench) as (_, first):
         with open_folder(bench.folder.run, []) as run:
             path = f"/proc/self/fd/{run}/socket"
             held = [await asyncio.open_unix_connection(path) for _ in range(15)]
@@ -503,7 +503,7 @@ async def test_what_is_fetched_and_the_socket_belong_to_the_programs_user(
 ) -> None:
     bench.folder.give(THEM, THEM)
     keep_checkpoint(bench, tmp_path)
-    async with asyncio.timeout(30), connected(bench) as (reader, writer):
+    async with asyncio.timeout(60), connected(bench) as (reader, writer):
         facts = (bench.folder.run / "socket").stat()
         assert (facts.st_uid, facts.st_mode & 0o777) == (THEM, 0o600)
         writer.write(load())

@@ -160,10 +160,14 @@ async def tokens_of_everybody(door: Door) -> dict[str, str | None]:
 async def outcome(channel: grpc.aio.Channel, method: str, token: str | None) -> str:
     """`open`, or the reason of the refusal."""
     metadata = (("authorization", f"Bearer {token}"),) if token else ()
-    try:
-        return f"{OPEN}: {(await reply(channel, method, metadata)).decode()}"
-    except grpc.aio.AioRpcError as error:
-        return reason_of(error)
+    for _ in range(20):
+        try:
+            return f"{OPEN}: {(await reply(channel, method, metadata)).decode()}"
+        except grpc.aio.AioRpcError as error:
+            # gRPC forgets a refusal that comes while it sends a message of a stream: it is asked for once more.
+            if error.details() != "Internal error from Core":
+                return reason_of(error)
+    raise AssertionError("never a word of why")
 
 
 async def reply(channel: grpc.aio.Channel, method: str, metadata: Any) -> bytes:
@@ -427,7 +431,7 @@ async def test_an_open_stream_carries_nothing_more_once_its_token_has_ended(
         await taken.write(b"before")
         await both.write(b"before")
         assert await both.read() == b"before"
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while len(quiet.heard) < 2:  # noqa: ASYNC110 - of another task
                 await asyncio.sleep(0.001)
 
@@ -469,7 +473,7 @@ async def test_a_stream_that_was_cut_short_is_not_told_to_be_answered(door: Door
             metadata=(("authorization", f"Bearer {token.secret.text}"),), timeout=30
         )
         await put.write(b"first")
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             while not quiet.heard:  # noqa: ASYNC110 - of another task
                 await asyncio.sleep(0.001)
         identities.falters = True

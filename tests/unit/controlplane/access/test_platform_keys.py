@@ -38,7 +38,7 @@ async def store():
 
 
 async def until(holds) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(60):
         while not holds():  # noqa: ASYNC110 - a condition of others
             await asyncio.sleep(0.005)
 

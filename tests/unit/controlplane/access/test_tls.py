@@ -38,6 +38,8 @@ from controlplane.access.records import JOINED, Joined
 from controlplane.access.table import TABLE
 from controlplane.domain.errors import AlreadyExists, Denied, InvalidRequest, NotSignedIn
 from controlplane.domain.identity import AnonymousCaller, NodeCaller, Role, User, UserCaller
+from controlplane.operations.projects import Projects
+from controlplane.operations.state import LiveState
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.errors import refuse
 from controlplane.store.interface import Transaction
@@ -91,9 +93,11 @@ async def live() -> AsyncIterator[Live]:
     async with open_door(clock) as door, contextlib.AsyncExitStack() as stack:
         interceptor = AccessInterceptor(door.identities, TABLE, limiter=door.limiter, refuse=refuse)
         server = grpc.aio.server(interceptors=(interceptor,), options=(("grpc.so_reuseport", 0),))
+        state = LiveState(door.store, clock)
         servicer = AccountServicer(
             door.accounts,
             door.joining,
+            Projects(store=door.store, state=state, users=door.accounts, clock=clock),
             platform=Platform(cluster_id="c1", user_address="here:0", agent_address="here:1"),
             limiter=door.limiter,
         )

@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 
+from cli.ports import Held
 from controlplane.access.authority import SERVER_NAME, make_authority
 from controlplane.access.limiter import MOST_FAILURES
 from controlplane.access.listeners import Address, host_for_others, names_of_this_host
@@ -141,11 +142,8 @@ async def test_a_wrong_secret_is_refused_and_leaves_no_certificate(
 async def test_plaintext_and_silence_are_told_apart(live: Live) -> None:
     with pytest.raises(TrustError, match="does not speak TLS"):
         await asyncio.to_thread(trust.fetch_authority, "127.0.0.1", port_of(live.plain))
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    with pytest.raises(Unavailable):
-        trust.fetch_authority("127.0.0.1", port)
+    with Held() as held, pytest.raises(Unavailable):
+        trust.fetch_authority("127.0.0.1", held.free())
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,9 @@ TRICKS = [
 ]
 
 
-@pytest.mark.parametrize("check", [names.check_user, names.check_dataset, names.check_node])
+@pytest.mark.parametrize(
+    "check", [names.check_user, names.check_project, names.check_dataset, names.check_node]
+)
 @pytest.mark.parametrize("text", TRICKS)
 def test_tricks_are_no_names(check, text):
     with pytest.raises(InvalidRequest):
@@ -41,6 +43,7 @@ def test_tricks_are_no_names(check, text):
     [
         (names.check_user, "kim"),
         (names.check_user, "nsml_team-2"),
+        (names.check_project, "vision-2"),
         (names.check_dataset, "mnist"),
         (names.check_dataset, "KIN_phase1.v2"),
         (names.check_node, "gpu-014"),
@@ -50,6 +53,11 @@ def test_tricks_are_no_names(check, text):
 )
 def test_good_names_pass_unchanged(check, text):
     assert check(text) == text
+
+
+def test_a_refusal_says_what_was_to_be_named():
+    with pytest.raises(InvalidRequest, match="'Vision' is not a project name"):
+        names.check_project("Vision")
 
 
 def test_the_word_for_no_dataset_is_taken():

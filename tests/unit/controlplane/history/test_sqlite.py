@@ -462,7 +462,7 @@ async def test_a_follower_hears_even_when_the_writer_was_cancelled() -> None:
         writing.cancel()
         await turns()
         gate.open.set()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await change.wait()
     assert (await history.streams.read_log("s1")).data == b"x"
     await history.close()

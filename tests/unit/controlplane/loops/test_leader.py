@@ -98,7 +98,7 @@ async def test_it_leads_no_more_before_anything_of_it_ends() -> None:
 
         leading._loops = (remembers, *leading._loops)
         await leading.resign()
-        leading._standing = None
+        leading._standing, leading._leaves = None, False
         running = asyncio.create_task(leading.run())
         await leads.wait()
         assert leading.term > 0

@@ -12,12 +12,12 @@ import pytest
 from controlplane.domain.errors import Unavailable
 from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Allocation, Cause, Hold, Node
+from controlplane.domain.values import Allocation, Cause, Hold, Node, Priority
 from controlplane.history.sqlite import open_history
 from controlplane.loops.export import Exporting
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.ordering import Ordering
-from controlplane.loops.scheduling import Scheduling
+from controlplane.loops.scheduling import AGAIN_S, PLACED_AT_ONCE, Scheduling
 from controlplane.loops.upkeep import GATHER_S, Upkeep
 from controlplane.operations.committer import Deposed
 from controlplane.operations.contacts import Contacts
@@ -30,7 +30,7 @@ from controlplane.operations.registration import Registrar, Registration
 from controlplane.operations.reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.silence import LOST_AFTER_MARGIN_S
 from controlplane.operations.state import LiveState
-from nsml.clock import inline
+from nsml.clock import SteadyClock, inline
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Bench, HandClock, bench, report
 
@@ -42,7 +42,11 @@ class SteppedClock(HandClock):
 
     def __init__(self) -> None:
         super().__init__()
+        self.set_by = 0.0
         self._moved = asyncio.Condition()
+
+    def time(self) -> float:
+        return self.now + self.set_by
 
     async def sleep(self, seconds: float) -> None:
         until = self.now + seconds
@@ -96,7 +100,8 @@ async def led(*things):
 
 
 def scheduling(at: Led) -> Scheduling:
-    return Scheduling(state=at.state, committer=at.committer, clock=at.clock)
+    clock = SteadyClock(at.clock)
+    return Scheduling(state=at.state, committer=at.committer, clock=clock)
 
 
 def liveness(at: Led) -> Liveness:
@@ -189,6 +194,82 @@ async def test_what_waits_for_its_time_is_put_off_by_no_other_change() -> None:
         assert at.state.session(waiting.id).state is SessionState.PREPARING
 
 
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+async def test_a_clock_that_is_set_makes_nobody_wait_longer_or_shorter(by_s: float) -> None:
+    waiting, other = session(), session(state=SessionState.HELD)
+    waiting = replace(waiting, not_before=HandClock().now + 20)
+    async with led(node("a"), waiting, other) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        at.clock.set_by = by_s
+        for passed, state in ((15, SessionState.QUEUED), (10, SessionState.PREPARING)):
+            await at.clock.pass_(passed)
+            await at.made.write(replace(other, memo=f"{passed}"))
+            await turns(50)
+            assert at.state.session(waiting.id).state is state
+
+
+async def test_what_others_decide_waits_for_no_whole_plan() -> None:
+    many = [session(0, cpu=1, memory=1) for _ in range(4 * PLACED_AT_ONCE)]
+    async with led(node("a"), *many) as at:
+        at.run(scheduling(at))
+        await turns()
+        at.contacts.connect("a")
+        placed: list[object] = []
+        while not placed:
+            await asyncio.sleep(0)
+            placed = [one for one in many if at.state.session(one.id).replicas]
+        await at.committer.decide(lambda draft: None)
+        placed = [one for one in many if at.state.session(one.id).replicas]
+        assert len(placed) <= 2 * PLACED_AT_ONCE
+        await turns(3000)
+        assert all(at.state.session(one.id).replicas for one in many)
+
+
+async def test_who_comes_while_a_large_plan_is_carried_out_goes_before_the_rest(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("controlplane.loops.scheduling.MOST_PLACED", 2)
+    many = [session(1000) for _ in range(8)]
+    urgent = session(1000, spec={"priority": Priority.HIGH})
+    async with led(node("a", 8), *many) as at:
+        at.run(scheduling(at))
+        await turns()
+        at.contacts.connect("a")
+        placed: list[object] = []
+        while not placed:
+            await asyncio.sleep(0)
+            placed = [one for one in many if at.state.session(one.id).replicas]
+        await at.made.write(urgent)
+        await turns(300)
+        placed = [one for one in many if at.state.session(one.id).replicas]
+        assert at.state.session(urgent.id).replicas
+        assert len(placed) == 7
+
+
+class Refusing:
+    """A committer that lets no placement stand."""
+
+    def __init__(self) -> None:
+        self.asked = 0
+
+    async def decide_all(self, decisions):
+        self.asked += 1
+        return [False for _ in decisions]
+
+
+async def test_what_does_not_stand_is_not_asked_for_again_without_a_pause() -> None:
+    async with led(node("a"), session()) as at:
+        at.contacts.connect("a")
+        at.committer = refusing = Refusing()
+        at.run(scheduling(at))
+        await turns(300)
+        assert refusing.asked == 1
+        await at.clock.pass_(AGAIN_S)
+        assert refusing.asked == 2
+
+
 async def test_a_node_is_told_what_has_left_however_much_goes_on_elsewhere() -> None:
     async with led(node("a"), node("b")) as at:
         link = at.contacts.connect("a")
@@ -255,6 +336,22 @@ async def test_nobody_is_silent_before_the_grace_after_an_election() -> None:
         assert at.state.session(one.id).state is SessionState.RUNNING
         await at.clock.pass_(1)
         assert at.state.session(one.id).state is SessionState.UNKNOWN
+
+
+async def test_what_a_predecessor_was_connected_with_is_used_until_it_should_have_come() -> None:
+    one, two = session(), session()
+    async with led(node("a"), one) as at:
+        at.contacts.restart(handed_over=frozenset({"a", "removed"}))
+        at.run(scheduling(at))
+        await turns()
+        assert at.state.session(one.id).state is SessionState.PREPARING
+        at.contacts.look_again()
+        await at.made.write(two)
+        await turns()
+        assert at.state.session(two.id).state is SessionState.QUEUED
+        at.contacts.connect("a")
+        await turns()
+        assert at.state.session(two.id).state is SessionState.PREPARING
 
 
 async def test_after_lost_after_it_is_gone_and_not_before() -> None:
@@ -391,7 +488,7 @@ async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
         await turns()
         await at.say(one, "FINALIZED", cause="COMPLETED")
         at.made.store.faults = ["lost after", "lost before"]
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while at.state.session(one.id) is not None:
                 await at.clock.pass_(0.1)
                 # Soft decisions wait for company on the event loop's own time.
@@ -433,7 +530,7 @@ async def test_a_memo_that_changes_during_the_export_is_exported() -> None:
         history.catalogue.put_session = put_and_change
         exporter = Exporter(history=history, committer=at.committer, term=lambda: 1)
         at.run(Exporting(state=at.state, exporter=exporter, clock=at.clock))
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(60):
             while at.state.session(one.id) is not None:
                 await at.clock.pass_(0.1)
                 await asyncio.sleep(0.001)
@@ -511,6 +608,30 @@ async def test_a_gang_whose_part_on_a_drained_node_has_ended_is_not_moved() -> N
         at.run(Upkeep(state=at.state, keeper=keeper(at), clock=at.clock))
         for name, state in (("a", SessionState.RUNNING), ("b", SessionState.STOPPING)):
             await keeper(at).drain(name, asked_by="root1", reason="", move_after_s=0.0)
+            await turns()
+            await at.clock.pass_(GATHER_S)
+            assert at.state.session(one.id).state is state
+
+
+@pytest.mark.parametrize("by_s", [3600.0, -3600.0])
+async def test_a_drain_moves_in_its_time_however_the_clock_is_set(by_s: float) -> None:
+    one = session()
+    async with led(node("a"), one) as at:
+        at.contacts.connect("a")
+        at.run(scheduling(at))
+        await turns()
+        await at.say(one, "RUNNING")
+        steady = SteadyClock(at.clock)
+        drains = NodeKeeper(
+            state=at.state, committer=at.committer, contacts=at.contacts, clock=steady
+        )
+        at.run(Upkeep(state=at.state, keeper=drains, clock=steady))
+        await drains.drain("a", asked_by="root1", reason="", move_after_s=100.0)
+        at.clock.set_by = by_s
+        for passed, state in ((90, SessionState.RUNNING), (20, SessionState.STOPPING)):
+            await at.clock.pass_(passed)
+            # It looks whenever something happens to a node.
+            await at.made.write(node(f"after-{passed}"))
             await turns()
             await at.clock.pass_(GATHER_S)
             assert at.state.session(one.id).state is state

@@ -108,7 +108,7 @@ async def test_a_process_started_again_takes_its_place_over_at_once() -> None:
         killed, again = of(store, "one", instance="x", ttl_s=60), of(store, "one", instance="x")
         async with running(killed):
             await knows(killed, "one")
-        async with running(again), asyncio.timeout(30):
+        async with running(again), asyncio.timeout(60):
             await until(lambda: _holds(store, again), "it has taken over")
 
 

@@ -8,21 +8,27 @@ import pytest
 
 from controlplane.domain.lifecycle import ReplicaPhase, SessionState
 from controlplane.domain.values import (
+    Budget,
     Cause,
     Exit,
     Fence,
     Keeping,
     KeptLimits,
     Limits,
+    Priority,
+    Project,
+    Quota,
     Replica,
     Resources,
 )
 from controlplane.operations.records import (
     decode_allocation,
     decode_node,
+    decode_project,
     decode_session,
     encode_allocation,
     encode_node,
+    encode_project,
     encode_session,
 )
 from controlplane.stored.v1 import records_pb2 as pb
@@ -37,6 +43,21 @@ LATER_FIELD = b"\xf8\x7c\x01"
     [
         (session(memo="first"), encode_session, decode_session),
         (node("n1", gpus=2), encode_node, decode_node),
+        (
+            Project(
+                name="vision",
+                owner="kim",
+                members=frozenset({"kim", "lee"}),
+                created_at=1.5,
+                quota=Quota(gpu_thousandths=1, cpu_thousandths=2, memory_bytes=3, sessions=4),
+                member_quota=Quota(sessions=5),
+                budget=Budget(gpu_seconds=6.5, period_days=7, anchor=8.5),
+                weight=2.5,
+                most_priority=Priority.LOW,
+            ),
+            encode_project,
+            decode_project,
+        ),
         (
             node("n2", owner="kim", only_owner="it has no root", setting_note="no image"),
             encode_node,
@@ -101,6 +122,25 @@ def test_limits_and_how_a_node_keeps_them_are_kept() -> None:
     )
     machine = replace(node("n1"), limits=kept)
     assert decode_node(encode_node(machine)) == machine
+
+
+def test_priority_model_and_pod_are_kept() -> None:
+    one = session()
+    for priority in Priority:
+        wishes = replace(
+            one.spec, priority=priority, preemptible=True, gpu_model="A100 80GB", pod="p1"
+        )
+        asked = replace(one, spec=wishes)
+        assert decode_session(encode_session(asked)) == asked
+
+
+def test_a_record_without_a_priority_is_of_a_normal_session() -> None:
+    record = pb.SessionRecord.FromString(encode_session(session()))
+    for field in ("priority", "preemptible", "gpu_model", "pod"):
+        record.spec.ClearField(field)
+    spec = decode_session(record.SerializeToString()).spec
+    assert spec.priority is Priority.NORMAL
+    assert (spec.preemptible, spec.gpu_model, spec.pod) == (False, "", "")
 
 
 def test_a_record_without_what_was_added_since_is_read() -> None:

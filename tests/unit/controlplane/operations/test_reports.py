@@ -14,6 +14,8 @@ from controlplane.operations.stop import stopped_by
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Script, report
 
+HOUR_S = 3_600.0
+
 
 def placed(**facts) -> tuple[Script, Session]:
     one = session(**facts)
@@ -192,6 +194,27 @@ def test_what_a_silent_node_tells_happened_in_its_silence(ended_at: float, first
     said = report(one, "EXITED", 1, node="b", cause="LOST_AFTER", at=ended_at)
     register(script, one, node("b"), said, last_word_at=last_word_at)
     assert script.session(one).end.rank == first
+
+
+@pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
+def test_a_program_started_since_it_was_placed_whatever_its_node_says(ahead_s: float) -> None:
+    script, one = placed()
+    placed_at = script.now
+    script.now += 40
+    started = script.say(one, "RUNNING", at=script.now + ahead_s)
+    assert placed_at <= started.started_at == started.replicas[0].started_at <= script.now
+
+
+@pytest.mark.parametrize("ahead_s", [HOUR_S, -HOUR_S])
+@pytest.mark.parametrize(("ran_s", "bad"), [(5, 1), (200, 0)])
+def test_whether_a_lost_attempt_was_a_bad_one_is_no_matter_of_its_nodes_clock(
+    ahead_s: float, ran_s: float, bad: int
+) -> None:
+    script, one = placed(spec={"retry_count": 1})
+    script.say(one, "RUNNING", at=script.now + ahead_s)
+    script.now += ran_s
+    register(script, one, node("a", boot_id="boot2"))
+    assert script.session(one).bad_attempts == bad
 
 
 def test_a_good_exit_stops_nobody() -> None:

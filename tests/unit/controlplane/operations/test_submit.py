@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass, replace
@@ -20,23 +21,26 @@ from controlplane.domain.errors import (
     MissingBlobs,
     NoCapacity,
     NotFound,
+    NotLeader,
     NsmlError,
     TooLarge,
     Unavailable,
 )
 from controlplane.domain.identity import User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Isolation, Limits, Resources, Visibility
+from controlplane.domain.values import Isolation, Limits, Project, Resources, Visibility
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import Dataset
 from controlplane.objects.memory import MemoryObjects
+from controlplane.operations import records
 from controlplane.operations.content import Content, Part
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import row_of
 from controlplane.operations.submit import Submitter
 from controlplane.operations.validation import DatasetWish, Submission
+from controlplane.scheduler import Answers, ClusterIndex
 from controlplane.store import interface
-from controlplane.store.interface import Delete, Transaction
+from controlplane.store.interface import Delete, Put, Transaction
 from nsml.clock import inline
 from nsml.content.digests import digest_of
 from nsml.content.manifest import ChunkRef, Entry, build
@@ -44,6 +48,7 @@ from tests.unit.controlplane.builders import held, new_id, node
 from tests.unit.controlplane.workbench import Bench, bench
 
 KIM = User(name="kim")
+ONE_GPU = Resources(gpu_thousandths=1000)
 
 
 def wish(request_id: str = "r1", **facts: Any) -> Submission:
@@ -58,6 +63,7 @@ class Desk:
     made: Bench
     history: Any
     objects: MemoryObjects
+    leads: bool = True
 
     async def submitter(self) -> Submitter:
         state = await self.made.member()
@@ -71,6 +77,7 @@ class Desk:
             secrets=UserSecrets(self.made.store, make_vault(os.urandom), clock=self.made.clock),
             clock=self.made.clock,
             new_id=new_id,
+            answers=lambda: Answers(ClusterIndex.of(state.snapshot())) if self.leads else None,
         )
         submitter.state = state
         submitter.content = content
@@ -100,6 +107,29 @@ async def test_a_repeated_request_gives_the_same_session() -> None:
         both = await asyncio.gather(*[submitter.submit(wish("r2")) for _ in range(5)])
         assert {one.name for one in both} == {"kim/None/2"}
         assert await at.sessions() == ["name/kim/None/1", "name/kim/None/2"]
+
+
+async def test_who_is_removed_while_a_submission_is_written_submits_nothing() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        vision = Project(name="vision", owner="lee", members=frozenset({"kim", "lee"}))
+        await at.made.store._store.commit(Transaction(success=(project_put(vision),)))
+        await at.made.settled(submitter.state)
+        commit = submitter._commit
+
+        async def removed_first(*given: Any) -> bool:
+            without = replace(vision, members=frozenset({"lee"}))
+            await at.made.store._store.commit(Transaction(success=(project_put(without),)))
+            return await commit(*given)
+
+        submitter._commit = removed_first
+        with pytest.raises(NotFound, match="of which you are a member"):
+            await submitter.submit(wish(project="vision"))
+        assert not await at.sessions()
+
+
+def project_put(project: Project) -> Put:
+    return Put(key=records.project_key(project.name), value=records.encode_project(project))
 
 
 async def test_a_request_of_an_exported_session_gives_it() -> None:
@@ -271,9 +301,53 @@ async def test_what_can_never_fit_is_refused_once_there_are_nodes() -> None:
         with pytest.raises(CannotEverFit) as refused:
             await submitter.submit(replace(nine, request_id="r2"))
         assert "9 GPUs" in refused.value.message
-        assert refused.value.attempt == "nsml node ls"
+        assert refused.value.why == "no node has 9 GPUs; the largest has 2 (node a)"
+        assert refused.value.attempt == "nsml run -g 2 ...\nnsml node ls"
         with pytest.raises(CannotEverFit):
             await submitter.check(replace(nine, request_id="r2"))
+
+
+async def test_what_could_be_placed_follows_the_nodes_as_they_come_and_go() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+
+        async def largest() -> str:
+            await at.made.settled(submitter.state)
+            with pytest.raises(CannotEverFit) as refused:
+                await submitter.check(wish(resources=Resources(gpu_thousandths=99_000)))
+            return refused.value.attempt.splitlines()[0]
+
+        await at.made.write(node("a", 2))
+        assert await largest() == "nsml run -g 2 ..."
+        await at.made.write(node("b", 8))
+        assert await largest() == "nsml run -g 8 ..."
+        await at.made.write(node("b", 4))
+        assert await largest() == "nsml run -g 4 ..."
+        await at.made.store.commit(Transaction(success=(Delete(key="node/b"),)))
+        assert await largest() == "nsml run -g 2 ..."
+
+
+async def test_unknown_models_and_pods_are_refused_with_those_that_are_there() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        facts = {"request_id": "r1", "resources": ONE_GPU}
+        await submitter.submit(wish(**facts, gpu_model="H100", pod="p9"))
+        await at.made.write(node("a", model="NVIDIA A100-SXM4-80GB", pod="p1"))
+        await at.made.settled(submitter.state)
+        facts["request_id"] = "r2"
+        with pytest.raises(CannotEverFit) as refused:
+            await submitter.submit(wish(**facts, gpu_model="H100"))
+        assert refused.value.why == (
+            "no node has GPU model H100; there are: NVIDIA A100-SXM4-80GB (1 node)"
+        )
+        assert refused.value.attempt.startswith("nsml run --gpu-model A100-SXM4-80GB ...\n")
+        with pytest.raises(CannotEverFit) as refused:
+            await submitter.submit(wish(**facts, pod="p2"))
+        assert refused.value.why == "there is no pod p2; there are: p1 (1 node)"
+        assert refused.value.attempt.startswith("nsml run --pod p1 ...\n")
+        made = await submitter.submit(wish(**facts, gpu_model="a100_80gb", pod="p1"))
+        assert (made.spec.gpu_model, made.spec.pod) == ("a100_80gb", "p1")
+        assert await at.sessions() == ["name/kim/None/1", "name/kim/None/2"]
 
 
 async def test_an_image_needs_a_node_that_runs_containers() -> None:
@@ -283,7 +357,8 @@ async def test_an_image_needs_a_node_that_runs_containers() -> None:
         await at.made.settled(submitter.state)
         with pytest.raises(CannotEverFit) as refused:
             await submitter.submit(wish("r1", image="torch:2"))
-        assert refused.value.why == "no node runs containers"
+        assert refused.value.why.startswith("no node runs containers: ")
+        assert refused.value.attempt.startswith("nsml run ...    without --image\n")
         await at.made.write(node("b", isolation=Isolation.CONTAINER))
         await at.made.settled(submitter.state)
         assert (await submitter.submit(wish("r2", image="torch:2"))).spec.image == "torch:2"
@@ -349,6 +424,20 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
             await submitter.check(wish("r2", resources=one, no_queue=True))
 
 
+async def test_only_the_leader_knows_whether_anything_is_free() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        await at.made.write(node("a", 1))
+        await at.made.settled(submitter.state)
+        made = await submitter.submit(wish("r1", resources=ONE_GPU, no_queue=True))
+        at.leads = False
+        for call in (submitter.submit, submitter.check):
+            with pytest.raises(NotLeader):
+                await call(wish("r2", resources=ONE_GPU, no_queue=True))
+        assert await submitter.submit(wish("r1", resources=ONE_GPU, no_queue=True)) == made
+        await submitter.submit(wish("r2", resources=ONE_GPU))
+
+
 @pytest.mark.parametrize(
     ("facts", "error"),
     [
@@ -392,6 +481,14 @@ async def test_no_queue_is_refused_when_nothing_is_free() -> None:
         ({"time_limit_s": -1.0}, InvalidRequest),
         ({"time_limit_s": 0.0}, InvalidRequest),
         ({"visibility": Visibility.TEAM}, InvalidRequest),
+        ({"gpu_model": "A100"}, InvalidRequest),
+        ({"gpu_model": "--", "resources": ONE_GPU}, InvalidRequest),
+        ({"gpu_model": " ", "resources": ONE_GPU}, InvalidRequest),
+        ({"gpu_model": "A100|", "resources": ONE_GPU}, InvalidRequest),
+        ({"gpu_model": "A\x1b[31m", "resources": ONE_GPU}, InvalidRequest),
+        ({"gpu_model": "A" * 81, "resources": ONE_GPU}, InvalidRequest),
+        ({"pod": "p\n1"}, InvalidRequest),
+        ({"pod": "p" * 81}, InvalidRequest),
         ({"memo": "x" * 5000}, TooLarge),
         ({"project": "other"}, NotFound),
         ({"datasets": (DatasetWish(name="../x"),)}, InvalidRequest),
@@ -435,6 +532,30 @@ async def test_a_size_without_a_unit_is_refused_with_advice() -> None:
             assert refused.value.attempt == "300 is bytes; 300M?"
         least = Resources(memory_bytes=6 << 20)
         await submitter.submit(wish("r2", resources=least))
+
+
+async def test_what_is_too_long_or_too_often_is_told_the_most_that_there_is() -> None:
+    async with desk() as at:
+        submitter = await at.submitter()
+        for facts, words in (
+            (
+                {"time_limit_s": 5000 * 86_400.0},
+                ("a time limit of 5000d", "3650d is the longest", "--time-limit 3650d ..."),
+            ),
+            ({"time_limit_s": -3.0}, ("a time limit of -3 s", "it is 0s to 3650d", "3650d ...")),
+            ({"grace_s": math.inf}, ("a grace period of inf s", "it is 0s to 1h", "")),
+            ({"grace_s": 7200.0}, ("a grace period of 2h", "1h is the longest", "")),
+            ({"retry_count": 101}, ("101 retries: at most 100", "", "nsml run --retry 100 ...")),
+            (
+                {"resources": Resources(gpu_thousandths=1500)},
+                ("1.5 GPUs", "a share is of one device", "nsml run -g 1 ...\nnsml run -g 2 ..."),
+            ),
+        ):
+            with pytest.raises(InvalidRequest) as refused:
+                await submitter.submit(wish("r1", **facts))
+            error = refused.value
+            for text, part in zip((error.message, error.why, error.attempt), words, strict=True):
+                assert part in text
 
 
 async def test_defaults() -> None:

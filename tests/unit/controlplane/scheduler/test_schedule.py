@@ -61,7 +61,7 @@ def test_a_share_never_spans_devices() -> None:
     allocations = (held("a", ("a-0", 600), ("a-1", 700)),)
     plan = schedule(cluster(node(), *allocations, wanted), NOW)
     assert not plan.placements
-    assert reason(plan, wanted) == "needs 0.5 GPU on one node; no device has 0.5 of it free"
+    assert reason(plan, wanted) == "needs 0.5 GPU on one node; no GPU has 0.5 free"
 
 
 def test_a_whole_gpu_is_never_a_shared_one() -> None:
@@ -227,7 +227,8 @@ def test_a_gang_is_in_containers_or_without_all_of_it() -> None:
     torn = schedule(cluster(contained[0], plain[0], gang), NOW)
     assert not torn.placements
     why = "since a gang runs either in containers or without, all of it"
-    assert reason(torn, gang) == f"needs 2 x 1 GPU; too few nodes are alike, {why}"
+    alone = "at most 1 replica fits together: 1 node with 1 GPU"
+    assert reason(torn, gang) == f"needs 2 x 1 GPU; {alone}, {why}"
     now = schedule(cluster(*contained, plain[0], held("d", ("d-0", 1000)), gang), NOW)
     assert not now.placements
     words = f"needs 2 x 1 GPU, all at once; there is room for 1 now, {why}"
@@ -245,14 +246,23 @@ def test_a_gang_where_no_node_gives_it_a_network() -> None:
     assert reason(plan, gang) == "needs 2 x 1 GPU; too few nodes give gangs a network"
     wide = session(9000, replicas=2)
     plan = schedule(cluster(*nodes, wide), NOW)
-    assert "needs 2 x 9 GPUs; no nodes of one" in reason(plan, wide)
+    words = "needs 2 x 9 GPUs; no node has 9 GPUs; the largest has 8 (node a)"
+    assert reason(plan, wide) == words
+    wide = session(8000, replicas=2)
+    plan = schedule(cluster(*nodes, wide), NOW)
+    words = "no node that gives gangs a network has 8 GPUs; the largest has 1 (node b)"
+    assert reason(plan, wide) == f"needs 2 x 8 GPUs; {words}"
+    plan = schedule(cluster(nodes[0], wide), NOW)
+    assert reason(plan, wide) == "needs 2 x 8 GPUs; 1 node gives gangs no network"
 
 
 def test_what_never_fits_is_said_so() -> None:
     wanted = session(9000)
     plan = schedule(cluster(node(), wanted), NOW)
     assert not plan.deferrals[0].explanation.can_ever_fit
-    assert reason(plan, wanted) == "needs 9 GPUs on one node; no node is large enough"
+    assert reason(plan, wanted) == (
+        "needs 9 GPUs on one node; no node has 9 GPUs; the largest has 2 (node a)"
+    )
     assert reason(schedule(cluster(wanted), NOW), wanted) == "no node has registered yet"
 
 
@@ -260,7 +270,10 @@ def test_a_gang_wider_than_every_model_never_fits() -> None:
     wanted = session(1000, replicas=3)
     plan = schedule(cluster(node("a", model="M"), node("b", model="N"), wanted), NOW)
     assert not plan.deferrals[0].explanation.can_ever_fit
-    assert reason(plan, wanted) == "needs 3 x 1 GPU; no nodes of one GPU model are large enough"
+    assert reason(plan, wanted) == (
+        "needs 3 x 1 GPU; at most 2 replicas fit together: 1 node with 2 GPUs, since all of a gang"
+        " is on GPUs of one model"
+    )
     nodes = (node("a", model="M"), node("b", model="N"), node("c", model="M"))
     full = held("a", ("a-0", 1000), ("a-1", 1000))
     plan = schedule(cluster(*nodes, full, wanted), NOW)

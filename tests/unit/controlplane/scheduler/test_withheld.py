@@ -97,7 +97,7 @@ def test_a_replica_has_one_instance_at_most() -> None:
     plan = schedule(cluster(cut(node("a", 1)), wanted, gang), NOW)
     assert places(plan) == {gang.id: ["a", "a"]}
     assert reason(plan, wanted) == (
-        "needs 2 GPUs on one node; no node is large enough,"
+        "needs 2 GPUs on one node; no node has 2 GPUs; the largest has 1 (node a);"
         " of MIG instances a replica has one at most"
     )
     assert places(schedule(cluster(cut(node("a", 3)), wanted), NOW)) == {wanted.id: ["a"]}

@@ -6,18 +6,19 @@ import asyncio
 import contextlib
 from collections.abc import AsyncIterator
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import grpc
 import pytest
 
-from bench.platform import free_port
+from cli.ports import Held
 from controlplane.access.authority import make_authority
 from controlplane.access.peers import SocketPeers
 from controlplane.domain.errors import NotLeader
 from controlplane.domain.identity import Role
 from nsml.clock import SystemClock
-from nsml.v1 import nodes_pb2, nodes_pb2_grpc
+from nsml.v1 import nodes_pb2, nodes_pb2_grpc, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.proxy import Proxy
 from tests.unit.controlplane.rig import Rig, one_leads, platform, serving, surroundings, until
@@ -31,11 +32,11 @@ RELAY = (("nsml-relay", "1"),)
 async def two(**other: Any) -> AsyncIterator[tuple[Rig, Rig]]:
     """The leader and a standby on one store, each reached at its own port."""
     async with surroundings(**other) as on, contextlib.AsyncExitStack() as stack:
-        rigs = []
+        ports, rigs = stack.enter_context(Held()), []
         for name in ("one", "two"):
             peers = SocketPeers(make_authority(SystemClock()), name)
             stack.push_async_callback(peers.close)
-            where = {"member": name, "instance": name, "address": f"127.0.0.1:{free_port()}"}
+            where = {"member": name, "instance": name, "address": f"127.0.0.1:{ports.free()}"}
             rig = await stack.enter_async_context(serving(replace(on, peers=peers), **where))
             rigs.append(rig)
             await until(lambda: one_leads(rigs[0]), "the first leads")
@@ -62,6 +63,20 @@ async def test_a_decision_is_made_by_the_leader_for_the_caller_alone() -> None:
             await root.nodes.DrainNode(nodes_pb2.DrainNodeRequest(name="b"))
         assert caught.value.code() == grpc.StatusCode.NOT_FOUND
         assert "nsml node ls" in str(refusal(caught.value))
+
+
+async def test_a_standby_asks_the_leader_whether_anything_is_free() -> None:
+    gpu = resources_pb2.Resources(gpu_thousandths=1000)
+    async with two() as (leader, standby):
+        kim = await standby.also(await leader.user("kim"))
+        await (await leader.agent(gpus=1)).connect()
+        assert (await kim.submit(resources=gpu, no_queue=True)).owner == "kim"
+        for only_asks in (False, True):
+            spec = pb.SessionSpec(argv=["true"], resources=gpu, no_queue=True)
+            asked = pb.CreateSessionRequest(request_id="r", spec=spec, validate_only=only_asks)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await kim.sessions.CreateSession(asked)
+            assert "largest free hole is 0" in str(refusal(caught.value))
 
 
 async def test_what_was_passed_on_is_not_passed_on_again() -> None:
@@ -230,6 +245,34 @@ async def test_no_agent_is_sent_away_before_it_is_known_where_to(is_refused: boo
         assert standby.address in str(refusal(agent.error))
 
 
+async def test_readers_are_sent_away_one_after_the_other() -> None:
+    async with two() as (leader, _):
+        kim = await leader.user("kim")
+        watches = [
+            kim.sessions._stub.WatchSessions(
+                pb.WatchSessionsRequest(), metadata=kim.metadata, timeout=60
+            )
+            for _ in range(4)
+        ]
+        for watch in watches:
+            await watch.read()
+        open_then: list[int] = []
+        passing_on, sleep = leader.plane._passing_on, leader.plane._passing_on._clock.sleep
+
+        async def seen(seconds: float) -> None:
+            await sleep(seconds)
+            open_then.append(sum(not one.is_to_end for one in passing_on._open))
+
+        passing_on._clock = SimpleNamespace(sleep=seen)
+        leader.plane.leave()
+        await leader.plane.resign()
+        assert open_then[:4] == [3, 2, 1, 0]
+        for watch in watches:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await watch.read()
+            assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
+
+
 async def test_one_that_resigns_hands_over_and_ends_its_streams() -> None:
     async with two() as (leader, standby):
         kim = await leader.user("kim")
@@ -250,3 +293,12 @@ async def test_one_that_resigns_hands_over_and_ends_its_streams() -> None:
         assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
         await until(lambda: one_leads(standby), "the standby leads")
         assert not leader.plane.committer.is_leading
+
+
+async def test_the_nodes_of_one_that_resigns_are_used_before_they_come() -> None:
+    async with two() as (leader, standby):
+        await (await leader.agent()).connect()
+        await leader.plane.resign()
+        await until(lambda: one_leads(standby), "the standby leads")
+        assert standby.plane.contacts.link("a") is None
+        assert "a" not in standby.plane.state.silent

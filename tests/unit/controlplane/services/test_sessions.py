@@ -43,6 +43,30 @@ async def ended(rig: Rig, user: Stubs, session: str) -> pb.Session:
     return await user.reaches(session, "SUCCEEDED", "FAILED", "STOPPED")
 
 
+async def test_priority_model_and_pod_come_back_as_they_were_asked(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    asked = {"gpu_model": "A100  80gb ", "pod": "p1", "priority": pb.PRIORITY_HIGH}
+    spec = (await kim.submit(**asked, request_id="r1")).spec
+    assert (spec.priority, spec.preemptible) == (pb.PRIORITY_HIGH, False)
+    assert (spec.gpu_model, spec.pod) == ("A100 80gb", "p1")
+    assert (await kim.submit(**asked, request_id="r1")).name == "kim/None/1"
+    for other in ({"pod": "p2"}, {"gpu_model": ""}, {"priority": 0}, {"preemptible": True}):
+        again = kim.submit(**{**asked, **other}, request_id="r1")
+        assert (await refused(again))[0] == "ALREADY_EXISTS"
+
+    plain = (await kim.submit()).spec
+    assert (plain.priority, plain.preemptible) == (pb.PRIORITY_NORMAL, False)
+    idle = (await kim.submit(priority=pb.PRIORITY_IDLE)).spec
+    assert (idle.priority, idle.preemptible) == (pb.PRIORITY_IDLE, True)
+    low = (await kim.submit(priority=pb.PRIORITY_LOW, preemptible=True)).spec
+    assert (low.priority, low.preemptible) == (pb.PRIORITY_LOW, True)
+
+
+async def test_a_priority_that_this_version_does_not_know_is_refused(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    assert (await refused(kim.submit(priority=5)))[:2] == ("INVALID_ARGUMENT", "INVALID_REQUEST")
+
+
 async def test_references(rig: Rig) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     one, two = await kim.submit(), await kim.submit()

@@ -27,7 +27,7 @@ KEY = "abc"
 
 
 def until(condition: object) -> None:
-    deadline = time.monotonic() + 30
+    deadline = time.monotonic() + 60
     while not condition():  # type: ignore[operator]
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -47,7 +47,7 @@ class Site:
     def build(self, say: Say) -> None:
         self.built += 1
         say(b"begun\n")
-        assert self.goes_on.wait(30)
+        assert self.goes_on.wait(60)
         say(b"\xff\x00 half")
         say(b" done\n")
         if self.failure:
@@ -77,7 +77,7 @@ def test_it_is_built_once_and_all_hear_all_of_it(site: Site) -> None:
     until(lambda: all(said == b"begun\n" for said in heard))
     site.goes_on.set()
     for one in asked:
-        one.result(30)
+        one.result(60)
     assert site.built == 1
     assert {bytes(said) for said in heard} == {b"begun\n\xff\x00 half done\n"}
     assert [path.suffix for path in site.folder.iterdir()] == [".lock"]
@@ -86,7 +86,7 @@ def test_it_is_built_once_and_all_hear_all_of_it(site: Site) -> None:
 def test_what_is_there_says_nothing(site: Site) -> None:
     site.is_there.set()
     said = bytearray()
-    site.ask(said).result(30)
+    site.ask(said).result(60)
     assert (said, site.built) == (b"", 0)
 
 
@@ -98,11 +98,11 @@ def test_one_failure_is_everybodys(site: Site) -> None:
     site.goes_on.set()
     for one, said in zip(asked, heard, strict=True):
         with pytest.raises(EnvironmentFailed, match=r"^no such package$"):
-            one.result(30)
+            one.result(60)
         assert said.endswith(b"done\n")
     assert site.built == 1
     site.failure = ""
-    site.ask(bytearray()).result(30)
+    site.ask(bytearray()).result(60)
     assert site.built == 2
 
 
@@ -113,9 +113,9 @@ def test_a_waiter_leaves_and_the_build_goes_on(site: Site) -> None:
     waiter = site.ask(bytearray(), cancelled)
     cancelled.set()
     with pytest.raises(EnvironmentCancelled):
-        waiter.result(30)
+        waiter.result(60)
     site.goes_on.set()
-    first.result(30)
+    first.result(60)
 
 
 def test_when_the_builder_leaves_another_builds(site: Site) -> None:
@@ -123,7 +123,7 @@ def test_when_the_builder_leaves_another_builds(site: Site) -> None:
 
     def leave(say: Say) -> None:
         say(b"mine\n")
-        assert cancelled.wait(30)
+        assert cancelled.wait(60)
         raise EnvironmentCancelled
 
     builder = site.pool.submit(
@@ -140,9 +140,9 @@ def test_when_the_builder_leaves_another_builds(site: Site) -> None:
     until(lambda: said == b"mine\n")
     cancelled.set()
     with pytest.raises(EnvironmentCancelled):
-        builder.result(30)
+        builder.result(60)
     site.goes_on.set()
-    waiter.result(30)
+    waiter.result(60)
     assert bytes(said) == b"mine\nbegun\n\xff\x00 half done\n"
 
 
@@ -152,7 +152,7 @@ def test_who_still_waits_hears_the_next_builder_too(site: Site) -> None:
 
     def leave(say: Say) -> None:
         say(b"mine\n")
-        assert cancelled.wait(30)
+        assert cancelled.wait(60)
         raise EnvironmentCancelled
 
     builder = site.pool.submit(
@@ -164,11 +164,11 @@ def test_who_still_waits_hears_the_next_builder_too(site: Site) -> None:
     until(lambda: all(said == b"mine\n" for said in heard))
     cancelled.set()
     with pytest.raises(EnvironmentCancelled):
-        builder.result(30)
+        builder.result(60)
     until(lambda: all(said == b"mine\nbegun\n" for said in heard))
     site.goes_on.set()
     for waiter in waiters:
-        waiter.result(30)
+        waiter.result(60)
     assert site.built == 1
     assert {bytes(said) for said in heard} == {b"mine\nbegun\n\xff\x00 half done\n"}
 
@@ -213,7 +213,7 @@ def test_many_who_look_do_not_keep_each_other_from_building(tmp_path: Path) -> N
     with ThreadPoolExecutor(50) as pool:
         asked = [pool.submit(ask) for _ in range(50)]
         try:
-            assert begun.wait(15)
+            assert begun.wait(60)
         finally:
             stop.set()
         for one in asked:
@@ -239,11 +239,11 @@ def test_another_process_that_is_killed_hands_the_build_on(site: Site) -> None:
         site.goes_on.set()
         assert not site.built
         process.kill()
-        waiter.result(30)
+        waiter.result(60)
     assert site.built == 1
     assert bytes(said) == b"of the dead\nbegun\n\xff\x00 half done\n"
     late = bytearray()
-    site.ask(late).result(30)
+    site.ask(late).result(60)
     assert late == b""
 
 
@@ -252,7 +252,7 @@ def test_what_a_dead_builder_left_is_not_told_to_who_comes_later(site: Site) -> 
     (site.folder / f"{KEY}.log").write_text('{"said": "old"}\n{"fai')
     site.goes_on.set()
     said = bytearray()
-    site.ask(said).result(30)
+    site.ask(said).result(60)
     assert b"old" not in said
 
 
@@ -263,14 +263,14 @@ def test_it_is_not_free_while_it_is_built_or_taken(site: Site) -> None:
     with builds.unused(KEY) as is_free:
         assert not is_free
     site.goes_on.set()
-    asked.result(30)
+    asked.result(60)
     with builds.unused(KEY) as is_free:
         assert is_free
         waiter = site.ask(bytearray())
         time.sleep(0)  # it finds the lock held, or removed; both must lead to the new one
         builds.forget(KEY)
         site.is_there.clear()
-    waiter.result(30)
+    waiter.result(60)
     assert site.built == 2
 
 
@@ -307,9 +307,9 @@ def test_the_last_words_say_what_is_wrong(output: bytes, reason: str) -> None:
 
 def test_this_file_leaves_no_descriptors(site: Site) -> None:
     site.goes_on.set()
-    site.ask(bytearray()).result(30)
+    site.ask(bytearray()).result(60)
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(50):
         site.is_there.clear()
-        site.ask(bytearray()).result(30)
+        site.ask(bytearray()).result(60)
     assert len(list(Path("/proc/self/fd").iterdir())) <= before

@@ -409,6 +409,15 @@ def test_an_older_version_that_is_source_only_is_said_so(
         environments.provide(Requirements(lines=(asked,)), lambda _: None)
     assert "ask for a version that has wheels (1.0)" in str(said.value)
     assert "--image" in str(said.value)
+    assert not trap.exists()
+
+
+def test_a_version_that_is_nowhere_is_not_said_to_be_source_only(
+    tmp_path: Path, index: Path
+) -> None:
+    make_wheel(index, "mixed", "")
+    trap = make_source(index, "mixed", "0.4")
+    environments = Environments(tmp_path / "environments")
     with pytest.raises(EnvironmentFailed, match=r"from versions: 1.0.*No matching"):
         environments.provide(Requirements(lines=("mixed==3",)), lambda _: None)
     assert not trap.exists()
@@ -463,7 +472,7 @@ async def test_environments_that_take_long_hold_no_thread_of_others(tmp_path: Pa
             folder.create()
             (folder.app / "requirements.txt").write_text(f"package-{number}")
             drafts.append(Draft(pb.Assignment(), folder, PreparationLog(folder, lambda: None)))
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             preparing = [asyncio.create_task(hook.prepare(draft)) for draft in drafts]
             while len(os.listdir("/proc/self/task")) < len(drafts):  # noqa: ASYNC110, PTH208
                 await asyncio.sleep(0)

@@ -234,7 +234,7 @@ def test_a_hanging_driver_answers_once_it_goes_on(driver: FakeDriver, probe: Nvm
     asking.join(0.2)
     assert asking.is_alive()
     driver.say(GPU0)
-    asking.join(30)
+    asking.join(60)
     assert answer == [{"GPU-0": ""}]
 
 

@@ -49,7 +49,7 @@ def test_who_cannot_be_looked_at_is_not_gone(
     assert stray.pid in left
     assert stray.poll() is None
     assert strays.kill() == [stray.pid]
-    stray.wait(30)
+    stray.wait(60)
     assert strays.kill() == []
 
 

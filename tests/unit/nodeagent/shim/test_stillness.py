@@ -41,7 +41,7 @@ def below(program: subprocess.Popen[bytes]) -> Stillness:
 
 
 def until_still(watched: Stillness) -> None:
-    ends_at = time.monotonic() + 30
+    ends_at = time.monotonic() + 60
     while not watched.look():
         assert time.monotonic() < ends_at
         time.sleep(0.02)

@@ -19,6 +19,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
+from cli.ports import Held
 from nsml.content.digests import digest_of
 from nsml.content.manifest import decode
 from nsml.v1 import (
@@ -34,6 +35,8 @@ from nsml.v1 import (
     datasets_pb2_grpc,
     nodes_pb2,
     nodes_pb2_grpc,
+    projects_pb2,
+    projects_pb2_grpc,
     resources_pb2,
     secrets_pb2,
     secrets_pb2_grpc,
@@ -83,6 +86,7 @@ class State:
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
+        self.projects: dict[str, projects_pb2.Project] = {}
         self.revision = 0
         self.simulated = False
         self.join_address = self.login_address = ""
@@ -92,8 +96,12 @@ class State:
         self.is_away = 0
         self.why_away = "the platform's history does not answer"
         self.lacks_ended = False
+        self.why = {}
+        self.rows = []
+        self.supposed = []
         self.fail_next: dict[str, grpc.StatusCode] = {}
         self.waiting = ""
+        self.free_gpus = 8
         self.forgets_what_was_sent = False
         """Once: as another control plane, that has not heard it."""
 
@@ -104,7 +112,7 @@ class State:
             id=f"s{number:016d}",
             name=name,
             owner=name.split("/")[0],
-            project="kim",
+            project=fields.pop("project", "") or name.split("/")[0],
             state=state,
             attempt=1,
             visibility=resources_pb2.VISIBILITY_PRIVATE,
@@ -212,6 +220,14 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 why="the largest has 8",
                 **{"try": "nsml run -g 8"},
             )
+        if request.spec.no_queue and not state.free_gpus:
+            refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                "nothing is free now",
+                "NO_CAPACITY",
+                why="the largest free hole is 0",
+            )
         for wanted in request.spec.datasets:
             if wanted.name not in {known.name for known in state.datasets}:
                 refuse(context, grpc.StatusCode.NOT_FOUND, f"no dataset {wanted.name}", "NOT_FOUND")
@@ -232,6 +248,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             waiting=state.waiting,
             spec=request.spec,
             memo=request.memo,
+            project=request.project,
             command=request.command,
         )
         state.requests[request.request_id] = session.id
@@ -254,6 +271,46 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             next_cursor=more,
             revision=self.state.revision,
             ended_missing=self.state.lacks_ended,
+        )
+
+    def ExplainSession(self, request, context):
+        session = self.state.find(request.session, context)
+        answer = pb.ExplainSessionResponse(session=session)
+        if session.state == pb.SESSION_STATE_QUEUED:
+            answer.waiting.CopyFrom(self.state.why.get(session.name, pb.Waiting()))
+            answer.waiting.reason = answer.waiting.reason or session.waiting
+        if request.HasField("what_if"):
+            self.state.supposed.append(request.what_if)
+            answer.what_if.CopyFrom(pb.WhatIfAnswer(starts=True, nodes=["gpu-1"]))
+        return answer
+
+    def ListQueue(self, request, context):
+        waiting = [s for s in self.state.mine() if s.state == pb.SESSION_STATE_QUEUED]
+        start = int(request.cursor or 0)
+        rows = [
+            pb.QueuedSession(
+                place=place,
+                session=s.name,
+                owner=s.owner,
+                resources=s.spec.resources,
+                replica_count=max(s.spec.replica_count, 1),
+                priority=pb.PRIORITY_NORMAL,
+                created_at=s.created_at,
+                reason=s.waiting,
+            )
+            for place, s in enumerate(reversed(waiting), 1)
+        ]
+        rows += self.state.rows
+        page = rows[start : start + min(request.page_size or 100, 2)]
+        more = start + len(page)
+        return pb.ListQueueResponse(
+            sessions=page,
+            next_cursor=str(more) if more < len(rows) else "",
+            queued=len(rows),
+            chosen=len(rows),
+            free_gpu_thousandths=3500,
+            largest_hole=2,
+            largest_hole_node="gpu-1",
         )
 
     def WatchSessions(self, request, context):
@@ -294,6 +351,19 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 if self.state.stops_slowly
                 else self.state.change(session, state=pb.SESSION_STATE_STOPPED, end=end)
             )
+        )
+
+    def RequeueSession(self, request, context):
+        session = self.state.find(request.session, context)
+        if session.state != pb.SESSION_STATE_RUNNING:
+            refuse(
+                context,
+                grpc.StatusCode.FAILED_PRECONDITION,
+                f"{session.name} does not run",
+                "STATE_CONFLICT",
+            )
+        return pb.RequeueSessionResponse(
+            session=self.state.change(session, state=pb.SESSION_STATE_STOPPING)
         )
 
     def RemoveSession(self, request, context):
@@ -603,6 +673,58 @@ class Secrets(secrets_pb2_grpc.SecretServiceServicer):
         return secrets_pb2.RemoveSecretResponse()
 
 
+class Projects(projects_pb2_grpc.ProjectServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def known(self, request, context):
+        if request.name not in self.state.projects:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "there is no such project", "NOT_FOUND")
+        return self.state.projects[request.name]
+
+    def CreateProject(self, request, context):
+        if request.name in self.state.projects:
+            refuse(context, grpc.StatusCode.ALREADY_EXISTS, "it exists", "ALREADY_EXISTS")
+        made = projects_pb2.Project(name=request.name, settings=request.settings)
+        made.settings.weight = made.settings.weight or 1.0
+        made.settings.most_priority = made.settings.most_priority or pb.PRIORITY_HIGH
+        made.members.extend(sorted({*request.members, request.settings.owner} - {""}))
+        made.member_count = len(made.members)
+        made.created_at.seconds = EPOCH
+        self.state.projects[request.name] = made
+        return projects_pb2.CreateProjectResponse(project=made)
+
+    def GetProject(self, request, context):
+        answer = projects_pb2.GetProjectResponse(project=self.known(request, context))
+        answer.holders.add(user="kim", gpu_thousandths=8000, sessions=1)
+        answer.sessions.append("kim/mnist/1")
+        answer.hidden_sessions = 2
+        return answer
+
+    def ListProjects(self, request, context):
+        found = [self.state.projects[name] for name in sorted(self.state.projects)]
+        return projects_pb2.ListProjectsResponse(projects=found)
+
+    def UpdateProject(self, request, context):
+        known = self.known(request, context)
+        known.settings.MergeFrom(request.settings)
+        if request.without_budget:
+            known.settings.ClearField("budget")
+        return projects_pb2.UpdateProjectResponse(project=known)
+
+    def DeleteProject(self, request, context):
+        del self.state.projects[self.known(request, context).name]
+        return projects_pb2.DeleteProjectResponse()
+
+    def ChangeMembers(self, request, context):
+        known = self.known(request, context)
+        members = sorted({*known.members, *request.add} - {*request.remove})
+        del known.members[:]
+        known.members.extend(members)
+        known.member_count = len(members)
+        return projects_pb2.ChangeMembersResponse(project=known)
+
+
 class Accounts(accounts_pb2_grpc.AccountServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -699,7 +821,8 @@ class ContractServer:
     def __init__(self, state: State | None = None) -> None:
         self.state = state or State()
         self.folder = tempfile.TemporaryDirectory(prefix="nsml-")
-        self.port = 0
+        self._ports = Held()
+        self.port = self._ports.free()
         self.server: grpc.Server | None = None
         self.pool: ThreadPoolExecutor | None = None
 
@@ -723,6 +846,7 @@ class ContractServer:
     ) -> None:
         self.cut()
         self.folder.cleanup()
+        self._ports.close()
 
     def restore(self) -> None:
         self.pool = ThreadPoolExecutor(max_workers=16)
@@ -739,10 +863,11 @@ class ContractServer:
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(Accounts(self.state), self.server)
         backups_pb2_grpc.add_BackupServiceServicer_to_server(Backups(), self.server)
         secrets_pb2_grpc.add_SecretServiceServicer_to_server(Secrets(self.state), self.server)
-        deadline = time.monotonic() + 10
+        projects_pb2_grpc.add_ProjectServiceServicer_to_server(Projects(self.state), self.server)
+        deadline = time.monotonic() + 60
         while True:  # the port of a server that was just cut may be held for a moment
             try:
-                self.port = self.server.add_insecure_port(f"127.0.0.1:{self.port}")
+                self.server.add_insecure_port(f"127.0.0.1:{self.port}")
                 break
             except RuntimeError:
                 if time.monotonic() > deadline:

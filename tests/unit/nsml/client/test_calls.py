@@ -113,3 +113,22 @@ def test_broken_details_are_no_further_trouble():
             return (("grpc-status-details-bin", b"\xff\xff\xff"),)
 
     assert isinstance(errors.translate(Failed()), errors.TooLarge)
+
+
+def test_a_connection_that_breaks_within_a_message_is_one_that_broke():
+    """What grpc.aio says then: the server has not failed, and another control plane may answer."""
+
+    class Failed:
+        def code(self):
+            return grpc.StatusCode.INTERNAL
+
+        def details(self):
+            return "Internal error from Core"
+
+        def trailing_metadata(self):
+            return ()
+
+    error = errors.translate(Failed())
+    assert isinstance(error, errors.Unavailable)
+    assert not error.is_undone
+    assert str(error) == "the connection broke"

@@ -117,7 +117,7 @@ def speaker(folder, answers, *, closes=True):
     finally:
         listener.shutdown(socket.SHUT_RDWR)
         listener.close()
-        thread.join(10)
+        thread.join(60)
 
 
 def frame(kind, payload=b"", *, flags=0, stream=0):

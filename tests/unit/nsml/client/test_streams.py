@@ -41,7 +41,7 @@ async def test_logs_go_on_with_the_next_attempt(client, server):
     server.state.log(session, b"first attempt\n")
     got = {1: b"", 2: b""}
     pieces = read_logs(client, session.id, follow=True)
-    async with asyncio.timeout(20), aclosing(pieces):
+    async with asyncio.timeout(60), aclosing(pieces):
         async for piece in pieces:
             got[piece.attempt] += piece.data
             if got == {1: b"first attempt\n", 2: b""}:
@@ -60,7 +60,7 @@ async def test_no_other_attempt_follows_one_that_was_asked_for(client, server):
     server.state.log(session, b"second\n", attempt=2)
     got = b""
     pieces = read_logs(client, session.id, attempt=1, follow=True)
-    async with asyncio.timeout(20), aclosing(pieces):
+    async with asyncio.timeout(60), aclosing(pieces):
         async for piece in pieces:
             got += piece.data
             if got == b"first attempt\n":

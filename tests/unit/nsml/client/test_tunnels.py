@@ -41,7 +41,7 @@ async def platform():
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as channel:
         scripted.client = Client(channel, token="secret", deadline_s=20)
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             yield scripted
     await server.stop(None)
 

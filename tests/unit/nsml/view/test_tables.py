@@ -31,6 +31,17 @@ def test_picking():
         pick(COLUMNS, ["a", "x"])
 
 
+def test_a_wide_column_is_shown_where_a_row_is_worth_it():
+    rare = Column(
+        key="e", title="E", cell=lambda row, _: row[1], is_wide=True, is_worth=lambda row: row[1]
+    )
+    columns = (*COLUMNS, rare)
+    keys = lambda *rows: [column.key for column in pick(columns, items=rows)]  # noqa: E731
+    assert keys() == keys(("x", "", "")) == ["a", "b", "c"]
+    assert keys(("x", "", ""), ("y", "rare", "")) == ["a", "b", "c", "e"]
+    assert [column.key for column in pick(columns, ["a"], items=[("y", "rare", "")])] == ["a"]
+
+
 def test_korean_lines_up():
     lines = render(pick(COLUMNS), [("x", "둘째", "1"), ("x", "abcd", "2")], now=0)
     assert [width(line) for line in lines[2:]] == [width(lines[2])] * 2
@@ -66,3 +77,13 @@ ROWS = st.lists(
 @given(ROWS, st.integers(12, 120))
 def test_a_table_fits_the_terminal(rows, room):
     assert max(map(width, render(pick(COLUMNS), rows, now=0, room=room))) <= room
+
+
+def test_a_whole_table_is_cut_where_that_makes_it_fit_and_else_not_at_all():
+    rows = [("x", "a long text", "z")]
+    columns = pick(COLUMNS, wide=True)
+    whole = render(columns, rows, now=0)
+    assert render(columns, rows, now=0, room=len(whole[0]), is_whole=True) == whole
+    narrow = render(columns, rows, now=0, room=20, is_whole=True)
+    assert narrow[2] == "x  a long…  z    0"
+    assert render(columns, rows, now=0, room=5, is_whole=True) == whole

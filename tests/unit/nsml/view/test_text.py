@@ -4,7 +4,7 @@ import unicodedata
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from nsml.view.text import LogText, fit, fit_coloured, fit_middle, pad, visible, width
+from nsml.view.text import LogText, fit, fit_coloured, fit_middle, folded, pad, visible, width
 
 SAFE = {"\n", "\t"}
 
@@ -119,3 +119,22 @@ def test_colours_take_no_room_and_are_closed():
     assert fit_coloured(text, 8) == text
     assert fit_coloured(text, 5) == "ab\x1b[32mcd\x1b[0m…"
     assert fit_coloured("a\x1b[31m한국\x1b[0mb", 5) == "a\x1b[31m한\x1b[0m…"
+
+
+def test_a_fact_is_folded_under_its_first_word():
+    line = "  why: needs 4 GPUs on one node; the largest free hole is 0"
+    assert folded(line, 40) == [
+        "  why: needs 4 GPUs on one node; the",
+        "       largest free hole is 0",
+    ]
+    assert folded(line, len(line)) == [line]
+    assert folded(line, 12) == [line], "too narrow for anything"
+    assert folded("  why: " + "x" * 50, 40) == ["  why: " + "x" * 50]
+
+
+@given(st.text(alphabet="ab 가 ", max_size=80), st.integers(1, 60))
+def test_folding_loses_nothing(text, cells):
+    line = f"  name: {text}"
+    parts = folded(line, cells)
+    assert "".join("".join(parts).split()) == "".join(line.split())
+    assert all(width(one) <= cells or " " not in one.strip() for one in parts) or cells < 32

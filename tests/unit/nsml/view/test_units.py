@@ -7,6 +7,7 @@ from nsml.view.units import (
     counted,
     duration_text,
     exact_size_text,
+    meant_duration,
     memory_text,
     moment,
     number_text,
@@ -106,3 +107,35 @@ def test_texts():
     assert number_text(float("nan")) == "nan"
     assert number_text(12384.0) == "12,384"
     assert number_text(0.24871) == "0.2487"
+
+
+@pytest.mark.parametrize(
+    ("text", "meant"),
+    [
+        ("two hours", "2h"),
+        ("2 hours", "2h"),
+        ("an hour", "1h"),
+        ("half an hour", "0.5h"),
+        ("1 day and 12 hours", "1d12h"),
+        ("1 day, 12 hours", "1d12h"),
+        ("1h 30m", "1h30m"),
+        ("90min", "90m"),
+        ("2:30:00", "2h30m"),
+        ("-5m", "5m"),
+        ("-5", ""),
+        ("soon", ""),
+        ("hours", ""),
+        ("two", ""),
+        ("and", ""),
+        ("one fortnight", ""),
+        ("", ""),
+        ("0:00:00", ""),
+    ],
+)
+def test_what_a_time_in_words_may_mean(text, meant):
+    assert meant_duration(text) == meant
+
+
+@given(st.text())
+def test_what_may_be_meant_can_be_read(text):
+    assert not (meant := meant_duration(text)) or parse_duration(meant) >= 0

@@ -1,0 +1,1 @@
+"""What the scheduler decides, and how fast: `python -m bench.scheduler`."""

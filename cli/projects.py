@@ -1,0 +1,321 @@
+"""project: what sessions count for, and what it may have."""
+
+from __future__ import annotations
+
+import re
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.app import App
+from cli.arguments import (
+    CPU_BOUND,
+    GPU_BOUND,
+    NUMBER,
+    PRIORITIES,
+    PROJECT,
+    SESSION_BOUND,
+    SIZE_BOUND,
+)
+from cli.exits import CommandError, ExitCode
+from cli.group import DURATION, Group, command, pass_app
+from cli.output import write_list, write_one
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsml.client.calls import Client
+    from nsml.v1.projects_pb2 import Project, ProjectSettings
+
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+_DAY_S = 86_400
+_HOUR_S = 3600.0
+_QUOTA = {
+    "gpus": ("gpu_thousandths", GPU_BOUND, "N", "GPUs at once"),
+    "cpus": ("cpu_thousandths", CPU_BOUND, "N", "cores at once"),
+    "memory": ("memory_bytes", SIZE_BOUND, "SIZE", "memory at once"),
+    "sessions": ("sessions", SESSION_BOUND, "N", "sessions that run at once"),
+}
+"""Flag to its field, kind and words; each is there for all members together and for one."""
+
+
+class _Hours(click.ParamType[float]):
+    """GPU-hours; `none` is 0."""
+
+    name = "hours"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        if value == "none":
+            return 0.0
+        if not re.fullmatch(r"\d{1,12}(\.\d{1,6})?", str(value), re.ASCII):
+            self.fail(
+                f"{str(value)[:20]!r} is not a number of hours such as 500 or 0.5", param, ctx
+            )
+        if not float(value):
+            self.fail(f"{value} hours: a budget of zero; none is without a budget", param, ctx)
+        return float(value)
+
+
+class _Days(click.ParamType[int]):
+    """Whole days of a duration."""
+
+    name = "days"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        seconds = DURATION.convert(value, param, ctx)
+        if not seconds or seconds % _DAY_S:
+            self.fail(f"{value} is not a number of whole days such as 30d", param, ctx)
+        return int(seconds // _DAY_S)
+
+
+class _Date(click.ParamType[float]):
+    """A day, or an instant, in UTC, as Unix seconds."""
+
+    name = "date"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            at = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{str(value)[:30]!r} is not a day such as 2026-12-01", param, ctx)
+        return (at if at.tzinfo else at.replace(tzinfo=UTC)).timestamp()
+
+
+_HOURS, _DAYS, _DATE = _Hours(), _Days(), _Date()
+
+
+def _settings_options(command: F) -> F:
+    """What administrators decide, on `create` and `set`."""
+    options = [
+        click.option("--owner", metavar="USER", help="Says who the members are."),
+        *(_bound_option(flag, f"--{flag}", "", "all members together") for flag in _QUOTA),
+        *(_bound_option(flag, f"--member-{flag}", "member_", "each member") for flag in _QUOTA),
+        click.option(
+            "--gpu-hours",
+            type=_HOURS,
+            metavar="N",
+            help="Budget: GPU-hours in each period; none: no budget.",
+        ),
+        click.option("--period", type=_DAYS, metavar="TIME", help="Whole days; default: 30d."),
+        click.option(
+            "--from",
+            "anchor",
+            type=_DATE,
+            metavar="DATE",
+            help="When one of the periods begins, UTC; default: now.",
+        ),
+        click.option(
+            "--weight",
+            type=NUMBER,
+            metavar="W",
+            help="Twice the weight: twice the GPUs before others come first; default: 1.",
+        ),
+        click.option(
+            "--max-priority",
+            type=click.Choice(PRIORITIES, case_sensitive=False),
+            help="The highest that its sessions may ask for; default: high.",
+        ),
+    ]
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
+def _bound_option(flag: str, name: str, prefix: str, whose: str) -> Callable[[F], F]:
+    _, kind, metavar, words = _QUOTA[flag]
+    return click.option(
+        name,
+        f"{prefix}{flag}",
+        type=kind,
+        metavar=metavar,
+        help=f"The most {words}, {whose}; none: no bound.",
+    )
+
+
+def _settings(given: dict[str, Any]) -> ProjectSettings:
+    from nsml.v1.projects_pb2 import ProjectSettings
+    from nsml.view.sessions import priority_named
+
+    settings = ProjectSettings(
+        owner=given["owner"],
+        weight=given["weight"],
+        most_priority=priority_named((given["max_priority"] or "").lower()),
+    )
+    for flag, (measure, *_) in _QUOTA.items():
+        for prefix, quota in (("", settings.quota), ("member_", settings.member_quota)):
+            if given[f"{prefix}{flag}"] is not None:
+                setattr(quota, measure, given[f"{prefix}{flag}"])
+    if given["gpu_hours"]:
+        settings.budget.gpu_seconds = given["gpu_hours"] * _HOUR_S
+    if given["period"] is not None:
+        settings.budget.period_days = given["period"]
+    if given["anchor"] is not None:
+        settings.budget.anchor.FromNanoseconds(round(given["anchor"] * 1e9))
+    if given["gpu_hours"] == 0 and settings.HasField("budget"):
+        raise click.UsageError("--gpu-hours none goes without --period and --from")
+    return settings
+
+
+@click.group("project", cls=Group)
+def project() -> None:
+    """Projects: what sessions of several users count for. Members, quota, budget.
+
+    `nsml run --project NAME` submits into one; without it a session counts for your own, which has no
+    bounds unless an administrator made a project of your name. A quota is how much at once, a budget
+    how many GPU-hours in a period.
+    """
+
+
+def _told(app: App, found: Project) -> None:
+    from nsml.view import projects as view
+    from nsml.view.text import visible
+
+    write_one(app, view.record(found), [visible(line) for line in view.lines(found)])
+
+
+@command("ls", reads=True, examples=["nsml project ls", "nsml project ls -o wide"])
+@pass_app
+def ls(app: App) -> None:
+    """List your projects; administrators: all."""
+    from nsml.v1.projects_pb2 import Project
+    from nsml.view import projects as view
+
+    found = app.call(lambda client: client.projects.every())
+    write_list(
+        app,
+        found,
+        columns=view.COLUMNS,
+        record=view.record,
+        none="no projects but your own, which has no bounds",
+        blank=Project(),
+    )
+
+
+def _name() -> Callable[[F], F]:
+    return click.argument("name", type=PROJECT, metavar="PROJECT")
+
+
+def _users() -> Callable[[F], F]:
+    return click.argument("users", metavar="USER...", nargs=-1, required=True)
+
+
+@command("show", reads=True, examples=["nsml project show vision", "nsml project show vision -j"])
+@_name()
+@pass_app
+def show(app: App, *, name: str) -> None:
+    """Show one project: members, quota, budget, share, who holds what."""
+    from nsml.view import projects as view
+    from nsml.view.text import visible
+
+    answer = app.call(lambda client: client.projects.get(name))
+    lines = [visible(line) for line in view.shown_lines(answer)]
+    write_one(app, view.shown_record(answer), lines)
+
+
+@command(
+    "create",
+    reads=True,
+    examples=[
+        "nsml project create vision --owner kim --member lee --gpus 16",
+        "nsml project create speech --gpu-hours 500 --period 30d --from 2026-12-01",
+        "nsml project create kim --owner kim --gpus 4",
+    ],
+)
+@click.argument("name")
+@click.option(
+    "--member", "members", metavar="USER", multiple=True, help="A member; may be repeated."
+)
+@_settings_options
+@pass_app
+def create(app: App, /, *, name: str, members: tuple[str, ...], **given: Any) -> None:
+    """Make a project; administrators.
+
+    One that is named as a user is that user's own: what it may have is what that user may have
+    without --project.
+    """
+    settings = _settings(given)
+    _told(app, app.call(lambda client: client.projects.create(name, settings, members)))
+
+
+@command(
+    "set",
+    reads=True,
+    examples=[
+        "nsml project set vision --gpus 32 --member-gpus 8",
+        "nsml project set vision --gpu-hours 500 --period 30d --weight 2",
+        "nsml project set vision --gpus none --max-priority normal",
+    ],
+)
+@_name()
+@_settings_options
+@pass_app
+def change(app: App, /, *, name: str, **given: Any) -> None:
+    """Change what a project may have; administrators. What is not named stays.
+
+    It takes effect at once. What runs goes on, also where it is more than a new quota.
+    """
+    if all(value is None for value in given.values()):
+        raise CommandError(
+            "nothing to set",
+            code=ExitCode.USAGE,
+            advice=f"nsml project set {name} --gpus 16\nnsml project set -h",
+        )
+    settings, without = _settings(given), given["gpu_hours"] == 0
+    _told(
+        app,
+        app.call(lambda client: client.projects.update(name, settings, without_budget=without)),
+    )
+
+
+@command("rm", examples=["nsml project rm vision", "nsml project rm vision -y"])
+@_name()
+@pass_app
+def rm(app: App, *, name: str) -> None:
+    """Remove a project; administrators. What ended stays; none of its sessions may wait or run."""
+    if not app.agrees(f"remove the project {name}?", flag="-y"):
+        raise CommandError("nothing is changed", code=ExitCode.USAGE)
+
+    async def act(client: Client) -> None:
+        await client.projects.remove(name)
+
+    app.call(act)
+    app.say(f"removed project {name}")
+
+
+@command(
+    "add", reads=True, examples=["nsml project add vision lee", "nsml project add vision lee eve"]
+)
+@_name()
+@_users()
+@pass_app
+def add(app: App, *, name: str, users: tuple[str, ...]) -> None:
+    """Add members; the project's owner, and administrators."""
+    _told(app, app.call(lambda client: client.projects.change_members(name, add=users)))
+
+
+@command(
+    "remove",
+    reads=True,
+    examples=["nsml project remove vision lee", "nsml project remove vision lee eve"],
+)
+@_name()
+@_users()
+@pass_app
+def remove(app: App, *, name: str, users: tuple[str, ...]) -> None:
+    """Remove members. What they run goes on, what waits does not start any more."""
+    _told(app, app.call(lambda client: client.projects.change_members(name, remove=users)))
+
+
+for _command in (ls, show, create, change, rm, add, remove):
+    project.add_command(_command)

@@ -1,0 +1,195 @@
+"""The refusal of a session that could never be placed: why, and what is nearest to it and possible."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.errors import CannotEverFit, InvalidRequest
+from controlplane.domain.values import WHOLE_DEVICE, Isolation
+from controlplane.scheduler import keep_to_owners, runs_nowhere
+from controlplane.scheduler.explain import describe, never_words
+from nsml.gpu_models import model_word
+from nsml.view.units import exact_size_text, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from controlplane.domain.errors import NsmlError
+    from controlplane.domain.values import Node
+    from controlplane.scheduler import Extent, Request
+
+MOST_REPLICAS: Final = 64
+MOST_DEVICES: Final = 1_000
+"""Of a whole session: its record names them all."""
+
+_KEYS: Final = {
+    "-g": "gpus",
+    "--nodes": "nodes",
+    "-c": "cpus",
+    "--memory": "memory",
+    "--gpu-model": "gpu-model",
+    "--pod": "pod",
+    "--priority": "priority",
+}
+"""Flags of `nsml run`, and what `--what-if` calls the same."""
+
+_NEVER: Final = "this can never be placed"
+_MOST_NAMED: Final = 3
+_LOOK: Final = "nsml node ls"
+
+
+class Nearest:
+    """What to ask for instead of what is refused: each of it is possible on these nodes, and in the project.
+
+    Args:
+        extent: of the nodes.
+        within: the most of a request that the project allows at once.
+        session: where one that waits would ask for something else: its name, for `--what-if`.
+        own: what that one asks for.
+    """
+
+    def __init__(
+        self,
+        extent: Extent,
+        within: Callable[[Request], Request] = lambda request: request,
+        *,
+        session: str = "",
+        own: Request | None = None,
+    ) -> None:
+        self.extent = extent
+        self._within = within
+        self._session = session
+        self._own = own
+
+    def words(self, request: Request) -> str:
+        """Commands that ask for it, one a line, the nearest first."""
+        start = self._within(_within(request))
+        possible = [start]
+        if self.extent.nodes and not self.extent.fits(start):
+            possible = [self._within(one) for one in self.extent.nearest(start)]
+            possible = [one for one in possible if self.extent.fits(one)]
+        told = (self._instead(request, one) for one in dict.fromkeys(possible))
+        return "\n".join(filter(None, told))
+
+    def flag(self, flag: str, value: str) -> str:
+        """The command that asks for another value of one flag of `nsml run`."""
+        if self._session:
+            return self._supposing({flag: value})
+        return f"nsml run {flag} {shlex.quote(value)} ..."
+
+    def _instead(self, request: Request, possible: Request) -> str:
+        """The flags that differ, as a command; "" where nothing is to be changed."""
+        before = _flags(self._own or request)
+        changed = {flag: text for flag, text in _flags(possible).items() if text != before[flag]}
+        if self._session:
+            return self._supposing(changed)
+        given = [f"{flag} {shlex.quote(text)}" for flag, text in changed.items() if text]
+        left_out = [flag for flag, text in changed.items() if not text]
+        command = " ".join(["nsml run", *given, "..."])
+        return f"{command}    without {' and '.join(left_out)}" if left_out else command
+
+    def _supposing(self, changed: Mapping[str, str]) -> str:
+        if not changed or not changed.keys() <= _KEYS.keys():
+            return ""  # it asks for that as it is, or for what cannot be supposed
+        change = ",".join(f"{_KEYS[flag]}={text}" for flag, text in changed.items())
+        return f"nsml status --explain {self._session} --what-if {shlex.quote(change)}"
+
+
+def refusal_of(nearest: Nearest, request: Request, image: str = "") -> NsmlError | None:
+    """Why nobody could place it if nothing else ran; None where somebody could, or no node is known.
+
+    Silent and drained nodes and withheld devices count: they may come back.
+    """
+    if words := _beyond(request):
+        return InvalidRequest(words, attempt=nearest.words(request))
+    extent = nearest.extent
+    if extent.fits(request) or not extent.nodes:
+        return None
+    return _never(nearest, request, image)
+
+
+def _never(nearest: Nearest, request: Request, image: str) -> NsmlError:
+    extent = nearest.extent
+    nodes = extent.nodes
+    if owners := keep_to_owners(nodes, request):
+        return CannotEverFit(
+            f"{_NEVER}: no node runs sessions of {request.owner}",
+            why=owners,
+            attempt="its administrator starts that agent as root, or on a machine with Docker\n"
+            f"{_LOOK}",
+        )
+    if runs_nowhere(nodes, request):
+        return CannotEverFit(
+            f"{_NEVER}: image {image} needs a node that runs containers",
+            why="no node runs containers: programs run in the nodes' own environments",
+            attempt=_lines(nearest.words(request), _LOOK),
+        )
+    if shut := extent.without_network(request):
+        return _no_network(nearest, shut, request)
+    return CannotEverFit(
+        f"{_NEVER}: it needs {describe(request)}",
+        why=never_words(extent, request),
+        attempt=_lines(nearest.words(request), _other_ways(nodes)),
+    )
+
+
+def _beyond(request: Request) -> str:
+    """Which bound of every session it is over; "" where it is not."""
+    replicas = request.replica_count
+    if not 1 <= replicas <= MOST_REPLICAS:
+        return f"{replicas} replicas: a gang has 1 to {MOST_REPLICAS}"
+    devices = replicas * -(-request.gpu_thousandths // WHOLE_DEVICE)
+    return f"{devices} GPUs: a session has at most {MOST_DEVICES}" if devices > MOST_DEVICES else ""
+
+
+def _within(request: Request) -> Request:
+    """The most of a request that is not over the bounds of every session."""
+    gpu = min(request.gpu_thousandths, MOST_DEVICES * WHOLE_DEVICE)
+    most = MOST_DEVICES // max(-(-gpu // WHOLE_DEVICE), 1)
+    return request._replace(
+        gpu_thousandths=gpu, replica_count=max(1, min(request.replica_count, MOST_REPLICAS, most))
+    )
+
+
+def _lines(*lines: str) -> str:
+    return "\n".join(filter(None, lines))
+
+
+def _flags(request: Request) -> dict[str, str]:
+    """What `nsml run` takes for a request; "" where a flag is left out."""
+    cpu, memory = request.cpu_thousandths, request.memory_bytes
+    return {
+        "-g": thousandths(request.gpu_thousandths),
+        "--nodes": str(request.replica_count),
+        "-c": thousandths(cpu) if cpu else "",
+        "--memory": exact_size_text(memory) if memory else "",
+        "--gpu-model": model_word(request.gpu_model),
+        "--pod": request.pod,
+        "--image": "NAME" if request.in_container else "",
+    }
+
+
+def _no_network(nearest: Nearest, shut: Sequence[Node], request: Request) -> NsmlError:
+    """The refusal of a gang because of nodes that give gangs no network."""
+    names = sorted(node.name for node in shut)
+    named = ", ".join([*names[:_MOST_NAMED], *(["..."] if len(names) > _MOST_NAMED else [])])
+    has_containers = any(node.isolation is Isolation.CONTAINER for node in shut)
+    is_all = len(shut) == len(nearest.extent.nodes)
+    return CannotEverFit(
+        f"{_NEVER}: {'no node gives' if is_all else 'too few nodes give'} gangs a network",
+        why=f"{'nodes' if len(names) > 1 else 'node'} {named}: "
+        + ("containers without a gang_network" if has_containers else "gang_network is none"),
+        attempt=_lines(
+            nearest.words(request),
+            "nsml down, then nsml up --isolation namespace    on a machine of your own",
+            'gang_network = "host" in agent.site.toml of a pod\'s nodes    their administrator',
+        ),
+    )
+
+
+def _other_ways(nodes: Sequence[Node]) -> str:
+    """Where to see what there is, and where there is no GPU at all, how to have one all the same."""
+    if any(node.devices for node in nodes):
+        return _LOOK
+    return "nsml up --simulate-gpus 2    on a machine of your own, after nsml down"

@@ -1,0 +1,230 @@
+"""What those are told who wait: why, in which place, who holds what is short, when, and what if."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from controlplane.domain.plan import Deferral, Explanation, FairShare, Holder, Supposed
+from controlplane.scheduler.ends import ends_by
+from controlplane.scheduler.entitlement import claim_of
+from controlplane.scheduler.explain import explain, moved_words, patience_words
+from controlplane.scheduler.fit import asked_by
+from controlplane.scheduler.outlook import (
+    QUOTA_WORDS,
+    Free,
+    earliest,
+    free_in,
+    holders,
+    most_of,
+    short_of,
+)
+
+if TYPE_CHECKING:
+    from controlplane.domain.values import Session, SessionSpec
+    from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.index import ClusterIndex
+    from controlplane.scheduler.lines import Age
+    from controlplane.scheduler.outlook import Opening
+    from controlplane.scheduler.turns import Turn
+
+
+class Answers:
+    """What an index knows, for those who ask: nothing is decided or changed by it."""
+
+    def __init__(self, index: ClusterIndex) -> None:
+        cluster = index.cluster
+        self._index = index
+        self._cluster = cluster
+        self._rooms, self._queue, self._holding = cluster.rooms, cluster.queue, cluster.holding
+        self._entitlements = cluster.entitlements
+        self._explained: dict[Request, Explanation] = {}
+        self._explained_at = -1
+
+    @property
+    def queue_length(self) -> int:
+        """How many wait."""
+        return len(self._queue)
+
+    def explanation(self, session_id: str, now: float) -> Explanation | None:
+        """Why a session waits as things are now; None when it does not."""
+        session = self._queue.get(session_id)
+        return None if session is None else self._why(session, now)
+
+    def deferral(self, session_id: str, now: float) -> Deferral | None:
+        """The same with its place in the queue."""
+        session = self._queue.get(session_id)
+        if session is None:
+            return None
+        self._index.look_at(now)
+        why = self._why(session, now)
+        return Deferral(session_id=session_id, place=1 + self._before(session), explanation=why)
+
+    def fair_share(self, session: Session) -> FairShare:
+        """What the account of a session is ordered by."""
+        return self._entitlements.share_of(session.project or session.owner)
+
+    def _before(self, session: Session) -> int:
+        """How many would be served before a session that waits, as things are now."""
+        age, mine = _age(session), self._queue.line_of(session.id)
+        if mine is None:
+            put_off = [one for one in self._queue.sessions() if not self._queue.line_of(one.id)]
+            older = sum(1 for one in put_off if _age(one) < age)
+            return len(self._queue) - len(put_off) + older
+        place, turn = 0, _without_age(self._index.turn(mine))
+        for line in self._queue.lines():
+            other = _without_age(self._index.turn(line))
+            place += len(line) if other < turn else line.older_than(age) if other == turn else 0
+        return place
+
+    def deferrals(self, now: float) -> tuple[Deferral, ...]:
+        """Of all that wait, in their order."""
+        self._index.look_at(now)
+        return tuple(
+            Deferral(session_id=session.id, place=place, explanation=self._why(session, now))
+            for place, session in enumerate(self.in_order(), 1)
+        )
+
+    def in_order(self) -> list[Session]:
+        """All that wait, in the order in which they would be served as things are now."""
+        turns = {line: _without_age(self._index.turn(line)) for line in self._queue.lines()}
+
+        def turn(session: Session) -> tuple[bool, Any, Age]:
+            line = self._queue.line_of(session.id)
+            # Those that are put off come behind those that could start.
+            return (line is None, turns[line] if line else (), _age(session))
+
+        return sorted(self._queue.sessions(), key=turn)
+
+    def _why(self, session: Session, now: float) -> Explanation:
+        place = self._cluster.moves.get(session.id)
+        if self._is_put_off(session, now):
+            why = Explanation(reason=patience_words(session, now))
+            return why if place is None else _with(why, place.words)
+        if place is not None:
+            return Explanation(reason=place.words)
+        if (kept := self._cluster.kept.get(session.id)) is not None:
+            return Explanation(reason=kept.words)
+        request = self._request_of(session)
+        if barred := self._entitlements.refusal(session, claim_of(request)):
+            is_never = self._entitlements.can_never_start(session.project, claim_of(request))
+            return Explanation(reason=barred, can_ever_fit=not is_never)
+        shape, promise = self._rooms.shape_of(request), self._holding.get(session.id)
+        if promise is not None:
+            found = explain(self._rooms, shape, promise.parts.keys())
+            return _with(found, promise.words, moved_words(session))
+        if self._explained_at != self._rooms.edits:
+            self._explained.clear()
+            self._explained_at = self._rooms.edits
+        known = self._explained.get(shape)
+        if known is None:
+            known = self._explained[shape] = explain(self._rooms, shape)
+        return _with(known, moved_words(session))
+
+    def _is_put_off(self, session: Session, now: float) -> bool:
+        return self._queue.line_of(session.id) is None and session.not_before > now
+
+    def _request_of(self, session: Session) -> Request:
+        line = self._queue.line_of(session.id)
+        if line is not None:
+            return line.key.request
+        return asked_by(session)
+
+    def outlook(self, session_id: str, now: float) -> Deferral | None:
+        """The deferral of a session with who holds what is short, and when it may start.
+
+        Costs a look at the nodes that would do.
+        """
+        deferral, session = self.deferral(session_id, now), self._queue.get(session_id)
+        if deferral is None or session is None:
+            return None
+        deferral = replace(deferral, share=self.fair_share(session))
+        request = self._request_of(session)
+        if not deferral.explanation.can_ever_fit:
+            return deferral
+        deferral = replace(deferral, expected_start=self.expected_start(session_id, now, {}))
+        if self._entitlements.refusal(session, claim_of(request)):
+            short, held = self._entitlements.short(session, claim_of(request))
+            found = [
+                Holder(session=one, held=count, until=ends_by(one, now)) for one, count in held
+            ]
+            return replace(deferral, short=QUOTA_WORDS.get(short, ""), holders=most_of(found))
+        short = short_of(deferral.explanation, request)
+        if not short:
+            return deferral
+        rooms, known = self._rooms.known(), self._entitlements.holder
+        return replace(deferral, short=short, holders=holders(rooms, request, short, known, now))
+
+    def expected_start(
+        self, session_id: str, now: float, found: dict[tuple[str, str, Request] | Request, float]
+    ) -> float:
+        """When enough is free for a session at the latest, of its quota, too, as `Deferral` has it; 0: unknown.
+
+        `found` keeps what was found of a request, and of a quota for it, for others of the same instant.
+        """
+        session = self._queue.get(session_id)
+        if session is None:
+            return 0.0
+        request = self._request_of(session)
+        opens = 0.0
+        if self._entitlements.refusal(session, claim_of(request)):
+            asked = (session.project, session.owner, request)
+            if asked not in found:
+                found[asked] = self._entitlements.opens_at(
+                    session, claim_of(request), lambda one: ends_by(one, now)
+                )
+            opens = found[asked]
+            if not opens:
+                return 0.0
+        promise = self._holding.get(session_id)
+        if promise is not None and promise.is_bounded and promise.at >= now:
+            return max(promise.at, opens, session.not_before)
+        if request not in found:
+            opening = self._opening(request, now)
+            found[request] = opening.at if opening else 0.0
+        return found[request] and max(found[request], opens, session.not_before)
+
+    def _opening(self, request: Request, now: float) -> Opening | None:
+        """Where and when enough is free, also on nodes that are held for somebody."""
+        ends = self._cluster.ends
+        ends.keep_up(now)
+        held = [room for room in self._rooms.known() if room.is_open and not room.is_offered]
+        return earliest(self._rooms, request, ends, beside=held)
+
+    def what_if(self, session_id: str, spec: SessionSpec, now: float) -> Supposed | None:
+        """What would come of a queued session if it asked for this; None when it does not wait.
+
+        The very plan that would be made is made, and given back whole: nothing is another one after.
+        """
+        session = self._queue.get(session_id)
+        if session is None:
+            return None
+        with self._index.trial(replace(session, spec=spec), now) as placement:
+            if placement is not None:
+                return Supposed(placement=placement)
+            return Supposed(deferral=self.outlook(session_id, now))
+
+    def would_start(self, session: Session, now: float) -> Supposed:
+        """What would come of a session if it were submitted now; asked for as `what_if` is."""
+        with self._index.trial(session, now) as placement:
+            if placement is not None:
+                return Supposed(placement=placement)
+            return Supposed(deferral=self.deferral(session.id, now))
+
+    def free(self) -> Free:
+        """What is free of devices on the nodes that take sessions."""
+        return free_in(self._rooms.known())
+
+
+def _with(why: Explanation, *words: str) -> Explanation:
+    """A reason, and what else there is to say."""
+    more = [one for one in words if one]
+    return replace(why, reason="; ".join((why.reason, *more))) if more else why
+
+
+def _age(session: Session) -> Age:
+    return (session.created_at, session.id)
+
+
+def _without_age(turn: Turn) -> tuple[Any, ...]:
+    return (*turn[:-1], *turn[-1][:-1])

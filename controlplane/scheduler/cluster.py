@@ -1,0 +1,274 @@
+"""What is free and who waits, as the scheduler keeps it: changed by what happens alone."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.models import wishes_of
+from controlplane.domain.snapshot import (
+    AllocationChanged,
+    ContactChanged,
+    NodeChanged,
+    NodeRemoved,
+    PastChanged,
+    ProjectChanged,
+    ProjectRemoved,
+    SessionChanged,
+    SessionRemoved,
+    StockChanged,
+    UsedChanged,
+)
+from controlplane.domain.values import Allocation
+from controlplane.scheduler.defragmentation import Moves
+from controlplane.scheduler.ends import Ends
+from controlplane.scheduler.entitlement import Entitlements, claim_of, held_by
+from controlplane.scheduler.fit import request_of
+from controlplane.scheduler.fragmentation import Arrivals, Fragmentation, Shape
+from controlplane.scheduler.giving_way import RULES, Rules
+from controlplane.scheduler.lines import Queue
+from controlplane.scheduler.locality import Locality
+from controlplane.scheduler.preemption import Yielders
+from controlplane.scheduler.reservations import Holding
+from controlplane.scheduler.rooms import Rooms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from controlplane.domain.snapshot import Change, ClusterSnapshot
+    from controlplane.domain.values import Node, Session
+
+
+class Kept(NamedTuple):
+    """Nodes that are kept for a session, and who still has to leave them.
+
+    `are_moved`: they go on at once elsewhere (see defragmentation.py).
+    """
+
+    nodes: tuple[str, ...]
+    victims: set[str]
+    are_moved: bool = False
+
+    @property
+    def words(self) -> str:
+        """What the session is told."""
+        count = len(self.victims)
+        others = "one session" if count == 1 else f"{count} sessions" if count else "others"
+        if self.are_moved:
+            return f"{others} will move soon, to make room for it"
+        return f"{others} will leave soon, to give way to it"
+
+
+class Cluster:
+    """Records and what follows from each, and nothing of what is decided by them.
+
+    Attributes:
+        rules: of giving way.
+        revision: of the newest change.
+        rooms: what is free on each node.
+        queue: who waits.
+        entitlements: who holds what, and what each may.
+        locality: which nodes have what data.
+        arrivals: the mix of requests that are submitted.
+        yielders: who may be asked to give way.
+        ends: when what runs ends at the latest.
+        holding: reservations.
+        kept: by session, the nodes on which others give way to it.
+        moves: the places of those that move for others.
+        started: those in a plan that is carried out now.
+        come: those that came into the queue since `newcomers` was asked last.
+    """
+
+    def __init__(self, rules: Rules = RULES) -> None:
+        self.revision = 0
+        self.rules = rules
+        self.rooms = Rooms()
+        self.queue = Queue(self.rooms.shape_of)
+        self.entitlements = Entitlements()
+        self.locality = Locality(self.rooms)
+        self.arrivals = Arrivals()
+        self.yielders = Yielders(self.rooms, self.entitlements, rules)
+        self.ends = Ends(self.rooms, self.entitlements.holder)
+        self.holding = Holding(self.rooms, self.ends)
+        self.kept: dict[str, Kept] = {}
+        self.moves = Moves(self.rooms, self.entitlements)
+        self.started: dict[str, Session] = {}
+        self.come: list[str] = []
+        self._allocations: dict[str, Allocation] = {}
+        self._silent: set[str] = set()
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot, rules: Rules = RULES) -> Cluster:
+        """That of a snapshot; costs a look at everything in it."""
+        cluster = cls(rules)
+        cluster.revision = snapshot.revision
+        cluster._silent = set(snapshot.silent)
+        cluster._allocations = dict(snapshot.allocations)
+        for capacity in snapshot.nodes.values():
+            cluster._set_node(capacity.node)
+        for name, stock in snapshot.stocks.items():
+            cluster.locality.set(name, stock)
+        for project in snapshot.projects.values():
+            cluster.entitlements.set_project(project)
+        for used in snapshot.used.values():
+            cluster.entitlements.set_used(used)
+        cluster.entitlements.apply(PastChanged(lately=snapshot.lately))
+        for session in (*snapshot.holding.values(), *snapshot.queued.values()):
+            cluster.take(session)
+        return cluster
+
+    def apply(self, changes: Iterable[Change], *, revision: int = 0) -> None:
+        """Take what has happened."""
+        for change in changes:
+            self._apply(change)
+        self.revision = max(self.revision, revision)
+
+    def _apply(self, change: Change) -> None:
+        match change:
+            case SessionChanged(session=session):
+                self.take(session)
+            case AllocationChanged(allocation=allocation):
+                if allocation.replicas:
+                    self._allocations[allocation.node] = allocation
+                else:
+                    self._allocations.pop(allocation.node, None)
+                self.rooms.change(allocation)
+            case SessionRemoved(session_id=session_id):
+                self.ends.heard(session_id)
+                self.queue.remove(session_id)
+                self.holding.drop(session_id)
+                self.moves.release(session_id)
+                self.started.pop(session_id, None)
+                self.entitlements.release(session_id)
+                self._leaves(session_id)
+            case ProjectChanged() | ProjectRemoved() | UsedChanged() | PastChanged():
+                self.entitlements.apply(change)
+            case NodeChanged() | NodeRemoved() | ContactChanged() | StockChanged():
+                self._apply_to_node(change)
+
+    def _apply_to_node(
+        self, change: NodeChanged | NodeRemoved | ContactChanged | StockChanged
+    ) -> None:
+        match change:
+            case NodeChanged(node=node):
+                self._set_node(node)
+            case NodeRemoved(name=name):
+                self.rooms.remove(name)
+                self.queue.reshape()
+            case StockChanged(name=name, stock=stock):
+                self.locality.set(name, stock)
+            case ContactChanged(name=name, is_silent=is_silent):
+                (self._silent.add if is_silent else self._silent.discard)(name)
+                room = self.rooms.get(name)
+                if room is not None and room.is_silent != is_silent:
+                    self._set_node(room.node)
+
+    def take(self, session: Session) -> None:
+        """A session is as it says: it waits, holds devices, or has ended."""
+        self.ends.heard(session.id)
+        if session.state is SessionState.QUEUED:
+            planned = self.started.get(session.id)
+            if planned is not None and planned.attempt == session.attempt:
+                # It is on its way.
+                self.started[session.id] = session
+            else:
+                self.started.pop(session.id, None)
+                self.entitlements.release(session.id)
+                self._leaves(session.id)
+                if session.id not in self.queue:
+                    self.come.append(session.id)
+                    if not session.attempt:
+                        self._learn(session)
+                self.queue.add(session)
+                self.moves.follow(session)
+        else:
+            self.queue.remove(session.id)
+            self.started.pop(session.id, None)
+            self.moves.follow(session)
+            if session.state.holds_devices:
+                self.entitlements.hold(session, held_by(session))
+                self.yielders.put(session)
+            else:
+                self.holding.drop(session.id)
+                self.entitlements.release(session.id)
+                self._leaves(session.id)
+
+    def _learn(self, session: Session) -> None:
+        """Let a new session count for the mix of requests by which rooms are scored."""
+        claim = claim_of(request_of(session.owner, session.spec))
+        count = session.spec.replica_count
+        shape = Shape(
+            session.spec.resources.gpu_thousandths,
+            claim.cpu_thousandths // count,
+            claim.memory_bytes // count,
+            frozenset(wishes_of(session.spec.gpu_model)) - {""},
+        )
+        mix = self.arrivals.mix
+        self.arrivals.saw(shape, count)
+        if self.arrivals.mix is not mix:
+            self.rooms.score(Fragmentation(self.arrivals.mix))
+
+    def _leaves(self, session_id: str) -> None:
+        """A session holds nothing any more: who waited for that looks again."""
+        self.yielders.drop(session_id)
+        for kept in self.kept.values():
+            kept.victims.discard(session_id)
+
+    def _set_node(self, node: Node) -> None:
+        allocation = self._allocations.get(node.name, Allocation(node=node.name))
+        owners = self.rooms.owners
+        self.rooms.set(node, allocation, is_silent=node.name in self._silent)
+        if owners != self.rooms.owners:
+            self.queue.reshape()
+
+    def keep(self, session_id: str, kept: Kept) -> None:
+        """Offer nodes to one session alone."""
+        self.kept[session_id] = kept
+        for node in kept.nodes:
+            self.rooms.keep(node, session_id)
+
+    def let_go(self, session_id: str) -> None:
+        """What was kept for a session is everybody's again."""
+        for node in self.kept.pop(session_id).nodes:
+            self.rooms.keep(node, "")
+
+    def queued(self) -> Iterator[Session]:
+        """All that wait, in no order."""
+        return self.queue.sessions()
+
+    def nodes(self) -> list[str]:
+        """The names of all nodes."""
+        return [room.node.name for room in self.rooms.known()]
+
+    def projects(self) -> list[str]:
+        """The names of all projects that have a record."""
+        return self.entitlements.projects()
+
+    def newcomers(self) -> list[str]:
+        """Those that came into the queue since this was asked last, and still wait."""
+        come = list(self.come)
+        self.come.clear()
+        return [one for one in come if one in self.queue]
+
+    def lacks(self, change: Change) -> bool:
+        """Whether the record in a change is another one than is known here."""
+        match change:
+            case NodeChanged(node=node):
+                room = self.rooms.get(node.name)
+                return room is None or room.node != node
+            case AllocationChanged(allocation=allocation):
+                known = self._allocations.get(allocation.node)
+                return known != allocation and bool(known or allocation.replicas)
+            case SessionChanged(session=session):
+                is_here = self.queue.get(session.id) or self.started.get(session.id)
+                # What is held for one that moves is counted for it while it waits, too.
+                holds = is_here is None and self.entitlements.holds(session.id)
+                return (session.state is SessionState.QUEUED, session.state.holds_devices) != (
+                    is_here is not None,
+                    holds,
+                )
+            case ProjectChanged() | ProjectRemoved():
+                return self.entitlements.lacks(change)
+            case NodeRemoved(name=name):
+                return self.rooms.get(name) is not None
+        return isinstance(change, SessionRemoved) and change.session_id in self.queue

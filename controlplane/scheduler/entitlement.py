@@ -1,0 +1,476 @@
+"""Whether a project lets a session start: its quota (how much at once) and its budget (in a period).
+
+Quota: a bound on what its running sessions hold together, and on what each member's do. Budget: GPU
+time in a period (2018 paper, 3.4.1; 2022 paper, "NSML budget system"). Exhausted, it starts nothing more;
+what runs goes on, and is counted. A session without a GPU uses none of it.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from controlplane.domain.snapshot import PastChanged, ProjectChanged, ProjectRemoved, UsedChanged
+from controlplane.domain.values import DAY_S, WHOLE_DEVICE, Visibility
+from controlplane.scheduler.fair_share import share_of
+from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from controlplane.domain.plan import FairShare
+    from controlplane.domain.values import Project, Quota, Session, Used
+    from controlplane.scheduler.fit import Request
+
+_HOUR_S: Final = 3600
+_MEASURES: Final = {
+    "gpu_thousandths": ("GPU", "GPUs", WHOLE_DEVICE),
+    "cpu_thousandths": ("core", "cores", 1000),
+    "memory_bytes": ("GB of memory", "GB of memory", 10**9),
+    "sessions": ("session", "sessions", 1),
+}
+"""Of each measure of a quota: one of it, several, and how many make one."""
+
+
+class Claim(NamedTuple):
+    """What a session holds while it runs, or several do together; fields as those of a quota."""
+
+    gpu_thousandths: int = 0
+    cpu_thousandths: int = 0
+    memory_bytes: int = 0
+    sessions: int = 0
+
+
+Bounds = tuple[tuple[int, int], ...]
+"""What of a quota bounds anything: the place of its measure in a claim, and the bound."""
+
+
+def bounds_of(quota: Quota) -> Bounds:
+    """The bounds of a quota."""
+    found = ((place, getattr(quota, measure)) for place, measure in enumerate(_MEASURES))
+    return tuple((place, bound) for place, bound in found if bound)
+
+
+def over(bounds: Bounds, held: Sequence[int], claim: Claim) -> tuple[str, int]:
+    """The first measure in which `claim` beside `held` is over its bound, and that; ("", 0) if none is."""
+    for place, bound in bounds:
+        if claim[place] and held[place] + claim[place] > bound:
+            return Claim._fields[place], bound
+    return "", 0
+
+
+def claim_of(request: Request) -> Claim:
+    """The most that a session may get: of cores and memory that it does not name, the defaults."""
+    count = request.replica_count
+    return Claim(
+        request.gpu_thousandths * count,
+        (request.cpu_thousandths or DEFAULT_CPU_THOUSANDTHS) * count,
+        (request.memory_bytes or DEFAULT_MEMORY_BYTES) * count,
+        1,
+    )
+
+
+def held_by(session: Session) -> Claim:
+    """What a session holds that is placed."""
+    parts = [replica.resources for replica in session.replicas]
+    if len(parts) == 1:
+        [one] = parts
+        return Claim(one.gpu_thousandths, one.cpu_thousandths, one.memory_bytes, 1)
+    return Claim(
+        sum(one.gpu_thousandths for one in parts),
+        sum(one.cpu_thousandths for one in parts),
+        sum(one.memory_bytes for one in parts),
+        1,
+    )
+
+
+def never(project: Project, claim: Claim) -> str:
+    """Why a session can never start in a project, whatever ends; "" when it can."""
+    for quota, each in ((project.quota, ""), (project.member_quota, "each member of ")):
+        measure, bound = over(bounds_of(quota), Claim(), claim)
+        if measure:
+            asked = amount(measure, getattr(claim, measure))
+            most = amount(measure, bound)
+            return f"asks for {asked}; {each}project {project.name} may hold {most} at once"
+    return ""
+
+
+def exhausted(project: Project, claim: Claim, used: Used | None) -> str:
+    """Why a project's budget lets a session not start; "" when it does. `used` None: not known yet."""
+    if project.budget is None or not claim.gpu_thousandths:
+        return ""
+    if used is None:
+        return f"what project {project.name} has used of its budget is being counted"
+    if used.gpu_seconds < project.budget.gpu_seconds:
+        return ""
+    spent, whole = gpu_hours(used.gpu_seconds), gpu_hours(project.budget.gpu_seconds)
+    until = date_text(used.until)
+    return f"project {project.name} has used {spent} of {whole} GPU-hours until {until}"
+
+
+def amount(measure: str, count: int) -> str:
+    """So much of a measure in words: "8 GPUs", "1 session", "2.5 GB of memory"."""
+    one, several, unit = _MEASURES[measure]
+    return f"{_number(count, unit)} {one if count == unit else several}"
+
+
+def gpu_hours(seconds: float) -> str:
+    """GPU-seconds as a number of GPU-hours: "100", "0.5", "0.0012"."""
+    hours = seconds / _HOUR_S
+    return f"{round(hours, 2 if hours >= 1 else 4):,}".removesuffix(".0")
+
+
+def date_text(seconds: float) -> str:
+    """An instant for people, in UTC: "2026-12-01", with the time of day unless that is midnight."""
+    days, rest = divmod(int(seconds), DAY_S)
+    hour, minute = divmod(rest // 60, 60)
+    return f"{_date(days)} {hour:02}:{minute:02} UTC" if rest else _date(days)
+
+
+def _date(days: int) -> str:
+    """The day so many days after 1970-01-01: Hinnant, "chrono-compatible low-level date algorithms".
+
+    Years begin in March there, so that the leap day is the last one.
+    """
+    era, day = divmod(days + 719_468, 146_097)
+    year = (day - day // 1460 + day // 36_524 - day // 146_096) // 365
+    day -= 365 * year + year // 4 - year // 100
+    month = (5 * day + 2) // 153
+    day -= (153 * month + 2) // 5 - 1
+    year += 400 * era + month // 10
+    return f"{year:04}-{(month + 2) % 12 + 1:02}-{day:02}"
+
+
+def _number(count: int, unit: int) -> str:
+    return f"{round(count / unit, 3):,}".removesuffix(".0")
+
+
+class _Account:
+    """One project: what it may have, and what its sessions hold, kept as sums.
+
+    Attributes:
+        project: None where there is no record.
+        members: what each member holds; kept only where that is bounded.
+    """
+
+    __slots__ = ("bounds", "held", "holders", "member_bounds", "members", "project", "used")
+
+    def __init__(self) -> None:
+        self.project: Project | None = None
+        self.used: Used | None = None
+        self.bounds: Bounds = ()
+        self.member_bounds: Bounds = ()
+        self.held = [0, 0, 0, 0]
+        self.members: dict[str, list[int]] = {}
+        self.holders: dict[str, tuple[Session, Claim]] = {}
+
+    def set(self, project: Project | None) -> None:
+        if _calendar(project) != _calendar(self.project):
+            self.used = None
+        self.project = project
+        self.bounds = bounds_of(project.quota) if project else ()
+        self.member_bounds = bounds_of(project.member_quota) if project else ()
+        self.members = {}
+        if self.member_bounds:
+            for session, claim in self.holders.values():
+                self._add_member(session.owner, claim, 1)
+
+    def put(self, session: Session, claim: Claim) -> None:
+        self.holders[session.id] = (session, claim)
+        self._add(session.owner, claim, 1)
+
+    def keep(self, session: Session, claim: Claim) -> bool:
+        """Take what changed of a session that holds as much as before; whether it does."""
+        known = self.holders.get(session.id)
+        if known is None or known[1] != claim or known[0].owner != session.owner:
+            return False
+        self.holders[session.id] = (session, claim)
+        return True
+
+    def drop(self, session_id: str) -> None:
+        known = self.holders.pop(session_id, None)
+        if known is not None:
+            self._add(known[0].owner, known[1], -1)
+
+    def _add(self, owner: str, claim: Claim, sign: int) -> None:
+        _sum(self.held, claim, sign)
+        if self.member_bounds:
+            self._add_member(owner, claim, sign)
+
+    def _add_member(self, owner: str, claim: Claim, sign: int) -> None:
+        _sum(self.members.setdefault(owner, [0, 0, 0, 0]), claim, sign)
+
+    def held_of(self, member: str) -> Sequence[int]:
+        return self.members.get(member, Claim())
+
+    @property
+    def is_empty(self) -> bool:
+        return self.project is None and not self.holders
+
+
+def _sum(held: list[int], claim: Claim, sign: int) -> None:
+    # Not in a loop: it is done for each placement, and that takes twice as long.
+    gpu, cpu, memory, sessions = claim
+    held[0] += sign * gpu
+    held[1] += sign * cpu
+    held[2] += sign * memory
+    held[3] += sign * sessions
+
+
+class Entitlements:
+    """What projects may have and do hold, kept up by what happens.
+
+    A project without a record is its user's own, who may hold anything in it.
+
+    Attributes:
+        revision: grows when something may start that might not before.
+    """
+
+    def __init__(self) -> None:
+        self.revision = 0
+        self._accounts: dict[str, _Account] = {}
+        self._account_of: dict[str, str] = {}
+        self._owners: Counter[str] = Counter()
+        self._lately: Mapping[str, float] = {}
+
+    def apply(self, change: ProjectChanged | ProjectRemoved | UsedChanged | PastChanged) -> None:
+        """Take what has happened."""
+        match change:
+            case PastChanged(lately=lately):
+                self._lately = lately
+            case ProjectChanged(project=project):
+                self.set_project(project)
+            case ProjectRemoved(name=name):
+                self.remove_project(name)
+            case UsedChanged(used=used):
+                self.set_used(used)
+
+    def lacks(self, change: ProjectChanged | ProjectRemoved) -> bool:
+        """Whether the record in a change is another one than is known here."""
+        if isinstance(change, ProjectRemoved):
+            return self.project(change.name) is not None
+        return self.project(change.project.name) != change.project
+
+    def project(self, name: str) -> Project | None:
+        """A project's record."""
+        account = self._accounts.get(name)
+        return account.project if account else None
+
+    def projects(self) -> list[str]:
+        """The names of all that have a record."""
+        return [name for name, account in self._accounts.items() if account.project]
+
+    def set_project(self, project: Project) -> None:
+        """A project is new, or another one than it was; or a further period of its budget began."""
+        self._accounts.setdefault(project.name, _Account()).set(project)
+        self.revision += 1
+
+    def remove_project(self, name: str) -> None:
+        """There is no such record any more."""
+        account = self._accounts.get(name)
+        if account is not None:
+            account.set(None)
+            self._forget(name, account)
+        self.revision += 1
+
+    def set_used(self, used: Used) -> None:
+        """What a project has used of its budget by now."""
+        self._accounts.setdefault(used.project, _Account()).used = used
+
+    def hold(self, session: Session, claim: Claim) -> None:
+        """A session holds so much from now on."""
+        name = session.project or session.owner
+        known = self._account_of.get(session.id)
+        if known is not None:
+            if known == name and self._accounts[name].keep(session, claim):
+                return
+            self.release(session.id)
+        self._account_of[session.id] = name
+        self._owners[session.owner] += 1
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = _Account()
+        account.put(session, claim)
+
+    def release(self, session_id: str) -> None:
+        """A session holds nothing any more."""
+        name = self._account_of.pop(session_id, None)
+        if name is None:
+            return
+        account = self._accounts[name]
+        self._owners[account.holders[session_id][0].owner] -= 1
+        account.drop(session_id)
+        if account.project is not None:
+            self.revision += 1
+        self._forget(name, account)
+
+    def _forget(self, name: str, account: _Account) -> None:
+        if account.is_empty:
+            del self._accounts[name]
+
+    def share(self, name: str) -> float:
+        """The fair share of an account; every placement asks, so that the rule is written out here."""
+        lately, account = self._lately.get(name, 0.0), self._accounts.get(name)
+        if account is None:
+            return lately
+        weight = account.project.weight if account.project else 1.0
+        return (account.held[0] / WHOLE_DEVICE + lately) / weight
+
+    def share_of(self, name: str) -> FairShare:
+        """The same with what it comes from."""
+        account = self._accounts.get(name) or _Account()
+        held, lately = account.held[0] / WHOLE_DEVICE, self._lately.get(name, 0.0)
+        weight = account.project.weight if account.project else 1.0
+        return share_of(name, held=held, lately=lately, weight=weight)
+
+    def holding(self, name: str) -> float:
+        """What an account holds at this moment, GPUs for each of its weight."""
+        account = self._accounts.get(name)
+        return account.held[0] / WHOLE_DEVICE / self.weight(name) if account else 0.0
+
+    def weight(self, name: str) -> float:
+        """The weight of an account's fair share, more than 0."""
+        project = self.project(name)
+        return project.weight if project else 1.0
+
+    def has_nothing(self, owner: str) -> bool:
+        """Whether a user holds nothing at all."""
+        return not self._owners[owner]
+
+    def holds(self, session_id: str) -> bool:
+        """Whether a session is known to hold something."""
+        return session_id in self._account_of
+
+    def bars(self, name: str, owner: str, claim: Claim) -> bool:
+        """Whether a project does not let a session start now; every plan asks for every line."""
+        account = self._accounts.get(name or owner)
+        if account is None or account.project is None:
+            return name not in ("", owner)
+        return (
+            owner not in account.project.members
+            or bool(account.bounds and over(account.bounds, account.held, claim)[0])
+            or bool(
+                account.member_bounds
+                and over(account.member_bounds, account.held_of(owner), claim)[0]
+            )
+            or bool(exhausted(account.project, claim, account.used))
+        )
+
+    def refusal(self, session: Session, claim: Claim) -> str:
+        """Why it does not, in words for whoever sees the session; "" when it does."""
+        name, owner = session.project or session.owner, session.owner
+        account = self._accounts.get(name)
+        if account is None or account.project is None:
+            return "" if name == owner else f"there is no project {name} any more"
+        if owner not in account.project.members:
+            return f"{owner} is no member of project {name} any more"
+        return (
+            never(account.project, claim)
+            or _full(account, session, claim)
+            or exhausted(account.project, claim, account.used)
+        )
+
+    def holder(self, session_id: str) -> Session | None:
+        """The session of that id, if it holds something."""
+        account = self._accounts.get(self._account_of.get(session_id, ""))
+        known = account.holders.get(session_id) if account else None
+        return known[0] if known else None
+
+    def short(self, session: Session, claim: Claim) -> tuple[str, list[tuple[Session, int]]]:
+        """Of which measure a quota lets a session not have enough, and who holds how much; ("", []) of none."""
+        name = session.project or session.owner
+        account = self._accounts.get(name)
+        if account is None or account.project is None or self.can_never_start(name, claim):
+            return "", []
+        if session.owner not in account.project.members:
+            return "", []
+        measure, _, _, among = _short(account, session, claim)
+        if not measure:
+            return "", []
+        place = Claim._fields.index(measure)
+        return measure, [
+            (one, held[place]) for one, held in _holders(account, among) if held[place]
+        ]
+
+    def opens_at(self, session: Session, claim: Claim, ends: Callable[[Session], float]) -> float:
+        """When the quota lets a session start at the latest, by when each that holds of it ends; 0: unknown.
+
+        Args:
+            session: one that waits.
+            claim: what it would hold.
+            ends: when a session has ended at the latest, Unix seconds; 0 where nothing bounds it.
+        """
+        name, owner = session.project or session.owner, session.owner
+        account = self._accounts.get(name)
+        if account is None or account.project is None or owner not in account.project.members:
+            return 0.0
+        if never(account.project, claim) or exhausted(account.project, claim, account.used):
+            return 0.0
+        held, of_member = list(account.held), list(account.held_of(owner))
+        leaving = ((ends(one), one.id, one.owner, its) for one, its in account.holders.values())
+        for at, _, of, its in sorted(one for one in leaving if one[0]):
+            _sum(held, its, -1)
+            if of == owner and account.member_bounds:
+                _sum(of_member, its, -1)
+            is_full = over(account.bounds, held, claim)[0]
+            if not is_full and not over(account.member_bounds, of_member, claim)[0]:
+                return at
+        return 0.0
+
+    def can_never_start(self, name: str, claim: Claim) -> bool:
+        """Whether it would not start if nothing else ran."""
+        project = self.project(name)
+        return project is not None and bool(never(project, claim))
+
+
+def _calendar(project: Project | None) -> tuple[float, ...] | None:
+    """What says which the periods of a project's budget are."""
+    if project is None or project.budget is None:
+        return None
+    return (project.budget.period_days, project.budget.anchor, project.created_at)
+
+
+def _short(
+    account: _Account, session: Session, claim: Claim
+) -> tuple[str, int, Sequence[int], str]:
+    """The first measure in which a quota is short, its bound, what is held, and by which member ("": all)."""
+    measure, bound = over(account.bounds, account.held, claim)
+    if measure:
+        return measure, bound, account.held, ""
+    held = account.held_of(session.owner)
+    measure, bound = over(account.member_bounds, held, claim)
+    return measure, bound, held, session.owner
+
+
+def _holders(account: _Account, among: str) -> list[tuple[Session, Claim]]:
+    return [one for one in account.holders.values() if among in ("", one[0].owner)]
+
+
+def _full(account: _Account, session: Session, claim: Claim) -> str:
+    """Which quota is short, and who holds the most of it."""
+    name = session.project or session.owner
+    measure, bound, held, among = _short(account, session, claim)
+    if not measure:
+        return ""
+    if among:
+        words = f"{among} holds {{}} of {{}} in project {name}"
+    else:
+        words = f"project {name} holds {{}} of its {{}}"
+    place, unit = Claim._fields.index(measure), _MEASURES[measure][2]
+    text = words.format(_number(held[place], unit), amount(measure, bound))
+    if held[place] < bound:
+        text += f", and this asks for {amount(measure, claim[place])}"
+    holders = _holders(account, among)
+    if measure == "sessions" or not holders:
+        return text
+    most, its = max(holders, key=lambda one: (one[1][place], one[0].id))
+    who = most.name if may_name(most, session) else most.owner
+    return f"{text}; {who} holds {_number(its[place], unit)} of them" if its[place] else text
+
+
+def may_name(other: Session, session: Session) -> bool:
+    """Whether everybody who sees a session sees the other one, too."""
+    if other.visibility is Visibility.PUBLIC:
+        return True
+    is_alike = (other.owner, other.team) == (session.owner, session.team)
+    return is_alike and other.visibility >= session.visibility

@@ -1,0 +1,404 @@
+"""Where a request fits now, best first: kept up by what changes, never by looking at all."""
+
+from __future__ import annotations
+
+from collections import Counter
+from heapq import heappop, heappush, nsmallest
+from itertools import islice
+from typing import TYPE_CHECKING, TypeAlias
+
+from controlplane.scheduler.fit import refusal, resources_on
+from controlplane.scheduler.fragmentation import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from controlplane.domain.plan import ReplicaPlacement
+    from controlplane.domain.values import Resources
+    from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.fragmentation import Taking
+    from controlplane.scheduler.locality import Near
+    from controlplane.scheduler.room import Alike, Order, Room, Tie
+    from controlplane.scheduler.rooms import Rooms
+
+Choice: TypeAlias = "tuple[Room, int, bool]"
+"""A room, the replicas that it is to get, and whether it was taken for the data that it has."""
+Rank = tuple[int, ...]
+"""What the best room has least of."""
+Entry = tuple[Rank, "Order", "Tie"]
+
+_MOST_KNOWN = 100_000
+_NONE: tuple[int, Rank] = (0, ())
+_ACROSS = ""
+"""In place of a pod: all that is alike, wherever it stands."""
+
+
+class Suits:
+    """How well rooms suit a request, looked at once for those that have the same free."""
+
+    def __init__(self, rooms: Rooms, request: Request) -> None:
+        self._rooms = rooms
+        self._request = request
+        self._scores = rooms.scores
+        self._known: dict[object, tuple[int, Rank]] = {}
+        self._wanted: dict[int, Resources] = {}
+
+    def of(self, tie: Tie) -> tuple[int, Rank]:
+        """How many replicas its rooms hold, 0 where they take none, and their rank."""
+        # Where a room stands makes no difference, unless that is asked for.
+        key = tie if self._request.pod else tie.alike
+        if self._scores is not self._rooms.scores:
+            self._scores = self._rooms.scores
+            self._known.clear()
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) > _MOST_KNOWN:
+                self._known.clear()
+            found = self._known[key] = self._look(tie.first())
+        return found
+
+    def _look(self, room: Room) -> tuple[int, Rank]:
+        wanted = self.wanted(room)
+        is_refused = refusal(room.node, self._request)
+        count = 0 if is_refused else room.holds_of(self._request, wanted)
+        if not count:
+            return _NONE
+        tightness = room.state.tightness
+        if (taking := self.taking(room)) is not None:
+            return count, (-taking.score, *tightness)
+        if not self._request.is_share:
+            return count, tightness
+        # A share goes to the opened device that it fills best, wherever that is.
+        opened = room.opened_for(self._request)
+        return count, (0, min(opened)[0], *tightness) if opened else (1, 0, *tightness)
+
+    def taking(self, room: Room) -> Taking | None:
+        """What of the node becomes of no use by one replica; None where that is not known."""
+        request, scores = self._request, self._rooms.scores
+        if scores is None or room.is_mixed or request.replica_count > 1 or request.avoids:
+            return None
+        wanted = self.wanted(room)
+        shape = Shape(request.gpu_thousandths, wanted.cpu_thousandths, wanted.memory_bytes)
+        return scores.best_taking(room.free, shape)
+
+    def take(self, room: Room, rank: int, session_id: str) -> ReplicaPlacement:
+        """Take one replica from a room that holds it, a share from where that costs least."""
+        request = self._request
+        taking = self.taking(room) if request.is_share else None
+        left = taking.from_left if taking else 0
+        return room.take(request, self.wanted(room), rank, session_id, left=left)
+
+    def wanted(self, room: Room) -> Resources:
+        """What one replica gets there, defaults filled in."""
+        try:
+            return self._wanted[room.kind]
+        except KeyError:
+            wanted = self._wanted[room.kind] = resources_on(room.node, self._request)
+            return wanted
+
+
+class Ranking:
+    """Ties of rooms, best first; those in which no room is left are passed over.
+
+    Attributes:
+        known: those that are ranked, and those that are out of the question.
+    """
+
+    __slots__ = ("_heap", "known")
+
+    def __init__(self) -> None:
+        self._heap: list[Entry] = []
+        self.known: set[Tie] = set()
+
+    def add(self, rank: Rank, tie: Tie) -> None:
+        """Rank a tie, once."""
+        if tie not in self.known:
+            self.known.add(tie)
+            heappush(self._heap, (rank, tie.order, tie))
+
+    def best(self) -> Tie | None:
+        """The best one that has rooms."""
+        heap = self._heap
+        while heap:
+            tie = heap[0][2]
+            if tie.rooms:
+                return tie
+            heappop(heap)
+            self.known.discard(tie)
+        return None
+
+
+class Fits:
+    """The rooms that have space for one replica of a request."""
+
+    def __init__(self, rooms: Rooms, request: Request) -> None:
+        self._rooms = rooms
+        self._request = request
+        self._seen = -1
+        self._least = request.whole_devices
+        self._era = -1
+        self.suits = Suits(rooms, request)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._ranking = Ranking()
+        self._after: dict[Tie, Tie] = {}
+
+    def place(
+        self, wanted: int, session_id: str, near: Near | None = None
+    ) -> tuple[ReplicaPlacement, ...]:
+        """Take one replica from the tightest room that holds it, of equal ones the nearest; none when none does."""
+        rooms = self._rooms
+        tie = self._best() if wanted == 1 else None
+        if tie is None:
+            return ()
+        room = first = tie.first()
+        if near is not None:
+            room = near.room(first, self._request, self.suits)
+            tie = room.tie
+        placed = self.suits.take(room, 0, session_id)
+        if self._era != rooms.era:
+            self._era = rooms.era
+            self._after.clear()
+        # What a room becomes follows from what it was.
+        after = self._after.get(tie)
+        rooms.note(room, after)
+        if after is None and not room.is_mixed:
+            self._after[tie] = room.tie
+        return (placed if room is first else placed._replace(is_near_data=True),)
+
+    def holding(self, most: int) -> Iterator[Room]:
+        """The best of the rooms that hold one; no more are needed."""
+        tie = self._best() if most else None
+        return iter(() if tie is None else (tie.first(),))
+
+    def fits(self, wanted: int = 1) -> bool:
+        """Whether there is room for one."""
+        return wanted == 1 and self._best() is not None
+
+    def _best(self) -> Tie | None:
+        rooms = self._rooms
+        changed, seen = rooms.changed, self._seen - rooms.lost
+        if seen < 0:
+            self._clear()
+            self._take(rooms.ties())
+            self._seen = rooms.revision
+        elif seen < len(changed):
+            self._take([tie for _, tie in changed[seen:]])
+            self._seen = rooms.revision
+        return self._ranking.best()
+
+    def _take(self, ties: Iterable[Tie]) -> None:
+        least, ranking = self._least, self._ranking
+        known = ranking.known
+        for tie in ties:
+            if tie.whole >= least and tie not in known and tie.rooms:
+                count, rank = self.suits.of(tie)
+                if count:
+                    ranking.add(rank, tie)
+                else:
+                    known.add(tie)
+
+
+class Group:
+    """Rooms of which a gang may take several, by how many replicas each holds."""
+
+    __slots__ = ("alike", "by_count", "pod", "total")
+
+    def __init__(self, pod: str, alike: Alike) -> None:
+        self.pod = pod
+        self.alike = alike
+        self.total = 0
+        self.by_count: dict[int, Ranking] = {}
+
+    def fewest(self, wanted: int) -> Iterator[Choice]:
+        """The widest rooms first, the rest on the tightest one that holds it; each must be taken."""
+        while wanted:
+            best = {count: tie for count, one in self.by_count.items() if (tie := one.best())}
+            enough = [count for count in best if count >= wanted]
+            count = min(enough) if enough else max(best)
+            yield best[count].first(), min(count, wanted), False
+            wanted -= min(count, wanted)
+
+
+class GangFits:
+    """Where several replicas fit together: inside one pod, or else across them."""
+
+    def __init__(self, rooms: Rooms, request: Request) -> None:
+        self._rooms = rooms
+        self._request = request
+        self._seen = -1
+        self._least = request.whole_devices
+        self.suits = Suits(rooms, request)
+        self._clear()
+
+    def _clear(self) -> None:
+        self._held: dict[Tie, tuple[int, Rank, tuple[Group, ...]]] = {}
+        self._groups: dict[tuple[str, Alike], Group] = {}
+        self._pods: dict[int, dict[Group, None]] = {}
+        self._across: list[Group] = []
+
+    def place(
+        self, wanted: int, session_id: str, near: Near | None = None
+    ) -> tuple[ReplicaPlacement, ...]:
+        """Take all replicas, or none where they do not fit together.
+
+        From the smallest pod that holds them, so that wide ones stay whole; across pods where none does.
+        """
+        group = self._smallest(wanted)
+        chosen: Iterable[Choice] = () if group is None else group.fewest(wanted)
+        if near is not None:
+            chosen = near.rooms(chosen, self._request, self.suits)
+        return _take(self._rooms, self.suits, chosen, session_id)
+
+    def fits(self, wanted: int) -> bool:
+        """Whether there is room for so many replicas."""
+        return self._smallest(wanted) is not None
+
+    def holding(self, most: int) -> Iterator[Room]:
+        """So many of the rooms that hold a replica at least, those that hold most first."""
+        self._keep_up()
+        held = [(-held[0], tie.order, tie) for tie, held in self._held.items() if held[0]]
+        rooms = (
+            tie.rooms[name] for _, _, tie in sorted(held) for name in nsmallest(most, tie.rooms)
+        )
+        return islice(rooms, most)
+
+    def _smallest(self, wanted: int) -> Group | None:
+        self._keep_up()
+        totals = [total for total in self._pods if total >= wanted]
+        groups: Iterable[Group] = self._pods[min(totals)] if totals else self._across
+        enough = (group for group in groups if group.total >= wanted)
+        return min(enough, key=lambda one: (one.total, one.pod, one.alike), default=None)
+
+    def _keep_up(self) -> None:
+        rooms = self._rooms
+        if self._seen == rooms.revision:
+            return
+        moved: Counter[Tie] = Counter()
+        if self._seen < rooms.lost:
+            self._clear()
+            for tie in rooms.ties():
+                moved[tie] = len(tie.rooms)
+        else:
+            for before, after in rooms.changed[self._seen - rooms.lost :]:
+                moved[before] -= 1
+                moved[after] += 1
+        for tie, count in moved.items():
+            # One that was left and come back to may have been passed over meanwhile.
+            if tie.whole >= self._least and (count or tie.rooms):
+                self._add(tie, count)
+        self._seen = rooms.revision
+
+    def _add(self, tie: Tie, rooms: int) -> None:
+        """So many rooms more are in this state."""
+        held = self._held.get(tie)
+        if held is None:
+            # One that was never seen and is left by somebody would have been entered before, and cancels.
+            count, rank = self.suits.of(tie)
+            held = (count, rank, self._groups_of(tie.first()) if count else ())
+            self._held[tie] = held
+        count, rank, groups = held
+        for group in groups:
+            if group.pod == _ACROSS:
+                group.total += rooms * count
+            else:
+                self._resize(group, group.total + rooms * count)
+            if tie.rooms:
+                group.by_count.setdefault(count, Ranking()).add(rank, tie)
+
+    def _resize(self, pod: Group, total: int) -> None:
+        level = self._pods.get(pod.total, {})
+        level.pop(pod, None)
+        if not level:
+            self._pods.pop(pod.total, None)
+        pod.total = total
+        if total:
+            self._pods.setdefault(total, {})[pod] = None
+
+    def _groups_of(self, room: Room) -> tuple[Group, Group]:
+        alike = room.alike_for(self._request)
+        return self._group(room.tie.state.near, alike), self._group(_ACROSS, alike)
+
+    def _group(self, pod: str, alike: Alike) -> Group:
+        group = self._groups.get((pod, alike))
+        if group is None:
+            group = self._groups[pod, alike] = Group(pod, alike)
+            if pod == _ACROSS:
+                self._across.append(group)
+        return group
+
+
+class PickyFits:
+    """The same for those that avoid what failed them: few, for which each room is looked at."""
+
+    def __init__(self, rooms: Rooms, request: Request) -> None:
+        self._rooms = rooms
+        self._request = request
+        self.suits = Suits(rooms, request)
+
+    def place(
+        self, wanted: int, session_id: str, near: Near | None = None
+    ) -> tuple[ReplicaPlacement, ...]:
+        """Take all replicas, or none, as `GangFits` does; where their data is makes no difference."""
+        del near
+        return _take(self._rooms, self.suits, self._choose(wanted), session_id)
+
+    def _choose(self, wanted: int) -> Iterator[Choice]:
+        groups: dict[tuple[str, Alike], list[tuple[int, Room]]] = {}
+        for room in self._rooms:
+            count = room.holds(self._request) if room.is_offered else 0
+            if count:
+                alike = room.alike_for(self._request)
+                for near in (room.tie.state.near, _ACROSS):
+                    groups.setdefault((near, alike), []).append((count, room))
+        enough = [
+            (near == _ACROSS, total, near, alike)
+            for (near, alike), held in groups.items()
+            if (total := sum(count for count, _ in held)) >= wanted
+        ]
+        if enough:
+            *_, near, alike = min(enough)
+            yield from self._fewest(groups[near, alike], wanted)
+
+    def holding(self, most: int) -> Iterator[Room]:
+        """So many of the rooms that hold a replica at least."""
+        return islice((room for room in self._rooms if room.holds(self._request)), most)
+
+    def _fewest(self, held: list[tuple[int, Room]], wanted: int) -> Iterator[Choice]:
+        left = sorted(held, key=lambda one: -one[0])
+        while wanted:
+            # They came tightest first, and sorting is stable.
+            enough = [one for one in left if one[0] >= wanted]
+            chosen = min(enough, key=lambda one: one[0]) if enough else left[0]
+            left.remove(chosen)
+            count, room = chosen
+            yield room, min(count, wanted), False
+            wanted -= min(count, wanted)
+
+    def fits(self, wanted: int) -> bool:
+        """Whether there is room for so many replicas."""
+        return next(self._choose(wanted), None) is not None
+
+
+def _take(
+    rooms: Rooms, suits: Suits, chosen: Iterable[Choice], session_id: str
+) -> tuple[ReplicaPlacement, ...]:
+    """Take so many replicas from each room; whoever chooses the next one sees what is left."""
+    placed: list[ReplicaPlacement] = []
+    for room, count, is_near_data in chosen:
+        for _ in range(count):
+            taken = suits.take(room, len(placed), session_id)
+            placed.append(taken._replace(is_near_data=True) if is_near_data else taken)
+        rooms.note(room)
+    return tuple(placed)
+
+
+AnyFits = Fits | GangFits | PickyFits
+
+
+def fits_of(rooms: Rooms, request: Request) -> AnyFits:
+    """Where a request fits, in the way that costs least for it."""
+    if request.avoids:
+        return PickyFits(rooms, request)
+    return Fits(rooms, request) if request.replica_count == 1 else GangFits(rooms, request)

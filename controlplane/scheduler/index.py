@@ -1,0 +1,530 @@
+"""What is decided: what starts where, for whom nodes are held, and who gives way; kept up by changes."""
+
+from __future__ import annotations
+
+import math
+from contextlib import contextmanager
+from functools import partial
+from heapq import heapify, heappop, nsmallest
+from itertools import chain
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from controlplane.domain.plan import Placement, Plan, Preemption
+from controlplane.domain.values import Priority
+from controlplane.scheduler import defragmentation
+from controlplane.scheduler.cluster import Cluster, Kept
+from controlplane.scheduler.defragmentation import LOOK_AGAIN_S, Defragmentation
+from controlplane.scheduler.fits import fits_of
+from controlplane.scheduler.giving_way import RULES, Rules
+from controlplane.scheduler.order import MOST_PATIENCE_S, patience_s
+from controlplane.scheduler.preemption import (
+    AGAIN_S,
+    MOST_ROOMS,
+    Giving,
+    sacrifice,
+    taker_of,
+    why,
+)
+from controlplane.scheduler.reservations import Candidate
+from controlplane.scheduler.turns import Turn, Turns
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Iterator
+
+    from controlplane.domain.plan import ReplicaPlacement
+    from controlplane.domain.snapshot import Change, ClusterSnapshot
+    from controlplane.domain.values import Session
+    from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.fits import AnyFits
+    from controlplane.scheduler.lines import Line
+    from controlplane.scheduler.locality import Near
+    from controlplane.scheduler.preemption import Sacrifice
+    from controlplane.scheduler.reservations import Promise
+
+_SEVERAL = 2
+_NEVER = (-1, -1, -1)
+MOST_TRIED = 8
+"""Blocked lines for which those that would give way are looked for in one plan."""
+MOST_SHAPES = 512
+"""Requests for which it is kept up where they fit; those that nobody asked for longest are forgotten."""
+
+
+class ClusterIndex:
+    """Everything that a plan needs, kept by changes: `plan` looks at what differs, not at all there is.
+
+    A plan counts as carried out at once. What is committed comes again as changes, and makes no
+    difference; once these were applied, `settle` gives back what was not.
+
+    Args:
+        cluster: on which it plans; an empty one by default.
+
+    Attributes:
+        cluster: what is known; whoever asks may read it.
+    """
+
+    def __init__(self, cluster: Cluster | None = None) -> None:
+        self.cluster = cluster = cluster or Cluster()
+        self._rooms, self._queue, self._holding = cluster.rooms, cluster.queue, cluster.holding
+        self._entitlements, self._yielders = cluster.entitlements, cluster.yielders
+        self._kept, self._started = cluster.kept, cluster.started
+        self._now = 0.0
+        self._patience = MOST_PATIENCE_S
+        self._tried: dict[Asked, float] = {}
+        self._looked: dict[Asked, float] = {}
+        self._fits: dict[Request, AnyFits] = {}
+        self._defragmentation = Defragmentation(cluster, self._fits_of)
+        self._planned = _NEVER
+        self._cut: Cut | None = None
+
+    @classmethod
+    def of(cls, snapshot: ClusterSnapshot, rules: Rules = RULES) -> ClusterIndex:
+        """The index of a snapshot; costs a look at everything in it."""
+        return cls(Cluster.of(snapshot, rules))
+
+    def apply(self, changes: Iterable[Change], *, revision: int = 0) -> None:
+        """Take what has happened."""
+        self.cluster.apply(changes, revision=revision)
+
+    def due(self) -> float | None:
+        """When something changes by time alone, Unix seconds; None when nothing does."""
+        dues = [] if self._queue.due() is None else [self._queue.due()]
+        if self._yielders and self._tried:
+            dues.append(min(self._tried.values()) + AGAIN_S)
+        dues += [self._holding.due(), self.cluster.moves.due()]
+        return min((due for due in dues if due is not None), default=None)
+
+    def is_due(self, now: float) -> bool:
+        """Whether a plan may differ from the last one."""
+        due = self.due()
+        if self._queue.is_due(now) or (due is not None and due <= now):
+            return True
+        return len(self._queue) > 0 and self._planned != self._at()
+
+    def _at(self) -> tuple[int, int, int]:
+        return (self._rooms.revision, self._queue.revision, self._entitlements.revision)
+
+    def plan(self, now: float, most: float = math.inf) -> Plan:
+        """Propose placements, best first; same cluster and instant, same plan.
+
+        Args:
+            now: Unix seconds; sessions whose `not_before` is later wait.
+            most: of the placements. Where that cuts the plan short, `is_due` stays true, and if nothing else
+                happens the next plans go on with what this one would have had.
+        """
+        goes_on = self._cut is not None and self._cut.at == self._at()
+        self.look_at(now)
+        if self._cut is not None and goes_on:
+            self._now, self._patience = self._cut.now, self._cut.patience
+        self._queue.wake(now)
+        self._tried = _since(self._tried, now, AGAIN_S)
+        self._looked = _since(self._looked, now, LOOK_AGAIN_S)
+        if not goes_on:
+            self._holding.open(self._stands)
+        placements = [*self._serve_moved(now), *self._serve_kept()]
+        if not goes_on and self._holding.is_stale(now):
+            self._reserve(now)
+        is_whole = self._serve(placements, most)
+        preemptions = self._preempt(now) if is_whole else []
+        if is_whole:
+            self._holding.drop_all_but(self._queue)
+        # What is left over where a reservation was used is looked at once more.
+        is_done = is_whole and not self._holding.is_spent
+        self._planned = self._at() if is_done else _NEVER
+        self._cut = None if is_whole else Cut(self._at(), self._now, self._patience)
+        return Plan(
+            revision=self.cluster.revision,
+            placements=tuple(placements),
+            preemptions=tuple(preemptions),
+        )
+
+    def look_at(self, now: float) -> None:
+        """Let the order be that of an instant."""
+        self._now = now
+        self._patience = patience_s(
+            self._queue.backlog_gpu_s, self._rooms.gpus, has_limits=not self._queue.without_limit
+        )
+
+    def _serve(self, placements: list[Placement], most: float) -> bool:
+        """Start whatever fits, in order; whether nothing is left that does."""
+        bars, start = self._entitlements.bars, self._start
+        nearest_to, has_stocks = self.cluster.locality.nearest_to, bool(self.cluster.locality)
+        fitting = self._fitting()
+        if self._holding:
+            self._holding.hold()
+            fitting = [self._let_in(lines) for lines in fitting]
+        shapes_left = len(fitting)
+        lines = chain.from_iterable(fitting)
+        turns = Turns(lines, self._entitlements, self._now, self._patience)
+        while shapes_left and (line := turns.next()) is not None:
+            if len(placements) >= most:
+                return False
+            fits = line.fits
+            if fits is None or bars(line.project, line.owner, line.claim):
+                turns.passed()
+                continue
+            session = line.head
+            near = nearest_to(session.spec) if has_stocks else None
+            replicas = fits.place(line.count, session.id, near) or self._place_ahead(line, near)
+            if replicas:
+                placements.append(start(session, line, replicas))
+                turns.served()
+                continue
+            # Room only shrinks while a plan is made: nothing of this shape fits any more, but where nodes are
+            # held, to which some are let.
+            shapes_left -= not self._is_let_more(line)
+        return True
+
+    def _start(
+        self, session: Session, line: Line, replicas: tuple[ReplicaPlacement, ...]
+    ) -> Placement:
+        session_id = session.id
+        self._queue.remove(session_id)
+        self._started[session_id] = session
+        self._entitlements.hold(session, line.claim)
+        return Placement(session_id, replicas)
+
+    def _stands(self, promise: Promise) -> bool:
+        """Whether a reservation is still of use to who has it."""
+        line = self._queue.line_of(promise.session_id)
+        return (
+            line is not None
+            and line.shape == promise.request
+            and promise.session_id not in self._kept
+            and not self._entitlements.bars(line.project, line.owner, line.claim)
+        )
+
+    def _reserve(self, now: float) -> None:
+        """Let nodes be held for the first that are blocked."""
+        held = {line.shape for one in self._holding.ids() if (line := self._queue.line_of(one))}
+        blocked = [
+            line
+            for shape, lines in self._queue.shapes()
+            if shape in held or not self._fits_of(shape).fits(shape.replica_count)
+            for line in lines
+        ]
+        if blocked:
+            self._holding.look(self._candidates(blocked), now)
+        else:
+            self._holding.forget()
+
+    def _candidates(self, blocked: Iterable[Line]) -> Iterator[Candidate]:
+        """Those of blocked lines that may get a reservation, in order: a due one first in its class.
+
+        One that has a reservation keeps it until another is due. What a single GPU is enough for needs none,
+        until it is due.
+        """
+        classes: dict[int, list[Line]] = {}
+        for line in blocked:
+            classes.setdefault(line.priority, []).append(line)
+        for priority in sorted(classes, reverse=True):
+            yield from self._candidates_of(classes[priority])
+
+    def _candidates_of(self, lines: list[Line]) -> Iterator[Candidate]:
+        """The same of one class."""
+        now, patience, entitlements = self._now, self._patience, self._entitlements
+        kept, holding = self._kept, self._holding
+        shares = {line.account: 0.0 for line in lines}
+        shares = {account: entitlements.share(account) for account in shares}
+        heap: list[tuple[tuple[Any, ...], Line]] = []
+        for number, line in enumerate(lines):
+            rank, session_id, is_small = line.rank(now, patience), line.head.id, line.is_small
+            is_patient = rank[0]
+            if (is_small and is_patient) or session_id in kept:
+                continue
+            oldest = (0.0, "") if is_patient else line.age[:2]
+            is_owed = is_small and entitlements.has_nothing(line.owner)
+            turn = (not is_owed, shares[line.account], rank)
+            order = (is_patient, *oldest, session_id not in holding, turn, number)
+            heap.append((order, line))
+        heapify(heap)
+        while heap:
+            (is_patient, *_), line = heappop(heap)
+            if not entitlements.bars(line.project, line.owner, line.claim):
+                yield Candidate(line.head.id, line.key.priority, line.shape, not is_patient)
+
+    def _let_in(self, lines: Iterable[Line]) -> Iterable[Line]:
+        """Of lines whose shape fits somewhere: all, or those who are let to held nodes where it fits nowhere else."""
+        first = next(iter(lines))
+        fits = first.fits
+        if fits is None or fits.fits(first.count) or self._holding.spares(first.shape):
+            return lines
+        return [line for line in lines if self._holding.lets(line.head, self._now)]
+
+    def _is_let_more(self, line: Line) -> bool:
+        """Close a shape to those for whom there is no room any more; whether some are left."""
+        lines = list(self._queue.lines_of(line.shape))
+        is_over = self._holding.lets(line.head, self._now)
+        for one in lines:
+            if is_over or not self._holding.lets(one.head, self._now):
+                one.fits = None
+        return any(one.fits for one in lines)
+
+    def _place_ahead(self, line: Line, near: Near | None) -> tuple[ReplicaPlacement, ...]:
+        """The same on nodes that are held for a session that waits longer, where that does not delay it."""
+        session = line.head
+        if not self._holding or line.fits is None:
+            return ()
+        if not self._holding.lets(session, self._now):
+            return self._holding.beside(line.shape, line.fits.suits, session.id)
+        self._holding.release()
+        replicas = line.fits.place(line.count, session.id, near)
+        self._holding.took(session, replicas, self._now)
+        self._holding.hold()
+        return replicas
+
+    def _serve_moved(self, now: float) -> list[Placement]:
+        """Start those that moved for others, where they were to."""
+        placements, moves = [], self.cluster.moves
+        moves.give_up(now)
+        for session_id, place in moves.items():
+            session, line = self._queue.get(session_id), self._queue.line_of(session_id)
+            if session is None or line is None:
+                continue
+            moves.release(session_id)
+            if not self._entitlements.bars(line.project, line.owner, line.claim):
+                replicas = self._place_on(place.nodes, line.shape, session_id)
+                if replicas:
+                    placements.append(self._start(session, line, replicas))
+        return placements
+
+    def _serve_kept(self) -> list[Placement]:
+        """Start those for whom others gave way, where they did."""
+        placements = []
+        for session_id, kept in list(self._kept.items()):
+            session, line = self._queue.get(session_id), self._queue.line_of(session_id)
+            if session is None or line is None:
+                self.cluster.let_go(session_id)
+                continue
+            if self._entitlements.bars(line.project, line.owner, line.claim):
+                self.cluster.let_go(session_id)
+                continue
+            replicas = self._place_on(kept.nodes, line.shape, session_id)
+            if replicas:
+                placements.append(self._start(session, line, replicas))
+            if replicas or not kept.victims:
+                self.cluster.let_go(session_id)
+        return placements
+
+    def _place_on(
+        self, nodes: Iterable[str], shape: Request, session_id: str
+    ) -> tuple[ReplicaPlacement, ...]:
+        """All replicas on these nodes, or none."""
+        suits = self._fits_of(shape).suits
+        rooms = [room for name in nodes if (room := self._rooms.get(name)) and room.is_open]
+        held = [(room, room.holds(shape)) for room in rooms]
+        if sum(count for _, count in held) < shape.replica_count:
+            return ()
+        placed: list[ReplicaPlacement] = []
+        for room, count in held:
+            for _ in range(min(count, shape.replica_count - len(placed))):
+                placed.append(room.take(shape, suits.wanted(room), len(placed), session_id))
+            self._rooms.note(room)
+        return tuple(placed)
+
+    def _preempt(self, now: float) -> list[Preemption]:
+        """Whom to ask to give way to the first that are blocked, or to move for one of them."""
+        found: list[Preemption] = []
+        if not self._yielders:
+            return found
+        may_look = self.cluster.rules.moves
+        for line in nsmallest(MOST_TRIED, self._blocked(now), key=self.turn):
+            session = line.head
+            if self._entitlements.bars(line.project, line.owner, line.claim):
+                continue
+            given = self._sacrifice(line, now)
+            if given is None:
+                self._tried[_asked(line)] = now
+                if may_look and self._may_be_helped(line):
+                    may_look = False
+                    found += self._consolidate(line, now)
+                continue
+            for victim, ground in given.victims:
+                known = self._yielders.get(victim)
+                found.append(
+                    Preemption(
+                        session_id=victim,
+                        attempt=known.attempt if known else 0,
+                        why=why(session, known, ground),
+                        for_session_id=session.id,
+                    )
+                )
+            leaving = {victim for victim, _ in given.victims}
+            self.cluster.keep(session.id, Kept(given.nodes, leaving))
+        return found
+
+    def _may_be_helped(self, line: Line) -> bool:
+        """Whether to look for those that might move for the head of a line."""
+        is_wide = line.claim.gpu_thousandths > 0 and not line.is_small
+        return is_wide and _asked(line) not in self._looked
+
+    def _consolidate(self, line: Line, now: float) -> list[Preemption]:
+        """Whom to ask to move for the head of a line, where that makes room for it."""
+        head = line.head
+        found = self._defragmentation.look(
+            line,
+            asked=self._asked_to_leave(),
+            promise=self._holding.get(head.id),
+            now=now,
+        )
+        if found is None:
+            self._looked[_asked(line)] = now
+            return []
+        for session_id, place in found.places.items():
+            self.cluster.moves.hold(session_id, place)
+        self.cluster.keep(head.id, Kept(found.nodes, set(found.places), are_moved=True))
+        return [
+            Preemption(
+                session_id=session_id,
+                attempt=place.attempt,
+                why=defragmentation.why(head, self._yielders.get(session_id)),
+                for_session_id=head.id,
+            )
+            for session_id, place in sorted(found.places.items())
+        ]
+
+    def _asked_to_leave(self) -> set[str]:
+        return {victim for kept in self._kept.values() for victim in kept.victims}
+
+    def _sacrifice(self, line: Line, now: float) -> Sacrifice | None:
+        """Who gives way to the head of a line, where that makes room for it."""
+        taker = taker_of(line, self._entitlements, self._patience, now)
+        asked = self._asked_to_leave()
+        bars = partial(self._holding.bars, session_id=line.head.id, priority=line.key.priority)
+        rooms = self._yielders.rooms(taker, asked, now, bars)
+        fits = self._fits_of(line.shape)
+        if rooms and line.shape.replica_count > 1:
+            # Where a part of a gang fits as it is, nobody need go.
+            rooms |= {
+                room: Giving([], []) for room in fits.holding(MOST_ROOMS) if room not in rooms
+            }
+        return sacrifice(line.shape, fits.suits, rooms, taker, self.cluster.rules)
+
+    def _blocked(self, now: float) -> Iterator[Line]:
+        """Lines whose first session fits nowhere, and for which nobody was looked for a moment ago."""
+        for line in self._queue.lines():
+            tried_at = self._tried.get(_asked(line))
+            is_tried = tried_at is not None and 0 <= now - tried_at < AGAIN_S
+            if (
+                line.key.priority > Priority.IDLE
+                and not is_tried
+                and line.head.id not in self._kept
+                and self._yielders.may_help(line.key.priority)
+            ):
+                yield line
+
+    def turn(self, line: Line) -> Turn:
+        """When a line is served: the smallest first."""
+        is_owed = line.is_small and self._entitlements.has_nothing(line.owner)
+        share = self._entitlements.share(line.account)
+        return (not is_owed, -line.priority, share, line.rank(self._now, self._patience))
+
+    def settle(
+        self, plan: Plan, dropped: Container[str], staying: Container[str] = frozenset()
+    ) -> None:
+        """A plan was carried out, and what came of it applied.
+
+        Args:
+            plan: the last one.
+            dropped: ids of the sessions whose placements were not committed: they wait again.
+            staying: ids of those that were to give way, and do not.
+        """
+        for preemption in plan.preemptions:
+            kept = self._kept.get(preemption.for_session_id)
+            if preemption.session_id in staying:
+                self.cluster.moves.release(preemption.session_id)
+                if kept is not None:
+                    kept.victims.clear()
+        for placement in plan.placements:
+            for node in {replica.node for replica in placement.replicas}:
+                self._rooms.drop(node, placement.session_id)
+            session = self._started.pop(placement.session_id, None)
+            if session is not None and placement.session_id in dropped:
+                self._entitlements.release(session.id)
+                self._queue.put_back(session)
+
+    def _fitting(self) -> list[Iterable[Line]]:
+        """The lines of each request that fits somewhere now."""
+        fitting = []
+        for shape, lines in self._queue.shapes():
+            fits = self._fits_of(shape)
+            if fits.fits(shape.replica_count):
+                for line in lines:
+                    line.fits = fits
+                fitting.append(lines)
+        return fitting
+
+    def _fits_of(self, shape: Request) -> AnyFits:
+        # Gangs of any size look at the same rooms.
+        key = shape if shape.replica_count == 1 else shape._replace(replica_count=_SEVERAL)
+        fits = self._fits.pop(key, None)
+        if fits is None:
+            fits = fits_of(self._rooms, key)
+            if len(self._fits) >= MOST_SHAPES:
+                del self._fits[next(iter(self._fits))]
+        self._fits[key] = fits
+        return fits
+
+    @contextmanager
+    def trial(self, session: Session, now: float) -> Iterator[Placement | None]:
+        """The placement of a session in the plan that is made with it, which is given back at the end."""
+        before, stood = self._queue.get(session.id), self._queue.line_of(session.id) is not None
+        was_planned, cut = self._planned == self._at(), self._cut
+        goes_on = cut is not None and cut.at == self._at()
+        kept, moves = dict(self._kept), dict(self.cluster.moves.items())
+        tried, looked, at = self._tried, self._looked, (self._now, self._patience)
+        held = self._holding.state()
+        come, arrivals = list(self.cluster.come), self.cluster.arrivals.copy()
+        scores, woken = self._rooms.scores, self._queue.wake(now)
+        self.cluster.take(session)
+        plan = self.plan(now)
+        try:
+            yield next((one for one in plan.placements if one.session_id == session.id), None)
+        finally:
+            self.settle(plan, {one.session_id for one in plan.placements})
+            self._queue.remove(session.id)
+            if before is not None:
+                (self._queue.put_back if stood else self._queue.add)(before)
+            for one in woken:
+                self._queue.add(one)
+            self._keep_only(kept)
+            self.cluster.moves.restore(moves, self._queue.get)
+            self._holding.restore(held)
+            self._tried, self._looked, (self._now, self._patience) = tried, looked, at
+            self.cluster.come, self.cluster.arrivals = come, arrivals
+            if self._rooms.scores is not scores:
+                self._rooms.score(scores)
+            self._planned = self._at() if was_planned else _NEVER
+            self._cut = cut._replace(at=self._at()) if cut is not None and goes_on else None
+
+    def _keep_only(self, kept: dict[str, Kept]) -> None:
+        """Have nodes kept for those alone for whom they were before a trial."""
+        for session_id, now_kept in list(self._kept.items()):
+            if kept.get(session_id) is not now_kept:
+                self.cluster.let_go(session_id)
+        for session_id, before in kept.items():
+            if session_id not in self._kept:
+                self.cluster.keep(session_id, before)
+        in_order = {session_id: self._kept[session_id] for session_id in kept}
+        self._kept.clear()
+        self._kept.update(in_order)
+
+
+Asked = tuple["Request", Priority, str, int]
+"""What the sessions have in common to whom the same ones would give way: shape, class, account and level."""
+
+
+def _since(tried: dict[Asked, float], now: float, for_s: float) -> dict[Asked, float]:
+    """Those that were tried within so many seconds."""
+    return {one: at for one, at in tried.items() if 0 <= now - at < for_s}
+
+
+def _asked(line: Line) -> Asked:
+    return (line.shape, line.key.priority, line.account, line.key.level)
+
+
+class Cut(NamedTuple):
+    """A plan that was cut short: what was known then, and the instant and patience that it was ordered by."""
+
+    at: tuple[int, int, int]
+    now: float
+    patience: float

@@ -1,0 +1,320 @@
+"""The queue, kept in lines: sessions of one line ask for the same, and differ in age alone."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from controlplane.domain.values import WHOLE_DEVICE
+from controlplane.scheduler.entitlement import claim_of
+from controlplane.scheduler.fit import Request, asked_by
+from controlplane.scheduler.order import Wish, expected_s, level_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from controlplane.domain.values import Priority, Session
+    from controlplane.scheduler.fits import AnyFits
+
+Age = tuple[float, str]
+"""When a session was submitted, and its id: the oldest is the smallest."""
+Aged = tuple[float, str, "Session"]
+"""The same of a session that is given with it; no two ids are the same, and so sessions are never compared."""
+Rank = tuple[int, int, int, Aged]
+"""Whether nobody is due, the level of the expected service, the width and the age (see order.py)."""
+
+_MOST_SPENT = 64
+
+MOST_PUT_OFF_S: Final = 3 * 3_600.0
+"""Nobody is put off for nearly as long: who seems to be was by a clock that was wrong altogether (`nsml/clock.py`)."""
+
+
+class LineKey(NamedTuple):
+    """What the sessions of one line have in common; `level` is that of `order.level_of`."""
+
+    request: Request
+    project: str
+    priority: Priority
+    level: int
+
+    @property
+    def account(self) -> str:
+        """Who its sessions count for: the project, or its user who has none."""
+        return self.project or self.request.owner
+
+
+def wish_of(session: Session) -> Wish:
+    """What the order looks at."""
+    spec = session.spec
+    return Wish(
+        gpus=spec.resources.gpu_thousandths * spec.replica_count / WHOLE_DEVICE,
+        limit_s=spec.time_limit_s,
+        attained_s=sum(one.held_s for one in session.attempts),
+    )
+
+
+def waiting_since(session: Session) -> float:
+    """When it was submitted, or when its last attempt ended: who is due waited for so long in one piece."""
+    return max([session.created_at, *(one.ended_at for one in session.attempts)])
+
+
+class Line:
+    """Queued sessions that ask for the same, oldest first.
+
+    Attributes:
+        key: what they have in common.
+        project: of the key, as the next three are: each placement asks for them.
+        owner: whose they are.
+        priority: their class.
+        count: replicas of each.
+        shape: what they ask for without what makes no difference to where it fits.
+        account: who they count for.
+        claim: what each of them would hold.
+        gpus: thousandths of GPUs, at least those of one.
+        is_small: whether a user who holds nothing is owed one of them.
+        fits: where they fit, as of the last pass in which they did; None once they fit nowhere any more.
+    """
+
+    __slots__ = (
+        "_ages",
+        "_first",
+        "account",
+        "claim",
+        "count",
+        "fits",
+        "gpus",
+        "is_small",
+        "key",
+        "owner",
+        "priority",
+        "project",
+        "shape",
+    )
+
+    def __init__(self, key: LineKey, shape: Request) -> None:
+        request = key.request
+        self.key = key
+        self.project = key.project
+        self.owner = request.owner
+        self.priority = int(key.priority)
+        self.count = request.replica_count
+        self.shape = shape
+        self.account = key.account
+        self.claim = claim_of(request)
+        self.gpus = max(self.claim.gpu_thousandths, WHOLE_DEVICE)
+        self.is_small = request.replica_count == 1 and request.gpu_thousandths <= WHOLE_DEVICE
+        self.fits: AnyFits | None = None
+        self._ages: list[Aged] = []
+        self._first = 0
+
+    def __len__(self) -> int:
+        return len(self._ages) - self._first
+
+    def __iter__(self) -> Iterator[Session]:
+        for _, _, session in self._ages[self._first :]:
+            yield session
+
+    def add(self, session: Session) -> None:
+        """Take a session in that is not there, at its place."""
+        insort(self._ages, (session.created_at, session.id, session), self._first)
+
+    def remove(self, session: Session) -> None:
+        """Take it out."""
+        ages, first = self._ages, self._first
+        if ages[first][1] != session.id:
+            del ages[bisect_left(ages, (session.created_at, session.id), first)]
+            return
+        # What is taken from the front is cut off now and then: each cut moves all that is behind.
+        first += 1
+        if first > max(_MOST_SPENT, len(ages) // 2):
+            del ages[:first]
+            first = 0
+        self._first = first
+
+    @property
+    def age(self) -> Aged:
+        """Of the oldest."""
+        return self._ages[self._first]
+
+    def rank(self, now: float, patience: float) -> Rank:
+        """How it stands among the lines of its class and account."""
+        age = self._ages[self._first]
+        head = self.head
+        since = waiting_since(head) if head.attempts else age[0]
+        return (0, 0, 0, age) if now - since >= patience else (1, self.key.level, self.gpus, age)
+
+    @property
+    def head(self) -> Session:
+        """The oldest."""
+        return self._ages[self._first][2]
+
+    def older_than(self, age: Age) -> int:
+        """How many are older."""
+        return bisect_left(self._ages, age, self._first) - self._first
+
+
+class Queue:
+    """All sessions that wait: in lines, or put off until their time comes.
+
+    Args:
+        shape_of: a request without what makes no difference to where it fits.
+
+    Attributes:
+        revision: grows when somebody comes.
+        backlog_gpu_s: GPU seconds that all who wait are expected to use.
+        without_limit: how many of them have no time limit.
+    """
+
+    def __init__(self, shape_of: Callable[[Request], Request]) -> None:
+        self.revision = 0
+        self.backlog_gpu_s = 0
+        self.without_limit = 0
+        self._shape_of = shape_of
+        self._waiting: dict[str, _Waiting] = {}
+        self._lines: dict[LineKey, Line] = {}
+        self._shapes: dict[Request, dict[LineKey, Line]] = {}
+        self._put_off: list[tuple[float, str]] = []
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, session_id: object) -> bool:
+        return session_id in self._waiting
+
+    def get(self, session_id: str) -> Session | None:
+        """A session that waits."""
+        known = self._waiting.get(session_id)
+        return None if known is None else known.session
+
+    def sessions(self) -> Iterator[Session]:
+        """All of them, in no order."""
+        return (one.session for one in self._waiting.values())
+
+    def lines(self) -> Iterator[Line]:
+        """Lines in which somebody stands."""
+        return iter(self._lines.values())
+
+    def shapes(self) -> Iterator[tuple[Request, Iterable[Line]]]:
+        """The same, those together that fit in the same places."""
+        return ((shape, lines.values()) for shape, lines in self._shapes.items())
+
+    def lines_of(self, shape: Request) -> Iterable[Line]:
+        """Those that fit in the same places."""
+        return self._shapes.get(shape, {}).values()
+
+    def reshape(self) -> None:
+        """What makes no difference to where a request fits has changed."""
+        self.revision += 1
+        self._shapes = {}
+        for line in self._lines.values():
+            line.shape = self._shape_of(line.key.request)
+            self._shapes.setdefault(line.shape, {})[line.key] = line
+
+    def line_of(self, session_id: str) -> Line | None:
+        """Where it stands; None while it is put off."""
+        known = self._waiting.get(session_id)
+        return None if known is None else known.line
+
+    def add(self, session: Session, *, is_late: bool = False) -> None:
+        """Take a session in, or what changed of it; with `is_late` its time has come."""
+        self.remove(session.id)
+        self.revision += 1
+        wish = wish_of(session)
+        # Whole numbers: sums of floats would depend on who came and went before.
+        expected = round(expected_s(wish) * wish.gpus)
+        waiting = self._waiting[session.id] = _Waiting(session, expected)
+        self._count(waiting, 1)
+        if session.not_before and not is_late:
+            heappush(self._put_off, (session.not_before, session.id))
+        else:
+            self._stand(waiting, level_of(wish))
+
+    def put_back(self, session: Session) -> None:
+        """Take in again one that stood in line: its time has come."""
+        self.add(session, is_late=True)
+
+    def remove(self, session_id: str) -> None:
+        """A session waits no more."""
+        waiting = self._waiting.pop(session_id, None)
+        if waiting is None:
+            return
+        self._count(waiting, -1)
+        line = waiting.line
+        if line is None:
+            return
+        line.remove(waiting.session)
+        if not line:
+            del self._lines[line.key]
+            alike = self._shapes[line.shape]
+            del alike[line.key]
+            if not alike:
+                del self._shapes[line.shape]
+
+    def wake(self, now: float) -> list[Session]:
+        """Let those stand in line whose time has come; who they are."""
+        woken: list[Session] = []
+        while self._put_off and not self._is_ahead(self._put_off[0][0], now):
+            waiting = self._first_put_off()
+            heappop(self._put_off)
+            if waiting is not None:
+                self._stand(waiting, level_of(wish_of(waiting.session)))
+                woken.append(waiting.session)
+        return woken
+
+    def is_due(self, now: float) -> bool:
+        """Whether the time of one that is put off has come."""
+        due = self.due()
+        return due is not None and not self._is_ahead(due, now)
+
+    @staticmethod
+    def _is_ahead(until: float, now: float) -> bool:
+        return now < until <= now + MOST_PUT_OFF_S
+
+    def due(self) -> float | None:
+        """When the next one that is put off may start, Unix seconds."""
+        while self._put_off:
+            if self._first_put_off() is not None:
+                return self._put_off[0][0]
+            heappop(self._put_off)
+        return None
+
+    def _first_put_off(self) -> _Waiting | None:
+        """Who is to stand in line next; None where that one left, or was put off anew."""
+        until, session_id = self._put_off[0]
+        waiting = self._waiting.get(session_id)
+        if waiting is None or waiting.line is not None:
+            return None
+        return waiting if waiting.session.not_before == until else None
+
+    def _count(self, waiting: _Waiting, by: int) -> None:
+        self.backlog_gpu_s += by * waiting.expected
+        if not waiting.session.spec.time_limit_s:
+            self.without_limit += by
+
+    def _stand(self, waiting: _Waiting, level: int) -> None:
+        session = waiting.session
+        request = asked_by(session)
+        key = LineKey(request, session.project, session.spec.priority, level)
+        line = self._lines.get(key)
+        if line is None:
+            line = self._lines[key] = Line(key, self._shape_of(request))
+            self._shapes.setdefault(line.shape, {})[key] = line
+        line.add(session)
+        waiting.line = line
+
+
+class _Waiting:
+    """A session in the queue.
+
+    Attributes:
+        expected: GPU seconds that it is expected to use.
+        line: where it stands; None while it is put off.
+    """
+
+    __slots__ = ("expected", "line", "session")
+
+    def __init__(self, session: Session, expected: int) -> None:
+        self.session = session
+        self.expected = expected
+        self.line: Line | None = None

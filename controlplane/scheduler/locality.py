@@ -1,0 +1,178 @@
+"""Where the data is: of rooms that are as good as each other, the one that has the least to fetch.
+
+The 2018 paper (3.2.1) prefers nodes that hold the data. Here that is the last word, not the first: only rooms that best
+fit cannot tell apart by their GPUs are compared, by seconds: bytes that are missing over the bandwidth that the
+node has measured. Nothing is looked at for a session whose data no node has, and few nodes for any other.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections import Counter
+from typing import TYPE_CHECKING, Final
+
+from controlplane.domain.values import Stock
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from controlplane.domain.values import SessionSpec
+    from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.fits import Choice, Suits
+    from controlplane.scheduler.room import Room
+    from controlplane.scheduler.rooms import Rooms
+
+ASSUMED_BYTES_PER_S: Final = 100e6
+"""Of a node that has fetched nothing yet: most of what a network of 1 Gbit/s carries."""
+MOST_LOOKED_AT: Final = 32
+"""Nodes that have a thing and are looked at for one replica."""
+_NOTHING: Final = Stock()
+
+
+class Locality:
+    """Which nodes have what, kept by what their agents say.
+
+    Args:
+        rooms: of all nodes.
+    """
+
+    def __init__(self, rooms: Rooms) -> None:
+        self.rooms = rooms
+        self._stocks: dict[str, Stock] = {}
+        self._holders: dict[str, Holders] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._stocks)
+
+    def set(self, node: str, stock: Stock) -> None:
+        """A node has these things from now on, and no others."""
+        before = self._stocks.pop(node, _NOTHING).things
+        if stock.things:
+            self._stocks[node] = stock
+        for thing, size in before.items():
+            if stock.things.get(thing) != size:
+                self._holders[thing].remove(node, size)
+                if not self._holders[thing].nodes:
+                    del self._holders[thing]
+        for thing, size in stock.things.items():
+            if before.get(thing) != size:
+                self._holders.setdefault(thing, Holders()).add(node, size)
+
+    def nearest_to(self, spec: SessionSpec) -> Near | None:
+        """Where the data of a session is; None where that makes no difference."""
+        needs = [one.digest for one in spec.datasets]
+        if spec.image:
+            needs.append(whole_reference(spec.image))
+        wanted = {one: known for one in needs if (known := self._holders.get(one))}
+        return Near(self, wanted) if wanted else None
+
+    def seconds(self, node: str, wanted: Mapping[str, Holders]) -> float:
+        """How long a node fetches what it lacks of these things."""
+        stock = self._stocks.get(node, _NOTHING)
+        missing = sum(known.size for thing, known in wanted.items() if thing not in stock.things)
+        return missing / (stock.bytes_per_s or ASSUMED_BYTES_PER_S)
+
+
+class Near:
+    """What a session needs of which some node has it; asked while its rooms are chosen."""
+
+    __slots__ = ("_locality", "_wanted")
+
+    def __init__(self, locality: Locality, wanted: Mapping[str, Holders]) -> None:
+        self._locality = locality
+        self._wanted = wanted
+
+    def room(self, room: Room, request: Request, suits: Suits) -> Room:
+        """The one with the least to fetch of those as good as `room`; itself where no other has less.
+
+        Equal rooms and stocks give an equal one.
+        """
+        locality, wanted = self._locality, self._wanted
+        best, least, whole = room, locality.seconds(room.name, wanted), room.tie.whole
+        for name in self._with_some(room.name) if least else ():
+            other = locality.rooms.get(name)
+            # Most differ in this, which costs least to see.
+            if other is None or other.tie.whole != whole:
+                continue
+            if not _is_as_good(other, room, request, suits):
+                continue
+            if (seconds := locality.seconds(name, wanted)) < least:
+                best, least = other, seconds
+                if not least:
+                    break
+        return best
+
+    def rooms(self, chosen: Iterable[Choice], request: Request, suits: Suits) -> Iterator[Choice]:
+        """The same for each room of a gang."""
+        for room, count, _ in chosen:
+            best = self.room(room, request, suits)
+            yield best, count, best is not room
+
+    def _with_some(self, since: str) -> Iterator[str]:
+        """Nodes that have some of it: by name from `since` on, as rooms in one state are taken."""
+        for known in self._wanted.values():
+            at = bisect_left(known.nodes, since)
+            ahead = known.nodes[at : at + MOST_LOOKED_AT]
+            yield from ahead
+            yield from known.nodes[: min(at, MOST_LOOKED_AT - len(ahead))]
+
+
+class Holders:
+    """The nodes that have one thing.
+
+    Attributes:
+        nodes: their names, in order.
+    """
+
+    __slots__ = ("_sizes", "nodes")
+
+    def __init__(self) -> None:
+        self.nodes: list[str] = []
+        self._sizes: Counter[int] = Counter()
+
+    def add(self, node: str, size: int) -> None:
+        """A node has it now, and says that it is so much."""
+        insort(self.nodes, node)
+        self._sizes[size] += 1
+
+    def remove(self, node: str, size: int) -> None:
+        """A node has it no longer, or says something else of it."""
+        del self.nodes[bisect_left(self.nodes, node)]
+        self._sizes[size] -= 1
+        if not self._sizes[size]:
+            del self._sizes[size]
+
+    @property
+    def size(self) -> int:
+        """Bytes, as most of them say; where as many say other things the most."""
+        return max(self._sizes, key=lambda size: (self._sizes[size], size))
+
+
+def whole_reference(image: str) -> str:
+    """The reference of an image with the tag that it means without one."""
+    is_whole = "@" in image or ":" in image.rpartition("/")[2]
+    return image if is_whole else f"{image}:latest"
+
+
+def _is_as_good(other: Room, room: Room, request: Request, suits: Suits) -> bool:
+    """Whether nothing but cores, memory, and which node it is, tells a room from the best one.
+
+    The score is the same and so are the free GPUs, device by device; for a gang also the pod, and how many
+    replicas it holds, so that it gets no more nodes and no more pods than it would.
+    """
+    mine, others = room.tie, other.tie
+    if mine is others:
+        return True
+    if mine.state.gpus != others.state.gpus:
+        return False
+    if room.alike_for(request) != other.alike_for(request):
+        return False
+    (mine_holds, rank), (others_hold, other_rank) = suits.of(mine), suits.of(others)
+    if not others_hold or rank[:-2] != other_rank[:-2]:
+        return False
+    is_alone = request.replica_count == 1
+    return is_alone or (mine_holds == others_hold and _pod_of(room) == _pod_of(other))
+
+
+def _pod_of(room: Room) -> str:
+    return room.node.pod

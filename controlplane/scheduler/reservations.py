@@ -1,0 +1,309 @@
+"""Nodes that are held for the first that are blocked, so that they start and what runs ahead never delays them.
+
+The first blocked gangs and wide requests in the order get a reservation: the nodes where, by the time limits of what
+runs, they fit earliest, and the instant at which they do at the latest (EASY backfill: Lifka, JSSPP'95). From then
+on these nodes are offered only to those who leave them room: who end before that instant by their own limit, or who
+leave beside themselves what is reserved. A higher class may pass, as it may everywhere.
+
+Where no limits promise an end, only who is *due* (see order.py) gets nodes: those where least has to leave, of that
+without a limit the least. Nothing new that takes of what is reserved starts there, whatever its own limit.
+
+The bound on starvation: among those of its class, the one that has been due for longest gets nodes before all others;
+it starts at the latest when all that ran there at that instant has ended, or at the instant that was promised.
+What makes it longer is only: a higher class, a bar of a quota or budget, and a node of them that is lost. So nobody
+of the highest class that waits is passed over for longer than its patience, and then for as long as those that were
+due before it and what runs on the nodes take to end.
+
+Pure: no clock. Nodes are looked for when a reservation comes or goes, and every `REVIEW_S`: those that changed since,
+and those that may have room before it is found (see ends.py). A pass costs no more than the nodes that are held.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from controlplane.domain.values import WHOLE_DEVICE
+from controlplane.scheduler.outlook import Opening, earliest, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterable, Mapping
+
+    from controlplane.domain.plan import ReplicaPlacement
+    from controlplane.domain.values import Priority, Session
+    from controlplane.scheduler.ends import Ends
+    from controlplane.scheduler.fit import Request
+    from controlplane.scheduler.fits import Suits
+    from controlplane.scheduler.room import Room
+    from controlplane.scheduler.rooms import Rooms
+
+DEPTH: Final = 1
+"""Reservations at once. More hold nodes back that others could use: on ten weeks of Philly (`bench.scheduler`) the mean
+wait was 83,660 s with 1, 88,582 with 2 and 308,065 with 4, and the longest 1.05, 1.00 and 0.89 times that of EASY; traces
+without time limits see no difference."""
+REVIEW_S: Final = 30.0
+"""How often it is looked for whom nodes should be held, and whether there is an earlier instant, seconds."""
+MOST_LOOKED_FOR: Final = 3
+"""Requests for which nodes are looked for at one time."""
+STARTING_S: Final = 600.0
+"""What preparing a session may take, seconds: who is to run ahead ends before a reservation even so."""
+
+
+class Candidate(NamedTuple):
+    """One that is blocked, and may get a reservation."""
+
+    session_id: str
+    priority: Priority
+    request: Request
+    is_due: bool
+
+
+class Promise(NamedTuple):
+    """A reservation.
+
+    Attributes:
+        session_id: whose it is.
+        priority: its class.
+        request: what it asks for, without what makes no difference to where it fits.
+        at: when it starts at the latest, Unix seconds; infinity: no limits promise it.
+        parts: nodes, and how many of its replicas each is to take.
+        leaving: the sessions that are gone from there by then.
+        is_broken: whether a higher class took of it.
+    """
+
+    session_id: str
+    priority: Priority
+    request: Request
+    at: float
+    parts: Mapping[str, int]
+    leaving: frozenset[str]
+    is_broken: bool = False
+
+    @property
+    def is_bounded(self) -> bool:
+        """Whether limits promise an instant."""
+        return self.at < math.inf
+
+    @property
+    def words(self) -> str:
+        """What its session is told."""
+        count = len(self.parts)
+        held = "1 node is held for it" if count == 1 else f"{count} nodes are held for it"
+        return held if self.is_bounded else f"{held}, as it waits longest"
+
+
+class Held(NamedTuple):
+    """All that a trial has to put back."""
+
+    promises: dict[str, Promise]
+    looked_at: float
+
+
+class Holding:
+    """The reservations, and the rooms that are withdrawn for them.
+
+    Attributes:
+        looked_at: when it was looked for whom to hold nodes last, Unix seconds.
+        is_spent: whether a reservation was used in this pass: its other nodes are everybody's again.
+    """
+
+    def __init__(self, rooms: Rooms, ends: Ends) -> None:
+        self._rooms = rooms
+        self._ends = ends
+        self._promises: dict[str, Promise] = {}
+        self._full: set[Request] = set()
+        self.looked_at = -math.inf
+        self.is_spent = False
+
+    def __bool__(self) -> bool:
+        return bool(self._promises)
+
+    def __contains__(self, session_id: object) -> bool:
+        return session_id in self._promises
+
+    def get(self, session_id: str) -> Promise | None:
+        """The reservation of a session."""
+        return self._promises.get(session_id)
+
+    def ids(self) -> Iterable[str]:
+        """The sessions that have one."""
+        return self._promises.keys()
+
+    def due(self) -> float | None:
+        """When to look again, Unix seconds; None where nothing is held."""
+        return self.looked_at + REVIEW_S if self._promises else None
+
+    def open(self, stands: Callable[[Promise], bool]) -> None:
+        """Offer every room to everybody, at the start of a pass, and forget reservations that do not stand."""
+        self._full.clear()
+        self.is_spent = False
+        self.release()
+        for session_id, promise in list(self._promises.items()):
+            if promise.is_broken or not self._has_nodes(promise) or not stands(promise):
+                del self._promises[session_id]
+                self.looked_at = -math.inf
+
+    def _has_nodes(self, promise: Promise) -> bool:
+        rooms = map(self._rooms.get, promise.parts)
+        return all(room is not None and room.is_offered for room in rooms)
+
+    def is_stale(self, now: float) -> bool:
+        """Whether to look for whom nodes are to be held."""
+        return not 0 <= now - self.looked_at < REVIEW_S
+
+    def look(self, candidates: Iterable[Candidate], now: float) -> None:
+        """Reserve for the first that can have nodes; `candidates` come in order."""
+        promises: dict[str, Promise] = {}
+        self._ends.keep_up(now)
+        looked_for: set[Request] = set()
+        for one in candidates:
+            if len(promises) == DEPTH or len(looked_for) == MOST_LOOKED_FOR:
+                break
+            if one.request not in looked_for:
+                looked_for.add(one.request)
+                taken = {node for other in promises.values() for node in other.parts}
+                promise = self._promised(one, taken)
+                if promise is not None:
+                    promises[one.session_id] = promise
+        self._promises, self.looked_at = promises, now
+
+    def forget(self) -> None:
+        """Nobody is blocked: hold nothing, and look again as soon as somebody is."""
+        self._promises, self.looked_at = {}, -math.inf
+
+    def _promised(self, one: Candidate, taken: set[str]) -> Promise | None:
+        """The reservation that it has, unless there is an earlier one; not on nodes that are taken."""
+        rooms, ends, request = self._rooms, self._ends, one.request
+        before = self._promises.get(one.session_id)
+        if before is not None and (before.request != request or taken & before.parts.keys()):
+            before = None
+        found = earliest(rooms, request, ends, taken=taken)
+        until = math.inf if found is None else found.at
+        # Nodes that no limits promise stay the same: else there might be something new to wait for each time.
+        if before is not None and before.at > ends.now and until >= before.at:
+            return before
+        if found is None and one.is_due:
+            found = nearest(rooms, request, ends, taken)
+        return None if found is None else self._new(one, found)
+
+    def _new(self, one: Candidate, found: Opening) -> Promise:
+        parts = dict(found.parts)
+        rooms = [room for node in parts if (room := self._rooms.get(node)) is not None]
+        if found.at < math.inf:
+            on = self._ends.on
+            leaving = {gone for room in rooms for at, gone in on(room).ends if at <= found.at}
+        else:
+            leaving = {gone for room in rooms for gone in room.occupants()}
+        return Promise(
+            one.session_id, one.priority, one.request, found.at, parts, frozenset(leaving)
+        )
+
+    def hold(self) -> None:
+        """Withdraw the rooms that are reserved."""
+        for promise in self._promises.values():
+            for node in promise.parts:
+                self._rooms.promise(node, promise.session_id)
+
+    def release(self) -> None:
+        """Offer them to everybody."""
+        for promise in self._promises.values():
+            for node in promise.parts:
+                self._rooms.promise(node, "")
+
+    def drop(self, session_id: str) -> None:
+        """A session waits no more, or started: its nodes are everybody's."""
+        promise = self._promises.pop(session_id, None)
+        if promise is not None:
+            for node in promise.parts:
+                self._rooms.promise(node, "")
+            self.looked_at = -math.inf
+            self.is_spent = True
+
+    def drop_all_but(self, waiting: Container[str]) -> None:
+        """The same of all who wait no more."""
+        for session_id in [one for one in self._promises if one not in waiting]:
+            self.drop(session_id)
+
+    def lets(self, session: Session, now: float) -> bool:
+        """Whether it may have of any held room: its own, of a lower class, or as it ends before it is used."""
+        if session.id in self._promises:
+            return True
+        return all(self._is_passed_by(session, one, now) for one in self._promises.values())
+
+    def _is_passed_by(self, session: Session, promise: Promise, now: float) -> bool:
+        return session.spec.priority > promise.priority or ends_in_time(session, promise, now)
+
+    def bars(self, room: Room, session_id: str, priority: Priority) -> bool:
+        """Whether nobody is to give way there to a session of this class."""
+        promise = self._promises.get(room.promised)
+        return promise is not None and session_id != room.promised and priority <= promise.priority
+
+    def took(self, session: Session, placed: Iterable[ReplicaPlacement], now: float) -> None:
+        """One that it `lets` was placed."""
+        nodes = {one.node for one in placed}
+        for session_id, promise in self._promises.items():
+            if session_id == session.id or not nodes & promise.parts.keys():
+                continue
+            if ends_in_time(session, promise, now):
+                changed = promise._replace(leaving=promise.leaving | {session.id})
+            else:
+                changed = promise._replace(is_broken=True)
+            self._promises[session_id] = changed
+
+    def spares(self, request: Request) -> bool:
+        """Whether some held room may have something beside what is reserved; quickly told, and not too seldom."""
+        return request.replica_count == 1 and any(
+            room.holds(request) and _may_spare(room, promise, request)
+            for promise in self._promises.values()
+            for node in promise.parts
+            if (room := self._rooms.get(node)) is not None
+        )
+
+    def beside(
+        self, request: Request, suits: Suits, session_id: str
+    ) -> tuple[ReplicaPlacement, ...]:
+        """One replica on a held room that leaves what is reserved, taken from it; none where none does."""
+        if request.replica_count > 1 or request in self._full:
+            return ()
+        for promise in self._promises.values():
+            for node, count in promise.parts.items():
+                room = self._rooms.get(node)
+                if (
+                    room is None
+                    or not _may_spare(room, promise, request)
+                    or not room.holds(request)
+                ):
+                    continue
+                placed = room.take(request, suits.wanted(room), 0, session_id)
+                if room.without(promise.leaving).holds(promise.request) >= count:
+                    self._rooms.note(room)
+                    return (placed,)
+                room.drop(session_id)
+        self._full.add(request)
+        return ()
+
+    def state(self) -> Held:
+        """What `restore` takes."""
+        return Held(dict(self._promises), self.looked_at)
+
+    def restore(self, held: Held) -> None:
+        """Hold again what was held then."""
+        self.release()
+        self._promises, self.looked_at = dict(held.promises), held.looked_at
+        self.hold()
+
+
+def ends_in_time(session: Session, promise: Promise, now: float) -> bool:
+    """Whether it would be gone before a reservation is used, if it were placed now."""
+    limit_s = session.spec.time_limit_s
+    if not limit_s or not promise.is_bounded:
+        return False
+    return now + STARTING_S + limit_s + session.spec.grace_s <= promise.at
+
+
+def _may_spare(room: Room, promise: Promise, request: Request) -> bool:
+    """Whether its GPUs could do for both, which costs little to say."""
+    staying = room.held_thousandths(promise.leaving)
+    reserved = promise.parts[room.node.name] * promise.request.gpu_thousandths
+    spare = len(room.models) * WHOLE_DEVICE - staying - reserved
+    return spare >= request.gpu_thousandths

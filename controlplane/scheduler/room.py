@@ -1,0 +1,536 @@
+"""What is free on one node, kept by changes; rooms that have the same free are as good as each other."""
+
+from __future__ import annotations
+
+from bisect import insort
+from dataclasses import replace
+from heapq import heappop, heappush
+from operator import is_
+from typing import TYPE_CHECKING, NamedTuple
+
+from controlplane.domain.models import is_model
+from controlplane.domain.plan import ReplicaPlacement
+from controlplane.domain.snapshot import capacity_of
+from controlplane.domain.values import (
+    WHOLE_DEVICE,
+    Allocation,
+    DeviceShare,
+    Isolation,
+    Node,
+    Resources,
+)
+from controlplane.scheduler.fit import (
+    MOST_ON_ONE_NODE,
+    Request,
+    refusal,
+    resources_on,
+)
+from controlplane.scheduler.fragmentation import Free
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Sequence
+
+    from controlplane.domain.values import AllocatedReplica
+
+KEPT = "is kept for another"
+HELD = "is held for a session that waits longer"
+Alike = tuple[str, str, bool]
+"""GPU model, network, and whether programs run in containers: the same program finds other things there."""
+Tightness = tuple[int, int, int, int, str]
+Order = tuple[object, ...]
+LEAST_KEPT = 64
+
+
+class RoomState(NamedTuple):
+    """What is free on a node, without its name: nodes in equal states are as good as each other.
+
+    `kind` numbers what does not change by placing; `near` is the pod, or the node where it has none; `shares` are the free thousandths of opened devices,
+    smallest first; `places` are the replicas that still fit into the node's record; `which` are the
+    devices that are free, where that matters and not only how many.
+    """
+
+    kind: int
+    near: str
+    whole: int
+    shares: tuple[int, ...]
+    cpu_thousandths: int
+    memory_bytes: int
+    places: int
+    which: tuple[object, ...] = ()
+
+    @property
+    def gpus(self) -> tuple[object, ...]:
+        """What is free of GPUs, device by device."""
+        return (self.whole, self.shares, self.which)
+
+    @property
+    def tightness(self) -> tuple[int, int, int, int]:
+        """Best fit takes the smallest: fewest free GPUs, then thousandths, cores and memory."""
+        thousandths = self.whole * WHOLE_DEVICE + sum(self.shares)
+        return (self.whole, thousandths, self.cpu_thousandths, self.memory_bytes)
+
+
+class Tie:
+    """The rooms in one state: each is as good as the others, and the first by name is taken.
+
+    Attributes:
+        state: what is free in each.
+        order: tells it from others that are as good.
+        alike: the same for all that differ in where their rooms stand alone, and for no others ever; -1: not numbered.
+        rooms: by name.
+    """
+
+    __slots__ = ("_names", "alike", "order", "rooms", "state", "whole")
+
+    def __init__(self, state: RoomState, order: Order, alike: int) -> None:
+        self.state = state
+        self.alike = alike
+        self.whole = state.whole
+        self.order = order
+        self.rooms: dict[str, Room] = {}
+        self._names: list[str] = []
+
+    def add(self, room: Room) -> None:
+        """A room has come into this state."""
+        rooms, names = self.rooms, self._names
+        rooms[room.name] = room
+        if len(names) > 2 * len(rooms) + LEAST_KEPT:
+            self._names = sorted(rooms)
+        else:
+            heappush(names, room.name)
+
+    def first(self) -> Room:
+        """The first one; there must be one."""
+        names, rooms = self._names, self.rooms
+        while names[0] not in rooms:
+            heappop(names)
+        return rooms[names[0]]
+
+
+CLOSED = Tie(RoomState(-1, "", -1, (), 0, 0, 0), (), -1)
+"""Where nothing may be placed."""
+
+
+class Room:
+    """What is still free on one node: what it is to run, and what a plan has put there since.
+
+    Attributes:
+        whole: positions of the devices that nobody touches, in order.
+        shared: free thousandths of opened devices, by position.
+        is_mixed: whether it matters which of its devices are free, not only how many.
+        keeper: the session that it is kept for; "": nobody's.
+        promised: the blocked session that is to have it (see reservations.py); "": nobody.
+        tie: it and those in the same state; kept by Rooms.
+    """
+
+    __slots__ = (
+        "_is_recounted",
+        "_near",
+        "_pending",
+        "_positions",
+        "_wholes",
+        "allocation",
+        "cpu",
+        "instances",
+        "is_mixed",
+        "is_open",
+        "is_silent",
+        "keeper",
+        "kind",
+        "memory",
+        "model",
+        "models",
+        "name",
+        "node",
+        "places",
+        "promised",
+        "shared",
+        "tie",
+        "whole",
+        "withheld",
+    )
+
+    def __init__(
+        self, node: Node, allocation: Allocation, *, is_silent: bool = False, kind: int = 0
+    ) -> None:
+        self.name = node.name
+        self.tie = CLOSED
+        self.keeper = ""
+        self.promised = ""
+        self._pending: dict[str, list[ReplicaPlacement]] = {}
+        self.set(node, allocation, is_silent=is_silent, kind=kind)
+
+    def set(self, node: Node, allocation: Allocation, *, is_silent: bool, kind: int) -> None:
+        """Take what the node is and what it is to run; what is pending stays taken."""
+        capacity = capacity_of(node, allocation)
+        self.node, self.allocation = node, allocation
+        # A node without a pod is near to nothing but itself.
+        self._near = node.pod or f"\0{node.name}"
+        self.is_silent, self.kind = is_silent, kind
+        self.is_open = not (is_silent or node.closed_by)
+        self.cpu = capacity.free_cpu_thousandths
+        self.memory = capacity.free_memory_bytes
+        self.places = MOST_ON_ONE_NODE - len(allocation.replicas)
+        self.models = {
+            position: one.model
+            for position, one in enumerate(node.devices)
+            if one.uuid in capacity.free
+        }
+        self.model = "|".join(sorted(set(self.models.values())))
+        self._positions = {one.uuid: position for position, one in enumerate(node.devices)}
+        self._wholes = [
+            DeviceShare(uuid=one.uuid, thousandths=WHOLE_DEVICE) for one in node.devices
+        ]
+        self.instances = {i for i, one in enumerate(node.devices) if one.parent_uuid}
+        self.is_mixed = bool(self.instances) or len({one.model for one in node.devices}) > 1
+        self.withheld = [one for one in node.devices if one.withheld]
+        # Hardware under two names, devices that are not offered or no longer there, more held than there
+        # is: what such a replica leaves behind is not simply what it held.
+        self._is_recounted = bool(
+            self.instances
+            or len(capacity.free) < len(node.devices)
+            or any(free < 0 for free in capacity.free.values())
+            or not allocation.held_thousandths().keys() <= self._positions.keys()
+        )
+        self.whole: list[int] = []
+        self.shared: dict[int, int] = {}
+        for uuid, free in capacity.free.items():
+            if free == WHOLE_DEVICE:
+                self.whole.append(self._positions[uuid])
+            elif free > 0:
+                self.shared[self._positions[uuid]] = free
+        allocated = {one.session_id for one in allocation.replicas}
+        for session_id in self._pending.keys() & allocated:
+            del self._pending[session_id]
+        for placed in self._pending.values():
+            for replica in placed:
+                self._occupy(replica.resources, replica.devices)
+
+    def change(self, allocation: Allocation) -> bool:
+        """Take what the node is to run now: costs as much as differs. Whether anything does."""
+        if self._is_recounted:
+            self.set(self.node, allocation, is_silent=self.is_silent, kind=self.kind)
+            return True
+        before, after = self.allocation.replicas, allocation.replicas
+        self.allocation = allocation
+        # The store's records share their replicas, so that the same ones are mostly the same objects, and
+        # new ones come behind those that were there.
+        gone: tuple[AllocatedReplica, ...] = ()
+        come = after[len(before) :]
+        if len(after) < len(before) or not all(map(is_, before, after)):
+            gone, come = _missing(before, after), _missing(after, before)
+        is_other = bool(gone)
+        for replica in gone:
+            self._vacate(replica.cpu_thousandths, replica.memory_bytes, replica.devices)
+        for replica in come:
+            if not self._was_pending(replica):
+                is_other = True
+                self._occupy(_held(replica), replica.devices)
+        return is_other
+
+    def _was_pending(self, replica: AllocatedReplica) -> bool:
+        placed = self._pending.get(replica.session_id)
+        if placed is None:
+            return False
+        left = [one for one in placed if one.rank != replica.rank]
+        taken = len(left) < len(placed)
+        if left:
+            self._pending[replica.session_id] = left
+        else:
+            del self._pending[replica.session_id]
+        return taken
+
+    @property
+    def is_offered(self) -> bool:
+        """Whether anybody's session may be placed here."""
+        return self.is_open and not self.keeper and not self.promised
+
+    @property
+    def state(self) -> RoomState:
+        """What is free here, without the name."""
+        shares = tuple(sorted(self.shared.values())) if self.shared else ()
+        which: tuple[object, ...] = ()
+        if self.is_mixed:
+            which = (*self.whole, tuple(sorted(self.shared.items())))
+        return RoomState(
+            self.kind,
+            self._near,
+            len(self.whole),
+            shares,
+            self.cpu,
+            self.memory,
+            self.places,
+            which,
+        )
+
+    @property
+    def tightness(self) -> Tightness:
+        """Best fit takes the smallest; see RoomState."""
+        return (*self.state.tightness, self.name)
+
+    @property
+    def free(self) -> Free:
+        """The same as what a score is worked out of; not for mixed rooms."""
+        state = self.state
+        return Free(self.model, state.whole, state.shares, self.cpu, self.memory)
+
+    def shortage(self, request: Request) -> str:
+        """What is short first for one replica; "" when it fits."""
+        refused = refusal(self.node, request) or (KEPT if self.keeper else "")
+        if refused:
+            return refused
+        if request.gpu_thousandths and not self._devices_for(request):
+            return "GPUs"
+        wanted = resources_on(self.node, request)
+        if wanted.cpu_thousandths > self.cpu:
+            return "cores"
+        if wanted.memory_bytes > self.memory:
+            return "memory"
+        return "" if self.places > 0 else "full of small replicas"
+
+    def holds(self, request: Request) -> int:
+        """Replicas of the request that fit here."""
+        if refusal(self.node, request):
+            return 0
+        return self.holds_of(request, resources_on(self.node, request))
+
+    def holds_of(self, request: Request, wanted: Resources) -> int:
+        """The same where it is not refused, and each would get `wanted`."""
+        most = self.places
+        if wanted.cpu_thousandths:
+            most = min(most, self.cpu // wanted.cpu_thousandths)
+        if wanted.memory_bytes:
+            most = min(most, self.memory // wanted.memory_bytes)
+        gpu = request.gpu_thousandths
+        if gpu >= WHOLE_DEVICE:
+            count = gpu // WHOLE_DEVICE
+            most = min(most, len(self._wholes_of(count, request)) // count)
+        elif gpu:
+            in_shared = sum(free // gpu for free, _ in self.opened_for(request))
+            unopened = len(self._wholes_of(1, request))
+            most = min(most, in_shared + unopened * (WHOLE_DEVICE // gpu))
+        return max(most, 0)
+
+    def alike_for(self, request: Request) -> Alike:
+        """What its replicas would get of which a gang combines only equal ones."""
+        is_contained = self.node.isolation is Isolation.CONTAINER
+        model = self._model_for(request.gpu_model) if request.gpu_thousandths else ""
+        return (model, self.node.gang_network, is_contained)
+
+    def _model_for(self, gpu_model: str) -> str:
+        if not gpu_model:
+            return self.model
+        meant = {one for one in self.models.values() if is_model(one, gpu_model)}
+        return "|".join(sorted(meant))
+
+    def _wholes_for(self, count: int, gpu_model: str = "") -> list[int]:
+        """Positions of free devices of which one replica may have `count`.
+
+        A CUDA process computes on one MIG instance at most (NVIDIA, "MIG User Guide").
+        """
+        if not self.is_mixed:
+            return self.whole
+        bars_instances = count > 1 and self.instances
+        return [
+            position
+            for position in self.whole
+            if is_model(self.models[position], gpu_model)
+            and not (bars_instances and position in self.instances)
+        ]
+
+    def _wholes_of(self, count: int, request: Request) -> list[int]:
+        """The same without those that the request avoids."""
+        wholes = self._wholes_for(count, request.gpu_model)
+        avoided = self._avoided(request)
+        return [position for position in wholes if position not in avoided] if avoided else wholes
+
+    def _avoided(self, request: Request) -> frozenset[int]:
+        """Positions of the devices that the request is not to have."""
+        if not request.avoids:
+            return frozenset()
+        return frozenset(self._positions[one] for one in request.avoids if one in self._positions)
+
+    def has_any(self, avoided: frozenset[str]) -> bool:
+        """Whether it, or a device of it, is among these."""
+        return self.name in avoided or not avoided.isdisjoint(self._positions)
+
+    def opened_for(self, request: Request) -> list[tuple[int, int]]:
+        """Opened devices that hold one share of the request: what is free of each, and its position."""
+        avoided = self._avoided(request)
+        return [
+            (free, position)
+            for position, free in self.shared.items()
+            if free >= request.gpu_thousandths
+            and position not in avoided
+            and (not self.is_mixed or is_model(self.models[position], request.gpu_model))
+        ]
+
+    def hole_for(self, gpu_model: str) -> int:
+        """The most whole devices of a model that one replica could have."""
+        several, alone = (len(self._wholes_for(count, gpu_model)) for count in (2, 1))
+        return max(several, min(alone, 1))
+
+    def take(
+        self, request: Request, wanted: Resources, rank: int, session_id: str, *, left: int = 0
+    ) -> ReplicaPlacement:
+        """Place one replica that fits; it is pending until an allocation tells of it.
+
+        Args:
+            request: of its session.
+            wanted: what `resources_on` gives it here.
+            rank: of the replica.
+            session_id: its session.
+            left: a share comes from a device with so many thousandths free; 0: from the fullest.
+        """
+        count = request.gpu_thousandths // WHOLE_DEVICE
+        shares: tuple[DeviceShare, ...]
+        if count and not (self.is_mixed or request.avoids):
+            # Mostly: any of the free devices, the first ones.
+            wholes, whole = self._wholes, self.whole
+            if count == 1:
+                shares = (wholes[whole.pop(0)],)
+            else:
+                shares = tuple([wholes[one] for one in whole[:count]])
+                del whole[:count]
+            self.places -= 1
+            self.cpu -= wanted.cpu_thousandths
+            self.memory -= wanted.memory_bytes
+        else:
+            shares = tuple(self._devices_for(request, left))
+            self._occupy(wanted, shares)
+        placed = ReplicaPlacement(rank, self.name, shares, wanted)
+        pending = self._pending.get(session_id)
+        if pending is None:
+            self._pending[session_id] = [placed]
+        else:
+            pending.append(placed)
+        return placed
+
+    def put(self, placed: ReplicaPlacement, session_id: str) -> None:
+        """Take for a session the very devices that `take` gave it before."""
+        self._occupy(placed.resources, placed.devices)
+        self._pending.setdefault(session_id, []).append(placed)
+
+    def drop(self, session_id: str) -> bool:
+        """Give back what a plan put here for a session, as far as no allocation has told of it."""
+        dropped = self._pending.pop(session_id, ())
+        if dropped and self._is_recounted:
+            # What it had may not be offered any more.
+            self.set(self.node, self.allocation, is_silent=self.is_silent, kind=self.kind)
+            return True
+        for placed in dropped:
+            wanted = placed.resources
+            self._vacate(wanted.cpu_thousandths, wanted.memory_bytes, placed.devices)
+        return bool(dropped)
+
+    def without(self, sessions: Container[str]) -> Room:
+        """The room as it would be if these sessions were gone."""
+        kept = tuple(one for one in self.allocation.replicas if one.session_id not in sessions)
+        other = Room(self.node, replace(self.allocation, replicas=kept), kind=self.kind)
+        for session_id, placed in self._pending.items():
+            for replica in placed if session_id not in sessions else ():
+                other._occupy(replica.resources, replica.devices)
+        return other
+
+    def occupants(self) -> frozenset[str]:
+        """All that have something here, also what is pending."""
+        allocated = (one.session_id for one in self.allocation.replicas)
+        return frozenset((*allocated, *self._pending))
+
+    @property
+    def has_twice(self) -> bool:
+        """Whether something is taken for one that has something here already."""
+        return bool(self._pending) and any(
+            one.session_id in self._pending for one in self.allocation.replicas
+        )
+
+    def free_thousandths(self) -> int:
+        """What is free of its devices, all together."""
+        return len(self.whole) * WHOLE_DEVICE + sum(self.shared.values())
+
+    def held_thousandths(self, sessions: Container[str]) -> int:
+        """What all but these sessions hold of its devices, also what is pending."""
+        held = sum(
+            one.gpu_thousandths
+            for one in self.allocation.replicas
+            if one.session_id not in sessions
+        )
+        return held + sum(
+            one.resources.gpu_thousandths
+            for session_id, placed in self._pending.items()
+            if session_id not in sessions
+            for one in placed
+        )
+
+    def _devices_for(self, request: Request, left: int = 0) -> list[DeviceShare]:
+        gpu = request.gpu_thousandths
+        if gpu >= WHOLE_DEVICE:
+            count = gpu // WHOLE_DEVICE
+            wholes = self._wholes_of(count, request)[:count]
+            return [self._wholes[one] for one in wholes] if len(wholes) == count else []
+        if gpu == 0:
+            return []
+        opened = self.opened_for(request)
+        if left:
+            opened = [one for one in opened if one[0] == left]
+        chosen = [min(opened)[1]] if opened else self._wholes_of(1, request)[:1]
+        return [DeviceShare(uuid=self._wholes[one].uuid, thousandths=gpu) for one in chosen]
+
+    def _occupy(self, wanted: Resources, shares: Sequence[DeviceShare]) -> None:
+        self.places -= 1
+        self.cpu -= wanted.cpu_thousandths
+        self.memory -= wanted.memory_bytes
+        for share in shares:
+            position = self._positions.get(share.uuid, -1)
+            free = self.shared.pop(position, 0)
+            if not free and position in self.whole:
+                self.whole.remove(position)
+                free = WHOLE_DEVICE
+            if free < share.thousandths:
+                self._is_recounted = True
+            elif free > share.thousandths:
+                self.shared[position] = free - share.thousandths
+
+    def _vacate(self, cpu: int, memory: int, shares: Sequence[DeviceShare]) -> None:
+        self.places += 1
+        self.cpu += cpu
+        self.memory += memory
+        for share in shares:
+            position = self._positions.get(share.uuid)
+            if position is None:
+                continue
+            free = self.shared.pop(position, 0) + share.thousandths
+            if free >= WHOLE_DEVICE:
+                insort(self.whole, position)
+            else:
+                self.shared[position] = free
+
+
+def _missing(
+    some: tuple[AllocatedReplica, ...], others: tuple[AllocatedReplica, ...]
+) -> tuple[AllocatedReplica, ...]:
+    """Those that the others lack, as objects."""
+    known = set(map(id, others))
+    return tuple([one for one in some if id(one) not in known])
+
+
+def _held(replica: AllocatedReplica) -> Resources:
+    return Resources(
+        gpu_thousandths=replica.gpu_thousandths,
+        cpu_thousandths=replica.cpu_thousandths,
+        memory_bytes=replica.memory_bytes,
+    )
+
+
+def empty_room(node: Node) -> Room:
+    """The room of a node where nothing runs and no device is withheld."""
+    if any(device.withheld for device in node.devices):
+        node = replace(node, devices=tuple(replace(one, withheld="") for one in node.devices))
+    return Room(node, Allocation(node=node.name))
+
+
+def alone(room: Room) -> Tie:
+    """A room apart from all others."""
+    tie = Tie(room.state, (), -1)
+    tie.add(room)
+    return tie

@@ -1,0 +1,137 @@
+"""Whose turn it is: the lines of a pass, served account by account, so that one placement moves one account."""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heapreplace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from controlplane.scheduler.entitlement import Entitlements
+    from controlplane.scheduler.lines import Line, Rank
+
+Turn = tuple[bool, int, float, "Rank"]
+"""Whether nothing is owed, the class, the share of the account, and the rank of the line: the smallest comes first."""
+
+
+class _Standing:
+    """What the turns of an account's lines depend on; it changes when one of its sessions is placed."""
+
+    __slots__ = ("changes", "name", "share")
+
+    def __init__(self, name: str, share: float) -> None:
+        self.name = name
+        self.share = share
+        self.changes = 0
+
+
+class _Group:
+    """The lines of one class and account, best first.
+
+    Attributes:
+        owner: who is owed a small session; "": nobody.
+        seen: how often the account had changed when the turn of the group was worked out.
+    """
+
+    __slots__ = ("account", "lines", "owner", "priority", "seen")
+
+    def __init__(self, priority: int, account: _Standing, owner: str) -> None:
+        self.priority = priority
+        self.account = account
+        self.owner = owner
+        self.seen = -1
+        self.lines: list[tuple[Rank, Line]] = []
+
+
+class Turns:
+    """The lines of one pass in the order in which they are served, as placements change it.
+
+    A placement changes the share of its account alone: the lines of an account are kept together, and only
+    those accounts are looked at again that come to the front.
+
+    Args:
+        lines: those that may have room; one whose `fits` becomes None has none any more.
+        entitlements: shares, and who holds nothing; changed by whoever places.
+        now: Unix seconds.
+        patience: who waited for so many seconds is due.
+    """
+
+    def __init__(
+        self, lines: Iterable[Line], entitlements: Entitlements, now: float, patience: float
+    ) -> None:
+        self._entitlements = entitlements
+        self._now = now
+        self._patience = patience
+        accounts: dict[str, _Standing] = {}
+        groups: dict[tuple[int, str, str], _Group] = {}
+        for line in lines:
+            name, owner = line.account, line.owner
+            owed = owner if line.is_small and entitlements.has_nothing(owner) else ""
+            key = (line.priority, name, owed)
+            group = groups.get(key)
+            if group is None:
+                account = accounts.get(name)
+                if account is None:
+                    account = accounts[name] = _Standing(name, entitlements.share(name))
+                group = groups[key] = _Group(line.priority, account, owed)
+            group.lines.append((line.rank(now, patience), line))
+        self._heap: list[tuple[Turn, int, _Group]] = []
+        for number, group in enumerate(groups.values()):
+            heapify(group.lines)
+            self._heap.append((self._turn(group), number, group))
+        heapify(self._heap)
+
+    def _turn(self, group: _Group) -> Turn:
+        account = group.account
+        group.seen = account.changes
+        is_owed = group.owner != "" and self._entitlements.has_nothing(group.owner)
+        return (not is_owed, -group.priority, account.share, group.lines[0][0])
+
+    def next(self) -> Line | None:
+        """The line whose turn it is; None when nobody is left."""
+        heap = self._heap
+        while heap:
+            turn, number, group = heap[0]
+            line = group.lines[0][1]
+            if line.fits is None:
+                self._drop_full(group)
+            elif group.seen == group.account.changes and (
+                turn[0] or self._entitlements.has_nothing(group.owner)
+            ):
+                return line
+            else:
+                heapreplace(heap, (self._turn(group), number, group))
+        return None
+
+    def served(self) -> None:
+        """The first of the line whose turn it was was placed."""
+        _, number, group = self._heap[0]
+        account, line = group.account, group.lines[0][1]
+        account.share = self._entitlements.share(account.name)
+        account.changes += 1
+        if line:
+            heapreplace(group.lines, (line.rank(self._now, self._patience), line))
+            heapreplace(self._heap, (self._turn(group), number, group))
+        else:
+            self.passed()
+
+    def passed(self) -> None:
+        """The line whose turn it was has none any more."""
+        group = self._heap[0][2]
+        heappop(group.lines)
+        self._again(group)
+
+    def _drop_full(self, group: _Group) -> None:
+        """Pass over the lines at the front of the first group for which there is no room."""
+        lines = group.lines
+        while lines and lines[0][1].fits is None:
+            heappop(lines)
+        self._again(group)
+
+    def _again(self, group: _Group) -> None:
+        """The first group has other lines than before."""
+        if group.lines:
+            heapreplace(self._heap, (self._turn(group), self._heap[0][1], group))
+        else:
+            heappop(self._heap)

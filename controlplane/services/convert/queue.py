@@ -1,0 +1,107 @@
+"""Why sessions wait, as the contract says it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.domain.identity import may_see
+from controlplane.services.convert.resources import resources_message
+from controlplane.services.convert.sessions import PRIORITIES, to_priority
+from controlplane.services.convert.shares import share_message
+from controlplane.services.convert.times import seconds_of, timestamp
+from nsml.v1 import sessions_pb2 as pb
+
+if TYPE_CHECKING:
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.plan import Deferral, Holder
+    from controlplane.domain.values import Session, SessionSpec
+    from controlplane.operations.past import Pasts
+
+
+def waiting_message(
+    deferral: Deferral, *, queued: int, viewer: UserCaller, pasts: Pasts
+) -> pb.Waiting:
+    """Why a session waits; of holders that the viewer may not see only whose they are."""
+    why = deferral.explanation
+    return pb.Waiting(
+        place=deferral.place,
+        queued=queued,
+        reason=why.reason,
+        shortages=[pb.Shortage(what=one.what, nodes=one.nodes) for one in why.shortages],
+        never=not why.can_ever_fit,
+        short=deferral.short,
+        holders=[_holder_message(one, viewer) for one in deferral.holders],
+        expected_start=timestamp(deferral.expected_start),
+        share=share_message(deferral.share, pasts) if deferral.share else None,
+    )
+
+
+def _holder_message(holder: Holder, viewer: UserCaller) -> pb.Holder:
+    session = holder.session
+    return pb.Holder(
+        session=session.name if may_see(viewer, session) else "",
+        owner=session.owner,
+        held=holder.held,
+        nodes=len(holder.nodes),
+        until=timestamp(holder.until),
+    )
+
+
+def queued_message(
+    session: Session,
+    *,
+    place: int,
+    viewer: UserCaller,
+    reason: str,
+    expected_start: float,
+    share: float,
+) -> pb.QueuedSession:
+    """A row of the queue; of a session that the viewer may not see only whose, how large and how old."""
+    spec = session.spec
+    message = pb.QueuedSession(
+        place=place,
+        owner=session.owner,
+        resources=resources_message(spec.resources),
+        replica_count=spec.replica_count,
+        created_at=timestamp(session.created_at),
+    )
+    if may_see(viewer, session):
+        seen = pb.QueuedSession(
+            session=session.name,
+            project=session.project,
+            priority=PRIORITIES[spec.priority],
+            gpu_model=spec.gpu_model,
+            pod=spec.pod,
+            reason=reason,
+            expected_start=timestamp(expected_start),
+            share=share,
+        )
+        message.MergeFrom(seen)
+    return message
+
+
+def to_supposed(change: pb.WhatIf, spec: SessionSpec) -> SessionSpec:
+    """What the session would ask for."""
+    resources = spec.resources
+    for field in ("gpu_thousandths", "cpu_thousandths", "memory_bytes"):
+        if change.HasField(field):
+            resources = replace(resources, **{field: getattr(change, field)})
+    if change.HasField("time_limit") and not seconds_of(change.time_limit):
+        raise InvalidRequest("a time limit of 0 s", attempt="leave it out for none other")
+    return replace(
+        spec,
+        resources=resources,
+        replica_count=change.replica_count
+        if change.HasField("replica_count")
+        else spec.replica_count,
+        priority=to_priority(change.priority) if change.priority else spec.priority,
+        time_limit_s=seconds_of(change.time_limit)
+        if change.HasField("time_limit")
+        else spec.time_limit_s,
+        gpu_model=" ".join(change.gpu_model.split())
+        if change.HasField("gpu_model")
+        else spec.gpu_model,
+        pod=change.pod if change.HasField("pod") else spec.pod,
+    )

@@ -1,0 +1,199 @@
+"""Projects as rows, lines and records (`nsml project`)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsml.v1 import sessions_pb2
+from nsml.view.enums import enum_word
+from nsml.view.queue import gpus_text, share_record, share_text
+from nsml.view.sessions import moment_of, seconds_of
+from nsml.view.tables import Column
+from nsml.view.units import ago, counted, moment, size_text, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from nsml.v1.projects_pb2 import GetProjectResponse, Project, Quota
+
+_HOUR_S = 3600
+_TITLE_CELLS = 10
+_MEASURES: dict[str, tuple[str, Callable[[int], str]]] = {
+    "gpu_thousandths": ("GPU", thousandths),
+    "cpu_thousandths": ("core", thousandths),
+    "memory_bytes": ("of memory", size_text),
+    "sessions": ("session", str),
+}
+"""Of each measure of a quota: its noun, and how a number of it is written."""
+
+
+def gpu_hours(seconds: float) -> str:
+    """GPU-seconds as a number of GPU-hours: `12.5`, `0.0012`."""
+    hours = seconds / _HOUR_S
+    return f"{round(hours, 2 if hours >= 1 else 4):,}".removesuffix(".0")
+
+
+def _bound(quota: Quota, measure: str) -> int | None:
+    return getattr(quota, measure) if quota.HasField(measure) else None
+
+
+def _of(project: Project, measure: str) -> str:
+    """What is held of a measure, and of how much: `8 of 16`."""
+    text = _MEASURES[measure][1]
+    held, bound = text(getattr(project.usage, measure)), _bound(project.settings.quota, measure)
+    return held if bound is None else f"{held} of {text(bound)}"
+
+
+def _several(measure: str, number: str) -> str:
+    """A number of a measure with its noun: `1 GPU`, `8 of 16 GPUs`, `40.0 GB of memory`."""
+    noun = _MEASURES[measure][0]
+    is_one = number.rpartition(" ")[2] == "1" or noun.startswith("of ")
+    return f"{number} {noun}{'' if is_one else 's'}"
+
+
+def _hours(project: Project) -> str:
+    """What is used of its budget, and of how much: `12.5 of 500`."""
+    if not project.settings.HasField("budget"):
+        return "-"
+    used = project.usage.gpu_seconds
+    known = gpu_hours(used) if project.usage.HasField("gpu_seconds") else "?"
+    return f"{known} of {gpu_hours(project.settings.budget.gpu_seconds)}"
+
+
+def day(seconds: float) -> str:
+    """Unix seconds as `2026-12-01`, with the time of day unless that is midnight (UTC)."""
+    text = moment(seconds)
+    return text[:10] if text[11:16] == "00:00" else f"{text[:10]} {text[11:16]} UTC"
+
+
+def _until(project: Project) -> str:
+    return day(seconds_of(project.usage.until)) if project.usage.HasField("until") else "-"
+
+
+def _share(project: Project) -> str:
+    share = project.usage.share
+    return gpus_text(share.value) if project.usage.HasField("share") else "-"
+
+
+def _priority(project: Project) -> str:
+    return enum_word(sessions_pb2.Priority, project.settings.most_priority, "PRIORITY_")
+
+
+COLUMNS: tuple[Column[Project], ...] = (
+    Column(key="name", title="Name", cell=lambda p, _: p.name, is_name=True),
+    Column(key="owner", title="Owner", cell=lambda p, _: p.settings.owner or "-"),
+    Column(key="members", title="Members", cell=lambda p, _: str(p.member_count)),
+    Column(key="gpus", title="GPUs", cell=lambda p, _: _of(p, "gpu_thousandths")),
+    Column(key="sessions", title="Sessions", cell=lambda p, _: _of(p, "sessions")),
+    Column(key="gpu_hours", title="GPU-hours", cell=lambda p, _: _hours(p)),
+    Column(key="until", title="Until", cell=lambda p, _: _until(p), is_optional=True),
+    Column(key="cores", title="Cores", cell=lambda p, _: _of(p, "cpu_thousandths"), is_wide=True),
+    Column(key="memory", title="Memory", cell=lambda p, _: _of(p, "memory_bytes"), is_wide=True),
+    Column(key="weight", title="Weight", cell=lambda p, _: f"{p.settings.weight:g}", is_wide=True),
+    Column(key="share", title="Share", cell=lambda p, _: _share(p), is_wide=True),
+    Column(key="priority", title="Priority", cell=lambda p, _: _priority(p), is_wide=True),
+    Column(
+        key="created",
+        title="Created",
+        cell=lambda p, now: ago(now - seconds_of(p.created_at)),
+        is_wide=True,
+    ),
+)
+
+
+def _quota_record(quota: Quota) -> dict[str, int | None]:
+    return {measure: _bound(quota, measure) for measure in _MEASURES}
+
+
+def record(project: Project) -> dict[str, Any]:
+    """Everything of a project in raw values; None: no bound, or not known."""
+    settings, usage = project.settings, project.usage
+    budget = settings.budget if settings.HasField("budget") else None
+    return {
+        "name": project.name,
+        "owner": settings.owner or None,
+        "members": list(project.members) or None,
+        "member_count": project.member_count,
+        "created_at": moment_of(project, "created_at"),
+        "quota": _quota_record(settings.quota),
+        "member_quota": _quota_record(settings.member_quota),
+        "budget": budget
+        and {
+            "gpu_seconds": budget.gpu_seconds,
+            "period_days": budget.period_days,
+            "anchor": moment(seconds_of(budget.anchor)),
+        },
+        "weight": settings.weight,
+        "most_priority": _priority(project),
+        "usage": {
+            **{measure: getattr(usage, measure) for measure in _MEASURES},
+            "gpu_seconds": usage.gpu_seconds if usage.HasField("gpu_seconds") else None,
+            "since": moment_of(usage, "since"),
+            "until": moment_of(usage, "until"),
+            "share": share_record(usage.share) if usage.HasField("share") else None,
+        },
+    }
+
+
+def shown_record(answer: GetProjectResponse) -> dict[str, Any]:
+    """The same with who holds what."""
+    return {
+        **record(answer.project),
+        "holders": [
+            {"user": one.user, "gpu_thousandths": one.gpu_thousandths, "sessions": one.sessions}
+            for one in answer.holders
+        ],
+        "sessions": list(answer.sessions),
+        "hidden_sessions": answer.hidden_sessions,
+    }
+
+
+def lines(project: Project) -> list[str]:
+    """A project in a few lines."""
+    settings = project.settings
+    holds = [
+        _several(measure, _of(project, measure))
+        for measure in _MEASURES
+        if getattr(project.usage, measure) or _bound(settings.quota, measure) is not None
+    ]
+    each = [
+        _several(measure, text(bound))
+        for measure, (_, text) in _MEASURES.items()
+        if (bound := _bound(settings.member_quota, measure)) is not None
+    ]
+    rows = [
+        ("owner", settings.owner),
+        ("members", ", ".join(project.members) or "none"),
+        ("holds", ", ".join(holds) or "nothing"),
+        ("each", each and f"at most {', '.join(each)}"),
+        ("budget", _budget_line(project)),
+        ("priority", f"{_priority(project)} at most"),
+        ("weight", f"{settings.weight:g}"),
+        ("share", share_text(project.usage.share) if project.usage.HasField("share") else ""),
+    ]
+    return [project.name, *(f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text)]
+
+
+def _budget_line(project: Project) -> str:
+    if not project.settings.HasField("budget"):
+        return ""
+    days = counted(project.settings.budget.period_days, "day")
+    text = f"{_hours(project)} GPU-hours used in {days}"
+    if not project.usage.HasField("until"):
+        return f"{text}: it is being counted"
+    return f"{text}, {day(seconds_of(project.usage.since))} to {_until(project)}"
+
+
+def shown_lines(answer: GetProjectResponse) -> list[str]:
+    """The same with who holds what (`nsml project show`)."""
+    hidden = [f"{answer.hidden_sessions} of others"] if answer.hidden_sessions else []
+    held = [
+        f"{one.user} {_several('gpu_thousandths', thousandths(one.gpu_thousandths))}"
+        for one in answer.holders
+    ]
+    rows = [
+        ("held by", ", ".join(held)),
+        ("sessions", ", ".join([*answer.sessions, *hidden]) or "none"),
+    ]
+    more = [f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text]
+    return [*lines(answer.project), *more]

@@ -1,0 +1,268 @@
+"""The queue: who waits, why, who holds what they wait for, and until when. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from nsml.v1 import sessions_pb2
+from nsml.view.enums import enum_word
+from nsml.view.sessions import moment_of, seconds_of
+from nsml.view.tables import Column
+from nsml.view.units import counted, duration_text, memory_text, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.v1.sessions_pb2 import (
+        ExplainSessionResponse,
+        FairShare,
+        Holder,
+        ListQueueResponse,
+        QueuedSession,
+        Waiting,
+        WhatIfAnswer,
+    )
+
+_MEASURED = {"GPUs": "GPU", "cores": "core", "sessions": "session"}
+HIDDEN = "(another's)"
+"""In place of the name of a session that the viewer may not see."""
+
+
+def waiting_lines(waiting: Waiting, now: float) -> list[str]:
+    """Why a session waits, a line a fact."""
+    lines = [f"  why: {waiting.reason}"]
+    if waiting.place:
+        lines.append(f"  place: {waiting.place} of {waiting.queued} in the queue")
+    if len(waiting.shortages) > 0:
+        counts = ", ".join(f"{one.what} {one.nodes}" for one in waiting.shortages)
+        total = sum(one.nodes for one in waiting.shortages)
+        lines.append(f"  nodes: {total} in all; by what is short or amiss: {counts}")
+    lines += [
+        f"  held: {_amount(one, waiting.short)} by {holder_text(one)}, {_until(one, now)}"
+        for one in waiting.holders
+    ]
+    if waiting.HasField("share"):
+        lines.append(f"  share: {waiting.share.account} has {share_text(waiting.share)}")
+    return [*lines, f"  starts: {starts_text(waiting, now)}"]
+
+
+def share_text(share: FairShare) -> str:
+    """A fair share, and what it comes from: `2.5: 3 GPUs held now and 2 lately, over a weight of 2`."""
+    text = f"{gpus_text(share.value)}: {_gpu_count(share.held_gpus)} held now"
+    if share.HasField("half_life"):
+        half = duration_text(share.half_life.ToNanoseconds() / 1e9)
+        text += f" and {gpus_text(share.lately_gpus)} lately (half as much counts after {half})"
+    if share.weight != 1:
+        text += f", over a weight of {share.weight:g}"
+    return text + ("; what ended before is being counted" if share.is_partial else "")
+
+
+def gpus_text(gpus: float) -> str:
+    """A number of GPUs, in hundredths below ten, in tenths below a hundred: `0.25`, `12.5`, `340`."""
+    digits = 2 if gpus < 10 else 1 if gpus < 100 else 0
+    if 0 < gpus < 0.005:
+        return "under 0.01"
+    return f"{gpus:,.{digits}f}".rstrip("0").rstrip(".") if digits else f"{gpus:,.0f}"
+
+
+def _gpu_count(gpus: float) -> str:
+    text = gpus_text(gpus)
+    return f"{text} GPU{'' if text == '1' else 's'}"
+
+
+def share_record(share: FairShare) -> dict[str, Any]:
+    """The same in raw values; no half-life: only what is held now counts."""
+    half_life = share.half_life.ToNanoseconds() / 1e9 if share.HasField("half_life") else None
+    return {
+        "account": share.account,
+        "held_gpus": share.held_gpus,
+        "lately_gpus": share.lately_gpus,
+        "weight": share.weight,
+        "value": share.value,
+        "half_life_s": half_life,
+        "is_partial": share.is_partial,
+    }
+
+
+def holder_text(holder: Holder) -> str:
+    """Who holds it: the session, or whose it is; and on how many nodes."""
+    who = holder.session or f"a session of {holder.owner}"
+    return f"{who} on {counted(holder.nodes, 'node')}" if holder.nodes > 1 else who
+
+
+def _amount(holder: Holder, short: str) -> str:
+    if short == "memory":
+        return f"{memory_text(holder.held)} of memory"
+    if short == "sessions":
+        return counted(holder.held, "session")
+    one = _MEASURED.get(short, short)
+    return f"{thousandths(holder.held)} {one if holder.held <= 1000 else one + 's'}"
+
+
+def _until(holder: Holder, now: float) -> str:
+    if not holder.HasField("until"):
+        return "no time limit"
+    return f"for {duration_text(seconds_of(holder.until) - now)} more at most"
+
+
+def starts_text(waiting: Waiting, now: float) -> str:
+    """When it may start, and what that hangs on."""
+    if waiting.never:
+        return "never, as things are"
+    if not waiting.HasField("expected_start"):
+        return "nobody knows: what it waits for has no end that is known"
+    left = seconds_of(waiting.expected_start) - now
+    at = "now" if left <= 0 else f"in {duration_text(left)} at the latest"
+    taken = ", unless who is ahead of it takes it" if waiting.place > 1 else ""
+    return f"enough is free {at}{taken}"
+
+
+def what_if_lines(answer: WhatIfAnswer, asked: str, now: float) -> list[str]:
+    """What would come of it, a line a fact; `asked` is the change in the user's words."""
+    if answer.starts:
+        nodes = ", ".join(dict.fromkeys(answer.nodes))
+        return [f"with {asked} it would start now: {nodes}"]
+    return [f"with {asked} it would wait:", *waiting_lines(answer.waiting, now)]
+
+
+def waiting_record(waiting: Waiting) -> dict[str, Any]:
+    """Why a session waits, in raw values."""
+    return {
+        "place": waiting.place,
+        "queued": waiting.queued,
+        "reason": waiting.reason,
+        "shortages": [{"what": one.what, "nodes": one.nodes} for one in waiting.shortages],
+        "never": waiting.never,
+        "short": waiting.short or None,
+        "holders": [_holder_record(one, waiting.short) for one in waiting.holders],
+        "expected_start": moment_of(waiting, "expected_start"),
+        "share": share_record(waiting.share) if waiting.HasField("share") else None,
+    }
+
+
+def _holder_record(holder: Holder, short: str) -> dict[str, Any]:
+    is_in_thousandths = short in {"GPUs", "cores"}
+    return {
+        "session": holder.session or None,
+        "owner": holder.owner,
+        "held": holder.held / 1000 if is_in_thousandths else holder.held,
+        "nodes": holder.nodes,
+        "until": moment_of(holder, "until"),
+    }
+
+
+def explained_record(answer: ExplainSessionResponse) -> dict[str, Any]:
+    """The queue's part of an explanation, in raw values."""
+    waits, supposed = answer.HasField("waiting"), answer.what_if
+    record: dict[str, Any] = {"queue": waiting_record(answer.waiting) if waits else None}
+    if answer.HasField("what_if"):
+        would_wait = supposed.HasField("waiting")
+        record["what_if"] = {
+            "starts": supposed.starts,
+            "nodes": list(supposed.nodes),
+            "queue": waiting_record(supposed.waiting) if would_wait else None,
+        }
+    return record
+
+
+def _gpus(row: QueuedSession, _now: float) -> str:
+    text = thousandths(row.resources.gpu_thousandths)
+    return f"{row.replica_count}x{text}" if row.replica_count > 1 else text
+
+
+def _starts(row: QueuedSession, now: float) -> str:
+    if not row.HasField("expected_start"):
+        return "-"
+    left = seconds_of(row.expected_start) - now
+    return "now" if left <= 0 else f"{duration_text(left)} at most"
+
+
+def _share(row: QueuedSession) -> str:
+    return gpus_text(row.share) if row.HasField("share") else "-"
+
+
+def _priority(row: QueuedSession) -> str:
+    return enum_word(sessions_pb2.Priority, row.priority, "PRIORITY_") if row.priority else "-"
+
+
+COLUMNS: tuple[Column[QueuedSession], ...] = (
+    Column(key="place", title="#", cell=lambda row, _: str(row.place)),
+    Column(key="name", title="Name", cell=lambda row, _: row.session or HIDDEN, is_name=True),
+    Column(key="owner", title="Owner", cell=lambda row, _: row.owner, is_optional=True),
+    Column(key="gpus", title="GPUs", cell=_gpus),
+    Column(key="priority", title="Priority", cell=lambda row, _: _priority(row), is_optional=True),
+    Column(
+        key="age",
+        title="Age",
+        cell=lambda row, now: duration_text(now - seconds_of(row.created_at)),
+    ),
+    Column(key="reason", title="Why", cell=lambda row, _: row.reason or "-", shrinks_to=24),
+    Column(key="expected_start", title="Free in", cell=_starts, is_optional=True),
+    Column(
+        key="project",
+        title="Project",
+        cell=lambda row, _: row.project or "-",
+        is_wide=True,
+        is_worth=lambda row: row.project not in {"", row.owner},
+        is_optional=True,
+    ),
+    Column(
+        key="gpu_model", title="GPU model", cell=lambda row, _: row.gpu_model or "-", is_wide=True
+    ),
+    Column(key="pod", title="Pod", cell=lambda row, _: row.pod or "-", is_wide=True),
+    Column(key="share", title="Share", cell=lambda row, _: _share(row), is_wide=True),
+)
+
+
+def record(row: QueuedSession) -> dict[str, Any]:
+    """One that waits, in raw values; None where the viewer may not know, or nothing was asked for."""
+    return {
+        "place": row.place,
+        "name": row.session or None,
+        "owner": row.owner,
+        "project": row.project or None,
+        "gpus": row.resources.gpu_thousandths / 1000,
+        "cpus": row.resources.cpu_thousandths / 1000 or None,
+        "memory_bytes": row.resources.memory_bytes or None,
+        "replica_count": row.replica_count,
+        "priority": None if not row.priority else _priority(row),
+        "gpu_model": row.gpu_model or None,
+        "pod": row.pod or None,
+        "created_at": moment_of(row, "created_at"),
+        "reason": row.reason or None,
+        "expected_start": moment_of(row, "expected_start"),
+        "share": row.share if row.HasField("share") else None,
+    }
+
+
+def totals_text(page: ListQueueResponse) -> str:
+    """How much waits, and what is free: one line."""
+    free, hole = thousandths(page.free_gpu_thousandths), page.largest_hole
+    where = f" (node {page.largest_hole_node})" if page.largest_hole_node else ""
+    asked = thousandths(page.asked_gpu_thousandths)
+    chosen = f"{page.chosen:,} of " if page.chosen != page.queued else ""
+    return (
+        f"queue {chosen}{page.queued:,} · GPUs asked for {asked}, free {free}, "
+        f"largest free hole {hole}{where}"
+    )
+
+
+def totals_record(page: ListQueueResponse) -> dict[str, Any]:
+    """The same in raw values."""
+    return {
+        "queued": page.queued,
+        "chosen": page.chosen,
+        "asked_gpus": page.asked_gpu_thousandths / 1000,
+        "free_gpus": page.free_gpu_thousandths / 1000,
+        "largest_hole": page.largest_hole,
+        "largest_hole_node": page.largest_hole_node or None,
+    }
+
+
+def joined(pages: Sequence[ListQueueResponse]) -> ListQueueResponse:
+    """Pages as one, each place once: the queue may have moved between them."""
+    whole = sessions_pb2.ListQueueResponse()
+    whole.CopyFrom(pages[0])
+    for page in pages[1:]:
+        whole.sessions.extend(page.sessions)
+    return whole

@@ -1,0 +1,131 @@
+"""project: what is asked for, and what is shown."""
+
+import json
+
+import pytest
+
+from nsml.v1 import projects_pb2
+from nsml.v1 import sessions_pb2 as pb
+
+
+def test_ls(nsml, everything):
+    assert nsml("project", "ls").stdout == (
+        "Name    Owner  Members  GPUs     Sessions  GPU-hours    Until\n"
+        "------  -----  -------  -------  --------  -----------  ----------\n"
+        "vision  kim    2        8 of 16  3 of 4    12.5 of 500  2023-12-14\n"
+    )
+
+
+def test_none(nsml, state):
+    assert nsml("project", "ls").stderr == "no projects but your own, which has no bounds\n"
+
+
+def test_show(nsml, everything):
+    assert nsml("project", "show", "vision").stdout == (
+        "vision\n"
+        "  owner     kim\n"
+        "  members   kim, lee\n"
+        "  holds     8 of 16 GPUs, 12 cores, 40.0 GB of memory, 3 of 4 sessions\n"
+        "  each      at most 8 GPUs, 64.0 GB of memory\n"
+        "  budget    12.5 of 500 GPU-hours used in 30 days, 2023-11-14 to 2023-12-14\n"
+        "  priority  normal at most\n"
+        "  weight    2\n"
+        "  share     5.5: 8 GPUs held now and 3 lately (half as much counts after 7d), over a weight of 2\n"
+        "  held by   kim 8 GPUs\n"
+        "  sessions  kim/mnist/1, 2 of others\n"
+    )
+
+
+def test_what_is_not_known_is_not_zero(nsml, everything, state):
+    for field in ("gpu_seconds", "since", "until"):
+        state.projects["vision"].usage.ClearField(field)
+    assert "? of 500 GPU-hours used in 30 days: it is being counted" in (
+        nsml("project", "show", "vision").stdout
+    )
+    shown = json.loads(nsml("project", "ls", "-j").stdout)["items"][0]
+    assert (shown["usage"]["gpu_seconds"], shown["usage"]["until"]) == (None, None)
+
+
+def test_create(nsml, state):
+    words = "--owner kim --member lee --member eve --gpus 16 --member-gpus 0.5 --memory 64G"
+    more = "--gpu-hours 500 --period 30d --from 2026-12-01 --weight 2 --max-priority NORMAL"
+    shown = nsml("project", "create", "speech", *words.split(), *more.split())
+    assert shown.stdout.startswith("speech\n  owner     kim\n  members   eve, kim, lee\n")
+    settings = state.projects["speech"].settings
+    assert settings.quota == projects_pb2.Quota(gpu_thousandths=16_000, memory_bytes=64 * 10**9)
+    assert settings.member_quota == projects_pb2.Quota(gpu_thousandths=500)
+    assert (settings.budget.gpu_seconds, settings.budget.period_days) == (1_800_000, 30)
+    assert settings.budget.anchor.ToJsonString() == "2026-12-01T00:00:00Z"
+    assert (settings.weight, settings.most_priority) == (2.0, pb.PRIORITY_NORMAL)
+
+
+def test_set_names_only_what_is_to_change(nsml, everything, state):
+    nsml("project", "set", "vision", "--gpus", "none", "--cpus", "2.5")
+    settings = state.projects["vision"].settings
+    assert (settings.quota.gpu_thousandths, settings.quota.cpu_thousandths) == (0, 2500)
+    assert (settings.quota.sessions, settings.weight, settings.owner) == (4, 2.0, "kim")
+    nsml("project", "set", "vision", "--gpu-hours", "none")
+    assert not settings.HasField("budget")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--gpus", "0"], "none is without a bound"),
+        (["--gpus", "0.0"], "none is without a bound"),
+        (["--gpus", "-1"], "is less than none"),
+        (["--gpus", "0.0001"], "finer than a thousandth"),
+        (["--memory", "0"], "none is without a bound"),
+        (["--sessions", "0"], "none is without a bound"),
+        (["--gpu-hours", "0"], "a budget of zero"),
+        (["--gpu-hours", "-1"], "is not a number of hours"),
+        (["--gpu-hours", "nan"], "is not a number of hours"),
+        (["--gpu-hours", "1e9"], "is not a number of hours"),
+        (["--gpu-hours", "none", "--period", "3d"], "goes without --period"),
+        (["--period", "36h"], "whole days"),
+        (["--period", "0"], "whole days"),
+        (["--period", "soon"], "is not a duration"),
+        (["--from", "tomorrow"], "is not a day"),
+        (["--weight", "much"], "'much' is not a valid number"),
+        (["--max-priority", "urgent"], "urgent"),
+        ([], "nothing to set"),
+    ],
+)
+def test_what_cannot_be_is_refused_in_words(nsml, everything, state, words, said):
+    before = state.projects["vision"].SerializeToString()
+    result = nsml("project", "set", "vision", *words, check=False)
+    assert (result.code, result.stdout) == (2, "")
+    assert said in result.stderr
+    assert state.projects["vision"].SerializeToString() == before
+
+
+def test_members(nsml, everything, state):
+    nsml("project", "add", "vision", "eve", "ann")
+    assert list(state.projects["vision"].members) == ["ann", "eve", "kim", "lee"]
+    nsml("project", "remove", "vision", "eve", "lee")
+    assert list(state.projects["vision"].members) == ["ann", "kim"]
+    assert nsml("project", "add", "vision", check=False).code == 2
+
+
+def test_rm_asks(nsml, everything, state):
+    assert nsml("project", "rm", "vision", check=False).code == 2
+    assert "vision" in state.projects
+    nsml("project", "rm", "vision", "-y")
+    assert nsml("project", "rm", "vision", "-y", check=False).code == 5
+    assert not state.projects
+
+
+def test_the_record_says_everything(nsml, everything):
+    shown = json.loads(nsml("project", "show", "vision", "-j").stdout)
+    assert shown["quota"] == {
+        "gpu_thousandths": 16000,
+        "cpu_thousandths": None,
+        "memory_bytes": None,
+        "sessions": 4,
+    }
+    assert shown["budget"]["gpu_seconds"] == 1_800_000.0
+    assert (shown["most_priority"], shown["hidden_sessions"]) == ("normal", 2)
+    share = shown["usage"]["share"]
+    assert (share["value"], share["lately_gpus"], share["half_life_s"]) == (5.5, 3.0, 604_800.0)
+    header, _, row = nsml("project", "ls", "-o", "wide").stdout.splitlines()
+    assert row[header.index("Share") :].split()[0] == "5.5"

@@ -1,0 +1,136 @@
+"""What was used is read, told to whoever plans, and begun anew with each period."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from dataclasses import dataclass, field
+
+import pytest
+
+from controlplane.domain.snapshot import ProjectChanged
+from controlplane.domain.values import DAY_S, Budget, Project
+from controlplane.history.errors import HistoryUnavailable
+from controlplane.history.values import AttemptCharge
+from controlplane.loops import accounting
+from controlplane.loops.accounting import Accounting
+from controlplane.operations.state import LiveState
+from tests.unit.controlplane.rig import until
+from tests.unit.controlplane.workbench import Bench, bench, working
+
+BUDGET = Budget(gpu_seconds=100.0, period_days=1, anchor=0.0)
+VISION = Project(name="vision", members=frozenset({"kim"}), budget=BUDGET)
+
+
+def charge(number: int, ended_at: float, project: str = "vision") -> AttemptCharge:
+    return AttemptCharge(
+        session_id=f"s{number}",
+        attempt=1,
+        owner="kim",
+        project=project,
+        gpu_thousandths=1000,
+        seconds=10.0,
+        ended_at=ended_at,
+    )
+
+
+@dataclass
+class Ledger:
+    """Rows, while it answers."""
+
+    rows: list[AttemptCharge] = field(default_factory=list)
+    is_away: bool = False
+    asked: int = 0
+
+    @property
+    def ledger(self) -> Ledger:
+        return self
+
+    async def charges(self, project: str, *, since: float) -> tuple[AttemptCharge, ...]:
+        self.asked += 1
+        if self.is_away:
+            raise HistoryUnavailable("scripted")
+        return tuple(one for one in self.rows if one.project == project and one.ended_at > since)
+
+
+@dataclass
+class Scene:
+    made: Bench
+    state: LiveState
+    history: Ledger
+
+    def used(self) -> dict[str, float]:
+        found = self.state.usage.used(self.made.clock.time())
+        return {one.project: one.gpu_seconds for one in found}
+
+    async def tells(self, used: dict[str, float]) -> None:
+        async def are_told() -> bool:
+            return self.used() == used
+
+        await until(are_told, f"it is known that {used} is used; {self.used()}")
+
+
+@contextlib.asynccontextmanager
+async def scene(history: Ledger) -> AsyncIterator[Scene]:
+    async with bench() as made:
+        state = await made.member()
+        loop = Accounting(state=state, history=history, clock=made.clock)  # type: ignore[arg-type]
+        async with working(loop.run()):
+            yield Scene(made, state, history)
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(accounting, "LOOK_EVERY_S", 0.01)
+    monkeypatch.setattr(accounting, "RETRY_S", 0.01)
+
+
+async def test_a_budget_that_is_made_is_counted_from_the_ledger() -> None:
+    async with scene(Ledger()) as at:
+        since = at.made.clock.now // DAY_S * DAY_S
+        at.history.rows = [charge(1, since + 50), charge(2, since + 4), charge(3, since, "q")]
+        at.state.put_project(VISION, 5)
+        await at.tells({"vision": 14.0})
+
+
+async def test_who_plans_is_told_once_a_history_that_was_away_answers() -> None:
+    async with scene(Ledger(is_away=True)) as at:
+        at.state.put_project(VISION, 5)
+
+        async def was_asked() -> bool:
+            return at.history.asked > 2
+
+        await until(was_asked, "the history is asked again")
+        assert at.used() == {}
+        with at.state.subscribed() as changes:
+            at.history.is_away = False
+            told = await asyncio.wait_for(changes.take(), 15)
+            assert told == [ProjectChanged(project=VISION)]
+            assert at.used() == {"vision": 0.0}
+
+
+async def test_another_period_begins_with_nothing_and_is_told() -> None:
+    async with scene(Ledger()) as at:
+        clock = at.made.clock
+        since = clock.now // DAY_S * DAY_S
+        at.history.rows = [charge(1, since + 50)]
+        at.state.put_project(VISION, 5)
+        await at.tells({"vision": 10.0})
+        with at.state.subscribed() as changes:
+            clock.now = since + DAY_S
+            told = await asyncio.wait_for(changes.take(), 15)
+            assert told == [ProjectChanged(project=VISION)]
+        assert at.used() == {"vision": 0.0}
+        clock.now = since + DAY_S - 3600
+        await at.tells({"vision": 10.0})
+
+
+async def test_an_end_that_nobody_heard_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with scene(Ledger()) as at:
+        at.state.put_project(VISION, 5)
+        await at.tells({"vision": 0.0})
+        since = at.made.clock.now // DAY_S * DAY_S
+        at.history.rows = [charge(1, since + 50)]
+        at.made.clock.now += accounting.AFRESH_EVERY_S
+        await at.tells({"vision": 10.0})

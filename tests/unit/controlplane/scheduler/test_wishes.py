@@ -1,0 +1,217 @@
+"""GPU models and pods that sessions ask for."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from controlplane.domain.models import is_model
+from controlplane.domain.plan import Plan
+from controlplane.domain.snapshot import SessionChanged, SessionRemoved
+from controlplane.domain.values import Device, Node, Priority, Session, SessionSpec
+from controlplane.scheduler import ClusterIndex, can_ever_fit, request_of, schedule
+from controlplane.scheduler.fragmentation import FIRST_MIX
+from tests.unit.controlplane.builders import GIB, cluster, held, node, session
+
+NOW = 1_000_000.0
+A100, V100, P40 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "Tesla P40"
+
+
+def mixed(name: str, *models: str, **facts: object) -> Node:
+    """A node whose devices are of these models."""
+    devices = tuple(
+        Device(uuid=f"{name}-{index}", index=index, model=model)
+        for index, model in enumerate(models)
+    )
+    return replace(node(name, len(models), **facts), devices=devices)
+
+
+def wants(gpu: int = 1000, replicas: int = 1, **facts: object) -> Session:
+    spec = {key: facts.pop(key) for key in ("gpu_model", "pod") if key in facts}
+    return session(gpu, replicas, spec=spec, **facts)
+
+
+def places(plan: Plan) -> list[str]:
+    return [replica.node for one in plan.placements for replica in one.replicas]
+
+
+def reason(plan: Plan) -> str:
+    [deferral] = plan.deferrals
+    return deferral.explanation.reason
+
+
+def test_only_the_idle_class_and_who_says_so_may_be_ended_without_a_save() -> None:
+    may = [SessionSpec(priority=one).may_be_preempted for one in Priority]
+    assert may == [True, False, False, False]
+    assert SessionSpec(priority=Priority.HIGH, preemptible=True).may_be_preempted
+
+
+def test_a_model_is_kept_to_though_another_fits_tighter() -> None:
+    nodes = (node("tight", 1, model=V100), node("wide", 8, model=A100))
+    assert places(schedule(cluster(*nodes, wants(gpu_model="a100")), NOW)) == ["wide"]
+
+
+def test_of_several_models_any_does_and_a_gang_has_one_of_them() -> None:
+    nodes = (node("a", 1, model=P40), node("b", 2, model=V100), node("c", 3, model=A100))
+    either = "A100|V100"
+    assert places(schedule(cluster(*nodes, wants(gpu_model=either)), NOW)) == ["b"]
+    assert places(schedule(cluster(*nodes, wants(1000, 3, gpu_model=either)), NOW)) == ["c"] * 3
+    plan = schedule(cluster(*nodes, wants(1000, 4, gpu_model=either)), NOW)
+    assert not plan.placements
+    assert not plan.deferrals[0].explanation.can_ever_fit
+
+
+def test_a_model_that_many_ask_for_is_spared_for_them() -> None:
+    """The mix knows for which models requests come: who takes any gets what they have no use for."""
+    wide = node("wide", 8, model=V100, cpu=64_000, memory=512 * GIB)
+    index = ClusterIndex.of(cluster(node("tight", 1, model=A100), wide))
+    for one in [wants(gpu_model="A100|H100", id=f"s{number}") for number in range(FIRST_MIX)]:
+        index.apply([SessionChanged(session=one), SessionRemoved(session_id=one.id)])
+    index.apply([SessionChanged(session=wants(id="any"))])
+    assert places(index.plan(NOW)) == ["wide"]
+
+
+def test_a_pod_is_kept_to_though_another_fits_tighter() -> None:
+    nodes = (node("tight", 1, pod="x"), node("alone", 1), node("wide", 8, pod="y"))
+    assert places(schedule(cluster(*nodes, wants(pod="y")), NOW)) == ["wide"]
+
+
+@pytest.mark.parametrize(("gpu", "ever"), [(500, True), (1000, True), (2000, True), (3000, False)])
+def test_of_a_node_of_several_models_only_devices_of_that_model_count(gpu: int, ever: bool) -> None:
+    several = mixed("a", V100, A100, V100, A100)
+    wanted = wants(gpu, gpu_model="A100")
+    assert can_ever_fit([several], request_of("kim", wanted.spec)) is ever
+    placements = schedule(cluster(several, wanted), NOW).placements
+    shares = [share for one in placements for replica in one.replicas for share in replica.devices]
+    assert {share.uuid for share in shares} <= {"a-1", "a-3"}
+    assert sum(share.thousandths for share in shares) == (gpu if ever else 0)
+
+
+def test_a_share_opens_a_device_of_its_model_beside_one_that_is_open() -> None:
+    open_one = held("a", ("a-0", 500))
+    plan = schedule(cluster(mixed("a", V100, A100), open_one, wants(500, gpu_model="A100")), NOW)
+    assert plan.placements[0].replicas[0].devices[0].uuid == "a-1"
+
+
+def test_a_gang_of_a_model_takes_it_from_nodes_of_one_and_of_several() -> None:
+    nodes = (mixed("a", V100, A100), node("b", 1, model=A100), node("c", 2, model=V100))
+    plan = schedule(cluster(*nodes, wants(1000, 2, gpu_model="A100")), NOW)
+    assert sorted(places(plan)) == ["a", "b"]
+    assert not schedule(cluster(*nodes, wants(1000, 3, gpu_model="A100")), NOW).placements
+
+
+def test_a_gang_of_one_pod_does_not_leave_it() -> None:
+    nodes = (node("a", 2, pod="x"), node("b", 2, pod="y"), node("c", 2, pod="x"))
+    plan = schedule(cluster(*nodes, wants(1000, 4, pod="x")), NOW)
+    assert sorted(places(plan)) == ["a", "a", "c", "c"]
+    assert not schedule(cluster(*nodes, wants(1000, 5, pod="x")), NOW).placements
+
+
+def test_why_it_waits_counts_the_nodes_of_other_models_and_pods() -> None:
+    nodes = (node("a", 2, model=A100), node("b", 2, model=V100), node("c", 2, model=P40))
+    full = held("a", ("a-0", 1000), ("a-1", 400))
+    plan = schedule(cluster(*nodes, full, wants(gpu_model="A100")), NOW)
+    assert reason(plan) == "needs 1 A100 GPU on one node; the largest free hole is 0 (node a)"
+    [deferral] = plan.deferrals
+    assert [(one.what, one.nodes) for one in deferral.explanation.shortages] == [
+        ("has no such GPU", 2),
+        ("GPUs", 1),
+    ]
+
+    pods = (node("a", pod="x", draining=True), node("b", pod="y"), node("c"))
+    plan = schedule(cluster(*pods, wants(2000, pod="x")), NOW)
+    words = "needs 2 GPUs on one node in pod x; 2 nodes are in other pods, 1 is drained"
+    assert reason(plan).startswith(words)
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        (
+            {"gpu_model": "H100"},
+            f"no node has GPU model H100; there are: {A100} (1 node), {V100} (1 node)",
+        ),
+        ({"pod": "z"}, "there is no pod z; there are: x (1 node), y (1 node)"),
+        (
+            {"gpu_model": "V100", "pod": "x"},
+            f"no node in pod x has GPU model V100; there are: {A100} (1 node)",
+        ),
+        (
+            {"gpu_model": "V100", "pod": "y"},
+            "no node in pod y has 3 V100 GPUs; the largest has 2 (node b)",
+        ),
+    ],
+)
+def test_why_it_can_never_be_placed_names_the_model_or_the_pod(
+    wish: dict[str, str], words: str
+) -> None:
+    nodes = (node("a", 4, model=A100, pod="x"), node("b", 2, model=V100, pod="y"))
+    plan = schedule(cluster(*nodes, wants(3000, **wish)), NOW)
+    assert reason(plan).endswith(f"; {words}")
+    assert not plan.deferrals[0].explanation.can_ever_fit
+
+
+def test_the_hole_is_told_of_the_model_alone() -> None:
+    several = mixed("a", V100, A100, V100, A100)
+    plan = schedule(cluster(several, held("a", ("a-1", 1)), wants(2000, gpu_model="A100")), NOW)
+    assert reason(plan) == "needs 2 A100 GPUs on one node; the largest free hole is 1 (node a)"
+
+
+def test_withheld_devices_of_other_models_are_not_what_it_waits_for() -> None:
+    several = mixed("a", V100, A100)
+    v100, a100 = several.devices
+    taken = held("a", ("a-1", 1000))
+    broken = replace(several, devices=(replace(v100, withheld="it failed"), a100))
+    assert "withheld" not in reason(schedule(cluster(broken, taken, wants(gpu_model="A100")), NOW))
+    broken = replace(several, devices=(v100, replace(a100, withheld="it failed")))
+    assert "1 device is withheld" in reason(schedule(cluster(broken, wants(gpu_model="A100")), NOW))
+
+
+MODELS = st.sampled_from([A100, V100, P40])
+PODS = st.sampled_from(["", "x", "y"])
+NODES = st.lists(st.tuples(st.lists(MODELS, max_size=4), PODS), min_size=1, max_size=6)
+WISHES = st.lists(
+    st.tuples(
+        st.sampled_from([250, 500, 1000, 2000]),
+        st.integers(1, 3),
+        st.sampled_from(["", "A100", "V100", "tesla", "P40|A100"]),
+        PODS,
+    ),
+    max_size=12,
+)
+
+
+@settings(max_examples=200, deadline=None)
+@given(nodes=NODES, wishes=WISHES)
+def test_nobody_gets_another_model_or_pod_or_more_than_there_is(
+    nodes: list[tuple[list[str], str]], wishes: list[tuple[int, int, str, str]]
+) -> None:
+    machines = {
+        f"n{number}": mixed(f"n{number}", *models, pod=pod)
+        for number, (models, pod) in enumerate(nodes)
+    }
+    queue = {
+        one.id: one
+        for one in (wants(gpu, count, gpu_model=m, pod=pod) for gpu, count, m, pod in wishes)
+    }
+    plan = schedule(cluster(*machines.values(), *queue.values()), NOW)
+    used = Counter[str]()
+    for placement in plan.placements:
+        spec = queue[placement.session_id].spec
+        assert len(placement.replicas) == spec.replica_count
+        for replica in placement.replicas:
+            machine = machines[replica.node]
+            assert spec.pod in ("", machine.pod)
+            models = {device.uuid: device.model for device in machine.devices}
+            for share in replica.devices:
+                assert is_model(models[share.uuid], spec.gpu_model)
+                used[share.uuid] += share.thousandths
+    assert max(used.values(), default=0) <= 1000
+    for deferral in plan.deferrals:
+        spec = queue[deferral.session_id].spec
+        ever = can_ever_fit(machines.values(), request_of("kim", spec))
+        assert deferral.explanation.can_ever_fit is ever

@@ -1,0 +1,150 @@
+"""Giving way through real gRPC: what agents are told, what users see, and from what a session goes on."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.domain.identity import Role
+from nsml.v1 import agents_pb2, checkpoints_pb2
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.controlplane.rig import Agent, Rig, Stubs, platform, until
+from tests.unit.controlplane.services.test_content import send, tree
+from tests.unit.controlplane.services.test_sessions import refused
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+async def running(user: Stubs, agent: Agent, **spec) -> tuple[pb.Session, agents_pb2.ReplicaId]:
+    session = await user.submit(**spec)
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "RUNNING")
+    await user.reaches(session.id, "RUNNING")
+    return session, assignment.replica
+
+
+async def tell(agent: Agent, replica: agents_pb2.ReplicaId, since_s: int | None = 4) -> None:
+    report = agents_pb2.ProgressReport(replica=replica, resumable=True)
+    if since_s is not None:
+        report.since_saved.seconds = since_s
+    await agent.say(agents_pb2.ControlRequest(progress=report))
+
+
+async def is_resumable(user: Stubs, session: pb.Session) -> pb.Session:
+    async def told() -> bool:
+        return (await user.get(session.id)).progress.resumable
+
+    await until(told, "it is seen to be resumable")
+    return await user.get(session.id)
+
+
+async def commit(agent: Agent, session: pb.Session, name: str, attempt: int, at: int) -> str:
+    manifest, blobs = tree(weights=f"{name} of {attempt}".encode())
+    await send(agent.stubs, blobs)
+    saved = checkpoints_pb2.CommitCheckpointRequest(
+        session_id=session.id,
+        attempt=attempt,
+        name=name,
+        digest=manifest.digest,
+        size_bytes=1,
+        file_count=1,
+    )
+    saved.saved_at.seconds = at
+    await agent.stubs.checkpoints.CommitCheckpoint(saved)
+    return manifest.digest
+
+
+async def newest(agent: Agent, session: pb.Session) -> checkpoints_pb2.Checkpoint:
+    request = checkpoints_pb2.GetCheckpointRequest(session=session.id, for_session=session.id)
+    return (await agent.stubs.checkpoints.GetCheckpoint(request)).checkpoint
+
+
+async def test_what_is_queued_again_is_told_and_goes_on_once_it_is_safe(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent(gpus=1)).connect()
+    session, replica = await running(kim, agent)
+    await tell(agent, replica)
+    seen = await is_resumable(kim, session)
+    assert seen.progress.saved_at.seconds > 0
+    request = pb.RequeueSessionRequest(session=session.id, reason="let others go first")
+    told = (await kim.sessions.RequeueSession(request)).session
+    assert told.state == pb.SESSION_STATE_STOPPING
+
+    async def ordered() -> bool:
+        return agent.orders.assignments[0].HasField("stop")
+
+    await until(ordered, "it is told")
+    stop = agent.orders.assignments[0].stop
+    assert (stop.cause, stop.reason) == (pb.CAUSE_PREEMPTED, "let others go first")
+    assert (stop.notice.seconds, stop.grace.seconds) == (60, 10)
+    await agent.report(replica, "EXITED", cause="PREEMPTED", code=75)
+    waiting = await kim.reaches(session.id, "QUEUED")
+
+    async def explained() -> bool:
+        return "being made safe" in (await kim.get(session.id)).waiting
+
+    await until(explained, "it is said what it waits for")
+    assert waiting.attempt == 1
+    await commit(agent, session, "resume", 1, at=100)
+    await commit(agent, session, "best", 1, at=70)
+    await agent.report(replica, "FINALIZED", cause="PREEMPTED", code=75)
+
+    async def again() -> bool:
+        return [one.replica.attempt for one in agent.orders.assignments] == [2]
+
+    await until(again, "its next attempt is placed")
+    assert (await newest(agent, session)).name == "resume"
+    # Of the later attempt, though the clock of its node is behind.
+    await commit(agent, session, "epoch2", 2, at=40)
+    assert (await newest(agent, session)).name == "epoch2"
+    digest = await commit(agent, session, "resume", 2, at=50)
+    assert (await newest(agent, session)).digest == digest
+    await commit(agent, session, "epoch3", 2, at=60)
+    assert (await newest(agent, session)).name == "epoch3"
+
+
+async def test_only_what_runs_and_could_go_on_is_queued_again(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    root = await rig.user("root1", role=Role.ADMIN)
+    queued = await kim.submit()
+    request = pb.RequeueSessionRequest(session=queued.id)
+    assert (await refused(kim.sessions.RequeueSession(request)))[1] == "STATE_CONFLICT"
+    await kim.sessions.StopSession(pb.StopSessionRequest(session=queued.id))
+    assert (await refused(kim.sessions.RequeueSession(request)))[1] == "ALREADY_ENDED"
+    agent = await (await rig.agent()).connect()
+    session, _ = await running(kim, agent)
+    request = pb.RequeueSessionRequest(session=session.id)
+    assert (await refused(lee.sessions.RequeueSession(request)))[0] == "NOT_FOUND"
+    code, reason, details = await refused(kim.sessions.RequeueSession(request))
+    assert (code, reason) == ("FAILED_PRECONDITION", "STATE_CONFLICT")
+    assert "nsml requeue --force" in details["try"]
+    request.reason = "x" * 1025
+    assert (await refused(kim.sessions.RequeueSession(request)))[1] == "TOO_LARGE"
+    request.reason, request.force = "", True
+    told = (await root.sessions.RequeueSession(request)).session
+    assert told.state == pb.SESSION_STATE_STOPPING
+    assert (await refused(kim.sessions.RequeueSession(request)))[1] == "STATE_CONFLICT"
+
+
+async def test_the_newest_is_what_was_saved_last(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session, _ = await running(kim, agent)
+    assert (await refused(newest(agent, session)))[0] == "NOT_FOUND"
+    await commit(agent, session, "best", 1, at=5000)
+    await commit(agent, session, "last", 1, at=6000)
+    assert (await newest(agent, session)).name == "last"
+
+
+async def test_of_nodes_only_its_own_may_speak_of_a_session(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session, replica = await running(kim, agent)
+    other = await (await rig.agent("b")).connect()
+    await tell(other, replica)
+    await other.say(agents_pb2.ControlRequest(progress=agents_pb2.ProgressReport()))
+    await tell(agent, replica, since_s=None)
+    assert not (await is_resumable(kim, session)).progress.HasField("saved_at")

@@ -1,0 +1,83 @@
+"""What agents are told to run: the same as if it were made anew each time, and not made anew."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from controlplane.access.user_secrets import OpenedSecret
+from controlplane.domain.values import AllocatedReplica, Cause, DeviceShare, Session, Stop
+from controlplane.operations.orders import Assignment, Orders
+from controlplane.services.convert import agents as convert
+from controlplane.services.convert.agents import OrdersMessages
+from tests.unit.controlplane.builders import session
+
+TERM = 3
+
+
+def assignment(one: Session, hosts: tuple[str, ...] = ("a",)) -> Assignment:
+    share = DeviceShare(uuid=f"gpu-{one.id}", thousandths=1000)
+    held = AllocatedReplica(
+        session_id=one.id, attempt=max(one.attempt, 1), rank=0, devices=(share,), placed_at=1.0
+    )
+    return Assignment(held=held, session=one, hosts=hosts)
+
+
+def orders(*assignments: Assignment, revision: int = 1) -> Orders:
+    return Orders(node="a", revision=revision, assignments=assignments)
+
+
+def key(one: Assignment) -> tuple[str, int, int]:
+    return (one.held.session_id, one.held.attempt, one.held.rank)
+
+
+STEPS = ["stop", "attempt", "hosts", "leave", "come", "memo", "nothing"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(STEPS), st.integers(0, 7), st.booleans()), max_size=12))
+def test_they_are_what_would_be_made_anew(history: list[tuple[str, int, bool]]) -> None:
+    stream = OrdersMessages()
+    runs = [assignment(session()) for _ in range(3)]
+    for step, number, has_secret in history:
+        if runs:
+            place = number % len(runs)
+            one = runs[place]
+            stop = Stop(grace_s=float(number), cause=Cause.PREEMPTED)
+            runs[place] = {
+                "stop": replace(one, session=replace(one.session, stop=stop)),
+                "attempt": assignment(replace(one.session, attempt=one.session.attempt + 1)),
+                "hosts": replace(one, hosts=(f"host-{number}",)),
+                "memo": replace(one, session=replace(one.session, memo=f"m{number}")),
+            }.get(step, one)
+            if step == "leave":
+                del runs[place]
+        if step == "come":
+            runs.append(assignment(session()))
+        told = orders(*runs, revision=number)
+        value = OpenedSecret(variable="KEY", value=f"v{number}")
+        secrets = {key(one): (value,) for one in runs[:1] if has_secret}
+        assert list(stream.of(told, TERM, secrets)) == list(
+            OrdersMessages().of(told, TERM, secrets)
+        )
+
+
+def test_what_is_as_it_was_is_not_made_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[object] = []
+    original = convert.spec_message
+    monkeypatch.setattr(convert, "spec_message", lambda *of: made.append(of) or original(*of))
+    stream, first, second = OrdersMessages(), assignment(session()), assignment(session())
+    list(stream.of(orders(first), TERM, {}))
+    list(stream.of(orders(first, second), TERM, {}))
+    assert [of[0] for of in made] == [first.session.spec, second.session.spec]
+
+
+def test_no_secret_is_kept() -> None:
+    stream, one = OrdersMessages(), assignment(session())
+    secrets = {key(one): (OpenedSecret(variable="KEY", value="hidden"),)}
+    (told,) = stream.of(orders(one), TERM, secrets)
+    assert told.orders.assignments[0].secrets[0].value == "hidden"
+    (told,) = stream.of(orders(one), TERM, {})
+    assert not told.orders.assignments[0].secrets
