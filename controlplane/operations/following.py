@@ -7,12 +7,13 @@ import contextlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
-from controlplane.domain.errors import InvalidRequest, Unavailable
+from controlplane.domain.errors import InvalidRequest, NotFound, Unavailable
 from controlplane.domain.identity import may_see
 from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.operations import records
 from controlplane.operations.listing import Matcher
 from controlplane.operations.subscriptions import VIEWED
+from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
@@ -88,7 +89,11 @@ class Followers:
     async def log(
         self, session_id: str, start: LogPosition, *, follow: bool
     ) -> AsyncGenerator[LogPage, None]:
-        """Pages with something in them, in order and once; ends as ReadLogs says."""
+        """Pages with something in them, in order and once; ends as ReadLogs says.
+
+        Raises:
+            NotFound: it was removed meanwhile.
+        """
         if start.tail_lines is not None and start.offset:
             raise InvalidRequest("an offset or a number of last lines, not both")
         attempt, offset, tail = start.attempt or None, start.offset, start.tail_lines
@@ -114,6 +119,7 @@ class Followers:
                 if later is not None:
                     attempt, offset = later, 0
                 elif has_ended or not follow:
+                    await self._check_is_there(session_id)
                     return
                 else:
                     await notice.wait()
@@ -127,7 +133,11 @@ class Followers:
     async def metrics(
         self, session_id: str, *, names: tuple[str, ...], after: int, follow: bool
     ) -> AsyncGenerator[MetricPage, None]:
-        """Pages with points or losses, in order and once; ends as ReadMetrics says."""
+        """Pages with points or losses, in order and once; ends as ReadMetrics says.
+
+        Raises:
+            NotFound: it was removed meanwhile.
+        """
         with self._noticed(session_id) as notice:
             while True:
                 has_ended = await self._has_ended(session_id)
@@ -140,12 +150,26 @@ class Followers:
                 if not page.is_end:
                     continue
                 if has_ended or not follow:
+                    await self._check_is_there(session_id)
                     return
                 await notice.wait()
 
     async def _has_ended(self, session_id: str) -> bool:
         session = self._state.session(session_id)
         return session is None or session.state.is_ended
+
+    async def _check_is_there(self, session_id: str) -> None:
+        """Of one that was removed nothing is left to read, which is not the end of what it left."""
+        if not await self._has_ended(session_id) or await self._is_recorded(session_id):
+            return
+        # Ended and not recorded yet; or recorded and removed, of which we have not heard.
+        with contextlib.suppress(StoreError):
+            is_live = await self._state.renewed(session_id) is not None
+            if not is_live and not await self._is_recorded(session_id):
+                raise NotFound(f"session {session_id} was removed", attempt="nsml ps -a")
+
+    async def _is_recorded(self, session_id: str) -> bool:
+        return await self._history.catalogue.session(session_id) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

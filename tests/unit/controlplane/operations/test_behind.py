@@ -193,7 +193,7 @@ async def test_a_watcher_from_before_we_began_is_told_everything() -> None:
 
 async def test_what_is_stored_while_a_session_ends_is_followed_to_its_end() -> None:
     async with behind() as plane:
-        plane.state.put_session(SESSION, 5)
+        plane.state.put_session(SESSION, await plane.write(SESSION))
         await plane.history.streams.append([CHUNK])
         read = plane.history.streams.read_log
         last = [Chunk(stream=LOG, first=5, last=9, data=b" last")]
@@ -202,7 +202,7 @@ async def test_what_is_stored_while_a_session_ends_is_followed_to_its_end() -> N
             page = await read(*given, **named)
             if last and page.next == page.end:
                 await plane.history.streams.append([last.pop()])
-                plane.state.put_session(replace(SESSION, state=SessionState.SUCCEEDED), 6)
+                plane.state.put_session(ENDED, await plane.write(ENDED))
             return page
 
         plane.history.streams.read_log = read_and_end  # type: ignore[method-assign]
@@ -272,13 +272,14 @@ async def test_a_live_session_that_is_not_known_here_yet_is_changed_where_it_liv
 
 async def test_a_slow_reader_of_a_log_is_shown_every_attempt() -> None:
     async with behind() as plane:
-        plane.state.put_session(SESSION, 5)
+        plane.state.put_session(SESSION, await plane.write(SESSION))
         await plane.history.streams.append([log_chunk(1, b"one")])
         followers = Followers(state=plane.state, history=plane.history)
         pages = followers.log(SESSION.id, LogPosition(), follow=True)
         read = [(await anext(pages)).data]
         await plane.history.streams.append([log_chunk(2, b"two"), log_chunk(3, b"three")])
-        plane.state.put_session(replace(SESSION, attempt=3, state=SessionState.SUCCEEDED), 6)
+        ended = replace(SESSION, attempt=3, state=SessionState.SUCCEEDED)
+        plane.state.put_session(ended, await plane.write(ended))
         async with asyncio.timeout(60):
             read += [page.data async for page in pages]
         assert read == [b"one", b"two", b"three"]
@@ -311,7 +312,7 @@ async def test_what_comes_with_the_end_behind_a_look_reaches_followers(
             page = await sound(*arguments, **named)
             if looks == 1:
                 await plane.history.streams.append([last])
-                plane.state.put_session(replace(SESSION, state=SessionState.SUCCEEDED), 6)
+                plane.state.put_session(ENDED, await plane.write(ENDED))
             return page
 
         monkeypatch.setattr(plane.history.streams, what, read)
@@ -322,3 +323,29 @@ async def test_what_comes_with_the_end_behind_a_look_reaches_followers(
             pages = followers.metrics(SESSION.id, names=(), after=0, follow=True)
         async with asyncio.timeout(60):
             assert len([page async for page in pages]) == 1
+
+
+@pytest.mark.parametrize("read", ["log", "metrics"])
+async def test_who_reads_what_is_being_removed_is_not_told_that_this_was_all(read: str) -> None:
+    """A follower that comes back may find the session, and then nothing of what it left."""
+    async with behind() as plane:
+        await plane.history.streams.append([CHUNK])
+        await plane.history.catalogue.put_session(row_of(ENDED), term=1)
+        await plane.history.catalogue.delete_session(ENDED.id)
+        plane.state.put_session(ENDED, 5)
+        followers = Followers(state=plane.state, history=plane.history)
+        if read == "log":
+            pages: Any = followers.log(ENDED.id, LogPosition(attempt=1), follow=True)
+        else:
+            pages = followers.metrics(ENDED.id, names=(), after=0, follow=True)
+        with pytest.raises(NotFound, match="was removed"):
+            await anext(pages)
+
+
+async def test_what_an_ended_session_left_is_read_before_it_is_recorded() -> None:
+    async with behind() as plane:
+        await plane.history.streams.append([CHUNK])
+        plane.state.put_session(ENDED, await plane.write(ENDED))
+        followers = Followers(state=plane.state, history=plane.history)
+        pages = [page async for page in followers.log(ENDED.id, LogPosition(), follow=True)]
+        assert [page.data for page in pages] == [b"hello"]
