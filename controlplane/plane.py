@@ -489,6 +489,8 @@ class ControlPlane:
                 state=self.state,
                 clock=on.clock,
                 answers=self.scheduling.known,
+                projects=self.projects,
+                users=self.accounts,
                 time_limits=self.character.time_limits,
             ),
             history=on.history,

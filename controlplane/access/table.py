@@ -68,7 +68,10 @@ _SESSIONS = {
     "ExplainSession": Row(
         Door.USER, "Invisible sessions are NOT_FOUND; holders that are invisible have no name."
     ),
-    "ListQueue": Row(Door.USER, "Of invisible sessions only place, owner, size and age."),
+    "ListQueue": Row(
+        Door.USER,
+        "Of invisible sessions only place, owner, size and age. Invisible projects are NOT_FOUND.",
+    ),
     "OpenTunnel": Row(
         Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
     ),

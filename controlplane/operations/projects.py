@@ -237,6 +237,21 @@ class Projects:
             raise _no_project(name, _usable(self._state, who.user), "nsml project ls")
         return known
 
+    async def check_known(self, name: str, who: UserCaller) -> None:
+        """Raise NotFound for a project that the caller may not see, as for one that is not there.
+
+        Administrators see all users, and so also the projects of those that have no record.
+        """
+        try:
+            self.visible(name, who)
+        except NotFound as unknown:
+            if not who.is_admin:
+                raise
+            try:
+                await self._users.there(name)
+            except NotFound:
+                raise unknown from None
+
     def every(self, who: UserCaller) -> list[Project]:
         """Those that the caller may see, by name."""
         known = (self._state.projects[name].value for name in sorted(self._state.projects))

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Deferral
     from controlplane.domain.values import Session
+    from controlplane.operations.projects import Projects, Users
     from controlplane.operations.state import LiveState
     from controlplane.scheduler import Answers, Request
     from nsml.clock import Clock
@@ -46,6 +47,8 @@ class QueueView:
 
     Args:
         answers: None where another control plane leads.
+        projects: which of them a caller may ask for.
+        users: whom one may ask for.
     """
 
     def __init__(
@@ -54,11 +57,15 @@ class QueueView:
         state: LiveState,
         clock: Clock,
         answers: Callable[[], Answers | None],
+        projects: Projects,
+        users: Users,
         time_limits: TimeLimits = NO_LIMITS,
     ) -> None:
         self._state = state
         self._clock = clock
         self._answers = answers
+        self._projects = projects
+        self._users = users
         self._time_limits = time_limits
 
     def check_leads(self) -> Answers:
@@ -120,7 +127,11 @@ class QueueView:
         )
 
     async def page(self, request: pb.ListQueueRequest, viewer: UserCaller) -> pb.ListQueueResponse:
-        """A page of the queue in its order, with what is free."""
+        """A page of the queue in its order, with what is free.
+
+        Raises:
+            NotFound: there is no such user, or no such project that the viewer may see.
+        """
         answers, now, after = self.check_leads(), self._clock.time(), _after(request.cursor)
         owners = {viewer.user.name if one == "@me" else one for one in request.owners}
         size = page_size(request.page_size)
@@ -135,6 +146,10 @@ class QueueView:
                 has_more = len(rows) == size
                 if not has_more:
                     rows.append((place, session))
+        for owner in sorted(owners - {session.owner for session in order} - {viewer.user.name}):
+            await self._users.there(owner)
+        if request.project and not chosen:
+            await self._projects.check_known(request.project, viewer)
         answer = pb.ListQueueResponse(
             next_cursor=str(rows[-1][0]) if has_more else "",
             queued=len(order),

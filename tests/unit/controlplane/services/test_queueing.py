@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from controlplane.domain.identity import Role
-from nsml.v1 import resources_pb2
+from nsml.v1 import projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import refused
@@ -148,8 +148,28 @@ async def test_the_queue_shows_of_others_private_sessions_no_more_than_their_siz
     assert [row.session for row in own.sessions] == [mine.session]
     assert (own.queued, own.chosen) == (3, 1)
     # Which project a hidden session is of is not told by asking for it either.
-    hidden = await lee.sessions.ListQueue(pb.ListQueueRequest(project="kim"))
-    assert (hidden.chosen, len(hidden.sessions)) == (0, 0)
+    hidden = await refused(lee.sessions.ListQueue(pb.ListQueueRequest(project="kim")))
+    assert hidden == await refused(lee.sessions.ListQueue(pb.ListQueueRequest(project="nothere")))
+
+
+async def test_who_asks_for_an_unknown_user_or_project_is_told(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    root = await rig.user("root", role=Role.ADMIN)
+    await (await rig.agent(gpus=1)).connect()
+    await root.projects.CreateProject(
+        projects_pb2.CreateProjectRequest(name="vision", members=["kim"])
+    )
+
+    async def asked(user: Stubs, **filters) -> int:
+        return (await user.sessions.ListQueue(pb.ListQueueRequest(**filters))).chosen
+
+    for user in (kim, lee, root):
+        assert await asked(user, owners=["@me", "kim", "lee"]) == 0
+        assert (await refused(asked(user, owners=["kim", "nobody"])))[0] == "NOT_FOUND"
+    for user, project in ((kim, "kim"), (kim, "vision"), (root, "vision"), (root, "kim")):
+        assert await asked(user, project=project) == 0
+    for user, project in ((lee, "vision"), (lee, "kim"), (root, "nothere")):
+        assert (await refused(asked(user, project=project)))[0] == "NOT_FOUND"
 
 
 async def test_pages_of_the_queue(rig: Rig) -> None:
