@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from nsml.client.calls import Client
-    from nsml.v1.projects_pb2 import Project, ProjectSettings
+    from nsml.v1.projects_pb2 import ChangeMembersResponse, Project, ProjectSettings
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 _DAY_S = 86_400
@@ -184,6 +184,15 @@ def _told(app: App, found: Project) -> None:
     write_one(app, view.record(found), [visible(line) for line in view.lines(found)])
 
 
+def _changed(app: App, answer: ChangeMembersResponse, unchanged: str) -> None:
+    """Tell the project as it is now, and beside it of whom nothing was changed: repeating is no error."""
+    from nsml.view.text import visible
+
+    _told(app, answer.project)
+    for user in answer.unchanged:
+        app.say(visible(f"{user} {unchanged}"))
+
+
 @command("ls", reads=True, examples=["nsml project ls", "nsml project ls -o wide"])
 @pass_app
 def ls(app: App) -> None:
@@ -301,7 +310,8 @@ def rm(app: App, *, name: str) -> None:
 @pass_app
 def add(app: App, *, name: str, users: tuple[str, ...]) -> None:
     """Add members; the project's owner, and administrators."""
-    _told(app, app.call(lambda client: client.projects.change_members(name, add=users)))
+    answer = app.call(lambda client: client.projects.change_members(name, add=users))
+    _changed(app, answer, f"is a member of project {name} already")
 
 
 @command(
@@ -314,7 +324,8 @@ def add(app: App, *, name: str, users: tuple[str, ...]) -> None:
 @pass_app
 def remove(app: App, *, name: str, users: tuple[str, ...]) -> None:
     """Remove members. What they run goes on, what waits does not start any more."""
-    _told(app, app.call(lambda client: client.projects.change_members(name, remove=users)))
+    answer = app.call(lambda client: client.projects.change_members(name, remove=users))
+    _changed(app, answer, f"is no member of project {name}")
 
 
 for _command in (ls, show, create, change, rm, add, remove):

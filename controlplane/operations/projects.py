@@ -153,8 +153,8 @@ class Projects:
 
     async def change_members(
         self, name: str, *, add: Collection[str], remove: Collection[str], asked_by: UserCaller
-    ) -> Project:
-        """Add and remove members.
+    ) -> tuple[Project, frozenset[str]]:
+        """Add and remove members; also who of them was one, or none, already.
 
         Raises:
             NotFound: there is no such project that the caller sees, or a new member is no user.
@@ -163,8 +163,10 @@ class Projects:
             TooLarge: too many at once, or in all.
         """
         _check_members({*add, *remove})
+        before: frozenset[str] = frozenset()
 
         def decide(known: Project) -> Project:
+            nonlocal before
             if not may_manage(asked_by, known):
                 raise Denied(
                     f"you are not the owner of project {name}",
@@ -176,13 +178,15 @@ class Projects:
                     f"{known.owner} owns project {name}",
                     attempt=f"nsml project set {name} --owner USER    first",
                 )
-            members = (known.members | set(add)) - set(remove)
+            before = known.members
+            members = (before | set(add)) - set(remove)
             if len(members) > MOST_MEMBERS:
                 raise TooLarge(f"a project has at most {MOST_MEMBERS} members")
             return replace(known, members=members)
 
         self.visible(name, asked_by)
-        return await self._change(name, decide, add)
+        made = await self._change(name, decide, add)
+        return made, frozenset({*add, *remove} - (before ^ made.members))
 
     async def delete(self, name: str) -> None:
         """Remove a project.

@@ -95,10 +95,10 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         self, request: pb.ChangeMembersRequest, _: Context
     ) -> pb.ChangeMembersResponse:
         """Add and remove members."""
-        changed = await self._projects.change_members(
+        changed, unchanged = await self._projects.change_members(
             request.name, add=request.add, remove=request.remove, asked_by=require_user()
         )
-        return pb.ChangeMembersResponse(project=self._shown(changed))
+        return pb.ChangeMembersResponse(project=self._shown(changed), unchanged=sorted(unchanged))
 
     def _used(self) -> dict[str, Used]:
         return {one.project: one for one in self._state.usage.used(self._clock.time())}

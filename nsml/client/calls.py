@@ -563,15 +563,14 @@ class Projects:
 
     async def change_members(
         self, name: str, *, add: Sequence[str] = (), remove: Sequence[str] = ()
-    ) -> projects.Project:
+    ) -> projects.ChangeMembersResponse:
         """Its owner and administrators: add and remove members."""
         from nsml.v1 import projects_pb2 as pb
 
         request = pb.ChangeMembersRequest(name=name, add=add, remove=remove)
-        answer = await self._rpc.unary(
+        return await self._rpc.unary(
             "ProjectService/ChangeMembers", request, pb.ChangeMembersResponse
         )
-        return answer.project
 
 
 class Backups:

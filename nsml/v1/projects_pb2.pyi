@@ -175,7 +175,9 @@ class ChangeMembersRequest(_message.Message):
     def __init__(self, name: _Optional[str] = ..., add: _Optional[_Iterable[str]] = ..., remove: _Optional[_Iterable[str]] = ...) -> None: ...
 
 class ChangeMembersResponse(_message.Message):
-    __slots__ = ("project",)
+    __slots__ = ("project", "unchanged")
     PROJECT_FIELD_NUMBER: _ClassVar[int]
+    UNCHANGED_FIELD_NUMBER: _ClassVar[int]
     project: Project
-    def __init__(self, project: _Optional[_Union[Project, _Mapping]] = ...) -> None: ...
+    unchanged: _containers.RepeatedScalarFieldContainer[str]
+    def __init__(self, project: _Optional[_Union[Project, _Mapping]] = ..., unchanged: _Optional[_Iterable[str]] = ...) -> None: ...

@@ -104,6 +104,10 @@ def test_members(nsml, everything, state):
     assert list(state.projects["vision"].members) == ["ann", "eve", "kim", "lee"]
     nsml("project", "remove", "vision", "eve", "lee")
     assert list(state.projects["vision"].members) == ["ann", "kim"]
+    again = nsml("project", "remove", "vision", "ann", "lee")
+    assert again.stderr == "lee is no member of project vision\n"
+    again = nsml("project", "add", "vision", "kim", "lee")
+    assert again.stderr == "kim is a member of project vision already\n"
     assert nsml("project", "add", "vision", check=False).code == 2
 
 

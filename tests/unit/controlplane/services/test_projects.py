@@ -112,6 +112,13 @@ async def test_members_see_it_its_owner_says_who_they_are_and_nobody_else_knows_
     assert await members(kim, add=("eve",)) == ["eve", "kim", "lee"]
     assert await names(eve) == ["vision"]
     assert await members(kim, remove=("eve", "lee")) == ["kim"]
+    for changes, unchanged in (
+        ({"remove": ("eve", "nobody")}, ["eve", "nobody"]),
+        ({"add": ("kim", "lee")}, ["kim"]),
+        ({"add": ("lee",), "remove": ("lee",)}, []),
+    ):
+        request = pb.ChangeMembersRequest(name="vision", **changes)
+        assert list((await kim.projects.ChangeMembers(request)).unchanged) == unchanged
     assert await members(kim, remove=("eve",)) == ["kim"]
     assert (await refused(members(kim, remove=("kim",))))[0] == "FAILED_PRECONDITION"
     for call in (create(kim, "own"), update(kim, weight=2.0)):

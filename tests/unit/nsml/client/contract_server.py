@@ -719,10 +719,11 @@ class Projects(projects_pb2_grpc.ProjectServiceServicer):
     def ChangeMembers(self, request, context):
         known = self.known(request, context)
         members = sorted({*known.members, *request.add} - {*request.remove})
+        unchanged = {*request.add, *request.remove} - ({*known.members} ^ {*members})
         del known.members[:]
         known.members.extend(members)
         known.member_count = len(members)
-        return projects_pb2.ChangeMembersResponse(project=known)
+        return projects_pb2.ChangeMembersResponse(project=known, unchanged=sorted(unchanged))
 
 
 class Accounts(accounts_pb2_grpc.AccountServiceServicer):
