@@ -11,6 +11,7 @@ import click
 from cli.app import App
 from cli.arguments import (
     DATASET,
+    PROJECT,
     WholeRange,
     expand,
     given_references,
@@ -33,7 +34,14 @@ if TYPE_CHECKING:
 
 _MANY = 10
 """Removing more than this is asked for by number."""
-_FILTER_KEYS = {"state": "state", "user": "user", "ds": "ds", "dataset": "ds", "name": "name"}
+_FILTER_KEYS = {
+    "state": "state",
+    "user": "user",
+    "ds": "ds",
+    "dataset": "ds",
+    "project": "project",
+    "name": "name",
+}
 
 
 @command(
@@ -42,6 +50,7 @@ _FILTER_KEYS = {"state": "state", "user": "user", "ds": "ds", "dataset": "ds", "
     examples=[
         "nsml ps",
         "nsml ps -a -d mnist",
+        "nsml ps --project vision",
         "nsml ps -n 3 -o wide",
         "nsml ps --filter 'state:run user:kim lstm'",
         "nsml ps -w",
@@ -51,6 +60,7 @@ _FILTER_KEYS = {"state": "state", "user": "user", "ds": "ds", "dataset": "ds", "
 @click.option("-a", "--all", "include_ended", is_flag=True, help="Ended ones as well.")
 @click.option("-n", "--last", type=WholeRange(1), metavar="N", help="The last N, ended or not.")
 @click.option("-d", "--data", "--dataset", "dataset", type=DATASET, help="With this dataset.")
+@click.option("--project", type=PROJECT, metavar="NAME", help="That count for this project.")
 @click.option("-s", "--search", metavar="TEXT", help="In name, memo or arguments; or a glob.")
 @click.option("-u", "--user", "users", multiple=True, metavar="USER", help="Of these users.")
 @click.option("--mine", is_flag=True, help="Your own only.")
@@ -65,6 +75,7 @@ def ps(
     include_ended: bool,
     last: int | None,
     dataset: str | None,
+    project: str | None,
     search: str | None,
     users: tuple[str, ...],
     mine: bool,
@@ -74,12 +85,13 @@ def ps(
 ) -> int:
     """List sessions: those that live, or with -a all.
 
-    --filter takes words such as state:run,queued user:kim ds:mnist name:'kim/*/1*'; other words
-    are looked for in name, memo and arguments. All of them must fit.
+    --filter takes words such as state:run,queued user:kim ds:mnist project:vision name:'kim/*/1*';
+    other words are looked for in name, memo and arguments. All of them must fit.
     """
     words = [word for text in filters for word in shell_words("--filter", text)]
     words += [f"user:{user}" for user in users] + (["user:@me"] if mine else [])
     words += [f"state:{state}" for state in states] + ([f"ds:{dataset}"] if dataset else [])
+    words += [f"project:{project}"] if project else []
     if search:
         words.append(f"name:{search}" if is_glob(search) else search)
     chosen = parse_filter(words, include_ended=include_ended or last is not None)
@@ -126,6 +138,8 @@ def parse_filter(words: Sequence[str], *, include_ended: bool) -> SessionFilter:
                 chosen.owners.extend(value.split(","))
             case "ds":
                 chosen.dataset = value
+            case "project":
+                chosen.project = value
             case "name":
                 chosen.name_glob = value
             case _:

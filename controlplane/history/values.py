@@ -203,13 +203,14 @@ class SessionQuery:
     `viewer` narrows as domain.identity.may_see does, `name_glob` as domain.names.fits_glob, on
     whatever database: a session must not leave a listing because it ended. `text` occurs in
     `searched`, character by character: folding letter case is for whoever writes and asks, because
-    databases do not agree on it.
+    databases do not agree on it. A session without a `project` is of its owner's own.
     """
 
     viewer: User
     owners: tuple[str, ...] = ()
     states: tuple[str, ...] = ()
     dataset: str = ""
+    project: str = ""
     name_glob: str = ""
     text: str = ""
 

@@ -39,6 +39,7 @@ class Filter:
     owners: tuple[str, ...] = ()
     states: tuple[SessionState, ...] = ()
     dataset: str = ""
+    project: str = ""
     name_glob: str = ""
     text: str = ""
     include_ended: bool = False
@@ -82,6 +83,7 @@ class Matcher:
             and (not self._owners or session.owner in self._owners)
             and (not wanted.states or session.state in wanted.states)
             and (not wanted.dataset or session.dataset == wanted.dataset)
+            and (not wanted.project or (session.project or session.owner) == wanted.project)
             and (not wanted.name_glob or fits_glob(session.name, wanted.name_glob))
             and (not self._text or self._text in searched_text(session))
             and may_see(self._caller, session)
@@ -90,7 +92,7 @@ class Matcher:
 
 def _check(wanted: Filter) -> None:
     """Raise TooLarge for what would cost more to look for than anybody needs."""
-    texts = (wanted.dataset, wanted.name_glob, wanted.text, *wanted.owners)
+    texts = (wanted.dataset, wanted.project, wanted.name_glob, wanted.text, *wanted.owners)
     if len(wanted.owners) > MOST_OWNERS or any(len(one) > MOST_FILTER_CHARS for one in texts):
         raise TooLarge(
             f"a filter has texts of {MOST_FILTER_CHARS} characters, {MOST_OWNERS} owners"
@@ -162,6 +164,7 @@ class Listings:
             owners=owners_of(caller, wanted),
             states=tuple(state.value for state in wanted.states),
             dataset=wanted.dataset,
+            project=wanted.project,
             name_glob=wanted.name_glob,
             text=wanted.text.casefold(),
         )

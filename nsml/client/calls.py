@@ -44,6 +44,16 @@ _CREATE_RETRIES_S = (0.2, 0.5, 1.0)
 _PAGE = 1000
 
 
+def in_project(found: Sequence[sessions.Session], project: str) -> Sequence[sessions.Session]:
+    """Those that count for a project; "": all.
+
+    Control planes of the version before know no project in a filter, and answer with all.
+    """
+    if not project:
+        return found
+    return [one for one in found if (one.project or one.owner) == project]
+
+
 class Client:
     """One user's view of one platform, over any channels with gRPC's four kinds of call.
 
@@ -146,12 +156,13 @@ class Sessions:
             )
             if page.ended_missing:
                 on_missing()
-            for session in page.sessions[:left]:
+            found = in_project(page.sessions, chosen.project)[:left]
+            for session in found:
                 yield session
             cursor = page.next_cursor
             if not cursor:
                 return
-            left = None if left is None else left - len(page.sessions)
+            left = None if left is None else left - len(found)
 
     async def explain(
         self, reference: str, what_if: sessions.WhatIf | None = None

@@ -12,6 +12,7 @@ from contextlib import aclosing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from nsml.client.calls import in_project
 from nsml.client.errors import Unavailable
 from nsml.v1 import sessions_pb2 as pb
 
@@ -117,11 +118,23 @@ async def watch_sessions(
                 async for answer in stream:
                     retry.heard()
                     client.rpc.has_seen(answer.revision)
-                    yield answer
+                    yield _within(chosen.project, answer)
                     revision = answer.revision
         except Unavailable as error:
             broken = error
         await retry.after(broken)
+
+
+def _within(project: str, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsResponse:
+    """An answer without the sessions of other projects."""
+    changed = in_project(answer.changed, project)
+    if len(changed) == len(answer.changed):
+        return answer
+    narrowed = pb.WatchSessionsResponse()
+    narrowed.CopyFrom(answer)
+    del narrowed.changed[:]
+    narrowed.changed.extend(changed)
+    return narrowed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -304,20 +304,22 @@ class GetSessionResponse(_message.Message):
     def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
 
 class SessionFilter(_message.Message):
-    __slots__ = ("owners", "states", "dataset", "name_glob", "text", "include_ended")
+    __slots__ = ("owners", "states", "dataset", "name_glob", "text", "include_ended", "project")
     OWNERS_FIELD_NUMBER: _ClassVar[int]
     STATES_FIELD_NUMBER: _ClassVar[int]
     DATASET_FIELD_NUMBER: _ClassVar[int]
     NAME_GLOB_FIELD_NUMBER: _ClassVar[int]
     TEXT_FIELD_NUMBER: _ClassVar[int]
     INCLUDE_ENDED_FIELD_NUMBER: _ClassVar[int]
+    PROJECT_FIELD_NUMBER: _ClassVar[int]
     owners: _containers.RepeatedScalarFieldContainer[str]
     states: _containers.RepeatedScalarFieldContainer[SessionState]
     dataset: str
     name_glob: str
     text: str
     include_ended: bool
-    def __init__(self, owners: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SessionState, str]]] = ..., dataset: _Optional[str] = ..., name_glob: _Optional[str] = ..., text: _Optional[str] = ..., include_ended: _Optional[bool] = ...) -> None: ...
+    project: str
+    def __init__(self, owners: _Optional[_Iterable[str]] = ..., states: _Optional[_Iterable[_Union[SessionState, str]]] = ..., dataset: _Optional[str] = ..., name_glob: _Optional[str] = ..., text: _Optional[str] = ..., include_ended: _Optional[bool] = ..., project: _Optional[str] = ...) -> None: ...
 
 class ListSessionsRequest(_message.Message):
     __slots__ = ("filter", "page_size", "cursor")

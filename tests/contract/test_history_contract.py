@@ -548,6 +548,11 @@ async def test_each_sees_what_he_may(history: History) -> None:
         ({"owners": ("lee", "kim")}, "54321"),
         ({"states": ("FAILED",)}, "2"),
         ({"dataset": "cifar"}, "4"),
+        ({"project": "vision"}, "42"),
+        ({"project": "kim"}, "51"),
+        ({"project": "lee"}, "3"),
+        ({"project": "vis"}, ""),
+        ({"project": "vision", "dataset": "cifar"}, "4"),
         ({"name_glob": "kim/mnist/1*"}, "51"),
         ({"name_glob": "kim/*/1?"}, "5"),
         ({"name_glob": "KIM/*"}, ""),
@@ -569,10 +574,10 @@ async def test_each_sees_what_he_may(history: History) -> None:
 )
 async def test_filters(history: History, query: dict[str, Any], expected: str) -> None:
     for found in (
-        session(1, searched="first try über"),
-        session(2, state="FAILED", searched="100% sure"),
+        session(1, searched="first try über", project="kim"),
+        session(2, state="FAILED", searched="100% sure", project="vision"),
         session(3, owner="lee", name="lee/mnist/3", searched="a_b\\c"),
-        session(4, dataset="cifar", name="kim/m[nist/4"),
+        session(4, dataset="cifar", name="kim/m[nist/4", project="vision"),
         session(5, name="kim/mnist/15", searched="main.py --lr 0.1"),
     ):
         await history.catalogue.put_session(found, term=1)

@@ -147,6 +147,9 @@ def test_a_new_agent_and_new_clients_with_the_version_before(
     until(lambda: sessions(machine) == {"None/1": "RUNNING"})
     until(lambda: len(lines(machine, "None/1")) > 3)
     assert json.loads(done(machine, "events", "None/1", "-j"))["items"]
+    mine = json.loads(done(machine, "ps", "-j"))["items"][0]
+    assert done(machine, "ps", "--project", mine["project"], "-o", "name") == f"{mine['name']}\n"
+    assert done(machine, "ps", "--project", "another", "-o", "name") == ""
     refused = machine.nsml("admin", "backup", str(code.parent / "backups"))
     assert refused.returncode == 1
     assert "does not know" in refused.stderr, "what the other side does not have is refused by name"

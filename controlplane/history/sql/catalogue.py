@@ -92,6 +92,7 @@ class SqlCatalogue:
             "owners": dialect.many(query.owners),
             "states": dialect.many(query.states),
             "dataset": query.dataset,
+            "project": query.project,
             "glob": dialect.glob(query.name_glob),
             "text": query.text,
             **({} if after is None else after._asdict()),
@@ -330,6 +331,8 @@ def _session_conditions(
         yield dialect.among("state", "states")
     if query.dataset:
         yield "dataset = :dataset"
+    if query.project:
+        yield "(project = :project OR (project = '' AND owner = :project))"
     if query.name_glob:
         yield dialect.fits("name", "glob")
     if query.text:

@@ -104,6 +104,7 @@ def to_filter(message: sessions_pb2.SessionFilter) -> Filter:
         owners=tuple(message.owners),
         states=states,
         dataset=message.dataset,
+        project=message.project,
         name_glob=message.name_glob,
         text=message.text,
         include_ended=message.include_ended,

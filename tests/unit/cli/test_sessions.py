@@ -11,7 +11,7 @@ from nsml.v1 import sessions_pb2 as pb
 @pytest.fixture
 def three(state):
     state.add("kim/mnist/1")
-    state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED)
+    state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED, project="vision")
     state.add("lee/cifar/1", memo="lstm")
     return state
 
@@ -32,6 +32,9 @@ def names(result):
         (["-u", "lee"], ["lee/cifar/1"]),
         (["--state", "succeeded"], ["kim/mnist/2"]),
         (["--filter", "state:run user:lee"], ["lee/cifar/1"]),
+        (["--project", "vision", "-a"], ["kim/mnist/2"]),
+        (["--project", "kim"], ["kim/mnist/1"]),
+        (["--filter", "project:lee"], ["lee/cifar/1"]),
         (["--filter", "name:'*/cifar/*'"], ["lee/cifar/1"]),
     ],
 )

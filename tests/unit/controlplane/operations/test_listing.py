@@ -100,6 +100,10 @@ async def test_a_session_that_is_exported_between_two_pages_is_seen_once() -> No
         (Filter(owners=("@me",)), {"kim/None/1", "kim/mnist/2"}),
         (Filter(owners=("lee",)), {"lee/None/3", "lee/None/4"}),
         (Filter(dataset="mnist"), {"kim/mnist/2"}),
+        (Filter(project="vision"), {"kim/mnist/2"}),
+        (Filter(project="vision", include_ended=True), {"kim/mnist/2", "kim/None/5"}),
+        (Filter(project="kim"), {"kim/None/1"}),
+        (Filter(project="lee"), {"lee/None/3", "lee/None/4"}),
         (Filter(name_glob="kim/*"), {"kim/None/1", "kim/mnist/2"}),
         (Filter(text="FIRST"), {"kim/None/1"}),
         (Filter(states=(SessionState.RUNNING,)), {"kim/mnist/2"}),
@@ -113,11 +117,11 @@ async def test_a_session_that_is_exported_between_two_pages_is_seen_once() -> No
 async def test_filters_and_visibility(wanted: Filter, names: set[str]) -> None:
     sessions = [
         session(name="kim/None/1", memo="my first"),
-        session(name="kim/mnist/2", state=SessionState.RUNNING),
+        session(name="kim/mnist/2", state=SessionState.RUNNING, project="vision"),
         session(name="lee/None/3", owner="lee", visibility=Visibility.PUBLIC),
         session(name="lee/None/4", owner="lee", team="vision", visibility=Visibility.TEAM),
-        session(name="kim/None/5", state=SessionState.FAILED, ended_at=5.0),
-        session(name="lee/None/6", owner="lee"),
+        session(name="kim/None/5", state=SessionState.FAILED, ended_at=5.0, project="vision"),
+        session(name="lee/None/6", owner="lee", project="vision"),
         session(name="lee/None/7", owner="lee", team="audio", visibility=Visibility.TEAM),
     ]
     found, history, _ = await listings(*sessions)
@@ -144,6 +148,7 @@ SESSIONS = st.lists(
             "state": st.sampled_from(list(SessionState)),
             "memo": TEXT,
             "spec": st.sampled_from([{}, {"datasets": (MNIST,)}]),
+            "project": st.sampled_from(["", "kim", "vision"]),
         }
     ),
     max_size=8,
@@ -156,6 +161,7 @@ FILTERS = st.builds(
     owners=st.lists(st.sampled_from(["@me", "kim", "lee", "KIM"]), max_size=2).map(tuple),
     states=st.lists(st.sampled_from(list(SessionState)), max_size=3).map(tuple),
     dataset=st.sampled_from(["", "mnist", "None"]),
+    project=st.sampled_from(["", "kim", "lee", "vision"]),
     name_glob=st.one_of(st.just(""), GLOBS),
     text=st.one_of(st.just(""), TEXT),
     include_ended=st.just(value=True),

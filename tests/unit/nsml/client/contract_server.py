@@ -102,6 +102,8 @@ class State:
         self.fail_next: dict[str, grpc.StatusCode] = {}
         self.waiting = ""
         self.free_gpus = 8
+        self.knows_no_project = False
+        """In filters, as the version before."""
         self.forgets_what_was_sent = False
         """Once: as another control plane, that has not heard it."""
 
@@ -191,6 +193,7 @@ def fits(session, chosen):
             not owners or session.owner in owners,
             not chosen.states or session.state in chosen.states,
             chosen.states or chosen.include_ended or session.state not in ENDED,
+            not chosen.project or session.project == chosen.project,
             not chosen.dataset or any(d.name == chosen.dataset for d in session.spec.datasets),
             not chosen.name_glob or fnmatch.fnmatchcase(session.name, chosen.name_glob),
             chosen.text in text,
@@ -261,6 +264,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         return pb.GetSessionResponse(session=self.state.find(request.session, context))
 
     def ListSessions(self, request, context):
+        if self.state.knows_no_project:
+            request.filter.project = ""
         found = [s for s in self.state.mine() if fits(s, request.filter)]
         start = int(request.cursor or 0)
         size = min(request.page_size or 100, 2)
@@ -315,6 +320,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
 
     def WatchSessions(self, request, context):
         state = self.state
+        if state.knows_no_project:
+            request.filter.project = ""
         seen = request.from_revision
         is_first = seen == 0
         while context.is_active():

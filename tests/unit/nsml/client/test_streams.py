@@ -133,6 +133,23 @@ async def test_a_watch_survives_a_restart_and_misses_nothing(client, server):
     assert [memo for _, _, memo in seen] == ["", "while away", "end"]
 
 
+@pytest.mark.parametrize("is_older", [False, True])
+async def test_a_watch_of_a_project_shows_no_other(client, server, is_older):
+    server.state.knows_no_project = is_older
+    server.state.add("kim/mnist/1")
+    server.state.add("kim/mnist/2", project="vision")
+    stream = watch_sessions(client, pb.SessionFilter(project="vision"))
+    async with aclosing(stream):
+        first = await anext(stream)
+        assert ([one.name for one in first.changed], first.reset) == (["kim/mnist/2"], True)
+        server.state.add("kim/mnist/3")
+        server.state.add("kim/mnist/4", project="vision")
+        seen = []
+        while not seen:
+            seen = [one.name for one in (await anext(stream)).changed]
+    assert seen == ["kim/mnist/4"]
+
+
 async def test_patience_ends(client, server):
     session = server.state.add("kim/mnist/1")
     server.state.log(session, b"x")
