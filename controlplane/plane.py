@@ -29,7 +29,6 @@ from controlplane.loops.ordering import Ordering
 from controlplane.loops.probing import Probing
 from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
-from controlplane.loops.sharing import Sharing
 from controlplane.loops.upkeep import Upkeep
 from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
@@ -344,7 +343,6 @@ class ControlPlane:
             if self._on.keys is not None:
                 group.create_task(self._on.keys.run(), name="keys")
             group.create_task(self._accounting().run(), name="accounting")
-            group.create_task(self._sharing().run(), name="sharing")
             group.create_task(self.leading.run(), name="leader")
             group.create_task(self._deposing.run(), name="deposing")
             group.create_task(self._probing().run(), name="probing")
@@ -353,9 +351,6 @@ class ControlPlane:
     def _accounting(self) -> Accounting:
         on = self._on
         return Accounting(state=self.state, history=on.history, clock=on.clock)
-
-    def _sharing(self) -> Sharing:
-        return Sharing(state=self.state, history=self._on.history, clock=self._on.clock)
 
     def _reclaiming(self) -> Reclaiming:
         return Reclaiming(

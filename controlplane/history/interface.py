@@ -290,11 +290,11 @@ class Ledger(Protocol):
         *,
         since: float,
         behind: AttemptCharge | None = None,
-        limit: int | None = None,
+        limit: int = 500,
     ) -> tuple[AttemptCharge, ...]:
-        """The rows of a project's attempts that ended after `since`, in the order of their ends.
+        """A page of the rows of a project's attempts that ended after `since`, in the order of their ends.
 
-        With `limit` a page of them: the first so many, or those behind the last row of the page before.
+        The first so many, or those behind the last row of the page before.
         """
         ...
 

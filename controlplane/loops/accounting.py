@@ -1,4 +1,4 @@
-"""Keeps it known what projects have used of their budgets, and says when a further period begins."""
+"""Keeps it known what accounts used: by which whoever leads obeys budgets, and orders the queue."""
 
 from __future__ import annotations
 
@@ -9,70 +9,102 @@ import structlog
 
 from controlplane.domain.snapshot import ProjectChanged
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.operations.usage import charge_of
 
 if TYPE_CHECKING:
     from controlplane.domain.snapshot import Change
     from controlplane.history.interface import History
+    from controlplane.history.values import AttemptCharge
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
 
-AFRESH_EVERY_S: Final = 300.0
-"""How often the ledger is read again, against an end that was not heard of."""
-LOOK_EVERY_S: Final = 60.0
-"""How often we look whether another period has begun: clocks are set."""
+LOOK_EVERY_S: Final = 1.0
+"""How often we look whether an account is to be read, and whether another period has begun: clocks are set."""
+TOLD_EVERY_S: Final = 60.0
+"""How often it is told anew what was held lately: little changes in less by time alone, at half-lives of hours and days."""
 RETRY_S: Final = 2.0
-"""Pause after the history did not answer. Meanwhile projects of which it is not known start nothing."""
+"""Pause after the history did not answer. Meanwhile accounts are ordered by what is live, and projects of which it is
+not known what they used of their budgets start nothing."""
+ROWS_AT_ONCE: Final = 500
+"""Rows, or accounts, or sessions, that are looked at before others have a turn."""
 
 
 class Accounting:
-    """Runs on every control plane: each answers what was used, and whoever leads decides by it."""
+    """Runs on every control plane, so that each can answer, and one that takes over knows already."""
 
     def __init__(self, *, state: LiveState, history: History, clock: Clock) -> None:
         self._state = state
         self._history = history
         self._clock = clock
+        self._periods: dict[str, float | None] = {}
         self._log = structlog.get_logger("loops.accounting")
 
     async def run(self) -> None:
-        """Read what is not known, until cancelled."""
-        told: dict[str, tuple[float, float]] = {}
-        read_at = self._clock.monotonic()
+        """Read what is not known, and tell what follows from it, until cancelled."""
+        accounts, told_at = self._state.accounts, 0.0
         with self._state.subscribed(wants=_is_of_projects) as changes:
             while True:
-                is_due = self._clock.monotonic() - read_at >= AFRESH_EVERY_S
-                if is_due:
-                    read_at = self._clock.monotonic()
-                has_failed = not await self._read(everything=is_due)
-                now = self._clock.time()
-                periods = self._state.usage.periods(now)
-                for name, period in periods.items():
-                    if told.get(name) != period:
-                        self._state.retell_project(name)
-                told = periods
-                left = min([until - now for _, until in periods.values()], default=LOOK_EVERY_S)
+                pause_s = LOOK_EVERY_S
+                await self._settle()
+                has_read = False
+                while name := accounts.unread(self._clock.time(), self._clock.monotonic()):
+                    if not await self._read(name):
+                        pause_s = RETRY_S
+                        break
+                    has_read = True
+                    self._tell_budget(name)
+                for name in accounts.budgeted:
+                    self._tell_budget(name)
+                # On the minute: control planes that know the same tell the same.
+                at = self._clock.time() // TOLD_EVERY_S * TOLD_EVERY_S
+                if has_read or at != told_at:
+                    await self._tell_shares(told_at := at)
                 try:
-                    async with asyncio.timeout(min(left, RETRY_S if has_failed else LOOK_EVERY_S)):
+                    async with asyncio.timeout(pause_s):
                         await changes.take()
                 except TimeoutError:
                     continue
 
-    async def _read(self, *, everything: bool) -> bool:
-        """Read of the ledger what is not known, or all of it; False when the history is away."""
-        usage, now = self._state.usage, self._clock.time()
-        unknown = usage.unknown(now)
-        wanted = {name: since for name, (since, _) in usage.periods(now).items()}
-        for name, since in (wanted if everything else unknown).items():
-            try:
-                rows = await self._history.ledger.charges(name, since=since)
-            except HistoryUnavailable as error:
-                self._log.warning("accounting.unknown", project=name, reason=error.message)
-                return False
-            charges = {(row.session_id, row.attempt): charge_of(row) for row in rows}
-            usage.learn(name, since, charges)
-            if name in unknown:
-                self._state.retell_project(name)
+    async def _settle(self) -> None:
+        for _ in range(self._state.accounts.placed // ROWS_AT_ONCE + 1):
+            self._state.accounts.settle(self._clock.time(), ROWS_AT_ONCE)
+            await asyncio.sleep(0)
+
+    async def _read(self, name: str) -> bool:
+        """Read the ledger for one account; False when the history is away."""
+        last: AttemptCharge | None = None
+        now, at = self._clock.time(), self._clock.monotonic()
+        with self._state.accounts.reading(name, now, at) as reading:
+            while True:
+                try:
+                    rows = await self._history.ledger.charges(
+                        name, since=reading.since, behind=last, limit=ROWS_AT_ONCE
+                    )
+                except HistoryUnavailable as error:
+                    self._log.warning("accounting.unknown", account=name, reason=error.message)
+                    return False
+                reading.take(rows)
+                if len(rows) < ROWS_AT_ONCE:
+                    break
+                last = rows[-1]
+            reading.finish()
         return True
+
+    def _tell_budget(self, name: str) -> None:
+        """Have a project looked at again that is counted since a moment ago, or in another period."""
+        since = self._state.accounts.counted_since(name, self._clock.time())
+        if since != self._periods.get(name):
+            self._periods[name] = since
+            self._state.retell_project(name)
+
+    async def _tell_shares(self, at: float) -> None:
+        """Tell what all accounts held lately, as of one instant."""
+        accounts, lately = self._state.accounts, {}
+        for count, name in enumerate(accounts.names(), 1):
+            if gpus := accounts.lately(name, at):
+                lately[name] = gpus
+            if count % ROWS_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        self._state.set_lately(lately)
 
 
 def _is_of_projects(change: Change) -> bool:

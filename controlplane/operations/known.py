@@ -29,11 +29,10 @@ from controlplane.domain.snapshot import (
 )
 from controlplane.domain.values import Allocation, Node, Project, Session, Stock
 from controlplane.operations import records
+from controlplane.operations.accounts import Accounts
 from controlplane.operations.held import HeldTimes
-from controlplane.operations.past import Pasts
 from controlplane.operations.recent import Recent
 from controlplane.operations.subscriptions import Subscriptions
-from controlplane.operations.usage import Usage
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 
 if TYPE_CHECKING:
@@ -77,13 +76,12 @@ class Known:
         removals: the last sessions that left, oldest first.
         subscriptions: who is told of changes.
         held: how long attempts have held their devices.
-        usage: what projects hold, and what they have used of their budgets.
-        pasts: what accounts used, from which follows what they held lately.
-        lately: that, in GPUs, as of one instant a moment ago.
+        accounts: what projects and users hold and used, by which budgets and fair shares go.
+        lately: what they held lately, in GPUs, as of one instant a moment ago.
 
     Args:
         monotonic: seconds of a clock that nobody sets.
-        half_life_s: of what was used, as `Pasts` has it.
+        half_life_s: of what was used, as `Accounts` has it.
     """
 
     def __init__(self, monotonic: Callable[[], float], *, half_life_s: float = HALF_LIFE_S) -> None:
@@ -101,8 +99,7 @@ class Known:
         self.removals: deque[Removal] = deque(maxlen=REMEMBERED_REMOVALS)
         self.subscriptions = Subscriptions()
         self.held = HeldTimes(monotonic)
-        self.usage = Usage(self._held_s)
-        self.pasts = Pasts(self._held_s, half_life_s)
+        self.accounts = Accounts(self._held_s, half_life_s)
         self.lately: Mapping[str, float] = {}
         self._expected: dict[bytes, Session | Allocation] = {}
         self._names: dict[str, str] = {}
@@ -124,7 +121,7 @@ class Known:
 
     def used(self, now: float) -> list[UsedChanged]:
         """What each project has used of its budget by now (Unix seconds), where it is known."""
-        return [UsedChanged(used=used) for used in self.usage.used(now)]
+        return [UsedChanged(used=used) for used in self.accounts.used(now)]
 
     def set_lately(self, lately: Mapping[str, float]) -> None:
         """Tell what accounts held lately, all as of one instant."""
@@ -274,8 +271,7 @@ class Known:
         if known is not None and session.attempt > known.attempt:
             self.held.placed(session.id, session.attempt)
         self._move(session.id, known.replicas if known else (), session.replicas)
-        self.usage.put_session(session)
-        self.pasts.put_session(session)
+        self.accounts.put_session(session)
         self.sessions[session.id] = Stored(session, revision)
         self.newest = max(self.newest, revision)
         self._names[session.name] = session.id
@@ -309,8 +305,7 @@ class Known:
             return False
         self.projects[project.name] = Stored(project, revision)
         self.newest = max(self.newest, revision)
-        self.usage.put_project(project, (one.value for one in self.sessions.values()))
-        self.pasts.put_project(project.name)
+        self.accounts.put_project(project)
         self.retell_project(project.name)
         return True
 
@@ -355,7 +350,7 @@ class Known:
                     self.subscriptions.tell(key, NodeRemoved(name=rest))
             case "project" if self._is_news(self.projects.get(rest), revision):
                 if self.projects.pop(rest, None):
-                    self.usage.remove_project(rest)
+                    self.accounts.remove_project(rest)
                     self.subscriptions.tell(key, ProjectRemoved(name=rest))
             case "counter" if self._is_news(self.counters.get(key), revision):
                 self.counters.pop(key, None)
@@ -366,8 +361,7 @@ class Known:
             return
         session = stored.value
         self.held.forget(session_id)
-        self.usage.remove_session(session)
-        self.pasts.remove_session(session)
+        self.accounts.remove_session(session)
         self._move(session_id, session.replicas, ())
         self._names.pop(session.name, None)
         self._requests.pop((session.owner, session.request_id), None)

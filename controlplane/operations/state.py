@@ -121,6 +121,7 @@ class LiveState(Known):
                 await self._watch()
             except Compacted:
                 self._log.info("state.compacted", revision=self.revision)
+                self.accounts.read_all_again()
             except StoreUnavailable as error:
                 self._log.warning("state.unavailable", error=str(error))
                 await self._clock.sleep(RETRY_S)

@@ -53,7 +53,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         """One with what it holds."""
         who = require_user()
         project = self._projects.visible(request.name, who)
-        holding = self._state.usage.holding(project.name)
+        holding = self._state.accounts.holding(project.name)
         names = sorted(one.name for one in holding if may_see(who, one))[:MOST_NAMES]
         return pb.GetProjectResponse(
             project=self._shown(project),
@@ -101,7 +101,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         return pb.ChangeMembersResponse(project=self._shown(changed), unchanged=sorted(unchanged))
 
     def _used(self) -> dict[str, Used]:
-        return {one.project: one for one in self._state.usage.used(self._clock.time())}
+        return {one.project: one for one in self._state.accounts.used(self._clock.time())}
 
     def _shown(self, project: Project) -> pb.Project:
         """With its members."""
@@ -110,7 +110,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
         return message
 
     def _message(self, project: Project, used: Used | None) -> pb.Project:
-        claims = [held_by(one) for one in self._state.usage.holding(project.name)]
+        claims = [held_by(one) for one in self._state.accounts.holding(project.name)]
         usage = pb.ProjectUsage(
             gpu_thousandths=sum(one.gpu_thousandths for one in claims),
             cpu_thousandths=sum(one.cpu_thousandths for one in claims),
@@ -133,7 +133,7 @@ class ProjectServicer(projects_pb2_grpc.ProjectServiceServicer):
     def _share(self, project: Project, gpu_thousandths: int) -> sessions_pb2.FairShare:
         held, lately = gpu_thousandths / WHOLE_DEVICE, self._state.lately.get(project.name, 0.0)
         share = share_of(project.name, held=held, lately=lately, weight=project.weight)
-        return share_message(share, self._state.pasts)
+        return share_message(share, self._state.accounts)
 
 
 def _holders(holding: Iterable[Session]) -> list[pb.MemberUsage]:

@@ -123,7 +123,7 @@ class QueueView:
 
     def _message(self, deferral: Deferral, answers: Answers, viewer: UserCaller) -> pb.Waiting:
         return waiting_message(
-            deferral, queued=answers.queue_length, viewer=viewer, pasts=self._state.pasts
+            deferral, queued=answers.queue_length, viewer=viewer, accounts=self._state.accounts
         )
 
     async def page(self, request: pb.ListQueueRequest, viewer: UserCaller) -> pb.ListQueueResponse:

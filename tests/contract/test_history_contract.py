@@ -821,6 +821,11 @@ async def test_the_charges_of_a_project_since_an_instant(history: History) -> No
     assert await history.ledger.charges("p", since=4.0) == (rows[3], rows[0])
     assert await history.ledger.charges("p", since=9.0) == ()
     assert await history.ledger.charges("nobody", since=0.0) == ()
+    many = [charge(number, "r", 9.0) for number in range(100, 601)]
+    await history.ledger.charge(many, term=1)
+    page = await history.ledger.charges("r", since=0.0)
+    assert page == tuple(many[:500])
+    assert await history.ledger.charges("r", since=0.0, behind=page[-1]) == (many[-1],)
 
 
 @pytest.mark.parametrize("limit", [1, 2, 3, 100])

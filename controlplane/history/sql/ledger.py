@@ -60,7 +60,7 @@ class SqlLedger:
         *,
         since: float,
         behind: AttemptCharge | None = None,
-        limit: int | None = None,
+        limit: int = 500,
     ) -> tuple[AttemptCharge, ...]:
         """See Ledger."""
         where = "ended_at > ?"
@@ -69,13 +69,12 @@ class SqlLedger:
             # The first says to the index where to begin.
             where = "ended_at >= ? AND (ended_at, session_id, attempt) > (?, ?, ?)"
             values = (behind.ended_at, behind.ended_at, behind.session_id, behind.attempt)
-        most = "" if limit is None else f" LIMIT {limit:d}"
 
         def work(connection: Connection) -> tuple[AttemptCharge, ...]:
             rows = connection.execute(
                 f"SELECT {_CHARGE} FROM charges WHERE project = ? AND {where}"
-                f" ORDER BY ended_at, session_id, attempt{most}",
-                (project, *values),
+                " ORDER BY ended_at, session_id, attempt LIMIT ?",
+                (project, *values, limit),
             )
             names = _CHARGE.split(", ")
             return tuple(AttemptCharge(**dict(zip(names, row, strict=True))) for row in rows)

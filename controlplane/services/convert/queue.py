@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Deferral, Holder
     from controlplane.domain.values import Session, SessionSpec
-    from controlplane.operations.past import Pasts
+    from controlplane.operations.accounts import Accounts
 
 
 def waiting_message(
-    deferral: Deferral, *, queued: int, viewer: UserCaller, pasts: Pasts
+    deferral: Deferral, *, queued: int, viewer: UserCaller, accounts: Accounts
 ) -> pb.Waiting:
     """Why a session waits; of holders that the viewer may not see only whose they are."""
     why = deferral.explanation
@@ -34,7 +34,7 @@ def waiting_message(
         short=deferral.short,
         holders=[_holder_message(one, viewer) for one in deferral.holders],
         expected_start=timestamp(deferral.expected_start),
-        share=share_message(deferral.share, pasts) if deferral.share else None,
+        share=share_message(deferral.share, accounts) if deferral.share else None,
     )
 
 

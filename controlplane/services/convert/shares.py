@@ -9,10 +9,10 @@ from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import FairShare
-    from controlplane.operations.past import Pasts
+    from controlplane.operations.accounts import Accounts
 
 
-def share_message(share: FairShare, pasts: Pasts) -> pb.FairShare:
+def share_message(share: FairShare, accounts: Accounts) -> pb.FairShare:
     """A fair share, and how far back it looks."""
     return pb.FairShare(
         account=share.account,
@@ -20,6 +20,6 @@ def share_message(share: FairShare, pasts: Pasts) -> pb.FairShare:
         lately_gpus=share.lately,
         weight=share.weight,
         value=share.value,
-        half_life=duration(pasts.half_life_s) if pasts.half_life_s else None,
-        is_partial=not pasts.is_known(share.account),
+        half_life=duration(accounts.half_life_s) if accounts.half_life_s else None,
+        is_partial=not accounts.is_known(share.account),
     )

@@ -144,7 +144,12 @@ async def test_compaction_is_answered_by_a_listing() -> None:
         state = await made.member()
         one = session()
         await made.write(one)
+        await made.write(session(project="vision"))
         await made.settled(state)
+        for account in state.accounts.names():
+            with state.accounts.reading(account, 0.0, 0.0) as reading:
+                reading.finish()
+        assert state.accounts.unread(0.0, 0.0) is None
         # Not a turn of the loop between: the watch falls behind what is kept.
         for number in range(5):
             put = Put(key=records.node_key("a"), value=records.encode_node(node("a", number)))
@@ -155,6 +160,9 @@ async def test_compaction_is_answered_by_a_listing() -> None:
         await made.settled(state)
         assert len(state.nodes["a"].value.devices) == 4
         assert state.session(one.id) is None
+        with state.accounts.reading(one.owner, 0.0, 0.0) as reading:
+            reading.finish()
+        assert state.accounts.unread(0.0, 0.0) == "vision"
 
 
 async def test_a_subscription_keeps_the_newest_of_each_key() -> None:

@@ -9,7 +9,7 @@ import pytest
 from controlplane.domain.identity import Role
 from controlplane.domain.values import DAY_S
 from controlplane.history.values import AttemptCharge
-from controlplane.loops import sharing
+from controlplane.loops import accounting
 from nsml.v1 import projects_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import (
@@ -26,8 +26,8 @@ from tests.unit.controlplane.services.test_queueing import explained, gpus, told
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sharing, "LOOK_EVERY_S", 0.02)
-    monkeypatch.setattr(sharing, "TOLD_EVERY_S", 0.1)
+    monkeypatch.setattr(accounting, "LOOK_EVERY_S", 0.02)
+    monkeypatch.setattr(accounting, "TOLD_EVERY_S", 0.1)
 
 
 def charge(number: int, project: str, days_ago: float) -> AttemptCharge:

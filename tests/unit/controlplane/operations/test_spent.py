@@ -19,8 +19,10 @@ from controlplane.domain.values import (
     Resources,
     Session,
 )
+from controlplane.history.values import AttemptCharge
+from controlplane.operations.accounts import Accounts
+from controlplane.operations.export import charges_of
 from controlplane.operations.known import Known
-from controlplane.operations.usage import Charge, Usage
 from tests.unit.controlplane.builders import session
 
 BUDGET = Budget(gpu_seconds=1.0, period_days=1, anchor=0.0)
@@ -44,56 +46,75 @@ def of(*attempts: EndedAttempt, project: str = "vision") -> Session:
     return replace(session(project=project), attempts=attempts)
 
 
-def usage(held_s: float = 0.0, project: Project = VISION) -> Usage:
-    made = Usage(lambda _session, _now: held_s)
-    made.put_project(project, ())
+def accounts(held_s: float = 0.0, project: Project = VISION) -> Accounts:
+    """Without a half-life: of the ledger no more is read than the period."""
+    made = Accounts(lambda _session, _now: held_s, 0.0)
+    made.put_project(project)
     return made
 
 
-def rows(*sessions: Session) -> dict[tuple[str, int], Charge]:
-    return {
-        (one.id, each.number): Charge(each.gpu_thousandths, each.held_s, each.ended_at)
-        for one in sessions
-        for each in one.attempts
-    }
+def rows(*sessions: Session) -> list[AttemptCharge]:
+    return [row for one in sessions for row in charges_of(one)]
 
 
-def used(of_all: Usage, now: float = NOW) -> dict[str, float]:
+def read(of_all: Accounts, *sessions: Session, now: float = NOW) -> None:
+    with of_all.reading("vision", now, 0.0) as reading:
+        reading.take(row for row in rows(*sessions) if row.ended_at > reading.since)
+        reading.finish()
+
+
+def used(of_all: Accounts, now: float = NOW) -> dict[str, float]:
     return {one.project: one.gpu_seconds for one in of_all.used(now)}
 
 
 def test_it_is_not_known_before_the_ledger_was_read() -> None:
-    made = usage()
+    made = accounts()
     assert used(made) == {}
-    assert made.unknown(NOW) == {"vision": SINCE}
-    made.learn("vision", SINCE, {})
-    assert made.unknown(NOW) == {}
+    assert made.unread(NOW, 0.0) == "vision"
+    read(made)
+    assert made.unread(NOW, 0.0) is None
+    assert made.counted_since("vision", NOW) == SINCE
     assert used(made) == {"vision": 0.0}
 
 
 def test_an_attempt_counts_once_live_exported_and_read_again() -> None:
-    made, ended = usage(), of(attempt(1, SINCE + 100, 40), attempt(2, SINCE + 200, 10, gpu=500))
+    made, ended = accounts(), of(attempt(1, SINCE + 100, 40), attempt(2, SINCE + 200, 10, gpu=500))
     made.put_session(ended)
-    made.learn("vision", SINCE, rows(ended))
+    read(made, ended)
     made.put_session(ended)
     assert used(made) == {"vision": 45.0}
     made.remove_session(ended)
-    made.learn("vision", SINCE, rows(ended))
+    assert used(made) == {"vision": 45.0}
+    read(made, ended)
     assert used(made) == {"vision": 45.0}
 
 
 def test_a_second_counts_for_the_period_in_which_it_passed() -> None:
-    made, ended = usage(), of(attempt(1, SINCE + 10, 50))
-    made.learn("vision", SINCE - DAY_S, rows(ended))
+    made, ended = accounts(), of(attempt(1, SINCE + 10, 2 * DAY_S + 50))
+    read(made, ended, now=SINCE - 1)
     assert used(made) == {"vision": 10.0}
-    assert used(made, SINCE - 1) == {"vision": 40.0}
+    assert used(made, SINCE - 1) == {"vision": DAY_S}
     assert used(made, SINCE + DAY_S) == {"vision": 0.0}
     assert used(made) == {"vision": 10.0}
 
 
+def test_another_budget_in_the_same_periods_needs_no_reading() -> None:
+    made, ended = accounts(), of(attempt(1, SINCE + 10, 5))
+    read(made, ended)
+    made.put_project(replace(VISION, budget=replace(BUDGET, gpu_seconds=9.0)))
+    assert used(made) == {"vision": 5.0}
+    with made.reading("vision", NOW, 0.0) as reading:
+        made.put_project(replace(VISION, budget=replace(BUDGET, period_days=2)))
+        reading.finish()
+    assert used(made) == {}
+    assert made.unread(NOW, 0.0) == "vision"
+    read(made, ended, of(attempt(1, SINCE - 10, 7)))
+    assert used(made) == {"vision": 5.0}
+
+
 def test_what_a_project_used_before_its_record_does_not_count() -> None:
-    made = usage(project=replace(VISION, created_at=SINCE + 5))
-    made.learn("vision", SINCE + 5, rows(of(attempt(1, SINCE + 10, 50))))
+    made = accounts(project=replace(VISION, created_at=SINCE + 5))
+    read(made, of(attempt(1, SINCE + 10, 50)))
     assert used(made) == {"vision": 5.0}
 
 
@@ -104,8 +125,8 @@ def running(gpu: int = 2000) -> Session:
 
 @pytest.mark.parametrize(("held_s", "counted"), [(0, 0.0), (100, 200.0), (10 * DAY_S, DAY_S)])
 def test_what_runs_counts_as_far_as_it_lies_in_the_period(held_s: float, counted: float) -> None:
-    made = usage(held_s)
-    made.learn("vision", SINCE, {})
+    made = accounts(held_s)
+    read(made)
     one = running()
     made.put_session(one)
     assert used(made) == {"vision": counted}
@@ -113,33 +134,37 @@ def test_what_runs_counts_as_far_as_it_lies_in_the_period(held_s: float, counted
     assert used(made) == {"vision": 0.0}
 
 
-def test_a_clock_that_is_set_back_finds_what_was_read() -> None:
-    made, ended = usage(), of(attempt(1, SINCE - 10, 5))
+def test_a_clock_that_is_set_back_has_the_ledger_read_again() -> None:
+    made, ended = accounts(), of(attempt(1, SINCE - 10, 5))
     made.put_session(ended)
-    made.learn("vision", SINCE, {})
+    read(made)
     assert used(made, SINCE - 3600) == {}
-    assert made.unknown(SINCE - 3600) == {"vision": SINCE - DAY_S}
-    made.learn("vision", SINCE - DAY_S, {})
+    assert made.unread(SINCE - 3600, 0.0) == "vision"
+    read(made, now=SINCE - 3600)
     assert used(made, SINCE - 3600) == {"vision": 5.0}
 
 
 def test_who_has_no_budget_is_not_summed() -> None:
-    made = usage(project=replace(VISION, budget=None))
-    assert used(made) == {} == made.unknown(NOW)
-    made.put_project(
-        VISION, [of(attempt(1, SINCE + 1, 1)), of(attempt(1, SINCE + 1, 1), project="q")]
-    )
-    made.learn("vision", SINCE, {})
+    made = accounts(project=replace(VISION, budget=None))
+    assert used(made) == {}
+    assert made.unread(NOW, 0.0) is None
+    for one in (of(attempt(1, SINCE + 1, 1)), of(attempt(1, SINCE + 1, 1), project="q")):
+        made.put_session(one)
+    made.put_project(VISION)
+    assert made.unread(NOW, 0.0) == "vision"
+    read(made)
     assert used(made) == {"vision": 1.0}
     made.remove_project("vision")
     assert used(made) == {}
+    made.put_project(replace(VISION, created_at=NOW))
+    assert made.unread(NOW, 0.0) == "vision"
 
 
 def test_a_step_of_the_wall_clock_uses_nothing_of_a_budget() -> None:
     steady = [0.0]
     known = Known(lambda: steady[0])
     known.put_project(VISION, 1)
-    known.usage.learn("vision", SINCE, {})
+    read(known.accounts)
     one = running()
     known.put_session(replace(one, state=SessionState.QUEUED, attempt=0, replicas=()), 2)
     known.put_session(one, 3)
@@ -162,19 +187,27 @@ def test_no_order_and_no_repetition_makes_a_difference(data: st.DataObject) -> N
         st.sampled_from([0, 250, 1000, 8000]),
     )
     sessions = [of(one) for one in data.draw(st.lists(made_of, max_size=8))]
-    first, second = usage(), usage()
+    first, second = accounts(), accounts()
     for one in sessions:
         first.put_session(one)
-    first.learn("vision", SINCE, {})
-    second.learn("vision", SINCE, {})
-    told = data.draw(st.permutations([*sessions, *sessions]))
-    for one in told:
-        if data.draw(st.booleans()):
+    read(first)
+    read(second)
+    left: list[Session] = []
+    for one in data.draw(st.permutations([*sessions, *sessions])):
+        what = data.draw(st.sampled_from(["told", "leaves", "read", "read meanwhile"]))
+        if one not in left:
             second.put_session(one)
-        else:
-            second.learn("vision", SINCE, rows(*data.draw(st.permutations([one, *sessions[:3]]))))
-    for one in sessions:
-        second.put_session(one)
+        if what == "leaves" and one not in left:
+            left.append(one)
+            second.remove_session(one)
+        elif what == "read":
+            read(second, *left)
+        elif what == "read meanwhile" and one not in left:
+            with second.reading("vision", NOW, 0.0) as reading:
+                reading.take(row for row in rows(*left) if row.ended_at > reading.since)
+                left.append(one)
+                second.remove_session(one)
+                reading.finish()
     assert used(first) == used(second)
     exact = sum(
         one.gpu_thousandths
