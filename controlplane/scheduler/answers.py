@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.domain.plan import Deferral, Explanation, FairShare, Holder, Supposed
 from controlplane.scheduler.ends import ends_by
 from controlplane.scheduler.entitlement import claim_of
-from controlplane.scheduler.explain import explain, moved_words, patience_words
+from controlplane.scheduler.explain import class_words, explain, moved_words, patience_words
 from controlplane.scheduler.fit import asked_by
 from controlplane.scheduler.outlook import (
     QUOTA_WORDS,
@@ -60,6 +60,10 @@ class Answers:
         why = self._why(session, now)
         return Deferral(session_id=session_id, place=1 + self._before(session), explanation=why)
 
+    def counted(self, session: Session) -> Session:
+        """A session that waits, of the class that it has: its project may have a lower highest one by now."""
+        return self._queue.get(session.id) or session
+
     def fair_share(self, session: Session) -> FairShare:
         """What the account of a session is ordered by."""
         return self._entitlements.share_of(session.project or session.owner)
@@ -97,6 +101,10 @@ class Answers:
         return sorted(self._queue.sessions(), key=turn)
 
     def _why(self, session: Session, now: float) -> Explanation:
+        is_lowered = self._cluster.is_lowered(session)
+        return _with(self._reason(session, now), class_words(session) if is_lowered else "")
+
+    def _reason(self, session: Session, now: float) -> Explanation:
         place = self._cluster.moves.get(session.id)
         if self._is_put_off(session, now):
             why = Explanation(reason=patience_words(session, now))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from controlplane.domain.lifecycle import SessionState
@@ -19,7 +20,7 @@ from controlplane.domain.snapshot import (
     StockChanged,
     UsedChanged,
 )
-from controlplane.domain.values import Allocation
+from controlplane.domain.values import Allocation, Priority
 from controlplane.scheduler.defragmentation import Moves
 from controlplane.scheduler.ends import Ends
 from controlplane.scheduler.entitlement import Entitlements, claim_of, held_by
@@ -94,6 +95,9 @@ class Cluster:
         self.moves = Moves(self.rooms, self.entitlements)
         self.started: dict[str, Session] = {}
         self.come: list[str] = []
+        self._highest: dict[str, Priority] = {}
+        self._above: dict[str, Session] = {}
+        """Those who asked for a higher class than their project may have by now, as they asked."""
         self._allocations: dict[str, Allocation] = {}
         self._silent: set[str] = set()
 
@@ -109,12 +113,12 @@ class Cluster:
         for name, stock in snapshot.stocks.items():
             cluster.locality.set(name, stock)
         for project in snapshot.projects.values():
-            cluster.entitlements.set_project(project)
+            cluster._apply(ProjectChanged(project=project))
         for used in snapshot.used.values():
             cluster.entitlements.set_used(used)
         cluster.entitlements.apply(PastChanged(lately=snapshot.lately))
         for session in (*snapshot.holding.values(), *snapshot.queued.values()):
-            cluster.take(session)
+            cluster.take(cluster._counted(session))
         return cluster
 
     def apply(self, changes: Iterable[Change], *, revision: int = 0) -> None:
@@ -126,7 +130,7 @@ class Cluster:
     def _apply(self, change: Change) -> None:
         match change:
             case SessionChanged(session=session):
-                self.take(session)
+                self.take(self._counted(session))
             case AllocationChanged(allocation=allocation):
                 if allocation.replicas:
                     self._allocations[allocation.node] = allocation
@@ -139,10 +143,15 @@ class Cluster:
                 self.holding.drop(session_id)
                 self.moves.release(session_id)
                 self.started.pop(session_id, None)
+                self._above.pop(session_id, None)
                 self.entitlements.release(session_id)
                 self._leaves(session_id)
             case ProjectChanged() | ProjectRemoved() | UsedChanged() | PastChanged():
                 self.entitlements.apply(change)
+                if isinstance(change, ProjectChanged):
+                    self._bound(change.project.name, change.project.most_priority)
+                elif isinstance(change, ProjectRemoved):
+                    self._bound(change.name, Priority.HIGH)
             case NodeChanged() | NodeRemoved() | ContactChanged() | StockChanged():
                 self._apply_to_node(change)
 
@@ -162,6 +171,35 @@ class Cluster:
                 room = self.rooms.get(name)
                 if room is not None and room.is_silent != is_silent:
                     self._set_node(room.node)
+
+    def _bound(self, name: str, highest: Priority) -> None:
+        """Sessions of a project are of no higher class; costs a look at all that wait where it was another one."""
+        if self._highest.get(name, Priority.HIGH) == highest:
+            return
+        self._highest[name] = highest
+        if highest == Priority.HIGH:
+            del self._highest[name]
+        here = (*self.queue.sessions(), *self.entitlements.sessions(name))
+        for session in {one.id: one for one in here if (one.project or one.owner) == name}.values():
+            counted = self._counted(self._above.get(session.id, session))
+            if counted != session:
+                # What is held for it is held as for one of its class.
+                self.holding.drop(session.id)
+                self.take(counted)
+
+    def _counted(self, session: Session) -> Session:
+        """A session of the class that it has: what it asked for, or the highest of its project if that is lower."""
+        highest = self._highest.get(session.project or session.owner)
+        if highest is None or session.spec.priority <= highest:
+            self._above.pop(session.id, None)
+            return session
+        self._above[session.id] = session
+        return replace(session, spec=replace(session.spec, priority=highest))
+
+    def is_lowered(self, session: Session) -> bool:
+        """Whether a session is of the highest class of its project, and asked for a higher one."""
+        highest = self._highest.get(session.project or session.owner)
+        return session.id in self._above and session.spec.priority == highest
 
     def take(self, session: Session) -> None:
         """A session is as it says: it waits, holds devices, or has ended."""

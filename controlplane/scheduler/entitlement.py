@@ -370,6 +370,11 @@ class Entitlements:
             or exhausted(account.project, claim, account.used)
         )
 
+    def sessions(self, name: str) -> list[Session]:
+        """Those of an account that hold something."""
+        account = self._accounts.get(name)
+        return [one for one, _ in account.holders.values()] if account else []
+
     def holder(self, session_id: str) -> Session | None:
         """The session of that id, if it holds something."""
         account = self._accounts.get(self._account_of.get(session_id, ""))

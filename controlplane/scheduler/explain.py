@@ -120,6 +120,12 @@ def patience_words(session: Session, now: float) -> str:
     return f"tried before; waits another {session.not_before - now:.0f} s"
 
 
+def class_words(session: Session) -> str:
+    """Of which class one is whose project may not have any more what it asked for."""
+    name = session.project or session.owner
+    return f"it counts as {session.spec.priority.name.lower()}, the highest of project {name}"
+
+
 def moved_words(session: Session) -> str:
     """What is to come of one whose last attempt gave way; "" for others."""
     if not session.attempts or session.attempts[-1].cause is not Cause.PREEMPTED:

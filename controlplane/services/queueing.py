@@ -98,7 +98,7 @@ class QueueView:
         if session.state is not SessionState.QUEUED:
             doing = _DOING.get(session.state, "has ended")
             raise NotWaiting(f"session {session.name} does not wait: it {doing}")
-        spec = check_supposed(to_supposed(change, session.spec), self._time_limits)
+        spec = check_supposed(to_supposed(change, answers.counted(session).spec), self._time_limits)
         extent = Extent(stored.value for stored in self._state.nodes.values())
         name = session.project or session.owner
         nearest = Nearest(

@@ -21,6 +21,7 @@ from controlplane.domain.snapshot import (
     NodeRemoved,
     PastChanged,
     ProjectChanged,
+    ProjectRemoved,
     SessionChanged,
     SessionRemoved,
     StockChanged,
@@ -57,10 +58,18 @@ class World:
         self.snapshot = self.snapshot.apply(changes)
         self.index.apply(changes)
 
-    def submit(self, gpu: int, replicas: int, owner: str, *digests: str) -> None:
+    def submit(
+        self,
+        gpu: int,
+        replicas: int,
+        owner: str,
+        *digests: str,
+        priority: Priority = Priority.NORMAL,
+    ) -> None:
         number = next(self.numbers)
         datasets = tuple(DatasetVersion(owner="l", name=d, version=1, digest=d) for d in digests)
-        facts = {"id": f"s{number:04}", "created_at": float(number), "spec": {"datasets": datasets}}
+        spec = {"datasets": datasets, "priority": priority}
+        facts = {"id": f"s{number:04}", "created_at": float(number), "spec": spec}
         new = session(gpu, replicas, owner=owner, **facts)
         self.sessions[new.id] = new
         self.happen(SessionChanged(session=new))
@@ -121,6 +130,7 @@ def test_an_index_kept_by_changes_plans_like_a_fresh_one(data: st.DataObject) ->
                     "node",
                     "contact",
                     "past",
+                    "project",
                     "stock",
                 ]
             )
@@ -128,7 +138,17 @@ def test_an_index_kept_by_changes_plans_like_a_fresh_one(data: st.DataObject) ->
         if step == "submit":
             gpu, count = data.draw(st.sampled_from(SIZES)), data.draw(st.sampled_from([1, 1, 2, 3]))
             owner = data.draw(st.sampled_from(["kim", "lee"]))
-            world.submit(gpu, count, owner, *data.draw(st.sets(st.sampled_from("de"))))
+            priority = data.draw(st.sampled_from(Priority))
+            digests = data.draw(st.sets(st.sampled_from("de")))
+            world.submit(gpu, count, owner, *digests, priority=priority)
+        elif step == "project":
+            name = data.draw(st.sampled_from(["kim", "lee"]))
+            if data.draw(st.booleans()):
+                highest = data.draw(st.sampled_from(Priority))
+                made = Project(name=name, members=frozenset({name}), most_priority=highest)
+                world.happen(ProjectChanged(project=made))
+            else:
+                world.happen(ProjectRemoved(name=name))
         elif step == "plan":
             fresh = schedule(world.snapshot, NOW)
             assert Answers(world.index).deferrals(NOW) == Answers(

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.plan import Plan
-from controlplane.domain.snapshot import AllocationChanged, Change, SessionChanged, SessionRemoved
+from controlplane.domain.snapshot import (
+    AllocationChanged,
+    Change,
+    ProjectChanged,
+    SessionChanged,
+    SessionRemoved,
+)
 from controlplane.domain.values import (
     AllocatedReplica,
     Allocation,
@@ -18,6 +24,7 @@ from controlplane.domain.values import (
     DeviceShare,
     Priority,
     Progress,
+    Project,
     Replica,
     Session,
     Stop,
@@ -106,6 +113,22 @@ def test_a_lower_class_gives_way_and_what_it_leaves_is_kept() -> None:
     again = index.plan(NOW + 2)
     assert [one.session_id for one in again.placements] == [wanted.id]
     assert not again.preemptions
+
+
+def test_one_whose_project_may_have_no_higher_class_any_more_gives_way_like_others() -> None:
+    high, wanted = runs("a", range(2), Priority.HIGH), ask(2000, owner="lee")
+    index = ClusterIndex.of(cluster(node("a", 2), *held("a", high), wanted))
+    assert not index.plan(NOW).preemptions
+    name = high[0].project or high[0].owner
+    bounded = Project(
+        name=name, members=frozenset({high[0].owner, wanted.owner}), most_priority=Priority.LOW
+    )
+    index.apply([ProjectChanged(project=bounded)])
+    assert victims(index.plan(NOW + AGAIN_S)) == [high[0].id]
+    raised = replace(bounded, most_priority=Priority.HIGH)
+    index = ClusterIndex.of(cluster(node("a", 2), *held("a", high), wanted))
+    index.apply([ProjectChanged(project=bounded), ProjectChanged(project=raised)])
+    assert not index.plan(NOW).preemptions
 
 
 def test_for_whom_is_named_only_where_everybody_who_reads_it_may_see_that() -> None:

@@ -193,3 +193,39 @@ async def test_pages_of_the_queue(rig: Rig) -> None:
     for cursor in ("x", "-1", "9" * 20):
         request.cursor = cursor
         assert (await refused(kim.sessions.ListQueue(request)))[0] == "INVALID_ARGUMENT"
+
+
+async def test_a_class_that_a_project_may_not_have_any_more_is_told(rig: Rig) -> None:
+    root, kim = await rig.user("root", role=Role.ADMIN), await rig.user("kim")
+    await (await rig.agent(gpus=1)).connect()
+    settings = projects_pb2.ProjectSettings(owner="kim")
+    make = projects_pb2.CreateProjectRequest(name="vision", settings=settings)
+    await root.projects.CreateProject(make)
+    await kim.submit(resources=gpus(1))
+    high = await kim.submit(resources=gpus(1), project="vision", priority=pb.PRIORITY_HIGH)
+    normal = await kim.submit(resources=gpus(1))
+
+    async def bound(priority: pb.Priority) -> None:
+        settings = projects_pb2.ProjectSettings(most_priority=priority)
+        change = projects_pb2.UpdateProjectRequest(name="vision", settings=settings)
+        await root.projects.UpdateProject(change)
+
+    async def order() -> list[tuple[str, pb.Priority]]:
+        found = await kim.sessions.ListQueue(pb.ListQueueRequest())
+        return [(one.session, one.priority) for one in found.sessions]
+
+    words = "it counts as low, the highest of project vision"
+    assert await order() == [(high.name, pb.PRIORITY_HIGH), (normal.name, pb.PRIORITY_NORMAL)]
+    assert words not in (await told(kim, high.id)).reason
+    await bound(pb.PRIORITY_LOW)
+    assert await order() == [(normal.name, pb.PRIORITY_NORMAL), (high.name, pb.PRIORITY_LOW)]
+    assert (await told(kim, high.id)).reason.endswith(words)
+    what = (await explained(kim, high.id, gpu_thousandths=500)).what_if
+    assert what.waiting.reason.endswith(words)
+    what = (await explained(kim, high.id, priority=pb.PRIORITY_IDLE)).what_if
+    assert words not in what.waiting.reason
+    asked = explained(kim, high.id, priority=pb.PRIORITY_NORMAL)
+    assert (await refused(asked))[1] == "OVER_QUOTA"
+    await bound(pb.PRIORITY_HIGH)
+    assert await order() == [(high.name, pb.PRIORITY_HIGH), (normal.name, pb.PRIORITY_NORMAL)]
+    assert words not in (await told(kim, high.id)).reason
