@@ -26,7 +26,7 @@ _HOUR_S: Final = 3600
 _MEASURES: Final = {
     "gpu_thousandths": ("GPU", "GPUs", WHOLE_DEVICE),
     "cpu_thousandths": ("core", "cores", 1000),
-    "memory_bytes": ("GB of memory", "GB of memory", 10**9),
+    "memory_bytes": ("GiB of memory", "GiB of memory", 1 << 30),
     "sessions": ("session", "sessions", 1),
 }
 """Of each measure of a quota: one of it, several, and how many make one."""
@@ -109,7 +109,7 @@ def exhausted(project: Project, claim: Claim, used: Used | None) -> str:
 
 
 def amount(measure: str, count: int) -> str:
-    """So much of a measure in words: "8 GPUs", "1 session", "2.5 GB of memory"."""
+    """So much of a measure in words: "8 GPUs", "1 session", "2.5 GiB of memory"."""
     one, several, unit = _MEASURES[measure]
     return f"{_number(count, unit)} {one if count == unit else several}"
 

@@ -269,14 +269,18 @@ def memory_excess(group: Group, limit: int | None, peak: int) -> Excess | None:
     if not group.kills_for_memory():
         return None
     if limit is None or not group.has_met_its_memory(limit):
-        return OUT_OF_MEMORY, f"killed for memory: the machine had none left; it used {size(peak)}"
+        return (
+            OUT_OF_MEMORY,
+            f"killed for memory: the machine had none left; it used {memory(peak)}",
+        )
     return OUT_OF_MEMORY, memory_message(max(peak, group.memory_peak()), limit)
 
 
 def memory_message(used: int, limit: int) -> str:
     """The end of a replica that used all its memory."""
     return (
-        f"killed for memory: used {size(used)} of {size(limit)} given; try --memory {twice(limit)}"
+        f"killed for memory: used {memory(used)} of {memory(limit)} given;"
+        f" try --memory {twice(limit)}"
     )
 
 
@@ -305,6 +309,15 @@ def size(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def memory(count: float) -> str:
+    """Bytes of memory for people: `1.5 GiB`, powers of 1024 as wherever memory is told."""
+    for unit in ("B", "KiB", "MiB"):
+        if round(count, 1) < 1024:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1024
+    return f"{count:.1f} GiB"
 
 
 def twice(limit: int) -> str:

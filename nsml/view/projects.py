@@ -9,7 +9,7 @@ from nsml.view.enums import enum_word
 from nsml.view.queue import gpus_text, share_record, share_text
 from nsml.view.sessions import moment_of, seconds_of
 from nsml.view.tables import Column
-from nsml.view.units import ago, counted, moment, size_text, thousandths
+from nsml.view.units import ago, counted, memory_text, moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,7 +21,7 @@ _TITLE_CELLS = 10
 _MEASURES: dict[str, tuple[str, Callable[[int], str]]] = {
     "gpu_thousandths": ("GPU", thousandths),
     "cpu_thousandths": ("core", thousandths),
-    "memory_bytes": ("of memory", size_text),
+    "memory_bytes": ("of memory", memory_text),
     "sessions": ("session", str),
 }
 """Of each measure of a quota: its noun, and how a number of it is written."""
@@ -45,7 +45,7 @@ def _of(project: Project, measure: str) -> str:
 
 
 def _several(measure: str, number: str) -> str:
-    """A number of a measure with its noun: `1 GPU`, `8 of 16 GPUs`, `40.0 GB of memory`."""
+    """A number of a measure with its noun: `1 GPU`, `8 of 16 GPUs`, `40.0 GiB of memory`."""
     noun = _MEASURES[measure][0]
     is_one = number.rpartition(" ")[2] == "1" or noun.startswith("of ")
     return f"{number} {noun}{'' if is_one else 's'}"

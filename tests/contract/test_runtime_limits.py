@@ -111,7 +111,7 @@ async def test_a_memory_hog_dies_alone(limited: Bench) -> None:
         other = await soon(driver.wait(neighbour.replica_id))
     assert record.why is ExitWhy.OUT_OF_MEMORY
     assert MEMORY * 0.9 <= record.memory_peak_bytes <= MEMORY * 4
-    assert record.message.endswith("of 200.0 MB given; try --memory 400M")
+    assert record.message.endswith("of 190.7 MiB given; try --memory 400M")
     assert other.why is ExitWhy.STOPPED
 
 

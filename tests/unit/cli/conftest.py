@@ -133,7 +133,7 @@ def vision():
         settings=projects_pb2.ProjectSettings(
             owner="kim",
             quota=projects_pb2.Quota(gpu_thousandths=16_000, sessions=4),
-            member_quota=projects_pb2.Quota(gpu_thousandths=8_000, memory_bytes=64 * 10**9),
+            member_quota=projects_pb2.Quota(gpu_thousandths=8_000, memory_bytes=64 << 30),
             budget=projects_pb2.Budget(gpu_seconds=500 * 3600.0, period_days=30),
             weight=2.0,
             most_priority=pb.PRIORITY_NORMAL,
@@ -141,7 +141,7 @@ def vision():
         usage=projects_pb2.ProjectUsage(
             gpu_thousandths=8_000,
             cpu_thousandths=12_000,
-            memory_bytes=40 * 10**9,
+            memory_bytes=40 << 30,
             sessions=3,
             gpu_seconds=12.5 * 3600,
             share=pb.FairShare(

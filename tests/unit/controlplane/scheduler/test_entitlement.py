@@ -138,16 +138,18 @@ def test_sessions_cores_and_memory_are_bounded_too() -> None:
     records = (
         project("few", quota=Quota(sessions=1)),
         project("cores", quota=Quota(cpu_thousandths=4000)),
-        project("memory", quota=Quota(memory_bytes=4 * 10**9)),
+        project("memory", quota=Quota(memory_bytes=4 << 30)),
     )
-    there = [running(0, project=one.name, cpu=3000, memory=3 * 10**9) for one in records]
-    waiting = [wanted(0, project=one.name, cpu=2000, memory=2 * 10**9) for one in records]
+    there = [running(0, project=one.name, cpu=3000, memory=3 << 30) for one in records]
+    waiting = [wanted(0, project=one.name, cpu=2000, memory=5 << 29) for one in records]
     plan = schedule(world(node(), *there, *waiting, records=records), NOW)
     assert not plan.placements
     few, cores, memory = (reason(plan, one) for one in waiting)
     assert few == "project few holds 1 of its 1 session"
     assert cores.startswith("project cores holds 3 of its 4 cores, and this asks for 2 cores")
-    assert memory.startswith("project memory holds 3 of its 4 GB of memory, and this asks for 2 GB")
+    assert memory.startswith(
+        "project memory holds 3 of its 4 GiB of memory, and this asks for 2.5 GiB"
+    )
 
 
 def test_what_is_larger_than_a_quota_never_starts() -> None:
