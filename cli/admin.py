@@ -8,7 +8,7 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, Group, LazyGroup, command, pass_app
+from cli.group import LIFETIME, Group, LazyGroup, command, pass_app
 from cli.output import write_list, write_one
 from nsml.view.tables import Column
 from nsml.view.units import counted
@@ -123,7 +123,7 @@ def rm(app: App, *, name: str) -> None:
     ],
 )
 @click.argument("name")
-@click.option("--valid-for", type=DURATION, metavar="TIME", help="Default 30d, at most a year.")
+@click.option("--valid-for", type=LIFETIME, metavar="TIME", help="Default 30d, at most a year.")
 @click.option("--revoke", is_flag=True, help="Make all tokens of the user invalid instead.")
 @pass_app
 def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None:
@@ -143,7 +143,7 @@ def token(app: App, *, name: str, valid_for: float | None, revoke: bool) -> None
     reads=True,
     examples=["nsml admin join-token", "nsml admin join-token --valid-for 1d"],
 )
-@click.option("--valid-for", type=DURATION, metavar="TIME", help="Default 1h, at most a week.")
+@click.option("--valid-for", type=LIFETIME, metavar="TIME", help="Default 1h, at most a week.")
 @pass_app
 def join_token(app: App, *, valid_for: float | None) -> None:
     """Make a secret with which machines become nodes. It is shown this once, alone on stdout."""

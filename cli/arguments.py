@@ -11,7 +11,7 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, BadValue, near
+from cli.group import TIME_LIMIT_SPAN, BadValue, near
 from nsml import variables
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
 from nsml.view.units import memory_text, parse_size, thousandths
@@ -158,7 +158,7 @@ class _TimeLimit(click.ParamType[float]):
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
     ) -> float:
-        seconds = DURATION.convert(value, param, ctx)
+        seconds = TIME_LIMIT_SPAN.convert(value, param, ctx)
         if not seconds:
             self.fail(f"{value} is no time: leave it out for no limit", param, ctx)
         return seconds

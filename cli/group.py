@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, Format
-from nsml.view.units import meant_duration, parse_duration
+from nsml.view.units import lacks_unit, meant_duration, parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,7 +41,12 @@ _LONGEST_S = 100 * 365 * 86_400.0
 
 
 class _Duration(click.ParamType[float]):
+    """Seconds. Where a number alone could as well be hours it is refused, for one with any of `units`."""
+
     name = "duration"
+
+    def __init__(self, units: str = "") -> None:
+        self._units = units
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -55,10 +60,21 @@ class _Duration(click.ParamType[float]):
             raise BadValue(str(error), param, ctx, nearest=[meant] if meant else []) from error
         if seconds > _LONGEST_S:
             self.fail(f"{str(value)[:20]} is longer than a hundred years", param, ctx)
+        if self._units and seconds and lacks_unit(str(value)):
+            number = str(value).strip()
+            raise BadValue(
+                f"{number} lacks its unit",
+                param,
+                ctx,
+                why="a time is in s, m, h, d or w",
+                nearest=[f"{number}{unit}" for unit in self._units],
+            )
         return seconds
 
 
 DURATION = _Duration()
+TIME_LIMIT_SPAN = _Duration("hms")
+LIFETIME = _Duration("dhm")
 
 
 def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> None:

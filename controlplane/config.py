@@ -14,7 +14,7 @@ import msgspec
 from controlplane.domain.values import Priority
 from nsml import settings
 from nsml.settings import SettingsError
-from nsml.view.units import parse_duration
+from nsml.view.units import lacks_unit, parse_duration
 
 __all__ = ["Settings", "SettingsError", "read_settings"]
 
@@ -164,6 +164,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
             priority = _CLASSES.get(name)
             if priority is None or priority in limits:
                 raise ValueError(f"time_limits: {text!r}: each of {', '.join(_CLASSES)} once")
+            if lacks_unit(most):
+                raise ValueError(f"time_limits: {text!r}: {most}h, {most}m or {most}s?")
             limits[priority] = parse_duration(most)
             if not limits[priority]:
                 raise ValueError(f"time_limits: {text!r}: leave it out for no limit")

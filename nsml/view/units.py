@@ -91,10 +91,15 @@ def parse_size(text: str) -> int:
     return int(int(whole + part) * size // 10 ** len(part))
 
 
+def lacks_unit(text: str) -> bool:
+    """Whether it is a number alone, which `parse_duration` takes for seconds."""
+    return re.fullmatch(r"\d+(\.\d+)?", text.strip()) is not None
+
+
 def parse_duration(text: str) -> float:
     """Seconds of `90`, `30s`, `15m`, `1h30m` or `2d`; ValueError for anything else."""
     text = text.strip().lower()
-    if re.fullmatch(r"\d+(\.\d+)?", text):
+    if lacks_unit(text):
         return float(text)
     parts = re.findall(_DURATION_PART, text)
     if not parts or "".join(number + unit for number, unit in parts) != text:

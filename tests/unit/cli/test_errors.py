@@ -71,6 +71,20 @@ from nsml.v1 import sessions_pb2 as pb
         (["run", "-g", "0.0001"], 2, "0.0001 is finer than a thousandth"),
         (["run", "-g", "1234567"], 2, "1234567 is more than any machine has"),
         (["run", "-c", "2.00001"], 2, "2.00001 is finer than a thousandth"),
+        (
+            ["run", "--time-limit", "2"],
+            2,
+            (
+                "error: --time-limit: 2 lacks its unit\n"
+                "  why: a time is in s, m, h, d or w\n"
+                "  try: nsml run --time-limit 2h ...\n"
+                "       nsml run --time-limit 2m ...\n"
+                "       nsml run --time-limit 2s ...\n"
+            ),
+        ),
+        (["run", "--time-limit", "1.5"], 2, "try: nsml run --time-limit 1.5h ..."),
+        (["admin", "user", "token", "lee", "--valid-for", "30"], 2, "--valid-for 30d ..."),
+        (["run", "--time-limit", "0"], 2, "0 is no time: leave it out for no limit"),
         (["run", "--time-limit", "0s"], 2, "0s is no time: leave it out for no limit"),
         (["run", "--memory", "much"], 2, "not a size"),
         (

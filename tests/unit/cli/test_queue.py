@@ -178,6 +178,8 @@ def test_by_what_its_account_is_ordered(nsml, state, found, said):
         ("priority=urgent", "priority: 'urgent' is none of idle, low, normal, high"),
         ("time-limit=soon", "time-limit: 'soon' is not a duration"),
         ("time-limit=0", "time-limit: 0 is no time"),
+        ("time-limit=2", "time-limit: 2 lacks its unit"),
+        ("time-limit=2", "try: nsml status --what-if time-limit=2h ..."),
         ("nodes=0", "nodes: 0 is too little: 1 is the least"),
         ("memory=1", "memory: 1 is too little"),
         ("gpus=4, ", "''"),

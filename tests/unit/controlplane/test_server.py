@@ -229,6 +229,7 @@ def test_bad_settings_are_named_and_not_shown(tmp_path: Path, text: str, words: 
         'data = "d"\ntime_limits = ["high"]',
         'data = "d"\ntime_limits = ["high=soon"]',
         'data = "d"\ntime_limits = ["high=0s"]',
+        'data = "d"\ntime_limits = ["high=24"]',
         'data = "d"\ntime_limits = ["high=1h", "high=2h"]',
         'data = "d"\nlog_level = "loud"',
         "data = [",
