@@ -150,7 +150,7 @@ class ExitWhy(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExitRecord:
-    """How a replica ended. Times are Unix seconds; `duration_s` is by the monotonic clock.
+    """How a replica ended. Times are Unix seconds; `duration_s` is by a clock that nobody sets, but of a boot before this.
 
     Exactly one of `exit_code` and `signal` is set when the program ended; both are None when it
     never ran or nobody saw its end. `output_bytes` is the length of the finished log.

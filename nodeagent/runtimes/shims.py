@@ -369,7 +369,7 @@ class ShimDriver(ABC):
             message="the shim was killed or the machine restarted",
             started_at=started_at,
             ended_at=now,
-            duration_s=max(now - started_at, 0.0),
+            duration_s=self._ran_s(folder, now - started_at),
             output_bytes=folder.output.stat().st_size if folder.output.exists() else 0,
         )
         log.warning("replica.shim_lost", replica=str(replica_id))
@@ -379,6 +379,13 @@ class ShimDriver(ABC):
             # Who asks next, or a successor, finds a lost shim again: nothing else hangs on it.
             log.warning("replica.end_unwritten", replica=str(replica_id), error=str(error))
         return record
+
+    def _ran_s(self, folder: ReplicaFolder, by_wall_s: float) -> float:
+        """For how long a shim that is gone may have run; of another boot only the wall clock knows, which can be set."""
+        claim = read_claim(folder)
+        if claim is None or claim.boot_id != self._boot_id:
+            return max(by_wall_s, 0.0)
+        return max(ticks_now() - claim.start_ticks, 0) / os.sysconf("SC_CLK_TCK")
 
 
 def refuse_unsound(spec: ReplicaSpec) -> None:

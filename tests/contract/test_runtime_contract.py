@@ -15,6 +15,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -696,6 +697,28 @@ async def test_a_number_that_another_process_has_by_now_is_not_the_shim(
     await bystander.wait()
     assert found.exit is not None
     assert found.exit.why is ExitWhy.SHIM_LOST
+
+
+@pytest.mark.parametrize("stepped_s", [-3600.0, 3600.0])
+async def test_how_long_it_ran_goes_by_no_clock_that_is_set(real: Bench, stepped_s: float) -> None:
+    spec = real.spec(RUNS_ON)
+    folder = real.folders.of(spec.replica_id)
+    async with real.new_driver() as driver:
+        await driver.start(spec)
+        await real.ready(spec)
+        # As the wall clock was when it was set since.
+        written_at = time.time() - stepped_s
+        os.utime(folder.spec, (written_at, written_at))
+        real.lose_shim(spec.replica_id)
+        record = await soon(driver.wait(spec.replica_id))
+    assert 0 < record.duration_s < 300
+    folder.exit.unlink()
+    claim = json.loads(folder.shim.read_bytes())
+    folder.shim.write_text(json.dumps(claim | {"boot_id": "another"}))
+    async with real.new_driver() as driver:
+        (found,) = await soon(driver.list())
+    assert found.exit is not None
+    assert found.exit.duration_s == pytest.approx(max(stepped_s, 0.0), abs=300)
 
 
 async def run(bench: Bench, spec: ReplicaSpec) -> tuple[int | None, str]:
