@@ -6,7 +6,6 @@ import argparse
 import asyncio
 import contextlib
 import functools
-import gc
 import json
 import logging
 import os
@@ -48,6 +47,7 @@ from controlplane.config import (
 )
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.domain.values import DAY_S
+from controlplane.garbage import collect_seldom
 from controlplane.plane import Character, ControlPlane
 from controlplane.restore import refuse_unfinished, restore
 from controlplane.scheduler import InClass, Rules
@@ -434,9 +434,7 @@ def _do(arguments: Sequence[str] | None) -> None:
         if chosen.restore is not None:
             _restore(settings, chosen.restore, chosen.keys)
             return
-        # What is there now stays: it need not be looked at by every collection.
-        gc.freeze()
-        gc.set_threshold(20_000, 20, 50)
+        collect_seldom()
         asyncio.run(_run(settings))
     except SettingsError as error:
         _exit(2, str(error))

@@ -17,12 +17,12 @@ do not fit stand at the head. Figures, with N nodes:
 - `rss_bytes`: the most memory that the process had, what the benchmark itself keeps included.
 - `python_steps_per_s`: a fixed loop in the same run, by which figures of two machines are compared.
 
-Times are of the processor, so that what else a machine does matters less.
+Times are of the processor, so that what else a machine does matters less. Garbage is collected as in the control
+plane's process (`controlplane/garbage.py`).
 """
 
 from __future__ import annotations
 
-import gc
 import random
 import resource
 import sys
@@ -60,6 +60,7 @@ from controlplane.domain.values import (
     SessionSpec,
     Used,
 )
+from controlplane.garbage import collect_seldom
 from controlplane.scheduler import Answers, ClusterIndex
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
 
@@ -109,6 +110,7 @@ _DEFAULT: Final = Resources(
 def measure() -> Outcome:
     """Every figure, for each size of cluster."""
     print(f"seed {SEED}", file=sys.stderr)
+    collect_seldom()
     figures = {"python_steps_per_s": _steps()}
     for nodes, rounds in CLUSTERS.items():
         figures |= _measure(Cluster(nodes, random.Random(SEED)), rounds)
@@ -121,7 +123,6 @@ def _measure(cluster: Cluster, rounds: int) -> dict[str, float]:
     index, size = _loaded(cluster), len(cluster.nodes)
     figures = {f"core_{size}_{name}": rate for name, rate in _rounds(index, cluster, rounds)}
     figures[f"literal_{size}_placed_per_s"] = _literal(cluster)
-    gc.unfreeze()
     return figures
 
 
@@ -131,9 +132,6 @@ def _loaded(cluster: Cluster) -> ClusterIndex:
     index.apply(cluster.everything())
     cluster.commit(index, index.plan(cluster.now))
     index.apply(cluster.refill())
-    # As the server does once it has loaded what there is.
-    gc.collect()
-    gc.freeze()
     return index
 
 
@@ -394,7 +392,6 @@ def _passes(cluster: Cluster) -> dict[str, float]:
         times.append((process_time() - began) * _MILLISECONDS)
         cluster.commit(index, plan)
         index.apply(cluster.refill())
-    gc.unfreeze()
     del times[:WARMING]
     return {"pass_p50_ms": percentile(times, 0.5), "pass_p99_ms": percentile(times, 0.99)}
 
