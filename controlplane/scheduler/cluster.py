@@ -125,6 +125,7 @@ class Cluster:
         """Take what has happened."""
         for change in changes:
             self._apply(change)
+        self.rooms.settle()
         self.revision = max(self.revision, revision)
 
     def _apply(self, change: Change) -> None:
@@ -138,14 +139,7 @@ class Cluster:
                     self._allocations.pop(allocation.node, None)
                 self.rooms.change(allocation)
             case SessionRemoved(session_id=session_id):
-                self.ends.heard(session_id)
-                self.queue.remove(session_id)
-                self.holding.drop(session_id)
-                self.moves.release(session_id)
-                self.started.pop(session_id, None)
-                self._above.pop(session_id, None)
-                self.entitlements.release(session_id)
-                self._leaves(session_id)
+                self._remove(session_id)
             case ProjectChanged() | ProjectRemoved() | UsedChanged() | PastChanged():
                 self.entitlements.apply(change)
                 if isinstance(change, ProjectChanged):
@@ -203,8 +197,8 @@ class Cluster:
 
     def take(self, session: Session) -> None:
         """A session is as it says: it waits, holds devices, or has ended."""
-        self.ends.heard(session.id)
         if session.state is SessionState.QUEUED:
+            self.ends.heard(session.id)
             planned = self.started.get(session.id)
             if planned is not None and planned.attempt == session.attempt:
                 # It is on its way.
@@ -219,17 +213,26 @@ class Cluster:
                         self._learn(session)
                 self.queue.add(session)
                 self.moves.follow(session)
-        else:
+        elif session.state.holds_devices:
+            self.ends.heard(session.id)
             self.queue.remove(session.id)
             self.started.pop(session.id, None)
             self.moves.follow(session)
-            if session.state.holds_devices:
-                self.entitlements.hold(session, held_by(session))
-                self.yielders.put(session)
-            else:
-                self.holding.drop(session.id)
-                self.entitlements.release(session.id)
-                self._leaves(session.id)
+            self.entitlements.hold(session, held_by(session))
+            self.yielders.put(session)
+        else:
+            self._remove(session.id)
+
+    def _remove(self, session_id: str) -> None:
+        """A session neither waits nor holds anything any more."""
+        self.ends.heard(session_id)
+        self.queue.remove(session_id)
+        self.holding.drop(session_id)
+        self.moves.release(session_id)
+        self.started.pop(session_id, None)
+        self._above.pop(session_id, None)
+        self.entitlements.release(session_id)
+        self._leaves(session_id)
 
     def _learn(self, session: Session) -> None:
         """Let a new session count for the mix of requests by which rooms are scored."""

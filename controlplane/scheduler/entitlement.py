@@ -72,10 +72,11 @@ def claim_of(request: Request) -> Claim:
 
 def held_by(session: Session) -> Claim:
     """What a session holds that is placed."""
-    parts = [replica.resources for replica in session.replicas]
-    if len(parts) == 1:
-        [one] = parts
+    replicas = session.replicas
+    if len(replicas) == 1:
+        one = replicas[0].resources
         return Claim(one.gpu_thousandths, one.cpu_thousandths, one.memory_bytes, 1)
+    parts = [replica.resources for replica in replicas]
     return Claim(
         sum(one.gpu_thousandths for one in parts),
         sum(one.cpu_thousandths for one in parts),

@@ -435,8 +435,8 @@ class ClusterIndex:
                 if kept is not None:
                     kept.victims.clear()
         for placement in plan.placements:
-            for node in {replica.node for replica in placement.replicas}:
-                self._rooms.drop(node, placement.session_id)
+            for replica in placement.replicas:
+                self._rooms.drop(replica.node, placement.session_id)
             session = self._started.pop(placement.session_id, None)
             if session is not None and placement.session_id in dropped:
                 self._entitlements.release(session.id)

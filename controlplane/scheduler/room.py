@@ -5,7 +5,6 @@ from __future__ import annotations
 from bisect import insort
 from dataclasses import replace
 from heapq import heappop, heappush
-from operator import is_
 from typing import TYPE_CHECKING, NamedTuple
 
 from controlplane.domain.models import is_model
@@ -214,31 +213,28 @@ class Room:
         before, after = self.allocation.replicas, allocation.replicas
         self.allocation = allocation
         # The store's records share their replicas, so that the same ones are mostly the same objects, and
-        # new ones come behind those that were there.
-        gone: tuple[AllocatedReplica, ...] = ()
-        come = after[len(before) :]
-        if len(after) < len(before) or not all(map(is_, before, after)):
-            gone, come = _missing(before, after), _missing(after, before)
-        is_other = bool(gone)
-        for replica in gone:
-            self._vacate(replica.cpu_thousandths, replica.memory_bytes, replica.devices)
-        for replica in come:
+        # new ones come behind those that were there. One that stands elsewhere than before goes and comes.
+        kept = 0
+        for replica in before:
+            if kept < len(after) and after[kept] is replica:
+                kept += 1
+            else:
+                self._vacate(replica.cpu_thousandths, replica.memory_bytes, replica.devices)
+        is_other = kept < len(before)
+        for replica in after[kept:]:
             if not self._was_pending(replica):
                 is_other = True
                 self._occupy(_held(replica), replica.devices)
         return is_other
 
     def _was_pending(self, replica: AllocatedReplica) -> bool:
-        placed = self._pending.get(replica.session_id)
+        placed = self._pending.pop(replica.session_id, None)
         if placed is None:
             return False
         left = [one for one in placed if one.rank != replica.rank]
-        taken = len(left) < len(placed)
         if left:
             self._pending[replica.session_id] = left
-        else:
-            del self._pending[replica.session_id]
-        return taken
+        return len(left) < len(placed)
 
     @property
     def is_offered(self) -> bool:
@@ -504,14 +500,6 @@ class Room:
                 insort(self.whole, position)
             else:
                 self.shared[position] = free
-
-
-def _missing(
-    some: tuple[AllocatedReplica, ...], others: tuple[AllocatedReplica, ...]
-) -> tuple[AllocatedReplica, ...]:
-    """Those that the others lack, as objects."""
-    known = set(map(id, others))
-    return tuple([one for one in some if id(one) not in known])
 
 
 def _held(replica: AllocatedReplica) -> Resources:

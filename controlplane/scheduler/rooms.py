@@ -51,6 +51,7 @@ class Rooms:
         self.touched: set[str] = set()
         self.scores: Fragmentation | None = None
         self._most_changed = LEAST_KEPT
+        self._unnoted: dict[str, Room] = {}
 
     def __iter__(self) -> Iterator[Room]:
         """Those that take sessions, tightest first."""
@@ -97,12 +98,18 @@ class Rooms:
             self.note(room)
 
     def change(self, allocation: Allocation) -> None:
-        """What a node is to run changed."""
+        """What a node is to run changed; `settle` has to follow, once for many of them."""
         room = self._by_name.get(allocation.node)
         if room is not None:
             self.touched.add(room.name)
             if room.change(allocation):
-                self.note(room)
+                self._unnoted[room.name] = room
+
+    def settle(self) -> None:
+        """All changes that belong together were told: each room that differs is looked at once."""
+        for room in self._unnoted.values():
+            self.note(room)
+        self._unnoted.clear()
 
     def put(self, placed: ReplicaPlacement, session_id: str) -> None:
         """Take for a session once more what was given back."""
