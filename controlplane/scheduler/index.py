@@ -41,6 +41,8 @@ if TYPE_CHECKING:
     from controlplane.scheduler.preemption import Sacrifice
     from controlplane.scheduler.reservations import Promise
 
+At = tuple[int, int, int]
+"""How often rooms, the queue and what everybody holds have changed."""
 _SEVERAL = 2
 _NEVER = (-1, -1, -1)
 MOST_TRIED = 8
@@ -100,8 +102,10 @@ class ClusterIndex:
             return True
         return len(self._queue) > 0 and self._planned != self._at()
 
-    def _at(self) -> tuple[int, int, int]:
-        return (self._rooms.revision, self._queue.revision, self._entitlements.revision)
+    def _at(self) -> At:
+        rooms = self._rooms
+        room_revision = rooms.revision + rooms.withdrawn_edits
+        return (room_revision, self._queue.revision, self._entitlements.revision)
 
     def plan(self, now: float, most: float = math.inf) -> Plan:
         """Propose placements, best first; same cluster and instant, same plan.
@@ -525,6 +529,6 @@ def _asked(line: Line) -> Asked:
 class Cut(NamedTuple):
     """A plan that was cut short: what was known then, and the instant and patience that it was ordered by."""
 
-    at: tuple[int, int, int]
+    at: At
     now: float
     patience: float

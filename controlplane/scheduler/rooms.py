@@ -31,6 +31,7 @@ class Rooms:
         scores: what makes of equal rooms some better; None before enough requests were seen.
         gpus: of all nodes, also of those that take no sessions.
         edits: grows with every change of a room, also of one that stays as good as it was.
+        withdrawn_edits: the same of those alone that take sessions and are offered to some only.
         touched: nodes of rooms that changed since ends.py looked at them, also by what is to run there.
         era: grows when states were dropped in which no room was: a room that comes into one is in another tie.
     """
@@ -46,6 +47,7 @@ class Rooms:
         self.changed: list[tuple[Tie, Tie]] = []
         self.lost = 0
         self.edits = 0
+        self.withdrawn_edits = 0
         self.gpus = 0
         self.era = 0
         self.touched: set[str] = set()
@@ -63,7 +65,7 @@ class Rooms:
 
     @property
     def revision(self) -> int:
-        """Grows with every change of any room."""
+        """Grows with every change of a room that is offered to everybody, or was before it."""
         return self.lost + len(self.changed)
 
     def known(self) -> Iterable[Room]:
@@ -156,6 +158,8 @@ class Rooms:
         if tie is None:
             tie = self._tie_of(room) if room.is_offered else CLOSED
         if tie is before:
+            # A room that is held or kept is in no state that others look at, but whom it is for may fit now.
+            self.withdrawn_edits += room.is_open and tie is CLOSED
             return
         before.rooms.pop(room.name, None)
         room.tie = tie
