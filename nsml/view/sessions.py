@@ -9,7 +9,7 @@ from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.tables import Column
-from nsml.view.units import ago, duration_text, memory_text, moment, thousandths
+from nsml.view.units import ago, duration_text, memory_text, moment, short_moment, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 SIMULATED = "simulated"
 _MOST_ATTEMPTS = 3
+_SHARED = (resources_pb2.VISIBILITY_PUBLIC, resources_pb2.VISIBILITY_TEAM)
 _ORDINARY = (sessions_pb2.PRIORITY_UNSPECIFIED, sessions_pb2.PRIORITY_NORMAL)
 
 
@@ -229,18 +230,30 @@ def attempt_lines(session: Session) -> list[str]:
 
 
 def _absolute(field: str) -> Any:
-    def cell(session: Session, _now: float) -> str:
+    def cell(session: Session, now: float) -> str:
         if not session.HasField(field):
             return "-"
-        return moment(seconds_of(getattr(session, field)))
+        return short_moment(seconds_of(getattr(session, field)), now)
 
     return cell
 
 
+def _never(_session: Session) -> bool:
+    """Of a column for --fields alone, or the other width."""
+    return False
+
+
 COLUMNS: tuple[Column[Session], ...] = (
     Column(key="name", title="Name", cell=lambda s, _: s.name, is_name=True),
-    Column(key="created", title="Created", cell=_created, is_optional=True),
-    Column(key="args", title="Args", cell=lambda s, _: shlex.join(command_words(s)), shrinks_to=8),
+    # -o wide has the moment instead.
+    Column(key="created", title="Created", cell=_created, tells=_never, is_optional=True),
+    Column(
+        key="args",
+        title="Args",
+        cell=lambda s, _: shlex.join(command_words(s)),
+        tells=lambda s: bool(command_words(s)),
+        shrinks_to=8,
+    ),
     Column(
         key="state",
         title="Status",
@@ -248,14 +261,26 @@ COLUMNS: tuple[Column[Session], ...] = (
         colour=lambda s: STATE_WORDS.get(s.state, STATE_WORDS[0]).colour,
     ),
     Column(key="gpus", title="GPUs", cell=_gpus),
-    Column(key="summary", title="Summary", cell=_summary, shrinks_to=24),
     Column(
-        key="memo", title="Description", cell=lambda s, _: s.memo, shrinks_to=12, is_optional=True
+        key="summary",
+        title="Summary",
+        cell=_summary,
+        tells=lambda s: bool(_summary(s, 0)),
+        shrinks_to=24,
+    ),
+    Column(
+        key="memo",
+        title="Description",
+        cell=lambda s, _: s.memo,
+        tells=lambda s: bool(s.memo),
+        shrinks_to=12,
+        is_optional=True,
     ),
     Column(
         key="checkpoints",
         title="# of Models",
         cell=lambda s, _: str(s.checkpoint_count),
+        tells=lambda s: s.checkpoint_count > 0,
         is_optional=True,
     ),
     Column(
@@ -298,12 +323,42 @@ COLUMNS: tuple[Column[Session], ...] = (
         is_worth=lambda s: s.spec.HasField("time_limit"),
         is_optional=True,
     ),
-    Column(key="retries", title="Retries", cell=lambda s, _: str(s.spec.retry_count), is_wide=True),
-    Column(key="running", title="Running for", cell=_running_for, is_wide=True),
-    Column(key="nodes", title="Nodes", cell=_nodes, is_wide=True),
-    Column(key="cpus", title="CPUs", cell=_cpus, is_wide=True),
-    Column(key="memory", title="Memory", cell=_memory, is_wide=True),
-    Column(key="attempt", title="Attempt", cell=lambda s, _: str(s.attempt), is_wide=True),
+    Column(
+        key="retries",
+        title="Retries",
+        cell=lambda s, _: str(s.spec.retry_count),
+        is_wide=True,
+        tells=lambda s: s.spec.retry_count > 0,
+    ),
+    Column(
+        key="running",
+        title="Ran for",
+        cell=_running_for,
+        is_wide=True,
+        tells=lambda s: s.HasField("started_at"),
+    ),
+    Column(key="nodes", title="Nodes", cell=_nodes, is_wide=True, tells=lambda s: bool(s.replicas)),
+    Column(
+        key="cpus",
+        title="CPUs",
+        cell=_cpus,
+        is_wide=True,
+        tells=lambda s: s.spec.resources.cpu_thousandths > 0,
+    ),
+    Column(
+        key="memory",
+        title="Memory",
+        cell=_memory,
+        is_wide=True,
+        tells=lambda s: s.spec.resources.memory_bytes > 0,
+    ),
+    Column(
+        key="attempt",
+        title="Attempt",
+        cell=lambda s, _: str(s.attempt),
+        is_wide=True,
+        tells=lambda s: s.attempt > 1,
+    ),
     Column(
         key="saved",
         title="Saved",
@@ -312,16 +367,24 @@ COLUMNS: tuple[Column[Session], ...] = (
         is_worth=lambda s: s.HasField("progress"),
         is_optional=True,
     ),
-    Column(key="owner", title="Owner", cell=lambda s, _: s.owner, is_wide=True),
+    # Its name begins with it.
+    Column(key="owner", title="Owner", cell=lambda s, _: s.owner, is_wide=True, tells=_never),
     Column(
         key="visibility",
         title="Visibility",
         cell=lambda s, _: visibility_word(s.visibility),
         is_wide=True,
+        tells=lambda s: s.visibility in _SHARED,
     ),
     Column(key="created_at", title="Created at", cell=_absolute("created_at"), is_wide=True),
-    Column(key="ended_at", title="Ended at", cell=_absolute("ended_at"), is_wide=True),
-    Column(key="id", title="Id", cell=lambda s, _: s.id, is_wide=True),
+    Column(
+        key="ended_at",
+        title="Ended at",
+        cell=_absolute("ended_at"),
+        is_wide=True,
+        tells=lambda s: s.HasField("ended_at"),
+    ),
+    Column(key="id", title="Id", cell=lambda s, _: s.id, is_wide=True, tells=_never),
 )
 
 
@@ -532,6 +595,6 @@ def _queue_words(session: Session) -> list[str]:
         words += ["--pod", spec.pod]
     if session.project not in {"", session.owner}:
         words += ["--project", session.project]
-    if session.visibility in {resources_pb2.VISIBILITY_PUBLIC, resources_pb2.VISIBILITY_TEAM}:
+    if session.visibility in _SHARED:
         words += [f"--{visibility_word(session.visibility)}"]
     return words

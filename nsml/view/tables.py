@@ -26,6 +26,8 @@ class Column(NamedTuple, Generic[T]):
     """Shown by `-o wide` and --fields only, or where `is_worth` says so of a row."""
     is_worth: Callable[[T], bool] | None = None
     """Of a wide column: whether this resource has something out of the ordinary there."""
+    tells: Callable[[T], bool] | None = None
+    """Whether this resource has anything there: with `-o wide` a column of which none has is left out."""
     colour: Callable[[T], str] | None = None
     """Name of the terminal colour of a resource's cell; colour never says anything alone."""
     is_optional: bool = False
@@ -45,16 +47,20 @@ def pick(
 ) -> list[Column[T]]:
     """The columns to show: `fields` in their order, else those of the width.
 
-    Of the wide ones also those that one of the `items` is worth. Raises KeyError with the unknown field.
+    Narrow: of the wide ones only those that one of the `items` is worth. Wide: those in which one of them
+    has something; with no items all. Raises KeyError with the unknown field.
     """
     if fields:
         by_key = {column.key: column for column in columns}
         return [by_key[field] for field in fields]
-    return [
-        column
-        for column in columns
-        if wide or not column.is_wide or (column.is_worth and any(map(column.is_worth, items)))
-    ]
+    return [column for column in columns if _is_chosen(column, items, wide=wide)]
+
+
+def _is_chosen(column: Column[T], items: Sequence[T], *, wide: bool) -> bool:
+    if wide:
+        tells = column.tells or column.is_worth
+        return not items or tells is None or any(map(tells, items))
+    return not column.is_wide or (column.is_worth is not None and any(map(column.is_worth, items)))
 
 
 def render(
@@ -80,7 +86,8 @@ def render(
     ]
     if is_whole and room is not None:
         narrowed = list(widths)
-        widths = narrowed if _shrink(columns, narrowed, room) else widths
+        fits = _shrink(columns, narrowed, room) or _shrink(columns, narrowed, room, part=2)
+        widths = narrowed if fits else widths
     elif room is not None:
         _narrow(columns, rows, widths, room)
     for row in rows:

@@ -170,6 +170,12 @@ def moment(seconds: float) -> str:
     return text.replace("+00:00", "Z")
 
 
+def short_moment(seconds: float, now: float) -> str:
+    """Unix seconds in UTC as `11-23 05:20Z`; of another half-year the day alone, as `ls -l` has it."""
+    at = datetime.fromtimestamp(seconds, tz=UTC)
+    return f"{at:%m-%d %H:%MZ}" if abs(now - seconds) < _YEAR / 2 else f"{at:%Y-%m-%d}"
+
+
 def thousandths(count: int) -> str:
     """Thousandths of a device or core as `2` or `0.5`."""
     return f"{count / 1000:g}"

@@ -48,13 +48,14 @@ def test_ps_shows_priorities_and_places_where_somebody_asked_for_any(nsml, three
 
     rare = {"Priority", "Project", "Pod", "model"}
     assert rare.isdisjoint(header())
-    assert rare <= {*header("-o", "wide")}
+    assert rare.isdisjoint(header("-o", "wide"))
     spec = pb.SessionSpec(priority=pb.PRIORITY_LOW, preemptible=True)
     three.add("kim/None/1", spec=spec)
     assert rare.intersection(header()) == {"Priority"}
     assert "low, preemptible" in nsml("ps").stdout
     three.add("lee/None/1", project="vision", spec=pb.SessionSpec(gpu_model="A100", pod="p1"))
     assert rare <= {*header()}
+    assert rare <= {*header("-o", "wide")}
     found = json.loads(nsml("ps", "-j").stdout)["items"]
     wishes = [
         (one["project"], one["priority"], one["preemptible"], one["gpu_model"], one["pod"])

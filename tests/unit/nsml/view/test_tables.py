@@ -31,6 +31,18 @@ def test_picking():
         pick(COLUMNS, ["a", "x"])
 
 
+def test_wide_leaves_out_columns_in_which_no_row_says_anything():
+    columns = (
+        *COLUMNS,
+        Column(key="e", title="E", cell=lambda row, _: row[1], tells=lambda row: row[1]),
+    )
+    assert "e" in [column.key for column in pick(columns)]
+    for items, is_there in (([], True), [(("x", "", ""),), False], [(("x", "y", ""),), True]):
+        shown = [column.key for column in pick(columns, wide=True, items=items)]
+        assert ("e" in shown) == is_there
+    assert [column.key for column in pick(columns, ["e"], items=[("x", "", "")])] == ["e"]
+
+
 def test_a_wide_column_is_shown_where_a_row_is_worth_it():
     rare = Column(
         key="e", title="E", cell=lambda row, _: row[1], is_wide=True, is_worth=lambda row: row[1]

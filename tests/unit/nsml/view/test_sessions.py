@@ -1,0 +1,67 @@
+"""Sessions in a wide table: what ordinary ones say fits a terminal, and all that is not ordinary is there."""
+
+from google.protobuf.timestamp_pb2 import Timestamp
+
+from nsml.v1 import resources_pb2
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.sessions import COLUMNS
+from nsml.view.tables import pick, render
+from nsml.view.text import width
+
+NOW = 1_795_411_218
+USUAL = "Name Args Status GPUs Summary Ran for Nodes Saved Created at Ended at"
+RARE = "Models Description Priority Retries CPUs Memory Attempt Visibility"
+
+
+def session(number, state, **facts):
+    made = pb.Session(
+        id=f"s{number:016}",
+        name=f"kim/mnist/{number}",
+        owner="kim",
+        project="kim",
+        state=state,
+        attempt=1,
+        visibility=resources_pb2.VISIBILITY_PRIVATE,
+        created_at=Timestamp(seconds=NOW - 9000),
+        **facts,
+    )
+    made.spec.args.extend(["--epochs", "20", "--lr", "0.1"])
+    made.spec.priority = pb.PRIORITY_NORMAL
+    made.spec.resources.gpu_thousandths = 4000
+    return made
+
+
+def ordinary():
+    began, ended = Timestamp(seconds=NOW - 8900), Timestamp(seconds=NOW - 1000)
+    replicas = [pb.Replica(node="gpu-12", resources={"cpu_thousandths": 2000, "memory_bytes": 9})]
+    run = session(1840, pb.SESSION_STATE_RUNNING, started_at=began, replicas=replicas)
+    run.progress.resumable = True
+    run.progress.saved_at.CopyFrom(ended)
+    run.summary.update({"train/loss": 0.24871, "val/accuracy": 0.9912})
+    done = session(1839, pb.SESSION_STATE_SUCCEEDED, started_at=began, ended_at=ended)
+    wait = session(1841, pb.SESSION_STATE_QUEUED)
+    wait.waiting = "needs 4 GPUs on one node; the largest free hole is 2 (node gpu-7)"
+    return [wait, run, done]
+
+
+def lines(items, room):
+    chosen = pick(COLUMNS, wide=True, items=items)
+    return render(chosen, items, now=NOW, room=room, is_whole=True)
+
+
+def test_ordinary_sessions_fit_a_terminal():
+    shown = lines(ordinary(), 120)
+    assert max(map(width, shown)) <= 120
+    assert " ".join(shown[0].split()) == USUAL
+    assert shown[2].rstrip().endswith("-")
+    assert "11-23 02:50Z" in shown[2]
+
+
+def test_what_one_of_them_says_is_shown_of_all():
+    rare = session(1842, pb.SESSION_STATE_QUEUED, memo="baseline", checkpoint_count=2)
+    rare.attempt, rare.visibility = 2, resources_pb2.VISIBILITY_PUBLIC
+    rare.spec.priority, rare.spec.retry_count = pb.PRIORITY_HIGH, 3
+    rare.spec.resources.cpu_thousandths, rare.spec.resources.memory_bytes = 4000, 8 << 30
+    header = lines([*ordinary(), rare], None)[0]
+    assert set(RARE.split()) <= set(header.split())
+    assert not set(RARE.split()) & set(lines(ordinary(), None)[0].split())
