@@ -30,6 +30,7 @@ from controlplane.loops.probing import Probing
 from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.upkeep import Upkeep
+from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
 from controlplane.operations.checkpoints import Checkpoints
@@ -230,6 +231,7 @@ class ControlPlane:
         self.accounts = Accounts(store, self.identities, clock=wall, random_bytes=on.random_bytes)
         self.secrets = UserSecrets(store, on.vault, clock=wall)
         self._limiter = FailureLimiter(wall)
+        self._audit = Audit(ledger=history.ledger, clock=wall)
         self.state = LiveState(store, clock, half_life_s=character.half_life_s)
         self.committer = Committer(
             store=store, state=self.state, clock=clock, leader=self._leader_address
@@ -453,7 +455,7 @@ class ControlPlane:
             ),
             (
                 projects_pb2_grpc.add_ProjectServiceServicer_to_server,
-                ProjectServicer(self.projects, self.state, clock=on.clock),
+                ProjectServicer(self.projects, self.state, self._audit, clock=on.clock),
             ),
             (backups_pb2_grpc.add_BackupServiceServicer_to_server, self._backups()),
         ]
@@ -477,6 +479,7 @@ class ControlPlane:
             requeuer=Requeuer(writer, notice_s=self.character.notice_s),
             remover=Remover(state=self.state, history=on.history),
             updater=Updater(writer=writer, references=self.references, history=on.history),
+            audit=self._audit,
             followers=Followers(state=self.state, history=on.history),
             tunnels=self.tunnels,
             relay=self._relay,
@@ -546,6 +549,7 @@ class ControlPlane:
             history=self._on.history,
             contacts=self.contacts,
             keeper=self.keeper,
+            audit=self._audit,
             facts=facts,
             clock=self._on.clock,
         )

@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Node, Session
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
+    from controlplane.operations.auditing import Audit
     from controlplane.operations.conditions import Conditions
     from controlplane.operations.contacts import Contacts
     from controlplane.operations.members import Members
@@ -99,6 +100,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         history: History,
         contacts: Contacts,
         keeper: NodeKeeper,
+        audit: Audit,
         facts: ClusterFacts,
         clock: Clock,
     ) -> None:
@@ -106,6 +108,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self._history = history
         self._contacts = contacts
         self._keeper = keeper
+        self._audit = audit
         self._facts = facts
         self._clock = clock
 
@@ -152,9 +155,10 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         """Take nothing new."""
         who = require_user()
         after = seconds_of(request.move_after) if request.HasField("move_after") else None
-        node = await self._keeper.drain(
-            request.name, asked_by=who.user.name, reason=request.reason, move_after_s=after
-        )
+        async with self._audit.change(who, "NodeService/DrainNode", request.name):
+            node = await self._keeper.drain(
+                request.name, asked_by=who.user.name, reason=request.reason, move_after_s=after
+            )
         return pb.DrainNodeResponse(node=await self._shown(node, who))
 
     @answering
@@ -163,7 +167,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     ) -> pb.ResumeNodeResponse:
         """Take sessions again."""
         who = require_user()
-        node = await self._keeper.resume(request.name, asked_by=who.user.name)
+        async with self._audit.change(who, "NodeService/ResumeNode", request.name):
+            node = await self._keeper.resume(request.name, asked_by=who.user.name)
         return pb.ResumeNodeResponse(node=await self._shown(node, who))
 
     @answering
@@ -172,9 +177,10 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
     ) -> pb.FenceNodeResponse:
         """What ran there is gone."""
         who = require_user()
-        node, had = await self._keeper.fence(
-            request.name, asked_by=who.user.name, reason=request.reason, force=request.force
-        )
+        async with self._audit.change(who, "NodeService/FenceNode", request.name):
+            node, had = await self._keeper.fence(
+                request.name, asked_by=who.user.name, reason=request.reason, force=request.force
+            )
         return pb.FenceNodeResponse(
             node=await self._shown(node, who), sessions=_names(had, who)[:MOST_NAMES]
         )
@@ -184,8 +190,8 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self, request: pb.RemoveNodeRequest, _: Context
     ) -> pb.RemoveNodeResponse:
         """Forget it."""
-        require_user()
-        await self._keeper.remove(request.name)
+        async with self._audit.change(require_user(), "NodeService/RemoveNode", request.name):
+            await self._keeper.remove(request.name)
         return pb.RemoveNodeResponse()
 
     @answering

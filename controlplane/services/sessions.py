@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -22,8 +22,12 @@ from nsml.v1 import sessions_pb2_grpc
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, AsyncIterator
+    from contextlib import AbstractAsyncContextManager
 
+    from controlplane.domain.identity import UserCaller
+    from controlplane.domain.values import Session
     from controlplane.history.interface import History
+    from controlplane.operations.auditing import Audit
     from controlplane.operations.following import Followers
     from controlplane.operations.giving_way import Requeuer
     from controlplane.operations.listing import Listings
@@ -55,6 +59,7 @@ class SessionOperations:
     requeuer: Requeuer
     remover: Remover
     updater: Updater
+    audit: Audit
     followers: Followers
     tunnels: Tunnels
     relay: Relay
@@ -117,6 +122,14 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             ended_missing=page.lacks_ended,
         )
 
+    def _change(
+        self, who: UserCaller, method: str, session: Session
+    ) -> AbstractAsyncContextManager[None]:
+        """What somebody does with a session of another is for the audit trail."""
+        if who.user.name == session.owner:
+            return nullcontext()
+        return self._do.audit.change(who, f"SessionService/{method}", session.name)
+
     @streaming
     async def WatchSessions(  # noqa: N802
         self, request: pb.WatchSessionsRequest, _: Context
@@ -154,9 +167,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         who = require_user()
         session = await self._do.references.find_own(who, request.session)
         grace = seconds_of(request.grace) if request.HasField("grace") else None
-        session = await self._do.stopper.stop(
-            session, asked_by=who.user.name, grace_s=grace, reason=request.reason
-        )
+        async with self._change(who, "StopSession", session):
+            session = await self._do.stopper.stop(
+                session, asked_by=who.user.name, grace_s=grace, reason=request.reason
+            )
         return pb.StopSessionResponse(session=await self._presenter.session(session, who))
 
     @answering
@@ -166,9 +180,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """Have it give way."""
         who = require_user()
         session = await self._do.references.find_own(who, request.session)
-        session = await self._do.requeuer.requeue(
-            session, asked_by=who.user.name, reason=request.reason, force=request.force
-        )
+        async with self._change(who, "RequeueSession", session):
+            session = await self._do.requeuer.requeue(
+                session, asked_by=who.user.name, reason=request.reason, force=request.force
+            )
         return pb.RequeueSessionResponse(session=await self._presenter.session(session, who))
 
     @answering
@@ -176,8 +191,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.RemoveSessionRequest, _: Context
     ) -> pb.RemoveSessionResponse:
         """Remove an ended one."""
-        session = await self._do.references.find_own(require_user(), request.session)
-        await self._do.remover.remove(session)
+        who = require_user()
+        session = await self._do.references.find_own(who, request.session)
+        async with self._change(who, "RemoveSession", session):
+            await self._do.remover.remove(session)
         return pb.RemoveSessionResponse(name=session.name)
 
     @answering
@@ -187,11 +204,12 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         """Change memo or visibility."""
         who = require_user()
         session = await self._do.references.find_own(who, request.session)
-        session = await self._do.updater.update(
-            session,
-            memo=request.memo if request.HasField("memo") else None,
-            visibility=to_visibility(request.visibility),
-        )
+        async with self._change(who, "UpdateSession", session):
+            session = await self._do.updater.update(
+                session,
+                memo=request.memo if request.HasField("memo") else None,
+                visibility=to_visibility(request.visibility),
+            )
         return pb.UpdateSessionResponse(session=await self._presenter.session(session, who))
 
     @streaming
