@@ -194,7 +194,10 @@ class Projects:
         Raises:
             NotFound: there is none.
             StillLive: it has sessions that wait or run.
+            StoreError: the store does not answer.
         """
+        # Who submits compares the project's record alone: what was submitted before is to be seen here.
+        await self._state.catch_up((await self._store.list(records.CLUSTER)).revision)
         for _ in range(TRIES):
             known, revision = self._stored(name)
             live = [
@@ -214,23 +217,34 @@ class Projects:
         raise _busy(name)
 
     async def forget_user(self, name: str) -> None:
-        """Take a user who is no more out of all projects; their own goes with them."""
-        for stored in list(self._state.projects.values()):
-            project = stored.value
-            if name not in project.members:
-                continue
-            if project.members == {name} and project.name == name:
-                key = records.project_key(name)
-                await self._commit([unchanged(key, stored.revision)], [Delete(key=key)], key)
-                continue
-            await self._change(
-                project.name,
-                lambda known: replace(
-                    known,
-                    members=known.members - {name},
-                    owner="" if known.owner == name else known.owner,
-                ),
+        """Take a user who is no more out of all projects; their own goes with them.
+
+        Raises:
+            StoreError: the store does not answer.
+        """
+        # From the store: who was made a member a moment ago is one, whether the watch told or not.
+        for item in (await self._store.list(records.PROJECTS)).items:
+            self._state.put(item.key, item.value, item.mod_revision)
+        for project in list(self._state.projects):
+            await self._forget(project, name)
+
+    async def _forget(self, project: str, user: str) -> None:
+        key = records.project_key(project)
+        for _ in range(TRIES):
+            stored = self._state.projects.get(project)
+            if stored is None or user not in stored.value.members:
+                return
+            known = stored.value
+            owner = "" if known.owner == user else known.owner
+            left = replace(known, members=known.members - {user}, owner=owner)
+            is_theirs = project == user and not left.members
+            write = (
+                Delete(key=key) if is_theirs else Put(key=key, value=records.encode_project(left))
             )
+            if await self._commit([unchanged(key, stored.revision)], [write], key):
+                _log.info("project.changed", project=project)
+                return
+        raise _busy(project)
 
     def visible(self, name: str, who: UserCaller) -> Project:
         """A project that the caller may see, their own also without a record; NotFound for any other."""
