@@ -154,9 +154,10 @@ class _Account:
         members: what each member holds; kept only where that is bounded.
     """
 
-    __slots__ = ("bounds", "held", "holders", "member_bounds", "members", "project", "used")
+    __slots__ = ("bounds", "held", "holders", "member_bounds", "members", "name", "project", "used")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str) -> None:
+        self.name = name
         self.project: Project | None = None
         self.used: Used | None = None
         self.bounds: Bounds = ()
@@ -178,7 +179,9 @@ class _Account:
 
     def put(self, session: Session, claim: Claim) -> None:
         self.holders[session.id] = (session, claim)
-        self._add(session.owner, claim, 1)
+        _sum(self.held, claim, 1)
+        if self.member_bounds:
+            self._add_member(session.owner, claim, 1)
 
     def keep(self, session: Session, claim: Claim) -> bool:
         """Take what changed of a session that holds as much as before; whether it does."""
@@ -188,25 +191,19 @@ class _Account:
         self.holders[session.id] = (session, claim)
         return True
 
-    def drop(self, session_id: str) -> None:
-        known = self.holders.pop(session_id, None)
-        if known is not None:
-            self._add(known[0].owner, known[1], -1)
-
-    def _add(self, owner: str, claim: Claim, sign: int) -> None:
-        _sum(self.held, claim, sign)
+    def drop(self, session_id: str) -> Session:
+        """Count one that is a holder no more; who it was."""
+        session, claim = self.holders.pop(session_id)
+        _sum(self.held, claim, -1)
         if self.member_bounds:
-            self._add_member(owner, claim, sign)
+            self._add_member(session.owner, claim, -1)
+        return session
 
     def _add_member(self, owner: str, claim: Claim, sign: int) -> None:
         _sum(self.members.setdefault(owner, [0, 0, 0, 0]), claim, sign)
 
     def held_of(self, member: str) -> Sequence[int]:
         return self.members.get(member, Claim())
-
-    @property
-    def is_empty(self) -> bool:
-        return self.project is None and not self.holders
 
 
 def _sum(held: list[int], claim: Claim, sign: int) -> None:
@@ -230,7 +227,7 @@ class Entitlements:
     def __init__(self) -> None:
         self.revision = 0
         self._accounts: dict[str, _Account] = {}
-        self._account_of: dict[str, str] = {}
+        self._account_of: dict[str, _Account] = {}
         self._owners: Counter[str] = Counter()
         self._lately: Mapping[str, float] = {}
 
@@ -263,7 +260,7 @@ class Entitlements:
 
     def set_project(self, project: Project) -> None:
         """A project is new, or another one than it was; or a further period of its budget began."""
-        self._accounts.setdefault(project.name, _Account()).set(project)
+        self._account(project.name).set(project)
         self.revision += 1
 
     def remove_project(self, name: str) -> None:
@@ -271,43 +268,42 @@ class Entitlements:
         account = self._accounts.get(name)
         if account is not None:
             account.set(None)
-            self._forget(name, account)
+            if not account.holders:
+                del self._accounts[name]
         self.revision += 1
 
     def set_used(self, used: Used) -> None:
         """What a project has used of its budget by now."""
-        self._accounts.setdefault(used.project, _Account()).used = used
+        self._account(used.project).used = used
 
     def hold(self, session: Session, claim: Claim) -> None:
         """A session holds so much from now on."""
         name = session.project or session.owner
-        known = self._account_of.get(session.id)
-        if known is not None:
-            if known == name and self._accounts[name].keep(session, claim):
+        account = self._account_of.get(session.id)
+        if account is not None:
+            if account.name == name and account.keep(session, claim):
                 return
             self.release(session.id)
-        self._account_of[session.id] = name
-        self._owners[session.owner] += 1
-        account = self._accounts.get(name)
-        if account is None:
-            account = self._accounts[name] = _Account()
+        account = self._account_of[session.id] = self._account(name)
         account.put(session, claim)
+        self._owners[session.owner] += 1
 
     def release(self, session_id: str) -> None:
         """A session holds nothing any more."""
-        name = self._account_of.pop(session_id, None)
-        if name is None:
+        account = self._account_of.pop(session_id, None)
+        if account is None:
             return
-        account = self._accounts[name]
-        self._owners[account.holders[session_id][0].owner] -= 1
-        account.drop(session_id)
+        self._owners[account.drop(session_id).owner] -= 1
         if account.project is not None:
             self.revision += 1
-        self._forget(name, account)
+        elif not account.holders:
+            del self._accounts[account.name]
 
-    def _forget(self, name: str, account: _Account) -> None:
-        if account.is_empty:
-            del self._accounts[name]
+    def _account(self, name: str) -> _Account:
+        account = self._accounts.get(name)
+        if account is None:
+            account = self._accounts[name] = _Account(name)
+        return account
 
     def share(self, name: str) -> float:
         """The fair share of an account; every placement asks, so that the rule is written out here."""
@@ -319,7 +315,7 @@ class Entitlements:
 
     def share_of(self, name: str) -> FairShare:
         """The same with what it comes from."""
-        account = self._accounts.get(name) or _Account()
+        account = self._accounts.get(name) or _Account(name)
         held, lately = account.held[0] / WHOLE_DEVICE, self._lately.get(name, 0.0)
         weight = account.project.weight if account.project else 1.0
         return share_of(name, held=held, lately=lately, weight=weight)
@@ -378,9 +374,8 @@ class Entitlements:
 
     def holder(self, session_id: str) -> Session | None:
         """The session of that id, if it holds something."""
-        account = self._accounts.get(self._account_of.get(session_id, ""))
-        known = account.holders.get(session_id) if account else None
-        return known[0] if known else None
+        account = self._account_of.get(session_id)
+        return account.holders[session_id][0] if account else None
 
     def short(self, session: Session, claim: Claim) -> tuple[str, list[tuple[Session, int]]]:
         """Of which measure a quota lets a session not have enough, and who holds how much; ("", []) of none."""

@@ -39,6 +39,7 @@ class Suits:
     def __init__(self, rooms: Rooms, request: Request) -> None:
         self._rooms = rooms
         self._request = request
+        self._is_share = request.is_share
         self._scores = rooms.scores
         self._known: dict[object, tuple[int, Rank]] = {}
         self._wanted: dict[int, Resources] = {}
@@ -66,7 +67,7 @@ class Suits:
         tightness = room.state.tightness
         if (taking := self.taking(room)) is not None:
             return count, (-taking.score, *tightness)
-        if not self._request.is_share:
+        if not self._is_share:
             return count, tightness
         # A share goes to the opened device that it fills best, wherever that is.
         opened = room.opened_for(self._request)
@@ -83,10 +84,9 @@ class Suits:
 
     def take(self, room: Room, rank: int, session_id: str) -> ReplicaPlacement:
         """Take one replica from a room that holds it, a share from where that costs least."""
-        request = self._request
-        taking = self.taking(room) if request.is_share else None
+        taking = self.taking(room) if self._is_share else None
         left = taking.from_left if taking else 0
-        return room.take(request, self.wanted(room), rank, session_id, left=left)
+        return room.take(self._request, self.wanted(room), rank, session_id, left)
 
     def wanted(self, room: Room) -> Resources:
         """What one replica gets there, defaults filled in."""
@@ -178,26 +178,30 @@ class Fits:
 
     def _best(self) -> Tie | None:
         rooms = self._rooms
-        changed, seen = rooms.changed, self._seen - rooms.lost
+        changed, seen, least = rooms.changed, self._seen - rooms.lost, self._least
         if seen < 0:
             self._clear()
-            self._take(rooms.ties())
+            for tie in rooms.ties():
+                if tie.whole >= least:
+                    self._look(tie)
             self._seen = rooms.revision
         elif seen < len(changed):
-            self._take([tie for _, tie in changed[seen:]])
+            known = self._ranking.known
+            for _, tie in changed[seen:]:
+                # Mostly it is one of those that are known.
+                if tie not in known and tie.whole >= least:
+                    self._look(tie)
             self._seen = rooms.revision
         return self._ranking.best()
 
-    def _take(self, ties: Iterable[Tie]) -> None:
-        least, ranking = self._least, self._ranking
-        known = ranking.known
-        for tie in ties:
-            if tie.whole >= least and tie not in known and tie.rooms:
-                count, rank = self.suits.of(tie)
-                if count:
-                    ranking.add(rank, tie)
-                else:
-                    known.add(tie)
+    def _look(self, tie: Tie) -> None:
+        if not tie.rooms:
+            return
+        count, rank = self.suits.of(tie)
+        if count:
+            self._ranking.add(rank, tie)
+        else:
+            self._ranking.known.add(tie)
 
 
 class Group:

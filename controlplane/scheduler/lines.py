@@ -140,7 +140,7 @@ class Line:
     def rank(self, now: float, patience: float) -> Rank:
         """How it stands among the lines of its class and account."""
         age = self._ages[self._first]
-        head = self.head
+        head = age[2]
         since = waiting_since(head) if head.attempts else age[0]
         return (0, 0, 0, age) if now - since >= patience else (1, self.key.level, self.gpus, age)
 

@@ -367,7 +367,7 @@ class Room:
         return max(several, min(alone, 1))
 
     def take(
-        self, request: Request, wanted: Resources, rank: int, session_id: str, *, left: int = 0
+        self, request: Request, wanted: Resources, rank: int, session_id: str, left: int = 0
     ) -> ReplicaPlacement:
         """Place one replica that fits; it is pending until an allocation tells of it.
 
