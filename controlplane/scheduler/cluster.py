@@ -215,8 +215,8 @@ class Cluster:
                 self.moves.follow(session)
         elif session.state.holds_devices:
             self.ends.heard(session.id)
-            self.queue.remove(session.id)
-            self.started.pop(session.id, None)
+            if self.started.pop(session.id, None) is None:
+                self.queue.remove(session.id)
             self.moves.follow(session)
             self.entitlements.hold(session, held_by(session))
             self.yielders.put(session)

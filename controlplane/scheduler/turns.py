@@ -76,49 +76,49 @@ class Turns:
                     account = accounts[name] = _Standing(name, entitlements.share(name))
                 group = groups[key] = _Group(line.priority, account, owed)
             group.lines.append((line.rank(now, patience), line))
-        self._heap: list[tuple[Turn, int, _Group]] = []
-        for number, group in enumerate(groups.values()):
+        for group in groups.values():
             heapify(group.lines)
-            self._heap.append((self._turn(group), number, group))
+        self._heap = [self._turn(group) for group in groups.values()]
         heapify(self._heap)
 
-    def _turn(self, group: _Group) -> Turn:
+    def _turn(self, group: _Group) -> tuple[bool, int, float, Rank, _Group]:
+        """The turn of a group, and the group: no two ranks are the same, and so groups are never compared."""
         account = group.account
         group.seen = account.changes
         is_owed = group.owner != "" and self._entitlements.has_nothing(group.owner)
-        return (not is_owed, -group.priority, account.share, group.lines[0][0])
+        return (not is_owed, -group.priority, account.share, group.lines[0][0], group)
 
     def next(self) -> Line | None:
         """The line whose turn it is; None when nobody is left."""
         heap = self._heap
         while heap:
-            turn, number, group = heap[0]
+            is_not_owed, _, _, _, group = heap[0]
             line = group.lines[0][1]
             if line.fits is None:
                 self._drop_full(group)
             elif group.seen == group.account.changes and (
-                turn[0] or self._entitlements.has_nothing(group.owner)
+                is_not_owed or self._entitlements.has_nothing(group.owner)
             ):
                 return line
             else:
-                heapreplace(heap, (self._turn(group), number, group))
+                heapreplace(heap, self._turn(group))
         return None
 
     def served(self) -> None:
         """The first of the line whose turn it was was placed."""
-        _, number, group = self._heap[0]
+        group = self._heap[0][-1]
         account, line = group.account, group.lines[0][1]
         account.share = self._entitlements.share(account.name)
         account.changes += 1
         if line:
             heapreplace(group.lines, (line.rank(self._now, self._patience), line))
-            heapreplace(self._heap, (self._turn(group), number, group))
+            heapreplace(self._heap, self._turn(group))
         else:
             self.passed()
 
     def passed(self) -> None:
         """The line whose turn it was has none any more."""
-        group = self._heap[0][2]
+        group = self._heap[0][-1]
         heappop(group.lines)
         self._again(group)
 
@@ -132,6 +132,6 @@ class Turns:
     def _again(self, group: _Group) -> None:
         """The first group has other lines than before."""
         if group.lines:
-            heapreplace(self._heap, (self._turn(group), self._heap[0][1], group))
+            heapreplace(self._heap, self._turn(group))
         else:
             heappop(self._heap)
