@@ -18,7 +18,7 @@ from controlplane.services.convert.queue import queued_message, to_supposed, wai
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Deferral
@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 
 AT_ONCE: Final = 20
 """Rows that are made before others have a turn: on a large cluster each looks at many nodes."""
+ORDER_SHARE: Final = 0.1
+"""How much of the leader's time the order of a long queue takes at most, however many look at it."""
+LONG: Final = 5_000
+"""So many sort in no time."""
 _MOST_DIGITS: Final = 9
 _DOING: Final = {
     SessionState.PREPARING: "is placed, and being prepared",
@@ -67,6 +71,9 @@ class QueueView:
         self._projects = projects
         self._users = users
         self._time_limits = time_limits
+        self._order: tuple[Session, ...] = ()
+        self._order_of: Answers | None = None
+        self._order_until = 0.0
 
     def check_leads(self) -> Answers:
         """What the index knows, here and now.
@@ -135,7 +142,7 @@ class QueueView:
         answers, now, after = self.check_leads(), self._clock.time(), _after(request.cursor)
         owners = {viewer.user.name if one == "@me" else one for one in request.owners}
         size = page_size(request.page_size)
-        order, chosen, free = answers.in_order(), 0, answers.free()
+        order, chosen, free = self._in_order(answers), 0, answers.free()
         rows: list[tuple[int, Session]] = []
         has_more = False
         for place, session in enumerate(order, 1):
@@ -146,7 +153,7 @@ class QueueView:
                 has_more = len(rows) == size
                 if not has_more:
                     rows.append((place, session))
-        for owner in sorted(owners - {session.owner for session in order} - {viewer.user.name}):
+        for owner in _unseen(owners - {viewer.user.name}, order):
             await self._users.there(owner)
         if request.project and not chosen:
             await self._projects.check_known(request.project, viewer)
@@ -175,6 +182,21 @@ class QueueView:
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
         return answer
+
+    def _in_order(self, answers: Answers) -> tuple[Session, ...]:
+        """All that wait, in order; of a long queue as of a moment ago, since sorting it keeps the leader from its work."""
+        began = self._clock.monotonic()
+        if answers is not self._order_of or began >= self._order_until:
+            self._order, self._order_of = tuple(answers.in_order()), answers
+            ended = self._clock.monotonic()
+            is_long = len(self._order) > LONG
+            self._order_until = ended + (ended - began) / ORDER_SHARE if is_long else ended
+        return self._order
+
+
+def _unseen(owners: set[str], order: Iterable[Session]) -> list[str]:
+    """Those of whom nothing waits."""
+    return sorted(owners - {session.owner for session in order}) if owners else []
 
 
 def _asked(session: Session) -> int:

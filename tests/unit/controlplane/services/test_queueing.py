@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
-from controlplane.domain.identity import Role
+from controlplane.domain.identity import Role, User, UserCaller
+from controlplane.domain.values import Session
+from controlplane.scheduler.outlook import Free
+from controlplane.services import queueing
+from controlplane.services.queueing import QueueView
 from nsml.v1 import projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import refused
+from tests.unit.controlplane.workbench import HandClock
 
 
 @pytest.fixture
@@ -229,3 +236,42 @@ async def test_a_class_that_a_project_may_not_have_any_more_is_told(rig: Rig) ->
     await bound(pb.PRIORITY_HIGH)
     assert await order() == [(high.name, pb.PRIORITY_HIGH), (normal.name, pb.PRIORITY_NORMAL)]
     assert words not in (await told(kim, high.id)).reason
+
+
+async def test_whoever_looks_at_a_long_queue_costs_no_more_than_a_part_of_the_time(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The order is that of a moment ago as long as sorting it anew would cost more."""
+    monkeypatch.setattr(queueing, "LONG", -1)
+    clock, sorts = HandClock(), []
+
+    class LongQueue:
+        queue_length = 0
+
+        def in_order(self) -> list[Session]:
+            sorts.append(clock.now)
+            clock.now += 0.2
+            return []
+
+        def free(self) -> Free:
+            return Free(0, 0, "")
+
+    first, second = LongQueue(), LongQueue()
+    leading: list[Any] = [first]
+    view = QueueView(
+        state=None,  # type: ignore[arg-type]
+        clock=clock,
+        answers=lambda: leading[-1],
+        projects=None,  # type: ignore[arg-type]
+        users=None,  # type: ignore[arg-type]
+    )
+    who = UserCaller(user=User(name="kim"))
+    began = clock.now
+    while clock.now < began + 20:
+        await view.page(pb.ListQueueRequest(), who)
+        clock.now += 0.01
+    assert len(sorts) * 0.2 <= 0.1 * (clock.now - began) + 0.2
+    looks = len(sorts)
+    leading.append(second)
+    await view.page(pb.ListQueueRequest(), who)
+    assert len(sorts) == looks + 1
