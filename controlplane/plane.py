@@ -40,7 +40,7 @@ from controlplane.operations.content import Content
 from controlplane.operations.datasets import Datasets
 from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
-from controlplane.operations.giving_way import NOTICE_S, Requeuer
+from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Listings
 from controlplane.operations.members import Member, Members
@@ -55,7 +55,7 @@ from controlplane.operations.submit import Submitter
 from controlplane.operations.tunnels import Tunnels
 from controlplane.operations.update import Updater
 from controlplane.operations.validation import NO_LIMITS, TimeLimits
-from controlplane.scheduler import RULES, Rules
+from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.services.accounts import AccountServicer, Platform
 from controlplane.services.agents import AgentServicer
@@ -253,8 +253,7 @@ class ControlPlane:
             state=self.state,
             committer=self.committer,
             clock=clock,
-            notice_s=character.notice_s,
-            rules=character.rules,
+            rules=replace(character.rules, notice_s=character.notice_s),
         )
         self.submitter = Submitter(
             store=store,

@@ -20,7 +20,7 @@ from controlplane.domain.snapshot import (
     SessionRemoved,
 )
 from controlplane.operations.committer import MOST_DECISIONS
-from controlplane.operations.giving_way import NOTICE_S, give_way
+from controlplane.operations.giving_way import give_way
 from controlplane.operations.placing import place
 from controlplane.scheduler import RULES, Answers, ClusterIndex, Rules
 from nsml.concurrency import TaskGroup
@@ -67,11 +67,9 @@ class Scheduling:
         state: LiveState,
         committer: Committer,
         clock: Clock,
-        notice_s: float = NOTICE_S,
         rules: Rules = RULES,
     ) -> None:
         self._rules = rules
-        self._notice_s = notice_s
         self._state = state
         self._committer = committer
         self._clock = clock
@@ -246,5 +244,5 @@ class Scheduling:
         return place(draft, placement, self._clock.time())
 
     async def _preempt(self, preemption: Preemption) -> bool:
-        decide = partial(give_way, preemption=preemption, notice_s=self._notice_s)
+        decide = partial(give_way, preemption=preemption, notice_s=self._rules.notice_s)
         return await self._committer.decide(decide)

@@ -13,15 +13,12 @@ from controlplane.domain.errors import AlreadyEnded, StateConflict
 from controlplane.domain.lifecycle import SessionEvent, SessionState, advance
 from controlplane.domain.values import Cause, Session, Stop
 from controlplane.operations.validation import check_reason
-from controlplane.scheduler import may_give_way
+from controlplane.scheduler import NOTICE_S, may_give_way
 
 if TYPE_CHECKING:
     from controlplane.domain.plan import Preemption
     from controlplane.operations.changing import SessionWriter
     from controlplane.operations.draft import Draft
-
-NOTICE_S: Final = 60.0
-"""How long a program has to reach a point at which it can save, unless the settings say otherwise."""
 
 _CAN_LEAVE: Final = frozenset({SessionState.PREPARING, SessionState.RUNNING, SessionState.PAUSED})
 """Where a session can be told to go: it holds something, is not being stopped, and its nodes are heard."""

@@ -22,9 +22,10 @@ from controlplane.domain.lifecycle import SessionEvent, can
 from controlplane.domain.names import check_node
 from controlplane.domain.values import Cause, Drain, Fence
 from controlplane.operations import silence
-from controlplane.operations.giving_way import NOTICE_S, leaving
+from controlplane.operations.giving_way import leaving
 from controlplane.operations.orders import replicas_of
 from controlplane.operations.validation import check_reason
+from controlplane.scheduler import NOTICE_S
 from nsml.view.units import counted
 
 if TYPE_CHECKING:

@@ -4,12 +4,13 @@ from controlplane.scheduler.answers import Answers
 from controlplane.scheduler.cluster import Cluster
 from controlplane.scheduler.extent import Extent, can_ever_fit, keep_to_owners, runs_nowhere
 from controlplane.scheduler.fit import Request, request_of
-from controlplane.scheduler.giving_way import RULES, InClass, Rules
+from controlplane.scheduler.giving_way import NOTICE_S, RULES, InClass, Rules
 from controlplane.scheduler.index import ClusterIndex
 from controlplane.scheduler.preemption import may_give_way
 from controlplane.scheduler.schedule import schedule
 
 __all__ = [
+    "NOTICE_S",
     "RULES",
     "Answers",
     "Cluster",

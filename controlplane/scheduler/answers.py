@@ -22,6 +22,7 @@ from controlplane.scheduler.outlook import (
 
 if TYPE_CHECKING:
     from controlplane.domain.values import Session, SessionSpec
+    from controlplane.scheduler.cluster import Kept
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.index import ClusterIndex
     from controlplane.scheduler.lines import Age
@@ -184,6 +185,9 @@ class Answers:
             opens = found[asked]
             if not opens:
                 return 0.0
+        if (kept := self._cluster.kept.get(session_id)) is not None:
+            left_by = self._left_by(kept, now)
+            return left_by and max(left_by, opens, session.not_before)
         promise = self._holding.get(session_id)
         if promise is not None and promise.is_bounded and promise.at >= now:
             return max(promise.at, opens, session.not_before)
@@ -191,6 +195,23 @@ class Answers:
             opening = self._opening(request, now)
             found[request] = opening.at if opening else 0.0
         return found[request] and max(found[request], opens, session.not_before)
+
+    def _left_by(self, kept: Kept, now: float) -> float:
+        """When all have left at the latest that make room on nodes that are kept; 0: nothing bounds it."""
+        going = {
+            one.session.id: one.session
+            for node in kept.nodes
+            if (room := self._rooms.get(node)) is not None
+            for one in self._cluster.yielders.on(room)
+            if one.is_leaving or one.session.id in kept.victims
+        }
+        notice_s = self._cluster.rules.notice_s
+        ends = [
+            # One that was not told yet is told at once.
+            ends_by(one, now) if one.stop is not None else now + notice_s + one.spec.grace_s
+            for one in going.values()
+        ]
+        return max(ends, default=now) if all(ends) else 0.0
 
     def _opening(self, request: Request, now: float) -> Opening | None:
         """Where and when enough is free, also on nodes that are held for somebody."""

@@ -54,7 +54,9 @@ class Kept(NamedTuple):
     def words(self) -> str:
         """What the session is told."""
         count = len(self.victims)
-        others = "one session" if count == 1 else f"{count} sessions" if count else "others"
+        if not count:
+            return "those that leave already make room for it"
+        others = "one session" if count == 1 else f"{count} sessions"
         if self.are_moved:
             return f"{others} will move soon, to make room for it"
         return f"{others} will leave soon, to give way to it"

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 LEAST_RUN_S: Final = 300.0
 IDLE_LEAST_RUN_S: Final = 60.0
 MIN_RUN_S: Final = 1_800.0
+NOTICE_S: Final = 60.0
+"""How long a program has to reach a point at which it can save, unless the settings say otherwise."""
 RESTART_S: Final = 60.0
 """What stopping and starting again takes of what an attempt holds, seconds."""
 DUE: Final = -1
@@ -60,12 +62,14 @@ class Rules:
         least_run_in_class_s: for how long those of its own class leave it alone.
         in_class: to whom it gives way there.
         moves: whether what can be resumed moves so that free devices lie together (defragmentation.py).
+        notice_s: how long a program has to save, before SIGTERM.
     """
 
     least_run_s: float = LEAST_RUN_S
     least_run_in_class_s: float = MIN_RUN_S
     in_class: InClass = InClass.LIMITS
     moves: bool = True
+    notice_s: float = NOTICE_S
 
     def least_run_of(self, priority: int) -> float:
         """For how long an attempt of a class is left alone by higher ones."""

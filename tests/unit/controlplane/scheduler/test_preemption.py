@@ -30,7 +30,7 @@ from controlplane.domain.values import (
     Stop,
     Visibility,
 )
-from controlplane.scheduler import Answers, ClusterIndex
+from controlplane.scheduler import Answers, ClusterIndex, Rules
 from controlplane.scheduler.giving_way import LEAST_RUN_S
 from controlplane.scheduler.preemption import AGAIN_S
 from tests.unit.controlplane.builders import cluster, node, session
@@ -113,6 +113,40 @@ def test_a_lower_class_gives_way_and_what_it_leaves_is_kept() -> None:
     again = index.plan(NOW + 2)
     assert [one.session_id for one in again.placements] == [wanted.id]
     assert not again.preemptions
+
+
+def test_when_others_give_way_is_told_before_and_after_they_were_told() -> None:
+    low, wanted = runs("a", range(2)), ask(2000)
+    index = ClusterIndex.of(cluster(node("a", 2), *held("a", low)), Rules(notice_s=30.0))
+    supposed = Answers(index).would_start(wanted, NOW).deferral
+    assert supposed is not None
+    assert supposed.explanation.reason == "one session will leave soon, to give way to it"
+    idle = replace(wanted, spec=replace(wanted.spec, priority=Priority.IDLE))
+    index.apply([SessionChanged(session=idle)])
+    answer = Answers(index).what_if(wanted.id, wanted.spec, NOW)
+    by = NOW + 30.0 + low[0].spec.grace_s
+    assert answer is not None
+    assert answer.deferral is not None
+    assert answer.deferral.expected_start == by
+    index.apply([SessionChanged(session=wanted)])
+    index.settle(index.plan(NOW), set())
+    stop = Stop(grace_s=low[0].spec.grace_s, notice_s=30.0, cause=Cause.PREEMPTED)
+    told = replace(low[0], state=SessionState.STOPPING, stop=stop)
+    index.apply([SessionChanged(session=told)])
+    assert Answers(index).expected_start(wanted.id, NOW, {}) == by
+
+
+def test_who_leaves_for_another_reason_is_not_said_to_give_way() -> None:
+    low, wanted = runs("a", range(2), Priority.NORMAL), ask(2000)
+    stop = Stop(grace_s=10.0, notice_s=60.0, cause=Cause.PREEMPTED, reason="queued again by kim")
+    leaving = (replace(low[0], state=SessionState.STOPPING, stop=stop), low[1])
+    index = ClusterIndex.of(cluster(node("a", 2), *held("a", leaving), wanted))
+    plan = index.plan(NOW)
+    assert not plan.preemptions
+    found = Answers(index).outlook(wanted.id, NOW)
+    assert found is not None
+    assert found.explanation.reason == "those that leave already make room for it"
+    assert found.expected_start == NOW + 70.0
 
 
 def test_one_whose_project_may_have_no_higher_class_any_more_gives_way_like_others() -> None:
