@@ -26,6 +26,7 @@ CACHES = {
         "changed",
         "lost",
         "edits",
+        "withdrawn_edits",
         "_kinds",
         "_kind_orders",
         "_ties",
