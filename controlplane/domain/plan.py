@@ -84,7 +84,9 @@ class Deferral:
 
     `short` is what `holders`, those with most of it first, hold: "GPUs", "cores", "memory", "sessions";
     "" with none. `expected_start`: the instant at which enough is free if all that runs uses up its time
-    limit, and nobody ahead takes it; Unix seconds, 0: unknown. `share` is its account's, where one asked.
+    limit, and nobody ahead takes it; Unix seconds, 0: unknown. `renews_at`: when the next period of a budget
+    begins that is used up; 0: none is. `is_held`: enough is free now, and held for others. `share` is its
+    account's, where one asked.
     """
 
     session_id: str
@@ -93,6 +95,8 @@ class Deferral:
     short: str = ""
     holders: tuple[Holder, ...] = ()
     expected_start: float = 0.0
+    renews_at: float = 0.0
+    is_held: bool = False
     share: FairShare | None = None
 
 

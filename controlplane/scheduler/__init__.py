@@ -1,6 +1,6 @@
 """What goes where: `ClusterIndex.plan(now) -> Plan`, kept by changes. Pure; see README.md."""
 
-from controlplane.scheduler.answers import Answers
+from controlplane.scheduler.answers import Answers, Found, Start
 from controlplane.scheduler.cluster import Cluster
 from controlplane.scheduler.extent import Extent, can_ever_fit, keep_to_owners, runs_nowhere
 from controlplane.scheduler.fit import Request, request_of
@@ -16,9 +16,11 @@ __all__ = [
     "Cluster",
     "ClusterIndex",
     "Extent",
+    "Found",
     "InClass",
     "Request",
     "Rules",
+    "Start",
     "can_ever_fit",
     "keep_to_owners",
     "may_give_way",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from controlplane.domain.plan import Deferral, Explanation, FairShare, Holder, Supposed
 from controlplane.scheduler.ends import ends_by
@@ -26,8 +26,19 @@ if TYPE_CHECKING:
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.index import ClusterIndex
     from controlplane.scheduler.lines import Age
-    from controlplane.scheduler.outlook import Opening
     from controlplane.scheduler.turns import Turn
+
+
+class Start(NamedTuple):
+    """When one that waits may start; fields as those of `Deferral`."""
+
+    at: float = 0.0
+    renews_at: float = 0.0
+    is_held: bool = False
+
+
+Found: TypeAlias = "dict[tuple[str, str, Request] | Request, Start]"
+"""What was found of requests, and of quotas for them, at one instant."""
 
 
 class Answers:
@@ -151,7 +162,13 @@ class Answers:
         request = self._request_of(session)
         if not deferral.explanation.can_ever_fit:
             return deferral
-        deferral = replace(deferral, expected_start=self.expected_start(session_id, now, {}))
+        start = self.start(session_id, now, {})
+        deferral = replace(
+            deferral,
+            expected_start=start.at,
+            renews_at=start.renews_at,
+            is_held=start.is_held,
+        )
         if self._entitlements.refusal(session, claim_of(request)):
             short, held = self._entitlements.short(session, claim_of(request))
             found = [
@@ -164,37 +181,37 @@ class Answers:
         rooms, known = self._rooms.known(), self._entitlements.holder
         return replace(deferral, short=short, holders=holders(rooms, request, short, known, now))
 
-    def expected_start(
-        self, session_id: str, now: float, found: dict[tuple[str, str, Request] | Request, float]
-    ) -> float:
-        """When enough is free for a session at the latest, of its quota, too, as `Deferral` has it; 0: unknown.
+    def start(self, session_id: str, now: float, found: Found) -> Start:
+        """When enough is free for a session at the latest, also of its quota and its budget.
 
         `found` keeps what was found of a request, and of a quota for it, for others of the same instant.
         """
         session = self._queue.get(session_id)
         if session is None:
-            return 0.0
+            return Start()
         request = self._request_of(session)
-        opens = 0.0
+        entitled = Start()
         if self._entitlements.refusal(session, claim_of(request)):
             asked = (session.project, session.owner, request)
             if asked not in found:
-                found[asked] = self._entitlements.opens_at(
-                    session, claim_of(request), lambda one: ends_by(one, now)
-                )
-            opens = found[asked]
-            if not opens:
-                return 0.0
+                found[asked] = self._entitled(session, request, now)
+            entitled = found[asked]
+            if not entitled.at:
+                return entitled
         if (kept := self._cluster.kept.get(session_id)) is not None:
             left_by = self._left_by(kept, now)
-            return left_by and max(left_by, opens, session.not_before)
+            return entitled._replace(at=left_by and max(left_by, entitled.at, session.not_before))
         promise = self._holding.get(session_id)
         if promise is not None and promise.is_bounded and promise.at >= now:
-            return max(promise.at, opens, session.not_before)
-        if request not in found:
-            opening = self._opening(request, now)
-            found[request] = opening.at if opening else 0.0
-        return found[request] and max(found[request], opens, session.not_before)
+            return entitled._replace(at=max(promise.at, entitled.at, session.not_before))
+        if promise is not None or self._cluster.moves.get(session_id) is not None:
+            room = self._opening(request, now, own=True)
+        else:
+            if request not in found:
+                found[request] = self._opening(request, now)
+            room = found[request]
+        at = room.at and max(room.at, entitled.at, session.not_before)
+        return Start(at, entitled.renews_at, room.is_held)
 
     def _left_by(self, kept: Kept, now: float) -> float:
         """When all have left at the latest that make room on nodes that are kept; 0: nothing bounds it."""
@@ -213,12 +230,29 @@ class Answers:
         ]
         return max(ends, default=now) if all(ends) else 0.0
 
-    def _opening(self, request: Request, now: float) -> Opening | None:
-        """Where and when enough is free, also on nodes that are held for somebody."""
+    def _entitled(self, session: Session, request: Request, now: float) -> Start:
+        """When quota and budget let one start that they do not let start now."""
+        claim = claim_of(request)
+        opens = self._entitlements.opens_at(session, claim, lambda one: ends_by(one, now))
+        return Start(opens, self._entitlements.renews_at(session, claim))
+
+    def _opening(self, request: Request, now: float, *, own: bool = False) -> Start:
+        """When enough is free, also on nodes that are held for somebody, if more than what is held ends there.
+
+        `own`: what is held may be for this one.
+        """
         ends = self._cluster.ends
         ends.keep_up(now)
         held = [room for room in self._rooms.known() if room.is_open and not room.is_offered]
-        return earliest(self._rooms, request, ends, beside=held)
+        opening = earliest(self._rooms, request, ends, beside=held)
+        if opening is None:
+            return Start()
+        if own or opening.at > now:
+            return Start(opening.at)
+        offered = earliest(self._rooms, request, ends) if held else opening
+        if offered is None:
+            return Start(is_held=True)
+        return Start(offered.at, is_held=offered.at > now)
 
     def what_if(self, session_id: str, spec: SessionSpec, now: float) -> Supposed | None:
         """What would come of a queued session if it asked for this; None when it does not wait.

@@ -394,7 +394,7 @@ class Entitlements:
         ]
 
     def opens_at(self, session: Session, claim: Claim, ends: Callable[[Session], float]) -> float:
-        """When the quota lets a session start at the latest, by when each that holds of it ends; 0: unknown.
+        """When quota and budget let a session start at the latest, by when each that holds of it ends; 0: unknown.
 
         Args:
             session: one that waits.
@@ -405,8 +405,12 @@ class Entitlements:
         account = self._accounts.get(name)
         if account is None or account.project is None or owner not in account.project.members:
             return 0.0
-        if never(account.project, claim) or exhausted(account.project, claim, account.used):
+        renews_at = self.renews_at(session, claim)
+        is_used_up = bool(exhausted(account.project, claim, account.used))
+        if never(account.project, claim) or (is_used_up and not renews_at):
             return 0.0
+        if not _short(account, session, claim)[0]:
+            return renews_at
         held, of_member = list(account.held), list(account.held_of(owner))
         leaving = ((ends(one), one.id, one.owner, its) for one, its in account.holders.values())
         for at, _, of, its in sorted(one for one in leaving if one[0]):
@@ -415,8 +419,15 @@ class Entitlements:
                 _sum(of_member, its, -1)
             is_full = over(account.bounds, held, claim)[0]
             if not is_full and not over(account.member_bounds, of_member, claim)[0]:
-                return at
+                return max(at, renews_at)
         return 0.0
+
+    def renews_at(self, session: Session, claim: Claim) -> float:
+        """When the next period begins of a budget that is used up, and bars a session; 0: none does."""
+        account = self._accounts.get(session.project or session.owner)
+        if account is None or account.project is None or account.used is None:
+            return 0.0
+        return account.used.until if exhausted(account.project, claim, account.used) else 0.0
 
     def can_never_start(self, name: str, claim: Claim) -> bool:
         """Whether it would not start if nothing else ran."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.operations.projects import Projects, Users
     from controlplane.operations.state import LiveState
-    from controlplane.scheduler import Answers, Request
+    from controlplane.scheduler import Answers, Found
     from nsml.clock import Clock
 
 AT_ONCE: Final = 20
@@ -166,7 +166,7 @@ class QueueView:
             largest_hole=free.largest_hole,
             largest_hole_node=free.node,
         )
-        starts: dict[tuple[str, str, Request] | Request, float] = {}
+        starts: Found = {}
         for count, (place, session) in enumerate(rows, 1):
             why = answers.explanation(session.id, now)
             if why is not None:  # it has not left since
@@ -175,7 +175,7 @@ class QueueView:
                     place=place,
                     viewer=viewer,
                     reason=why.reason,
-                    expected_start=answers.expected_start(session.id, now, starts),
+                    start=answers.start(session.id, now, starts),
                     share=answers.fair_share(session).value,
                 )
                 answer.sessions.append(message)

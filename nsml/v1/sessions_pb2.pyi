@@ -587,7 +587,7 @@ class FairShare(_message.Message):
     def __init__(self, account: _Optional[str] = ..., held_gpus: _Optional[float] = ..., lately_gpus: _Optional[float] = ..., weight: _Optional[float] = ..., value: _Optional[float] = ..., half_life: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., is_partial: _Optional[bool] = ...) -> None: ...
 
 class Waiting(_message.Message):
-    __slots__ = ("place", "queued", "reason", "shortages", "never", "short", "holders", "expected_start", "share")
+    __slots__ = ("place", "queued", "reason", "shortages", "never", "short", "holders", "expected_start", "share", "budget_renews", "room_is_held")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
@@ -597,6 +597,8 @@ class Waiting(_message.Message):
     HOLDERS_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_START_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_RENEWS_FIELD_NUMBER: _ClassVar[int]
+    ROOM_IS_HELD_FIELD_NUMBER: _ClassVar[int]
     place: int
     queued: int
     reason: str
@@ -606,7 +608,9 @@ class Waiting(_message.Message):
     holders: _containers.RepeatedCompositeFieldContainer[Holder]
     expected_start: _timestamp_pb2.Timestamp
     share: FairShare
-    def __init__(self, place: _Optional[int] = ..., queued: _Optional[int] = ..., reason: _Optional[str] = ..., shortages: _Optional[_Iterable[_Union[Shortage, _Mapping]]] = ..., never: _Optional[bool] = ..., short: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[_Union[FairShare, _Mapping]] = ...) -> None: ...
+    budget_renews: _timestamp_pb2.Timestamp
+    room_is_held: bool
+    def __init__(self, place: _Optional[int] = ..., queued: _Optional[int] = ..., reason: _Optional[str] = ..., shortages: _Optional[_Iterable[_Union[Shortage, _Mapping]]] = ..., never: _Optional[bool] = ..., short: _Optional[str] = ..., holders: _Optional[_Iterable[_Union[Holder, _Mapping]]] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[_Union[FairShare, _Mapping]] = ..., budget_renews: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., room_is_held: _Optional[bool] = ...) -> None: ...
 
 class WhatIf(_message.Message):
     __slots__ = ("gpu_thousandths", "cpu_thousandths", "memory_bytes", "replica_count", "priority", "time_limit", "gpu_model", "pod")
@@ -669,7 +673,7 @@ class ListQueueRequest(_message.Message):
     def __init__(self, owners: _Optional[_Iterable[str]] = ..., project: _Optional[str] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class QueuedSession(_message.Message):
-    __slots__ = ("place", "session", "owner", "project", "resources", "replica_count", "priority", "gpu_model", "pod", "created_at", "reason", "expected_start", "share")
+    __slots__ = ("place", "session", "owner", "project", "resources", "replica_count", "priority", "gpu_model", "pod", "created_at", "reason", "expected_start", "share", "budget_renews", "room_is_held")
     PLACE_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -683,6 +687,8 @@ class QueuedSession(_message.Message):
     REASON_FIELD_NUMBER: _ClassVar[int]
     EXPECTED_START_FIELD_NUMBER: _ClassVar[int]
     SHARE_FIELD_NUMBER: _ClassVar[int]
+    BUDGET_RENEWS_FIELD_NUMBER: _ClassVar[int]
+    ROOM_IS_HELD_FIELD_NUMBER: _ClassVar[int]
     place: int
     session: str
     owner: str
@@ -696,7 +702,9 @@ class QueuedSession(_message.Message):
     reason: str
     expected_start: _timestamp_pb2.Timestamp
     share: float
-    def __init__(self, place: _Optional[int] = ..., session: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[float] = ...) -> None: ...
+    budget_renews: _timestamp_pb2.Timestamp
+    room_is_held: bool
+    def __init__(self, place: _Optional[int] = ..., session: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[float] = ..., budget_renews: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., room_is_held: _Optional[bool] = ...) -> None: ...
 
 class ListQueueResponse(_message.Message):
     __slots__ = ("sessions", "next_cursor", "queued", "chosen", "asked_gpu_thousandths", "free_gpu_thousandths", "largest_hole", "largest_hole_node")

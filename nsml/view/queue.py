@@ -109,12 +109,24 @@ def starts_text(waiting: Waiting, now: float) -> str:
     """When it may start, and what that hangs on."""
     if waiting.never:
         return "never, as things are"
-    if not waiting.HasField("expected_start"):
-        return "nobody knows: what it waits for has no end that is known"
-    left = seconds_of(waiting.expected_start) - now
-    at = "now" if left <= 0 else f"in {duration_text(left)} at the latest"
     taken = ", unless who is ahead of it takes it" if waiting.place > 1 else ""
-    return f"enough is free {at}{taken}"
+    left = seconds_of(waiting.expected_start) - now
+    free = f"enough is free {_in(left)}{' at the latest' if left > 0 else ''}{taken}"
+    if waiting.HasField("budget_renews"):
+        renewed_in = seconds_of(waiting.budget_renews) - now
+        renewed = f"its project's budget begins anew {_in(renewed_in)}"
+        if not waiting.HasField("expected_start"):
+            return f"{renewed}; nobody knows when enough is free then"
+        return f"{renewed}, and {f'enough is free then{taken}' if left <= renewed_in else free}"
+    if waiting.HasField("expected_start"):
+        return free
+    if waiting.room_is_held:
+        return "nobody knows: enough is free, and held for others"
+    return "nobody knows: what it waits for has no end that is known"
+
+
+def _in(seconds: float) -> str:
+    return "now" if seconds <= 0 else f"in {duration_text(seconds)}"
 
 
 def what_if_lines(answer: WhatIfAnswer, asked: str, now: float) -> list[str]:
@@ -136,6 +148,8 @@ def waiting_record(waiting: Waiting) -> dict[str, Any]:
         "short": waiting.short or None,
         "holders": [_holder_record(one, waiting.short) for one in waiting.holders],
         "expected_start": moment_of(waiting, "expected_start"),
+        "budget_renews": moment_of(waiting, "budget_renews"),
+        "room_is_held": waiting.room_is_held,
         "share": share_record(waiting.share) if waiting.HasField("share") else None,
     }
 
@@ -172,7 +186,9 @@ def _gpus(row: QueuedSession, _now: float) -> str:
 
 def _starts(row: QueuedSession, now: float) -> str:
     if not row.HasField("expected_start"):
-        return "-"
+        if row.HasField("budget_renews"):
+            return f"{duration_text(seconds_of(row.budget_renews) - now)} at least"
+        return "held" if row.room_is_held else "-"
     left = seconds_of(row.expected_start) - now
     return "now" if left <= 0 else f"{duration_text(left)} at most"
 
@@ -231,6 +247,8 @@ def record(row: QueuedSession) -> dict[str, Any]:
         "created_at": moment_of(row, "created_at"),
         "reason": row.reason or None,
         "expected_start": moment_of(row, "expected_start"),
+        "budget_renews": moment_of(row, "budget_renews"),
+        "room_is_held": row.room_is_held if row.session else None,
         "share": row.share if row.HasField("share") else None,
     }
 

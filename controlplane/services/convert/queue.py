@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Deferral, Holder
     from controlplane.domain.values import Session, SessionSpec
     from controlplane.operations.accounts import Accounts
+    from controlplane.scheduler import Start
 
 
 def waiting_message(
@@ -34,6 +35,8 @@ def waiting_message(
         short=deferral.short,
         holders=[_holder_message(one, viewer) for one in deferral.holders],
         expected_start=timestamp(deferral.expected_start),
+        budget_renews=timestamp(deferral.renews_at),
+        room_is_held=deferral.is_held,
         share=share_message(deferral.share, accounts) if deferral.share else None,
     )
 
@@ -55,7 +58,7 @@ def queued_message(
     place: int,
     viewer: UserCaller,
     reason: str,
-    expected_start: float,
+    start: Start,
     share: float,
 ) -> pb.QueuedSession:
     """A row of the queue; of a session that the viewer may not see only whose, how large and how old."""
@@ -75,7 +78,9 @@ def queued_message(
             gpu_model=spec.gpu_model,
             pod=spec.pod,
             reason=reason,
-            expected_start=timestamp(expected_start),
+            expected_start=timestamp(start.at),
+            budget_renews=timestamp(start.renews_at),
+            room_is_held=start.is_held,
             share=share,
         )
         message.MergeFrom(seen)

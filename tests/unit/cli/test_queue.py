@@ -164,6 +164,48 @@ def test_by_what_its_account_is_ordered(nsml, state, found, said):
     assert shown["half_life_s"] == (7 * 86_400 if found.HasField("half_life") else None)
 
 
+DAY = 86_400
+
+
+@pytest.mark.parametrize(
+    ("facts", "starts", "cell"),
+    [
+        (
+            {"budget_renews": at(7 * DAY), "expected_start": at(7 * DAY)},
+            "its project's budget begins anew in 7d, and enough is free then",
+            "7d at most",
+        ),
+        (
+            {"budget_renews": at(7 * DAY), "expected_start": at(8 * DAY)},
+            "its project's budget begins anew in 7d, and enough is free in 8d at the latest",
+            "8d at most",
+        ),
+        (
+            {"budget_renews": at(7 * DAY)},
+            "its project's budget begins anew in 7d; nobody knows when enough is free then",
+            "7d at least",
+        ),
+        ({"room_is_held": True}, "nobody knows: enough is free, and held for others", "held"),
+        (
+            {"room_is_held": True, "expected_start": at(3600)},
+            "enough is free in 1h at the latest",
+            "1h at most",
+        ),
+        ({}, "nobody knows: what it waits for has no end that is known", "-"),
+    ],
+)
+def test_when_it_starts_is_told_as_far_as_it_is_known(nsml, state, facts, starts, cell):
+    session = waiting(state, 1)
+    state.why[session.name] = pb.Waiting(place=1, queued=2, reason="as it is", **facts)
+    told = nsml("status", "--explain", "@last").stdout.splitlines()
+    assert told[-1] == f"  starts: {starts}"
+    shown = json.loads(nsml("status", "--explain", "@last", "-j").stdout)["queue"]
+    assert shown["room_is_held"] == ("room_is_held" in facts)
+    assert bool(shown["budget_renews"]) == ("budget_renews" in facts)
+    state.rows.append(pb.QueuedSession(place=2, session="kim/mnist/9", owner="kim", **facts))
+    assert nsml("queue").stdout.splitlines()[-1].endswith(f"  {cell}")
+
+
 @pytest.mark.parametrize(
     ("change", "said"),
     [

@@ -18,8 +18,10 @@ from controlplane.domain.snapshot import (
     ProjectChanged,
     SessionChanged,
     SessionRemoved,
+    UsedChanged,
 )
 from controlplane.domain.values import (
+    Budget,
     Drain,
     Priority,
     Project,
@@ -29,6 +31,7 @@ from controlplane.domain.values import (
     Session,
     SessionSpec,
     Stop,
+    Used,
 )
 from controlplane.scheduler import Answers, ClusterIndex
 from controlplane.scheduler.ends import ends_by
@@ -433,6 +436,30 @@ def test_a_quota_that_ends_by_time_limits_says_when() -> None:
     world.start()
     assert world.sessions[endless.id].state is SessionState.RUNNING
     assert outlook(world.index, one.id).expected_start == NOW - 60 + HOUR + 10, "not of the project"
+
+
+def test_a_budget_that_is_used_up_says_when_its_next_period_begins() -> None:
+    world = Cluster()
+    budget = Budget(gpu_seconds=100.0, period_days=30, anchor=NOW)
+    project = Project(name="vision", members=frozenset({"kim"}), budget=budget)
+    until = NOW + 30 * 24 * HOUR
+    used = Used(project="vision", gpu_units=10**9, since=NOW, until=until)
+    world.happen(NodeChanged(node=node("a", 1)), ProjectChanged(project=project))
+    wanted = world.add(1000, project="vision")
+    world.start()
+    told = outlook(world.index, world.add(1000, project="vision").id)
+    assert (told.expected_start, told.renews_at) == (0.0, 0.0), "it is being counted"
+    world.happen(UsedChanged(used=used))
+    told = outlook(world.index, wanted.id)
+    assert told.explanation.reason.startswith("project vision has used")
+    assert (told.expected_start, told.renews_at) == (until, until)
+    endless = world.add(1000)
+    world.start()
+    assert world.sessions[endless.id].state is SessionState.RUNNING
+    told = outlook(world.index, wanted.id)
+    assert (told.expected_start, told.renews_at) == (0.0, until), "who runs may never end"
+    free = outlook(world.index, world.add(1000).id)
+    assert free.renews_at == 0.0
 
 
 def test_whoever_is_put_off_starts_no_sooner_than_its_time() -> None:

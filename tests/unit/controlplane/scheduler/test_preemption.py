@@ -133,7 +133,7 @@ def test_when_others_give_way_is_told_before_and_after_they_were_told() -> None:
     stop = Stop(grace_s=low[0].spec.grace_s, notice_s=30.0, cause=Cause.PREEMPTED)
     told = replace(low[0], state=SessionState.STOPPING, stop=stop)
     index.apply([SessionChanged(session=told)])
-    assert Answers(index).expected_start(wanted.id, NOW, {}) == by
+    assert Answers(index).start(wanted.id, NOW, {}).at == by
 
 
 def test_who_leaves_for_another_reason_is_not_said_to_give_way() -> None:

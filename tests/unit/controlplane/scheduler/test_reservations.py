@@ -295,6 +295,24 @@ def test_room_that_is_held_for_others_is_told_beside_what_is_full() -> None:
     world.plan()
     words = "no GPU has 0.5 free; 1 node with room for it is held for others"
     assert words in world.why(half)
+    told = Answers(world.index).outlook(half, world.now)
+    assert told is not None
+    assert told.is_held
+    assert told.expected_start == NOW + HOUR + GRACE_S, "not now: that room is the other one's"
+
+
+def test_where_all_room_is_held_for_others_it_is_not_said_to_be_free_now() -> None:
+    world = clocked(2)
+    world.add(1000, limit_s=HOUR)
+    world.plan()
+    gang = world.add(2000, owner="lee")
+    world.plan()
+    waits = world.add(500)
+    world.plan()
+    told = Answers(world.index).outlook(waits, world.now)
+    assert world.promised(gang)
+    assert told is not None
+    assert (told.is_held, told.expected_start) == (True, 0.0)
 
 
 def a_stream(draw: random.Random, world: Clocked, *, limited: bool, most_s: float) -> None:
