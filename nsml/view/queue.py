@@ -213,7 +213,7 @@ COLUMNS: tuple[Column[QueuedSession], ...] = (
         cell=lambda row, now: duration_text(now - seconds_of(row.created_at)),
     ),
     Column(key="reason", title="Why", cell=lambda row, _: row.reason or "-", shrinks_to=24),
-    Column(key="expected_start", title="Free in", cell=_starts, is_optional=True),
+    Column(key="expected_start", title="Free in", cell=_starts),
     Column(
         key="project",
         title="Project",

@@ -9,6 +9,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from cli.supposing import WHAT_IF
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view import queue, tables
 from tests.unit.nsml.client.contract_server import EPOCH
 
 NOW = EPOCH + 86_400.0
@@ -63,6 +64,24 @@ def test_the_queue_for_programs(nsml, state):
     )
     assert nsml("queue", "--fields", "nope", "-j", check=False).code == 2
     assert nsml("queue", "-w", "-o", "csv", check=False).code == 2
+
+
+def test_a_narrow_terminal_shows_when_enough_is_free():
+    row = pb.QueuedSession(
+        place=1,
+        session="kim/mnist/1",
+        owner="kim",
+        resources=resources_pb2.Resources(gpu_thousandths=4000),
+        replica_count=1,
+        priority=pb.PRIORITY_HIGH,
+        created_at=at(-60),
+        reason="needs 4 GPUs on one node; the largest free hole is 2 (node gpu-1)",
+        expected_start=at(3600),
+    )
+    for room in (60, 80):
+        _, _, line = tables.render(tables.pick(queue.COLUMNS), [row], now=NOW, room=room)
+        assert len(line) <= room
+        assert line.endswith("1h at most")
 
 
 def test_an_empty_queue_still_tells_what_is_free(nsml, state):
