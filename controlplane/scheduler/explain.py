@@ -347,9 +347,14 @@ def _largest(ties: list[Tie], request: Request, what: str) -> str:
         return f"no GPU has {request.gpu_thousandths / WHOLE_DEVICE:g} free"
     if what == "GPUs":
         hole, name = _widest(ties, lambda room: room.hole_for(request.gpu_model))
+        if not hole:
+            model = f"{request.gpu_model} " if request.gpu_model else ""
+            return f"no whole {model}GPU is free for it"
         return f"the largest free hole is {hole} (node {name})"
     if what == "cores":
         cpu, name = _widest(ties, lambda room: room.cpu)
+        if not cpu:
+            return "no core is free for it"
         verb = "is" if cpu == _WHOLE_CORE else "are"
         return f"at most {cores_text(cpu)} {verb} free (node {name})"
     memory, name = _widest(ties, lambda room: room.memory)

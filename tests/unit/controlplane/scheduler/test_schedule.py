@@ -296,7 +296,7 @@ def test_what_wants_a_container_is_told_plainly_what_keeps_it() -> None:
     told = reason(schedule(cluster(*nodes[:3], wanted), NOW), wanted)
     assert "; 2 nodes run no containers, 1 is drained; node a" in told
     told = reason(schedule(cluster(*nodes, full, wanted), NOW), wanted)
-    assert "its cores; at most 0 cores are free (node d); node a" in told
+    assert "its cores; no core is free for it; node a" in told
     told = reason(schedule(cluster(nodes[0], node("e", draining=True), wanted), NOW), wanted)
     assert "; no node takes sessions now (2 nodes are drained); node" in told
 
@@ -305,14 +305,14 @@ def test_the_default_share_is_told_once() -> None:
     full = held("a", ("a-0", 1000), cpu=4000)
     wanted = session(0)
     told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)
-    assert told == "needs a share of a node's cores; at most 0 cores are free (node a)"
+    assert told == "needs a share of a node's cores; no core is free for it"
 
 
 def test_one_core_is_one() -> None:
     wanted = session(0, cpu=1000)
     full = held("a", ("a-0", 1000), cpu=4000)
     told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)
-    assert told == "needs 1 core on one node; at most 0 cores are free (node a)"
+    assert told == "needs 1 core on one node; no core is free for it"
     wanted = session(0, cpu=2000)
     full = held("a", ("a-0", 1000), cpu=3000)
     told = reason(schedule(cluster(node(cpu=4000), full, wanted), NOW), wanted)

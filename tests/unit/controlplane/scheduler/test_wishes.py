@@ -115,7 +115,7 @@ def test_why_it_waits_counts_the_nodes_of_other_models_and_pods() -> None:
     nodes = (node("a", 2, model=A100), node("b", 2, model=V100), node("c", 2, model=P40))
     full = held("a", ("a-0", 1000), ("a-1", 400))
     plan = schedule(cluster(*nodes, full, wants(gpu_model="A100")), NOW)
-    assert reason(plan) == "needs 1 A100 GPU on one node; the largest free hole is 0 (node a)"
+    assert reason(plan) == "needs 1 A100 GPU on one node; no whole A100 GPU is free for it"
     [deferral] = plan.deferrals
     assert [(one.what, one.nodes) for one in deferral.explanation.shortages] == [
         ("has no such GPU", 2),
