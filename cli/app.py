@@ -225,13 +225,21 @@ class App:
         async with connect(self.context, deadline_s=DEADLINE_S) as client:
             yield client
 
-    def call(self, body: Callable[[Client], Awaitable[T]]) -> T:
-        """Run a coroutine with a client, within --timeout, and give its result."""
+    def call(self, body: Callable[[Client], Awaitable[T]], *, waits: bool = True) -> T:
+        """Run a coroutine with a client, within --timeout, and give its result.
+
+        `waits`: calls that only read, or stop something, are tried again for a while when the platform says
+        that what refuses them passes.
+        """
         import asyncio
         import gc
 
+        from cli.patience import Patience
+
         async def bounded() -> T:
             async with asyncio.timeout(self.flags.timeout_s), self.connect() as client:
+                if waits:
+                    client.rpc.patience = lambda: Patience(self)
                 return await body(client)
 
         # What was imported stays: collecting it again and again is not worth the time.

@@ -59,7 +59,7 @@ def _known(app: App) -> dict[str, list[str]]:
     found = _cached(app, file)
     if found is None:
         app.flags.timeout_s = _PATIENCE_S
-        found = app.call(_fetch)
+        found = app.call(_fetch, waits=False)
         contexts.write_private(file, json.dumps(found))
     return found
 

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 DEFAULT_S: Final = 120.0
+CALL_S: Final = 30.0
+"""For a call that only reads, or stops something."""
 _LEAST_S: Final = 0.1
 
 
@@ -28,31 +30,35 @@ async def patiently(app: App, attempt: Callable[[], Awaitable[T]], *, patience_s
     Raises:
         Unavailable: it has not passed within that time.
     """
-    until = app.clock.monotonic() + patience_s
-    waits = _Waiting(app)
+    patience = Patience(app, patience_s)
     try:
         while True:
             try:
                 return await attempt()
             except Unavailable as error:
-                left_s = until - app.clock.monotonic()
-                if error.retry_after_s is None or left_s <= 0:
-                    raise
-                waits.tell(visible(error.message), left_s)
-                await app.clock.sleep(max(min(error.retry_after_s, left_s), _LEAST_S))
+                await patience.wait(error)
     finally:
-        waits.close()
+        patience.close()
 
 
-class _Waiting:
-    """Says why nothing happens: on a terminal in one line that counts down, else once a reason."""
+class Patience:
+    """How long is waited, and why nothing happens: on a terminal one line that counts down, else once a reason."""
 
-    def __init__(self, app: App) -> None:
+    def __init__(self, app: App, patience_s: float = CALL_S) -> None:
         self._app = app
+        self._until = app.clock.monotonic() + patience_s
         self._said = ""
         self._is_drawn = False
 
-    def tell(self, reason: str, left_s: float) -> None:
+    async def wait(self, error: Unavailable) -> None:
+        """Wait as long as the platform said; raises the error where it did not, or for no longer."""
+        left_s = self._until - self._app.clock.monotonic()
+        if error.retry_after_s is None or left_s <= 0:
+            raise error
+        self._tell(visible(error.message), left_s)
+        await self._app.clock.sleep(max(min(error.retry_after_s, left_s), _LEAST_S))
+
+    def _tell(self, reason: str, left_s: float) -> None:
         if self._app.flags.is_quiet:
             return
         if self._app.has_live_progress:
@@ -65,6 +71,7 @@ class _Waiting:
             self._app.say(f"{reason}: trying again for {duration_text(left_s)}")
 
     def close(self) -> None:
+        """Take the line away."""
         if self._is_drawn:
             self._app.stderr.write("\r\x1b[K")
             self._app.stderr.flush()

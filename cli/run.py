@@ -314,7 +314,8 @@ def run(context: click.Context, /, **given: Any) -> int:
                 app,
                 lambda: _submit(app, client, wish, packed, reached),
                 patience_s=given["patience"],
-            )
+            ),
+            waits=False,
         )
     except KeyboardInterrupt:
         app.say(f"\n{_aborted(reached)}")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 import grpc
 
 from nsml.client.errors import TooLarge, Unavailable, translate
-from nsml.client.ways import REPEATABLE, Ways, asked_of_any, asked_once
+from nsml.client.ways import AWAITED, REPEATABLE, Ways, asked_of_any, asked_once
 from nsml.metadata import REVISION
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, AsyncIterable
+    from collections.abc import AsyncGenerator, AsyncIterable, Callable
 
     from google.protobuf.message import Message
 
@@ -63,6 +63,18 @@ class Channel(Protocol):
         ...
 
 
+class Patience(Protocol):
+    """Waits until a refused call is tried again."""
+
+    async def wait(self, error: Unavailable) -> None:
+        """Return when it is time; raises the error itself when patience is at its end."""
+        ...
+
+    def close(self) -> None:
+        """It was answered, or given up."""
+        ...
+
+
 class Rpc:
     """Calls of package nsml.v1, to whichever control plane is there; `nsml.client.ways` says which.
 
@@ -70,6 +82,7 @@ class Rpc:
 
     Attributes:
         seen: the newest revision of the store that an answer was made from: no later answer is older.
+        patience: makes the patience of one call of those in AWAITED; None: each is tried once.
     """
 
     def __init__(
@@ -84,6 +97,7 @@ class Rpc:
         self._authorization = (("authorization", f"Bearer {token}"),) if token else ()
         self.deadline_s = deadline_s
         self.seen = seen
+        self.patience: Callable[[], Patience] | None = None
 
     def has_seen(self, revision: int) -> None:
         """Something that was made from this revision of the store was answered."""
@@ -99,6 +113,19 @@ class Rpc:
                 why="a request carries names and numbers; bytes travel as files",
                 advice="shorten the arguments, or pass a file inside the folder or a dataset",
             )
+        if self.patience is None or method not in AWAITED:
+            return await self._tried(method, request, response)
+        patience = self.patience()
+        try:
+            while True:
+                try:
+                    return await self._tried(method, request, response)
+                except Unavailable as error:
+                    await patience.wait(error)
+        finally:
+            patience.close()
+
+    async def _tried(self, method: str, request: Message, response: type[R]) -> R:
         ask = partial(self._ask, method, request, response)
         if len(self.ways.addresses) == 1:
             return await ask(self.ways.now, self.deadline_s)

@@ -84,6 +84,11 @@ ONCE = frozenset(
 """Repeated by nobody but who asked for them."""
 
 
+AWAITED = (REPEATABLE | {"SessionService/StopSession"}) - {"SessionService/CreateSession"}
+"""Repeated for who is patient, when a control plane says that what refuses them passes: what only reads, and
+the wish to stop, which is the same the second time. A submission is repeated as a whole (`nsml run`)."""
+
+
 class Ways:
     """Channels to the control planes of one platform, made as they are needed.
 

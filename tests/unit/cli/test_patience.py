@@ -1,9 +1,10 @@
-"""A run goes on trying while a control plane says that a part of the platform is away."""
+"""Commands go on trying while a control plane says that a part of the platform is away."""
 
 import json
 
 import pytest
 
+from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import FixedClock
 
 
@@ -51,3 +52,36 @@ def test_a_terminal_sees_one_line_that_is_taken_away(nsml, state, project, slept
     result = nsml("run", terminal=True)
     assert result.stderr.count("ctrl-C gives up)") == 2
     assert "ctrl-C gives up)\r\x1b[K" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("refused", "words"),
+    [
+        ("ListSessions", ["ps", "-a"]),
+        ("GetSession", ["logs", "kim/mnist/1"]),
+        ("GetSession", ["memo", "kim/mnist/1"]),
+        ("StopSession", ["stop", "kim/mnist/1"]),
+    ],
+)
+def test_what_reads_or_stops_waits_as_well(nsml, state, slept, refused, words):
+    state.add("kim/mnist/1")
+    state.refuses[refused] = 3
+    result = nsml(*words)
+    assert slept == [0.1] * 3
+    said = "the platform's history does not answer: trying again for 30s\n"
+    assert result.stderr.count(said) == 1
+
+
+def test_its_patience_ends_sooner(nsml, state, slept):
+    state.refuses["ListSessions"] = 10_000
+    result = nsml("ps", "-a", check=False)
+    assert result.code == 3
+    assert sum(slept) == pytest.approx(30.0, abs=0.11)
+    assert "try: again in 0.1 s: it passes by itself" in result.stderr
+
+
+def test_what_would_be_done_twice_is_not_repeated(nsml, state, slept):
+    state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED)
+    state.refuses["RemoveSession"] = 1
+    assert nsml("rm", "kim/mnist/2", check=False).code == 3
+    assert not slept

@@ -94,6 +94,8 @@ class State:
         self.piece = 7
         self.largest_message = 0
         self.is_away = 0
+        self.refuses: dict[str, int] = {}
+        """How often calls are refused with a word on when to come again."""
         self.why_away = "the platform's history does not answer"
         self.lacks_ended = False
         self.why = {}
@@ -260,10 +262,19 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             context.abort(failure, "lost after it was done")
         return pb.CreateSessionResponse(session=session)
 
+    def is_refused(self, method, context):
+        state = self.state
+        if state.refuses.get(method, 0):
+            state.refuses[method] -= 1
+            code, reason = grpc.StatusCode.UNAVAILABLE, "HISTORY_UNAVAILABLE"
+            refuse(context, code, state.why_away, reason, 0.1)
+
     def GetSession(self, request, context):
+        self.is_refused("GetSession", context)
         return pb.GetSessionResponse(session=self.state.find(request.session, context))
 
     def ListSessions(self, request, context):
+        self.is_refused("ListSessions", context)
         if self.state.knows_no_project:
             request.filter.project = ""
         found = [s for s in self.state.mine() if fits(s, request.filter)]
@@ -343,6 +354,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             is_first = False
 
     def StopSession(self, request, context):
+        self.is_refused("StopSession", context)
         session = self.state.find(request.session, context)
         if session.state in ENDED:
             refuse(
@@ -374,6 +386,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         )
 
     def RemoveSession(self, request, context):
+        self.is_refused("RemoveSession", context)
         session = self.state.find(request.session, context)
         if session.state not in ENDED:
             refuse(
