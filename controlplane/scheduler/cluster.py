@@ -29,9 +29,9 @@ from controlplane.scheduler.fragmentation import Arrivals, Fragmentation, Shape
 from controlplane.scheduler.giving_way import RULES, Rules
 from controlplane.scheduler.lines import Queue
 from controlplane.scheduler.locality import Locality
-from controlplane.scheduler.preemption import Yielders
 from controlplane.scheduler.reservations import Holding
 from controlplane.scheduler.rooms import Rooms
+from controlplane.scheduler.yielders import Yielders
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator

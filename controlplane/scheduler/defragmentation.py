@@ -42,7 +42,8 @@ from controlplane.scheduler.fit import asked_by, refusal
 from controlplane.scheduler.giving_way import DUE, Taker
 from controlplane.scheduler.lines import wish_of
 from controlplane.scheduler.order import expected_s
-from controlplane.scheduler.preemption import Giving, Running, cheapest, name_for
+from controlplane.scheduler.preemption import cheapest, name_for
+from controlplane.scheduler.yielders import Giving, Running
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -101,6 +101,7 @@ class Ends:
         self.now = 0.0
         self.twice: set[str] = set()
         self._rooms = rooms
+        self._touched = rooms.follow()
         self._known = known
         self._nodes: dict[str, _Node] = {}
         self._where: dict[str, tuple[str, ...]] = {}
@@ -111,11 +112,11 @@ class Ends:
     def heard(self, session_id: str) -> None:
         """A session is another one than it was, or holds nothing any more."""
         if where := self._where.get(session_id):
-            self._rooms.touched.update(where)
+            self._touched.update(where)
 
     def keep_up(self, now: float) -> None:
         """Answer as of this instant from now on: costs a look at the nodes that changed."""
-        touched = self._rooms.touched
+        touched = self._touched
         if now < self.now:
             # What is being prepared would end sooner than was thought.
             touched.update(self._nodes)

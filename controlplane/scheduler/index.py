@@ -19,14 +19,13 @@ from controlplane.scheduler.giving_way import RULES, Rules
 from controlplane.scheduler.order import MOST_PATIENCE_S, patience_s
 from controlplane.scheduler.preemption import (
     AGAIN_S,
-    MOST_ROOMS,
-    Giving,
     sacrifice,
     taker_of,
     why,
 )
 from controlplane.scheduler.reservations import Candidate
 from controlplane.scheduler.turns import Turn, Turns
+from controlplane.scheduler.yielders import MOST_ROOMS, Giving
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator

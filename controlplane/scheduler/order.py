@@ -60,6 +60,14 @@ def level_of(wish: Wish) -> int:
     return max(0, 1 + math.floor(math.log2(doubled) + _ROUNDING)) if doubled else 0
 
 
+def level_lasts_s(wish: Wish) -> float:
+    """For how much longer it stays in its level if it runs, seconds; infinity: for ever."""
+    expected, level, weight = expected_s(wish), level_of(wish), _weight(wish)
+    if not wish.limit_s:
+        return LEVEL_S * math.pow(2.0, level) / weight - expected
+    return expected - LEVEL_S * math.pow(2.0, level - 1) / weight if level else math.inf
+
+
 def expected_s(wish: Wish) -> float:
     """How much longer it is thought to run."""
     if wish.limit_s:

@@ -5,11 +5,10 @@ Pure: the index asks with what runs where. What is left for a session is kept fo
 
 from __future__ import annotations
 
-from collections import Counter
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.domain.values import WHOLE_DEVICE, Cause
+from controlplane.domain.values import WHOLE_DEVICE
 from controlplane.scheduler import giving_way
 from controlplane.scheduler.entitlement import may_name
 from controlplane.scheduler.explain import GIVES_WAY_TO
@@ -17,29 +16,25 @@ from controlplane.scheduler.fit import refusal
 from controlplane.scheduler.giving_way import (
     DUE,
     Ground,
-    InClass,
     Rules,
     Taker,
     are_fair,
     fewest,
     ground,
 )
-from controlplane.scheduler.lines import waiting_since, wish_of
-from controlplane.scheduler.order import level_of
+from controlplane.scheduler.lines import waiting_since
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
-    from controlplane.domain.values import Priority, Session
+    from controlplane.domain.values import Session
     from controlplane.scheduler.entitlement import Entitlements
     from controlplane.scheduler.fit import Request
     from controlplane.scheduler.fits import Suits
     from controlplane.scheduler.lines import Line
     from controlplane.scheduler.room import Alike, Room
-    from controlplane.scheduler.rooms import Rooms
+    from controlplane.scheduler.yielders import Giving
 
-MOST_ROOMS: Final = 200
-"""Nodes that are looked at for one blocked session."""
 AGAIN_S: Final = 5.0
 """How long nobody is looked for again who would give way to a kind of session, after nobody was found."""
 
@@ -61,56 +56,6 @@ class Going(NamedTuple):
     loss: float
     nodes: tuple[str, ...]
     runners: list[giving_way.Runner]
-
-
-class Running(NamedTuple):
-    """A session that runs, and since when its attempt holds its devices, Unix seconds."""
-
-    session: Session
-    since: float
-
-    @property
-    def is_leaving(self) -> bool:
-        """Whether it gives way already."""
-        stop = self.session.stop
-        return stop is not None and stop.cause is Cause.PREEMPTED
-
-    def unsaved_s(self, now: float) -> float:
-        """What of its time is lost when it gives way without another save."""
-        begun, progress = self.since, self.session.progress
-        if progress.can_go_on:
-            begun = max(begun, progress.saved_at)
-        return max(now - begun, 0.0)
-
-    def runner(self, entitlements: Entitlements, now: float) -> giving_way.Runner:
-        """The same as the rule looks at it."""
-        session = self.session
-        account = session.project or session.owner
-        gpus = sum(one.resources.gpu_thousandths for one in session.replicas) / WHOLE_DEVICE
-        wish = wish_of(session)
-        ran_s = max(now - self.since, 0.0)
-        return giving_way.Runner(
-            name=session.id,
-            level=level_of(wish._replace(attained_s=wish.attained_s + ran_s)),
-            ran_s=ran_s,
-            loses=giving_way.loss(unsaved_s=self.unsaved_s(now), gpus=gpus),
-            is_preemptible=may_give_way(session),
-            priority=session.spec.priority,
-            has_save=session.progress.can_go_on,
-            account=account,
-            share=entitlements.holding(account),
-            weighs=gpus / entitlements.weight(account),
-        )
-
-
-def may_give_way(session: Session) -> bool:
-    """Whether a session can be resumed, or its owner allowed that it is ended without."""
-    return session.progress.is_resumable or session.spec.may_be_preempted
-
-
-def _group(session: Session) -> tuple[int, str]:
-    """The class and the account of a session."""
-    return (session.spec.priority, session.project or session.owner)
 
 
 def taker_of(line: Line, entitlements: Entitlements, patience: float, now: float) -> Taker:
@@ -147,143 +92,6 @@ def name_for(session: Session, victim: Session | None) -> str:
     """How a session is named to whoever sees the victim."""
     is_seen = victim is not None and may_name(session, victim)
     return session.name if is_seen else f"a session of {session.owner}"
-
-
-class Yielders:
-    """The sessions that run and may give way, or do already, by node; kept by what happens."""
-
-    def __init__(self, rooms: Rooms, entitlements: Entitlements, rules: Rules) -> None:
-        self._rooms = rooms
-        self._entitlements = entitlements
-        self._rules = rules
-        self._by_node: dict[str, dict[str, Session]] = {}
-        self._nodes: dict[str, set[str]] = {}
-        self._groups = Counter[tuple[int, str]]()
-        self._leaving: set[str] = set()
-
-    def __bool__(self) -> bool:
-        return bool(self._nodes)
-
-    def put(self, session: Session) -> None:
-        """A session is placed, or another one than it was."""
-        self.drop(session.id)
-        if session.stop is None:
-            concerns = may_give_way(session)
-        else:
-            concerns = session.stop.cause is Cause.PREEMPTED
-        nodes = {one.node for one in session.replicas}
-        if concerns and nodes:
-            self._groups[_group(session)] += 1
-            if session.stop is not None:
-                self._leaving.add(session.id)
-            self._nodes[session.id] = nodes
-            for node in nodes:
-                self._by_node.setdefault(node, {})[session.id] = session
-
-    def drop(self, session_id: str) -> None:
-        """A session gives way to nobody, as things are."""
-        known = self.get(session_id)
-        if known is None:
-            return
-        self._groups[_group(known)] -= 1
-        if not self._groups[_group(known)]:
-            del self._groups[_group(known)]
-        self._leaving.discard(session_id)
-        for node in self._nodes.pop(session_id):
-            del self._by_node[node][session_id]
-            if not self._by_node[node]:
-                del self._by_node[node]
-
-    def get(self, session_id: str) -> Session | None:
-        """One that may give way."""
-        nodes = self._nodes.get(session_id)
-        return self._by_node[next(iter(nodes))][session_id] if nodes else None
-
-    def may_help(self, priority: Priority) -> bool:
-        """Whether there are any who might give way to a class, or move for it."""
-        is_left_alone = self._rules.in_class is InClass.NOBODY and not self._rules.moves
-        most = priority - 1 if is_left_alone else priority
-        return any(one <= most for one, _ in self._groups)
-
-    def rooms(
-        self,
-        taker: Taker,
-        asked: Collection[str],
-        now: float,
-        is_barred: Callable[[Room], bool],
-    ) -> dict[Room, Giving]:
-        """Nodes where somebody gives way to one now, or is about to leave, and who.
-
-        `asked` are those that are to give way already, and have not been told yet maybe. Rooms that are
-        barred are left out.
-        """
-        found: dict[Room, Giving] = {}
-        accounts = self._able(taker)
-        if not (accounts or asked or self._leaving or self._has_lower(taker.priority)):
-            return found
-        for name in sorted(self._by_node):
-            room = self._rooms.get(name)
-            if room is None or not room.is_open or room.keeper or is_barred(room):
-                continue
-            giving = Giving([], [])
-            for one in self.on(room):
-                if one.is_leaving or one.session.id in asked:
-                    giving.leaving.append(one.session.id)
-                elif self._might(one.session, now - one.since, taker, accounts):
-                    runner = one.runner(self._entitlements, now)
-                    if ground(runner, taker, self._rules):
-                        giving.runners.append(runner)
-            if giving.leaving or giving.runners:
-                found[room] = giving
-            if len(found) == MOST_ROOMS:
-                break
-        return found
-
-    def on(self, room: Room) -> list[Running]:
-        """Those of a node that may give way, or do already."""
-        sessions = self._by_node.get(room.name)
-        if not sessions:
-            return []
-        begun = {one.session_id: one.placed_at for one in room.allocation.replicas}
-        return [Running(sessions[one], begun[one]) for one in begun if one in sessions]
-
-    def _has_lower(self, priority: int) -> bool:
-        return any(one < priority for one, _ in self._groups)
-
-    def _able(self, taker: Taker) -> set[str]:
-        """The accounts that might give to one of their class."""
-        rules = self._rules
-        if rules.in_class is InClass.NOBODY:
-            return set()
-        is_known = taker.level == DUE or taker.has_limit or rules.in_class is InClass.SERVICE
-        return {
-            account
-            for priority, account in self._groups
-            if priority == taker.priority
-            and (
-                is_known
-                if account == taker.account
-                else self._entitlements.holding(account) > taker.share
-            )
-        }
-
-    def _might(
-        self, session: Session, ran_s: float, taker: Taker, accounts: Container[str]
-    ) -> bool:
-        """What the rule asks for that costs little to look at: most are ruled out by it."""
-        priority, rules = session.spec.priority, self._rules
-        if priority != taker.priority:
-            return priority < taker.priority and ran_s > rules.least_run_of(priority) - 1.0
-        if ran_s < rules.least_run_in_class_s - 1.0 or not session.progress.can_go_on:
-            return False
-        return _group(session)[1] in accounts
-
-
-class Giving(NamedTuple):
-    """Who leaves a node already, and who would give way there."""
-
-    leaving: list[str]
-    runners: list[giving_way.Runner]
 
 
 def sacrifice(

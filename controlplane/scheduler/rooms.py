@@ -22,6 +22,10 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import ReplicaPlacement
 
 
+Names = set[str]
+"""Of nodes; `Rooms.set` hides the type of that name from what follows it there."""
+
+
 class Rooms:
     """The rooms of all nodes, and for each request that is asked about where it fits.
 
@@ -32,7 +36,6 @@ class Rooms:
         gpus: of all nodes, also of those that take no sessions.
         edits: grows with every change of a room, also of one that stays as good as it was.
         withdrawn_edits: the same of those alone that take sessions and are offered to some only.
-        touched: nodes of rooms that changed since ends.py looked at them, also by what is to run there.
         era: grows when states were dropped in which no room was: a room that comes into one is in another tie.
     """
 
@@ -50,10 +53,10 @@ class Rooms:
         self.withdrawn_edits = 0
         self.gpus = 0
         self.era = 0
-        self.touched: set[str] = set()
         self.scores: Fragmentation | None = None
         self._most_changed = LEAST_KEPT
         self._unnoted: dict[str, Room] = {}
+        self._followers: list[Names] = []
 
     def __iter__(self) -> Iterator[Room]:
         """Those that take sessions, tightest first."""
@@ -103,7 +106,8 @@ class Rooms:
         """What a node is to run changed; `settle` has to follow, once for many of them."""
         room = self._by_name.get(allocation.node)
         if room is not None:
-            self.touched.add(room.name)
+            for names in self._followers:
+                names.add(room.name)
             if room.change(allocation):
                 self._unnoted[room.name] = room
 
@@ -150,10 +154,17 @@ class Rooms:
         """The states in which rooms are."""
         return [tie for tie in self._ties.values() if tie.rooms]
 
+    def follow(self) -> Names:
+        """A set to which each node is added whose room changes, or what is to run there; its holder empties it."""
+        followed = Names()
+        self._followers.append(followed)
+        return followed
+
     def note(self, room: Room, tie: Tie | None = None) -> None:
         """A room is another one than before; `tie` is where it is now, if that is known."""
         self.edits += 1
-        self.touched.add(room.name)
+        for names in self._followers:
+            names.add(room.name)
         before = room.tie
         if tie is None:
             tie = self._tie_of(room) if room.is_offered else CLOSED

@@ -14,6 +14,7 @@ from controlplane.scheduler.lines import Line, Queue
 from controlplane.scheduler.reservations import Holding
 from controlplane.scheduler.room import Tie
 from controlplane.scheduler.rooms import Rooms
+from controlplane.scheduler.yielders import Yielders
 
 CACHES = {
     Holding: {"_full", "is_spent"},
@@ -34,9 +35,10 @@ CACHES = {
         "_next_number",
         "_most_changed",
         "era",
-        "touched",
+        "_followers",
     },
-    Ends: {"now", "twice", "_nodes", "_where", "_alike", "_since", "_exact"},
+    Ends: {"_touched", "now", "twice", "_nodes", "_where", "_alike", "_since", "_exact"},
+    Yielders: {"_changed", "_due", "_later", "_now", "_standing", "_stands"},
     Line: {"fits", "_ages", "_first"},
     Queue: {"revision", "_put_off"},
     Entitlements: {"revision"},
