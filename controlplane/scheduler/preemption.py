@@ -78,8 +78,8 @@ def why(session: Session, victim: Session | None, given: Ground) -> str:
 
     Whoever sees the victim reads it: it names nothing that one of them may not see.
     """
-    is_seen = victim is not None and may_name(session, victim)
-    name = name_for(session, victim)
+    is_seen = _is_seen(session, victim)
+    name = _name(session, is_seen)
     if given is Ground.CLASS:
         return f"{GIVES_WAY_TO}{name} ({session.spec.priority.name.lower()})"
     if given is Ground.SHARE:
@@ -90,7 +90,14 @@ def why(session: Session, victim: Session | None, given: Ground) -> str:
 
 def name_for(session: Session, victim: Session | None) -> str:
     """How a session is named to whoever sees the victim."""
-    is_seen = victim is not None and may_name(session, victim)
+    return _name(session, _is_seen(session, victim))
+
+
+def _is_seen(session: Session, victim: Session | None) -> bool:
+    return victim is not None and may_name(session, victim)
+
+
+def _name(session: Session, is_seen: bool) -> str:
     return session.name if is_seen else f"a session of {session.owner}"
 
 
