@@ -209,3 +209,20 @@ def test_nothing_is_left_of_sessions_and_nodes_that_are_gone() -> None:
     kept = {one: value for one, value in vars(ends).items() if one not in ("now", "_since")}
     assert kept == {one: vars(fresh)[one] for one in kept}
     assert ends.since(4000) == []
+
+
+def test_what_is_taken_for_one_that_runs_there_is_free_once_that_ends_too() -> None:
+    world = Clocked()
+    world.happen(NodeChanged(node=node("n0", 2)))
+    running = world.add(1000, limit_s=HOUR)
+    world.plan()
+    cluster = world.index.cluster
+    room = cluster.rooms.get("n0")
+    assert room is not None
+    one = Request("kim", 1000, 1, 1, 1)
+    room.take(one, resources_on(room.node, one), 1, running)
+    cluster.rooms.note(room)
+    cluster.ends.keep_up(world.now)
+    found = earliest(cluster.rooms, one._replace(replica_count=2), cluster.ends)
+    assert found is not None
+    assert found.parts == (("n0", 2),)
