@@ -35,7 +35,7 @@ class Rooms:
         scores: what makes of equal rooms some better; None before enough requests were seen.
         gpus: of all nodes, also of those that take no sessions.
         edits: grows with every change of a room, also of one that stays as good as it was.
-        withdrawn_edits: the same of those alone that take sessions and are offered to some only.
+        withdrawn_edits: grows when something else is free in a room that takes sessions, but is held or kept.
         era: grows when states were dropped in which no room was: a room that comes into one is in another tie.
     """
 
@@ -51,6 +51,7 @@ class Rooms:
         self.lost = 0
         self.edits = 0
         self.withdrawn_edits = 0
+        self._withdrawn: dict[str, RoomState] = {}
         self.gpus = 0
         self.era = 0
         self.scores: Fragmentation | None = None
@@ -168,9 +169,11 @@ class Rooms:
         before = room.tie
         if tie is None:
             tie = self._tie_of(room) if room.is_offered else CLOSED
+        if tie is CLOSED and room.is_open:
+            self._note_withdrawn(room)
+        else:
+            self._withdrawn.pop(room.name, None)
         if tie is before:
-            # A room that is held or kept is in no state that others look at, but whom it is for may fit now.
-            self.withdrawn_edits += room.is_open and tie is CLOSED
             return
         before.rooms.pop(room.name, None)
         room.tie = tie
@@ -180,6 +183,13 @@ class Rooms:
         changed.append((before, tie))
         if len(changed) > self._most_changed:
             self._forget()
+
+    def _note_withdrawn(self, room: Room) -> None:
+        """A room that is held or kept is in no state that others look at; but whom it is for may fit now."""
+        state = room.state
+        if self._withdrawn.get(room.name) != state:
+            self._withdrawn[room.name] = state
+            self.withdrawn_edits += 1
 
     def _forget(self) -> None:
         """Begin anew with what changed, and drop the states in which no room is any more."""

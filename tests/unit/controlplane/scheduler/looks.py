@@ -28,6 +28,7 @@ CACHES = {
         "lost",
         "edits",
         "withdrawn_edits",
+        "_withdrawn",
         "_kinds",
         "_kind_orders",
         "_ties",
