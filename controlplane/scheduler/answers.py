@@ -215,12 +215,14 @@ class Answers:
 
     def _left_by(self, kept: Kept, now: float) -> float:
         """When all have left at the latest that make room on nodes that are kept; 0: nothing bounds it."""
+        # Those that go for somebody else may make room here, too.
+        asked = {victim for one in self._cluster.kept.values() for victim in one.victims}
         going = {
             one.session.id: one.session
             for node in kept.nodes
             if (room := self._rooms.get(node)) is not None
             for one in self._cluster.yielders.on(room)
-            if one.is_leaving or one.session.id in kept.victims
+            if one.is_leaving or one.session.id in asked
         }
         notice_s = self._cluster.rules.notice_s
         ends = [

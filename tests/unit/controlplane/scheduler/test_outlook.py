@@ -232,8 +232,9 @@ def test_once_time_limits_are_used_up_there_is_room_for_whoever_was_told_when(
     for one in seen(world.index):
         if not one.expected_start:
             continue
-        kept = world.index.cluster.kept.get(one.session_id)
-        giving_way = kept.victims if kept else set()
+        kept = world.index.cluster.kept
+        is_kept_for = one.session_id in kept
+        giving_way = {victim for two in kept.values() for victim in two.victims if is_kept_for}
         after = Cluster()
         after.snapshot, after.index = world.snapshot, ClusterIndex.of(world.snapshot)
         after.sessions = dict(world.sessions)
