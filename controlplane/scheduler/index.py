@@ -198,11 +198,12 @@ class ClusterIndex:
 
     def _reserve(self, now: float) -> None:
         """Let nodes be held for the first that are blocked."""
-        held = {line.shape for one in self._holding.ids() if (line := self._queue.line_of(one))}
+        line = self._queue.line_of(self._holding.holder)
+        held = line.shape if line is not None else None
         blocked = [
             line
             for shape, lines in self._queue.shapes()
-            if shape in held or not self._fits_of(shape).fits(shape.replica_count)
+            if shape == held or not self._fits_of(shape).fits(shape.replica_count)
             for line in lines
         ]
         if blocked:

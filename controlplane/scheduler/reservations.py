@@ -1,9 +1,13 @@
-"""Nodes that are held for the first that are blocked, so that they start and what runs ahead never delays them.
+"""Nodes that are held for the first that is blocked, so that it starts and what runs ahead never delays it.
 
-The first blocked gangs and wide requests in the order get a reservation: the nodes where, by the time limits of what
-runs, they fit earliest, and the instant at which they do at the latest (EASY backfill: Lifka, JSSPP'95). From then
-on these nodes are offered only to those who leave them room: who end before that instant by their own limit, or who
+The first blocked gang or wide request in the order gets a reservation: the nodes where, by the time limits of what
+runs, it fits earliest, and the instant at which it does at the latest (EASY backfill: Lifka, JSSPP'95). From then
+on these nodes are offered only to those who leave it room: who end before that instant by their own limit, or who
 leave beside themselves what is reserved. A higher class may pass, as it may everywhere.
+
+There is one at a time. More hold nodes back that others could use: on ten weeks of Philly (`bench.scheduler`) the mean
+wait was 83,660 s with 1, 88,582 with 2 and 308,065 with 4, and the longest 1.05, 1.00 and 0.89 times that of EASY;
+traces without time limits see no difference.
 
 Where no limits promise an end, only who is *due* (see order.py) gets nodes: those where least has to leave, of that
 without a limit the least. Nothing new that takes of what is reserved starts there, whatever its own limit.
@@ -37,10 +41,6 @@ if TYPE_CHECKING:
     from controlplane.scheduler.room import Room
     from controlplane.scheduler.rooms import Rooms
 
-DEPTH: Final = 1
-"""Reservations at once. More hold nodes back that others could use: on ten weeks of Philly (`bench.scheduler`) the mean
-wait was 83,660 s with 1, 88,582 with 2 and 308,065 with 4, and the longest 1.05, 1.00 and 0.89 times that of EASY; traces
-without time limits see no difference."""
 REVIEW_S: Final = 30.0
 """How often it is looked for whom nodes should be held, and whether there is an earlier instant, seconds."""
 MOST_LOOKED_FOR: Final = 3
@@ -95,53 +95,55 @@ class Promise(NamedTuple):
 class Held(NamedTuple):
     """All that a trial has to put back."""
 
-    promises: dict[str, Promise]
+    promise: Promise | None
     looked_at: float
 
 
 class Holding:
-    """The reservations, and the rooms that are withdrawn for them.
+    """The reservation, and the rooms that are withdrawn for it.
 
     Attributes:
         looked_at: when it was looked for whom to hold nodes last, Unix seconds.
-        is_spent: whether a reservation was used in this pass: its other nodes are everybody's again.
+        is_spent: whether it was used in this pass: its other nodes are everybody's again.
     """
 
     def __init__(self, rooms: Rooms, ends: Ends) -> None:
         self._rooms = rooms
         self._ends = ends
-        self._promises: dict[str, Promise] = {}
+        self._promise: Promise | None = None
         self._full: set[Request] = set()
         self.looked_at = -math.inf
         self.is_spent = False
 
     def __bool__(self) -> bool:
-        return bool(self._promises)
+        return self._promise is not None
 
     def __contains__(self, session_id: object) -> bool:
-        return session_id in self._promises
+        return self._promise is not None and session_id == self._promise.session_id
 
     def get(self, session_id: str) -> Promise | None:
         """The reservation of a session."""
-        return self._promises.get(session_id)
+        return self._promise if session_id in self else None
 
-    def ids(self) -> Iterable[str]:
-        """The sessions that have one."""
-        return self._promises.keys()
+    @property
+    def holder(self) -> str:
+        """The session that has it; "": nobody."""
+        return self._promise.session_id if self._promise else ""
 
     def due(self) -> float | None:
         """When to look again, Unix seconds; None where nothing is held."""
-        return self.looked_at + REVIEW_S if self._promises else None
+        return self.looked_at + REVIEW_S if self._promise else None
 
     def open(self, stands: Callable[[Promise], bool]) -> None:
-        """Offer every room to everybody, at the start of a pass, and forget reservations that do not stand."""
+        """Offer every room to everybody, at the start of a pass, and forget a reservation that does not stand."""
         self._full.clear()
         self.is_spent = False
         self.release()
-        for session_id, promise in list(self._promises.items()):
-            if promise.is_broken or not self._has_nodes(promise) or not stands(promise):
-                del self._promises[session_id]
-                self.looked_at = -math.inf
+        promise = self._promise
+        if promise is not None and (
+            promise.is_broken or not self._has_nodes(promise) or not stands(promise)
+        ):
+            self.forget()
 
     def _has_nodes(self, promise: Promise) -> bool:
         rooms = map(self._rooms.get, promise.parts)
@@ -153,37 +155,34 @@ class Holding:
 
     def look(self, candidates: Iterable[Candidate], now: float) -> None:
         """Reserve for the first that can have nodes; `candidates` come in order."""
-        promises: dict[str, Promise] = {}
+        promise: Promise | None = None
         self._ends.keep_up(now)
         looked_for: set[Request] = set()
         for one in candidates:
-            if len(promises) == DEPTH or len(looked_for) == MOST_LOOKED_FOR:
+            if promise is not None or len(looked_for) == MOST_LOOKED_FOR:
                 break
             if one.request not in looked_for:
                 looked_for.add(one.request)
-                taken = {node for other in promises.values() for node in other.parts}
-                promise = self._promised(one, taken)
-                if promise is not None:
-                    promises[one.session_id] = promise
-        self._promises, self.looked_at = promises, now
+                promise = self._promised(one)
+        self._promise, self.looked_at = promise, now
 
     def forget(self) -> None:
-        """Nobody is blocked: hold nothing, and look again as soon as somebody is."""
-        self._promises, self.looked_at = {}, -math.inf
+        """Hold nothing, and look again as soon as somebody is blocked."""
+        self._promise, self.looked_at = None, -math.inf
 
-    def _promised(self, one: Candidate, taken: set[str]) -> Promise | None:
-        """The reservation that it has, unless there is an earlier one; not on nodes that are taken."""
+    def _promised(self, one: Candidate) -> Promise | None:
+        """The reservation that it has, unless there is an earlier one."""
         rooms, ends, request = self._rooms, self._ends, one.request
-        before = self._promises.get(one.session_id)
-        if before is not None and (before.request != request or taken & before.parts.keys()):
+        before = self.get(one.session_id)
+        if before is not None and before.request != request:
             before = None
-        found = earliest(rooms, request, ends, taken=taken)
+        found = earliest(rooms, request, ends)
         until = math.inf if found is None else found.at
         # Nodes that no limits promise stay the same: else there might be something new to wait for each time.
         if before is not None and before.at > ends.now and until >= before.at:
             return before
         if found is None and one.is_due:
-            found = nearest(rooms, request, ends, taken)
+            found = nearest(rooms, request, ends)
         return None if found is None else self._new(one, found)
 
     def _new(self, one: Candidate, found: Opening) -> Promise:
@@ -200,61 +199,61 @@ class Holding:
 
     def hold(self) -> None:
         """Withdraw the rooms that are reserved."""
-        for promise in self._promises.values():
-            for node in promise.parts:
-                self._rooms.promise(node, promise.session_id)
+        for node in self._parts():
+            self._rooms.promise(node, self.holder)
 
     def release(self) -> None:
         """Offer them to everybody."""
-        for promise in self._promises.values():
-            for node in promise.parts:
-                self._rooms.promise(node, "")
+        for node in self._parts():
+            self._rooms.promise(node, "")
+
+    def _parts(self) -> Mapping[str, int]:
+        return self._promise.parts if self._promise else {}
 
     def drop(self, session_id: str) -> None:
         """A session waits no more, or started: its nodes are everybody's."""
-        promise = self._promises.pop(session_id, None)
-        if promise is not None:
-            for node in promise.parts:
-                self._rooms.promise(node, "")
-            self.looked_at = -math.inf
+        if session_id in self:
+            self.release()
+            self.forget()
             self.is_spent = True
 
     def drop_all_but(self, waiting: Container[str]) -> None:
-        """The same of all who wait no more."""
-        for session_id in [one for one in self._promises if one not in waiting]:
-            self.drop(session_id)
+        """The same where who has it waits no more."""
+        if self.holder not in waiting:
+            self.drop(self.holder)
 
     def lets(self, session: Session, now: float) -> bool:
         """Whether it may have of any held room: its own, of a lower class, or as it ends before it is used."""
-        if session.id in self._promises:
-            return True
-        return all(self._is_passed_by(session, one, now) for one in self._promises.values())
-
-    def _is_passed_by(self, session: Session, promise: Promise, now: float) -> bool:
-        return session.spec.priority > promise.priority or ends_in_time(session, promise, now)
+        promise = self._promise
+        return (
+            promise is None
+            or session.id == promise.session_id
+            or session.spec.priority > promise.priority
+            or ends_in_time(session, promise, now)
+        )
 
     def bars(self, room: Room, session_id: str, priority: Priority) -> bool:
         """Whether nobody is to give way there to a session of this class."""
-        promise = self._promises.get(room.promised)
+        promise = self.get(room.promised)
         return promise is not None and session_id != room.promised and priority <= promise.priority
 
     def took(self, session: Session, placed: Iterable[ReplicaPlacement], now: float) -> None:
         """One that it `lets` was placed."""
-        nodes = {one.node for one in placed}
-        for session_id, promise in self._promises.items():
-            if session_id == session.id or not nodes & promise.parts.keys():
-                continue
-            if ends_in_time(session, promise, now):
-                changed = promise._replace(leaving=promise.leaving | {session.id})
-            else:
-                changed = promise._replace(is_broken=True)
-            self._promises[session_id] = changed
+        promise, nodes = self._promise, {one.node for one in placed}
+        if promise is None or session.id == self.holder or not nodes & promise.parts.keys():
+            return
+        if ends_in_time(session, promise, now):
+            self._promise = promise._replace(leaving=promise.leaving | {session.id})
+        else:
+            self._promise = promise._replace(is_broken=True)
 
     def spares(self, request: Request) -> bool:
         """Whether some held room may have something beside what is reserved; quickly told, and not too seldom."""
-        return request.replica_count == 1 and any(
+        promise = self._promise
+        if promise is None or request.replica_count > 1:
+            return False
+        return any(
             room.holds(request) and _may_spare(room, promise, request)
-            for promise in self._promises.values()
             for node in promise.parts
             if (room := self._rooms.get(node)) is not None
         )
@@ -263,33 +262,29 @@ class Holding:
         self, request: Request, suits: Suits, session_id: str
     ) -> tuple[ReplicaPlacement, ...]:
         """One replica on a held room that leaves what is reserved, taken from it; none where none does."""
-        if request.replica_count > 1 or request in self._full:
+        promise = self._promise
+        if promise is None or request.replica_count > 1 or request in self._full:
             return ()
-        for promise in self._promises.values():
-            for node, count in promise.parts.items():
-                room = self._rooms.get(node)
-                if (
-                    room is None
-                    or not _may_spare(room, promise, request)
-                    or not room.holds(request)
-                ):
-                    continue
-                placed = room.take(request, suits.wanted(room), 0, session_id)
-                if room.without(promise.leaving).holds(promise.request) >= count:
-                    self._rooms.note(room)
-                    return (placed,)
-                room.drop(session_id)
+        for node, count in promise.parts.items():
+            room = self._rooms.get(node)
+            if room is None or not _may_spare(room, promise, request) or not room.holds(request):
+                continue
+            placed = room.take(request, suits.wanted(room), 0, session_id)
+            if room.without(promise.leaving).holds(promise.request) >= count:
+                self._rooms.note(room)
+                return (placed,)
+            room.drop(session_id)
         self._full.add(request)
         return ()
 
     def state(self) -> Held:
         """What `restore` takes."""
-        return Held(dict(self._promises), self.looked_at)
+        return Held(self._promise, self.looked_at)
 
     def restore(self, held: Held) -> None:
         """Hold again what was held then."""
         self.release()
-        self._promises, self.looked_at = dict(held.promises), held.looked_at
+        self._promise, self.looked_at = held.promise, held.looked_at
         self.hold()
 
 
