@@ -208,6 +208,8 @@ class Room:
     def change(self, allocation: Allocation) -> bool:
         """Take what the node is to run now: costs as much as differs. Whether anything does."""
         if self._is_recounted:
+            if allocation == self.allocation:
+                return False
             self.set(self.node, allocation, is_silent=self.is_silent, kind=self.kind)
             return True
         before, after = self.allocation.replicas, allocation.replicas
