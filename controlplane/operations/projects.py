@@ -466,9 +466,7 @@ def within_quota(state: LiveState, name: str, request: Request) -> Request:
     cpu, memory = request.cpu_thousandths, request.memory_bytes
     most = _bound(project, "gpu_thousandths")
     if most and gpu * count > most:
-        count = most // gpu
-        if not count:
-            gpu, count = (most if most < WHOLE_DEVICE else most // WHOLE_DEVICE * WHOLE_DEVICE), 1
+        gpu, count = _sized(most, gpu, count)
     most = _bound(project, "cpu_thousandths")
     if most and (cpu or DEFAULT_CPU_THOUSANDTHS) * count > most:
         cpu = most // count
@@ -478,6 +476,25 @@ def within_quota(state: LiveState, name: str, request: Request) -> Request:
     return request._replace(
         gpu_thousandths=gpu, replica_count=count, cpu_thousandths=cpu, memory_bytes=memory
     )
+
+
+def _sized(most: int, gpu: int, count: int) -> tuple[int, int]:
+    """Thousandths of each replica, and how many: the most GPUs in all, of equal ones the most replicas.
+
+    Args:
+        most: thousandths of all replicas.
+        gpu: thousandths of one, as it is asked for.
+        count: of the replicas that are asked for.
+    """
+    if gpu < WHOLE_DEVICE and gpu <= most:
+        return gpu, min(count, most // gpu)
+    if most < WHOLE_DEVICE:
+        return most, 1
+    sizes = (
+        (min(gpu, most // replicas // WHOLE_DEVICE * WHOLE_DEVICE), replicas)
+        for replicas in range(1, count + 1)
+    )
+    return max(sizes, key=lambda one: (one[0] * one[1], one[1] if one[0] else 0))
 
 
 def _bound(project: Project, measure: str) -> int:

@@ -38,6 +38,15 @@ class Together(NamedTuple):
     kinds: tuple[Kind, ...]
 
 
+class _Shape(NamedTuple):
+    """What nodes hold of whole devices: for replicas of one and of several, and for how many at most."""
+
+    alike: Alike
+    one: int
+    several: int
+    most: int
+
+
 class Extent:
     """The nodes as they are without sessions, drained and silent ones and withheld devices among them.
 
@@ -136,9 +145,10 @@ class Extent:
     def nearest(self, request: Request) -> tuple[Request, ...]:
         """Possible requests in place of an impossible one, the nearest first; none where nothing is.
 
-        Smaller or fewer replicas in the same place, and the same replicas in another one: of another
-        pod, of another model. Where neither is possible the smaller ones elsewhere, then any without
-        containers, and last without a GPU.
+        Smaller or fewer replicas in the same place, those that have most GPUs in all and of equal ones
+        more replicas; and the same replicas in another one: of another pod, of another model. Where
+        neither is possible the smaller ones elsewhere, then any without containers, and last without a
+        GPU.
         """
         here = self._smaller(request)
         elsewhere = [
@@ -178,14 +188,48 @@ class Extent:
 
     def _smaller(self, request: Request) -> Request | None:
         """The most of the request that fits in its place: fewer replicas, or smaller ones."""
-        found = []
+        found: list[Request | None] = []
         # Nodes without a network for gangs take single replicas.
         for count in dict.fromkeys((request.replica_count, 1)):
-            cut = self._cut(request._replace(replica_count=count))
-            if cut is not None:
-                most = min(count, self.together(cut).replicas)
-                found.append(cut._replace(replica_count=most))
-        return min(found, key=lambda one: _distance(request, one), default=None)
+            whole = request._replace(replica_count=count)
+            found.append(self._most(whole))
+            if (whole.cpu_thousandths or whole.memory_bytes) and (cut := self._cut(whole)):
+                found.append(self._most(cut))
+        return min(filter(None, found), key=lambda one: _distance(request, one), default=None)
+
+    def _most(self, request: Request) -> Request | None:
+        """The most GPUs of a gang that fit, of equal ones in the most replicas, each with its cores and memory.
+
+        None where no replica fits. It looks at each node once and tries the sizes at which one more
+        replica fits on a node: at most as many as replicas are asked for, for each number of devices
+        that a node has.
+        """
+        if not request.whole_devices:
+            replicas = min(request.replica_count, self.together(request).replicas)
+            return request._replace(replica_count=replicas) if replicas else None
+        shapes = self._shapes(request)
+        sizes = {
+            min(shape.several // count, request.whole_devices)
+            for shape in shapes
+            for count in range(1, request.replica_count + 1)
+        }
+        found = [(size, _replicas(shapes, size, request)) for size in {*sizes, 1} - {0}]
+        gpus, replicas = max((size * count, count) for size, count in found)
+        if not replicas:
+            return None
+        size = gpus // replicas * WHOLE_DEVICE
+        return request._replace(gpu_thousandths=size, replica_count=replicas)
+
+    def _shapes(self, request: Request) -> Counter[_Shape]:
+        """The nodes that take such replicas, those together that hold as many of each size."""
+        plain = request._replace(gpu_thousandths=0)
+        shapes = Counter[_Shape]()
+        for room, nodes in self._kinds:
+            # By cores and memory; the defaults of these leave room for one replica with each device.
+            if most := min(room.holds(plain), request.replica_count):
+                one, several = (len(room.wholes_of(count, request)) for count in (1, 2))
+                shapes[_Shape(room.alike_for(request), one, several, most)] += len(nodes)
+        return shapes
 
     def _cut(self, request: Request) -> Request | None:
         """Of one replica as much as some node has, changing as few of its sizes as can be."""
@@ -232,12 +276,28 @@ def _rounded(memory_bytes: int) -> int:
     return memory_bytes // step * step
 
 
-def _distance(request: Request, other: Request) -> tuple[int, int, int, int]:
-    """How far a request is from another one: how much is changed, then how much is given up."""
-    changed = sum(mine != theirs for mine, theirs in zip(request, other, strict=True))
+def _replicas(shapes: Counter[_Shape], size: int, request: Request) -> int:
+    """How many replicas of a gang fit with so many GPUs each, and no more than are asked for."""
+    held = Counter[Alike]()
+    for shape, nodes in shapes.items():
+        devices = shape.several if size > 1 else shape.one
+        held[shape.alike] += min(devices // size, shape.most) * nodes
+    return min(max(held.values(), default=0), request.replica_count)
+
+
+def _distance(request: Request, other: Request) -> tuple[int, int, int, int, int]:
+    """How far a request is from another one: how much is changed, then how much is given up.
+
+    Fewer GPUs by fewer replicas, by smaller ones or by both is one change.
+    """
+    sized = other._replace(
+        gpu_thousandths=request.gpu_thousandths, replica_count=request.replica_count
+    )
+    changed = sum(mine != theirs for mine, theirs in zip(request, sized, strict=True))
     return (
-        changed,
+        changed + (sized != other),
         -other.gpu_thousandths * other.replica_count,
+        -other.replica_count,
         -other.memory_bytes * other.replica_count,
         -other.cpu_thousandths * other.replica_count,
     )

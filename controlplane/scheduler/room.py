@@ -302,10 +302,10 @@ class Room:
         gpu = request.gpu_thousandths
         if gpu >= WHOLE_DEVICE:
             count = gpu // WHOLE_DEVICE
-            most = min(most, len(self._wholes_of(count, request)) // count)
+            most = min(most, len(self.wholes_of(count, request)) // count)
         elif gpu:
             in_shared = sum(free // gpu for free, _ in self.opened_for(request))
-            unopened = len(self._wholes_of(1, request))
+            unopened = len(self.wholes_of(1, request))
             most = min(most, in_shared + unopened * (WHOLE_DEVICE // gpu))
         return max(most, 0)
 
@@ -336,7 +336,7 @@ class Room:
             and not (bars_instances and position in self.instances)
         ]
 
-    def _wholes_of(self, count: int, request: Request) -> list[int]:
+    def wholes_of(self, count: int, request: Request) -> list[int]:
         """The same without those that the request avoids."""
         wholes = self._wholes_for(count, request.gpu_model)
         avoided = self._avoided(request)
@@ -464,14 +464,14 @@ class Room:
         gpu = request.gpu_thousandths
         if gpu >= WHOLE_DEVICE:
             count = gpu // WHOLE_DEVICE
-            wholes = self._wholes_of(count, request)[:count]
+            wholes = self.wholes_of(count, request)[:count]
             return [self._wholes[one] for one in wholes] if len(wholes) == count else []
         if gpu == 0:
             return []
         opened = self.opened_for(request)
         if left:
             opened = [one for one in opened if one[0] == left]
-        chosen = [min(opened)[1]] if opened else self._wholes_of(1, request)[:1]
+        chosen = [min(opened)[1]] if opened else self.wholes_of(1, request)[:1]
         return [DeviceShare(uuid=self._wholes[one].uuid, thousandths=gpu) for one in chosen]
 
     def _occupy(self, wanted: Resources, shares: Sequence[DeviceShare]) -> None:

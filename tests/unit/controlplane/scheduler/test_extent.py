@@ -87,7 +87,7 @@ CLUSTER = [
             [asked(4, gpu_model=V100, pod="p3")],
             f"no node in pod p3 has GPU model P40; there are: {V100} (1 node)",
         ),
-        (asked(16, 16), [asked(8, 3)], "no node has 16 GPUs; the largest has 8 (node a)"),
+        (asked(16, 16), [asked(2, 12)], "no node has 16 GPUs; the largest has 8 (node a)"),
     ],
 )
 def test_what_is_nearest_and_why(request_: Request, possible: list[Request], why: str) -> None:
@@ -127,6 +127,23 @@ def test_a_gang_that_cannot_be_one_is_a_single_replica() -> None:
     shut = [node("a", 8, gang_network="none"), node("b", 2)]
     assert nearest(shut, asked(4, 2)) == (asked(4),)
     assert nearest(shut, asked(1, 3)) == (asked(1, 2),)
+
+
+@pytest.mark.parametrize(
+    ("request_", "possible"),
+    [
+        (asked(5, 2), asked(4, 2)),
+        (asked(64, 4), asked(4, 3)),
+        (asked(8, 2), asked(4, 2)),
+        (asked(16, 1), asked(8, 1)),
+        (asked(0.5, 100), asked(0.5, 24)),
+        (asked(4, 3, cpu_thousandths=8000), asked(4, 2, cpu_thousandths=8000)),
+    ],
+)
+def test_of_a_gang_most_gpus_are_kept_and_of_equal_ones_most_replicas(
+    request_: Request, possible: Request
+) -> None:
+    assert nearest([node("a", 8), node("b", 4)], request_) == (possible,)
 
 
 def test_last_comes_what_has_no_container_and_then_no_gpu() -> None:
@@ -231,18 +248,31 @@ def test_what_is_proposed_is_possible_and_less_than_what_was_asked(
         assert not possible
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=600, deadline=None)
 @given(nodes=machines(), request=requests)
-def test_one_replica_more_of_what_is_proposed_in_its_place_would_not_fit(
+def test_no_gang_of_the_same_cores_and_memory_in_its_place_has_more_gpus_or_replicas(
     nodes: list[Node], request: Request
 ) -> None:
-    plain = request._replace(cpu_thousandths=0, memory_bytes=0)
     extent = Extent(nodes)
-    one = plain._replace(replica_count=1)
-    if extent.fits(plain) or not extent.fits(one):
+    if extent.fits(request) or not request.whole_devices:
         return
-    [first, *_] = extent.nearest(plain)
-    assert first == plain._replace(replica_count=first.replica_count)
-    more = plain._replace(replica_count=first.replica_count + 1)
-    assert more.replica_count <= plain.replica_count
-    assert not can_ever_fit(nodes, more)
+    possible = [
+        (gpus * replicas, replicas)
+        for gpus in range(1, min(request.whole_devices, 8) + 1)
+        for replicas in range(1, request.replica_count + 1)
+        if can_ever_fit(
+            nodes, request._replace(gpu_thousandths=gpus * 1000, replica_count=replicas)
+        )
+    ]
+    event(f"possible: {bool(possible)}")
+    if not possible:
+        return
+    first, *_ = extent.nearest(request)
+    most = max(possible)
+    told = (first.whole_devices * first.replica_count, first.replica_count)
+    sizes = {"gpu_thousandths": first.gpu_thousandths, "replica_count": first.replica_count}
+    if first == request._replace(**sizes):
+        assert told == most
+    else:
+        # With fewer cores or less memory there are more GPUs: that is as near.
+        assert told > most

@@ -261,6 +261,12 @@ async def test_a_gang_beyond_the_quota_is_refused_with_one_that_is_not(rig: Rig)
     await create(root, members=("kim",), quota=pb.Quota(gpu_thousandths=5000))
     _, _, details = await refused(kim.submit(project="vision", replica_count=3, resources=TWO))
     assert details["try"] == "nsml run --nodes 2 ..."
+    three = resources_pb2.Resources(gpu_thousandths=3000)
+    _, _, details = await refused(kim.submit(project="vision", replica_count=2, resources=three))
+    assert details["try"] == "nsml run -g 2 ..."
+    half = resources_pb2.Resources(gpu_thousandths=500)
+    _, _, details = await refused(kim.submit(project="vision", replica_count=12, resources=half))
+    assert details["try"] == "nsml run --nodes 10 ..."
 
 
 async def test_a_class_above_the_projects_highest_is_refused(rig: Rig) -> None:
