@@ -44,17 +44,19 @@ _DEFAULT_SHARE = "a share of a node's cores"
 _CONTAINED_SHARE = "a node that runs containers, and a share of its cores"
 _NEVER_TORN = "since a gang runs either in containers or without, all of it"
 _WITH_NETWORK = " that gives gangs a network"
-_FITS_SOME = "fit some replicas"
-_OF_ONE_AND_OF_SEVERAL = {
+_HAS_ROOM = "has room for it"
+_HAS_ROOM_FOR_SOME = "has room for some of its replicas"
+OF_ONE_AND_OF_SEVERAL = {
     NO_CONTAINERS: (NO_CONTAINERS, "run no containers"),
     NO_GANGS: (NO_GANGS, "give gangs no network"),
     NO_SUCH_GPU: (NO_SUCH_GPU, "have no such GPU"),
     OTHER_POD: (OTHER_POD, "are in other pods"),
     AVOIDED: (AVOIDED, "failed it before"),
     KEPT: (KEPT, "are kept for others"),
-    HELD: (HELD, "are held for sessions that wait longer"),
+    HELD: (HELD, "are held for a session that waits longer"),
     OWNERS_ONLY: (OWNERS_ONLY, "take their owners' sessions only"),
-    _FITS_SOME: ("fits some replicas", _FITS_SOME),
+    _HAS_ROOM: (_HAS_ROOM, "have room for it"),
+    _HAS_ROOM_FOR_SOME: (_HAS_ROOM_FOR_SOME, "have room for some of its replicas"),
 }
 """What counts say of nodes; all else is a word for their state."""
 
@@ -78,8 +80,9 @@ def explain(rooms: Rooms, request: Request, own: Collection[str] = ()) -> Explan
     ties = _ties(rooms, request)
     if mine:
         ties = _tightest_first([*ties, *mine])
+    has_room = _HAS_ROOM if request.replica_count == 1 else _HAS_ROOM_FOR_SOME
     for tie in ties:
-        counts[tie.first().shortage(request) or _FITS_SOME] += len(tie.rooms)
+        counts[tie.first().shortage(request) or has_room] += len(tie.rooms)
     shortages = tuple(Shortage(what=what, nodes=count) for what, count in counts.most_common())
     if not can_ever_fit((room.node for room in rooms.known()), request):
         nodes = [room.node for room in rooms.known()]
@@ -397,7 +400,7 @@ def _listed(counts: Counter[str]) -> str:
     """What keeps how many nodes from it: "2 nodes run no containers, 1 is drained"."""
     told: list[str] = []
     for what, count in counts.most_common():
-        one, several = _OF_ONE_AND_OF_SEVERAL.get(what, (f"is {what}", f"are {what}"))
+        one, several = OF_ONE_AND_OF_SEVERAL.get(what, (f"is {what}", f"are {what}"))
         nodes = "" if told else " node" if count == 1 else " nodes"
         told.append(f"{count}{nodes} {one if count == 1 else several}")
     return ", ".join(told)

@@ -24,6 +24,19 @@ if TYPE_CHECKING:
     )
 
 _MEASURED = {"GPUs": "GPU", "cores": "core", "sessions": "session"}
+_OF_SEVERAL_NODES = {
+    "takes its owner's sessions only": "take their owners' sessions only",
+    "runs no containers": "run no containers",
+    "gives gangs no network": "give gangs no network",
+    "has no such GPU": "have no such GPU",
+    "is in another pod": "are in other pods",
+    "failed it before": "failed it before",
+    "is kept for another": "are kept for others",
+    "is held for a session that waits longer": "are held for a session that waits longer",
+    "has room for it": "have room for it",
+    "has room for some of its replicas": "have room for some of its replicas",
+}
+"""What is told of one node, and of several the same; what else is told is what is short, or a state."""
 HIDDEN = "(another's)"
 """In place of the name of a session that the viewer may not see."""
 
@@ -34,9 +47,9 @@ def waiting_lines(waiting: Waiting, now: float) -> list[str]:
     if waiting.place:
         lines.append(f"  place: {waiting.place} of {waiting.queued} in the queue")
     if len(waiting.shortages) > 0:
-        counts = ", ".join(f"{one.what} {one.nodes}" for one in waiting.shortages)
+        counts = ", ".join(nodes_text(one.what, one.nodes) for one in waiting.shortages)
         total = sum(one.nodes for one in waiting.shortages)
-        lines.append(f"  nodes: {total} in all; by what is short or amiss: {counts}")
+        lines.append(f"  nodes: {total} in all; {counts}")
     lines += [
         f"  held: {_amount(one, waiting.short)} by {holder_text(one)}, {_until(one, now)}"
         for one in waiting.holders
@@ -44,6 +57,14 @@ def waiting_lines(waiting: Waiting, now: float) -> list[str]:
     if waiting.HasField("share"):
         lines.append(f"  share: {waiting.share.account} has {share_text(waiting.share)}")
     return [*lines, f"  starts: {starts_text(waiting, now)}"]
+
+
+def nodes_text(what: str, nodes: int) -> str:
+    """How many nodes have what in common: `2 are short of GPUs`, `1 is held for a session that waits longer`."""
+    if what in _OF_SEVERAL_NODES:
+        return f"{nodes} {what if nodes == 1 else _OF_SEVERAL_NODES[what]}"
+    short_of = "short of " if what in {"GPUs", "cores", "memory"} else ""
+    return f"{nodes} {'is' if nodes == 1 else 'are'} {short_of}{what}"
 
 
 def share_text(share: FairShare) -> str:

@@ -106,7 +106,7 @@ def test_who_holds_it_and_until_when(nsml, state):
     assert nsml("status", "--explain", "@last").stdout.splitlines()[1:] == [
         "  why: needs 8 GPUs on one node; the largest free hole is 6 (node a)",
         "  place: 3 of 12 in the queue",
-        "  nodes: 4 in all; by what is short or amiss: GPUs 3, drained 1",
+        "  nodes: 4 in all; 3 are short of GPUs, 1 is drained",
         "  held: 4 GPUs by kim/mnist/0, for 12m more at most",
         "  held: 1 GPU by a session of lee on 2 nodes, no time limit",
         "  starts: enough is free in 12m at the latest, unless who is ahead of it takes it",
