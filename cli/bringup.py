@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from cli import processes
 from cli.exits import CommandError, ExitCode
-from cli.local import TITLES, DataFolder, toml
+from cli.local import TITLES, DataFolder
 from cli.processes import StartFailed
-from nsml.client.contexts import write_private
 from nsml.view.text import visible
 from nsml.view.units import size_text
 
@@ -60,8 +59,8 @@ class BringUp:
         is_set = site.exists() or any(key.startswith(prefix) for key in self._app.environ)
         if not is_set or folder.running(name) is not None:
             return  # ours alone are sound
-        write_private(folder.settings(name), toml(settings))
-        reason = processes.refusal(name, folder.settings(name), environ=self._app.environ)
+        file = folder.write_settings(name, settings)
+        reason = processes.refusal(name, file, environ=self._app.environ)
         if reason:
             raise CommandError(
                 f"the {TITLES[name]} would not start with its settings",
@@ -85,8 +84,7 @@ class BringUp:
     def _start(self, name: str, settings: Mapping[str, object]) -> Mapping[str, Any]:
         folder, title = self._folder, TITLES[name]
         clear_leftovers(folder, name)
-        file = folder.settings(name)
-        write_private(file, toml(settings))
+        file = folder.write_settings(name, settings)
         self._app.say(f"{title:<14} starting")
         launched = processes.launch(
             name, ["--config", str(file)], folder=folder.path, environ=self._app.environ

@@ -12,7 +12,7 @@ import click
 from cli.bringup import BringUp
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
-from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, toml, user_name
+from cli.local import AGENT, Choices, DataFolder, data_folder, node_name, user_name
 from cli.machine import (
     DATA,
     ISOLATION,
@@ -26,7 +26,6 @@ from cli.machine import (
 from cli.processes import program
 from cli.units import AGENT_UNIT, REPLICAS, REPLICAS_UNIT, agent_unit
 from nsml.client import contexts
-from nsml.client.contexts import write_private
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -119,8 +118,7 @@ def join(
 
 def _write_units(app: App, folder: DataFolder, choices: Choices) -> list[Path]:
     """Write the agent's settings and the units that run it with them; where the units are."""
-    settings = folder.settings(AGENT)
-    write_private(settings, toml(_node_settings(app, folder, choices)))
+    settings = folder.write_settings(AGENT, _node_settings(app, folder, choices))
     texts = {AGENT_UNIT: agent_unit(program(AGENT), settings), REPLICAS_UNIT: REPLICAS}
     for name, text in texts.items():
         (folder.path / name).write_text(text, encoding="utf-8")

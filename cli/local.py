@@ -138,6 +138,13 @@ class DataFolder:
         """What the machine's administrator sets beside them, where there is such a file."""
         return self.path / f"{name}.site.toml"
 
+    def write_settings(self, name: str, settings: Mapping[str, object]) -> Path:
+        """Write the settings file of a program anew; says in it where one's own settings go."""
+        file, site = self.settings(name), self.site_settings(name).name
+        head = f"# nsml writes this file anew: your own settings go into {site}, beside it.\n"
+        write_private(file, head + toml(settings))
+        return file
+
     def ready(self, name: str) -> Path:
         """What a program writes when it serves, or has registered."""
         return self.path / name / "ready.json"

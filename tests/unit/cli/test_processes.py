@@ -263,6 +263,18 @@ def test_settings_survive_as_toml() -> None:
     assert read == {**settings, "path": str(settings["path"])}
 
 
+def test_the_file_that_is_written_anew_says_so_first_and_names_the_other(tmp_path: Path) -> None:
+    file = DataFolder(tmp_path).write_settings("agent", {"node": "a"})
+    assert file == tmp_path / "agent.toml"
+    first = file.read_text().splitlines()[0]
+    assert (
+        first
+        == "# nsml writes this file anew: your own settings go into agent.site.toml, beside it."
+    )
+    assert tomllib.loads(file.read_text()) == {"node": "a"}
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+
+
 @pytest.mark.parametrize(
     ("login", "name"),
     [
