@@ -81,6 +81,13 @@ class WholeRange(click.IntRange):
 
     name = "whole number"
 
+    def __init__(
+        self, least: int | None = None, most: int | None = None, *, told: int | None = None
+    ) -> None:
+        """`told`: what the platform takes at most, which it says itself of all that a request has room for."""
+        super().__init__(least, most)
+        self._told = told
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         """The number; a refusal for one that is out of bounds, or that nothing here counts to."""
         least, most = int(self.min or 0), int(self.max or _MOST_COUNT)
@@ -99,7 +106,13 @@ class WholeRange(click.IntRange):
                 f"{text} is too little: {least} is the least", param, ctx, nearest=[least]
             )
         if number > _MOST_COUNT:
-            self.fail(f"{text} is more than there can be", param, ctx)
+            raise BadValue(
+                f"{text} is more than there can be",
+                param,
+                ctx,
+                why=f"{self._told} is the most" if self._told else "",
+                nearest=filter(None, [self._told]),
+            )
         if number > most:
             raise BadValue(f"{text} is too much: {most} is the most", param, ctx, nearest=[most])
         return number
@@ -374,7 +387,7 @@ CPUS = _Thousandths("cpus", shares_one=False, least=1)
 GPU_BOUND = _Bound(_Thousandths("gpus", shares_one=False, least=1))
 CPU_BOUND = _Bound(CPUS)
 SIZE_BOUND = _Bound(MEMORY)
-SESSION_BOUND = _Bound(WholeRange(min=1))
+SESSION_BOUND = _Bound(WholeRange(1))
 TIME_LIMIT = _TimeLimit()
 VARIABLE = _Variable()
 IMAGE = _Image()

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App, Format
-from nsml.view.units import lacks_unit, meant_duration, parse_duration
+from nsml.mosts import LONGEST_GRACE_S, LONGEST_S
+from nsml.view.units import duration_text, lacks_unit, meant_duration, parse_duration
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
 HELP_NAMES = {"help_option_names": ["-h", "--help"]}
 
@@ -45,8 +46,10 @@ class _Duration(click.ParamType[float]):
 
     name = "duration"
 
-    def __init__(self, units: str = "") -> None:
+    def __init__(self, units: str = "", *, longest_s: float = 0.0) -> None:
+        """`longest_s`: what the platform takes at most; 0: that differs."""
         self._units = units
+        self._longest = duration_text(longest_s) if longest_s else ""
 
     def convert(
         self, value: Any, param: click.Parameter | None, ctx: click.Context | None
@@ -59,7 +62,13 @@ class _Duration(click.ParamType[float]):
             meant = meant_duration(str(value))
             raise BadValue(str(error), param, ctx, nearest=[meant] if meant else []) from error
         if seconds > _LONGEST_S:
-            self.fail(f"{str(value)[:20]} is longer than a hundred years", param, ctx)
+            raise BadValue(
+                f"{str(value)[:20]} is longer than a hundred years",
+                param,
+                ctx,
+                why=f"{self._longest} is the longest" if self._longest else "",
+                nearest=filter(None, [self._longest]),
+            )
         if self._units and seconds and lacks_unit(str(value)):
             number = str(value).strip()
             raise BadValue(
@@ -73,7 +82,8 @@ class _Duration(click.ParamType[float]):
 
 
 DURATION = _Duration()
-TIME_LIMIT_SPAN = _Duration("hms")
+TIME_LIMIT_SPAN = _Duration("hms", longest_s=LONGEST_S)
+GRACE = _Duration(longest_s=LONGEST_GRACE_S)
 LIFETIME = _Duration("dhm")
 
 
@@ -275,7 +285,7 @@ class BadValue(click.BadParameter):
         *,
         why: str = "",
         advice: str = "",
-        nearest: Sequence[object] = (),
+        nearest: Iterable[object] = (),
     ) -> None:
         """`nearest`: values that it would take, and that may be meant."""
         super().__init__(message, ctx, param)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from datetime import UTC, datetime
+from math import isinf
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -52,10 +53,12 @@ class _Hours(click.ParamType[float]):
             return value
         if value == "none":
             return 0.0
-        if not re.fullmatch(r"\d{1,12}(\.\d{1,6})?", str(value), re.ASCII):
+        if not re.fullmatch(r"\d+(\.\d+)?", str(value), re.ASCII):
             self.fail(
                 f"{str(value)[:20]!r} is not a number of hours such as 500 or 0.5", param, ctx
             )
+        if isinf(float(value)):
+            self.fail(f"{str(value)[:20]} is more hours than there can be", param, ctx)
         if not float(value):
             self.fail(f"{value} hours: a budget of zero; none is without a budget", param, ctx)
         return float(value)

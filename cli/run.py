@@ -37,11 +37,12 @@ from cli.arguments import (
     visibility_options,
 )
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, SplitCommand, command, near, not_there_yet, the_app
+from cli.group import DURATION, GRACE, SplitCommand, command, near, not_there_yet, the_app
 from cli.output import write_one
 from cli.patience import DEFAULT_S, patiently
 from cli.sending import files_text, made_of, pack_folder, send
 from nsml.client.errors import Unavailable
+from nsml.mosts import MOST_PROCESSES, MOST_REPLICAS, MOST_RETRIES
 from nsml.variables import without_values
 from nsml.view.units import exact_size_text
 
@@ -172,7 +173,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
 )
 @click.option(
     "--processes",
-    type=WholeRange(1),
+    type=WholeRange(1, told=MOST_PROCESSES),
     metavar="N",
     help="Processes and threads; default: the node's setting, 4096 or more.",
 )
@@ -184,7 +185,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     "--nodes",
     "--replicas",
     "nodes",
-    type=WholeRange(1),
+    type=WholeRange(1, told=MOST_REPLICAS),
     default=1,
     metavar="N",
     help="Replicas of a gang: all start together or none.",
@@ -225,10 +226,10 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     metavar="TIME",
     help="End it after this long: 90s, 30m, 2h, 1d.",
 )
-@click.option("--grace", type=DURATION, metavar="TIME", help="Between SIGTERM and SIGKILL.")
+@click.option("--grace", type=GRACE, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option(
     "--retry",
-    type=WholeRange(0),
+    type=WholeRange(0, told=MOST_RETRIES),
     default=0,
     metavar="N",
     help="Place it anew after a lost node or GPU, or its time limit if it saved.",

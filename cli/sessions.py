@@ -21,7 +21,7 @@ from cli.arguments import (
     shell_words,
 )
 from cli.exits import CommandError, ExitCode
-from cli.group import DURATION, command, near, not_there_yet, pass_app
+from cli.group import GRACE, command, near, not_there_yet, pass_app
 from cli.listing import show
 from cli.output import write_one
 from nsml.view.units import counted
@@ -210,7 +210,7 @@ async def _each(names: Sequence[str], act: Callable[[str], Awaitable[str]]) -> l
     ],
 )
 @sessions_argument()
-@click.option("--grace", type=DURATION, metavar="TIME", help="Between SIGTERM and SIGKILL.")
+@click.option("--grace", type=GRACE, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option("--reason", default="", metavar="TEXT", help="Shown in the session's end.")
 @click.option("--kill", is_flag=True, help="At once: no grace.")
 @not_there_yet("--dry-run", is_flag=True)

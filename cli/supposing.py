@@ -9,6 +9,7 @@ import click
 
 from cli.arguments import CPUS, GPU_MODEL, GPUS, MEMORY, POD, PRIORITY, TIME_LIMIT, WholeRange
 from cli.group import BadValue, near
+from nsml.mosts import MOST_REPLICAS
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -19,7 +20,7 @@ _KINDS: Final[dict[str, click.ParamType[Any]]] = {
     "gpus": GPUS,
     "cpus": CPUS,
     "memory": MEMORY,
-    "nodes": WholeRange(1),
+    "nodes": WholeRange(1, told=MOST_REPLICAS),
     "priority": PRIORITY,
     "time-limit": TIME_LIMIT,
     "gpu-model": GPU_MODEL,

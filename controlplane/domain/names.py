@@ -39,7 +39,15 @@ def check_user(name: str) -> str:
 
 def check_project(name: str) -> str:
     """The name, if it is one of a project: as of a user, whose own has the same."""
-    return _check(_USER, name, "project name", _USER_RULE)
+    if not _USER.fullmatch(name):
+        words = re.findall(r"[a-z0-9_]+", name.lower())
+        meant = "-".join(words).lstrip("0123456789_-")[:32].rstrip("-") or "vision"
+        raise InvalidRequest(
+            f"{name[:80]!r} is not a project name",
+            why=_USER_RULE,
+            attempt=f"nsml project create {meant}",
+        )
+    return name
 
 
 def check_dataset(name: str) -> str:

@@ -41,6 +41,7 @@ from controlplane.store.interface import (
     absent,
     unchanged,
 )
+from nsml.view.units import moment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -176,7 +177,10 @@ class Projects:
             if known.owner in remove:
                 raise StateConflict(
                     f"{known.owner} owns project {name}",
-                    attempt=f"nsml project set {name} --owner USER    first",
+                    why="its owner is one of its members",
+                    attempt=f"nsml project set {name} --owner USER    first"
+                    if asked_by.is_admin
+                    else "an administrator names another owner first",
                 )
             before = known.members
             members = (before | set(add)) - set(remove)
@@ -185,7 +189,7 @@ class Projects:
             return replace(known, members=members)
 
         self.visible(name, asked_by)
-        made = await self._change(name, decide, add)
+        made = await self._change(name, decide, add, asked_by)
         return made, frozenset({*add, *remove} - (before ^ made.members))
 
     async def delete(self, name: str) -> None:
@@ -282,15 +286,23 @@ class Projects:
         return stored.value, stored.revision
 
     async def _change(
-        self, name: str, decide: Callable[[Project], Project], new: Collection[str] = ()
+        self,
+        name: str,
+        decide: Callable[[Project], Project],
+        new: Collection[str] = (),
+        asked_by: UserCaller | None = None,
     ) -> Project:
-        """Write what `decide` makes of a project, of which `new` are members from then on."""
+        """Write what `decide` makes of a project, of which `new` are members from then on.
+
+        `asked_by`: None for an administrator.
+        """
         for _ in range(TRIES):
             known, revision = self._stored(name)
             made = decide(known)
             if made == known:
                 return made
-            there = [await self._users.there(one) for one in sorted({*new} - known.members)]
+            strangers = sorted({*new} - known.members)
+            there = [await there_for(asked_by, self._users, one) for one in strangers]
             if await self._write(made, [unchanged(records.project_key(name), revision), *there]):
                 _log.info("project.changed", project=name)
                 return made
@@ -331,6 +343,23 @@ class Projects:
         return True
 
 
+async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
+    """The condition that a user is still there; NotFound, without a command that the caller may not run.
+
+    `who`: None for an administrator.
+    """
+    try:
+        return await users.there(name)
+    except NotFound as unknown:
+        if who is None or who.is_admin:
+            raise
+        raise NotFound(
+            unknown.message,
+            why="names are those that administrators gave",
+            attempt="ask them, or an administrator, for the name",
+        ) from None
+
+
 def may_manage(who: UserCaller, project: Project) -> bool:
     """Whether the caller says who the members are."""
     return who.is_admin or who.user.name == project.owner
@@ -352,7 +381,9 @@ def changed(known: Project, wish: ProjectWish, now: float) -> Project:
     weight = known.weight if wish.weight is None else wish.weight
     if not 0 < weight <= MOST_WEIGHT:
         raise InvalidRequest(
-            f"a weight of {weight:g}", why=f"it is over 0, at most {MOST_WEIGHT:g}"
+            f"a weight of {weight:g}",
+            why=f"it is over 0, at most {MOST_WEIGHT:g}",
+            attempt=f"--weight {MOST_WEIGHT if weight > MOST_WEIGHT else 1:g}",
         )
     return replace(
         known,
@@ -398,13 +429,23 @@ def _budget(known: Budget | None, wish: BudgetWish | None, now: float) -> Budget
         )
     if not 0 < seconds <= MOST_GPU_SECONDS:  # NaN, too
         raise InvalidRequest(
-            f"a budget of {seconds / 3600:g} GPU-hours",
-            why=f"it is over 0, at most {MOST_GPU_SECONDS / 3600:g}",
+            f"a budget of {seconds / 3600:,.12g} GPU-hours",
+            why=f"it is over 0, at most {MOST_GPU_SECONDS / 3600:,.0f}",
+            attempt="--gpu-hours 500\n--gpu-hours none    without a budget",
         )
     if not 1 <= days <= MOST_PERIOD_DAYS:
-        raise InvalidRequest(f"a period of {days} days", why=f"it is 1 to {MOST_PERIOD_DAYS} days")
+        raise InvalidRequest(
+            f"a period of {days} days",
+            why=f"it is 1 to {MOST_PERIOD_DAYS} days",
+            attempt=f"--period {MOST_PERIOD_DAYS if days > MOST_PERIOD_DAYS else 1}d",
+        )
     if not (math.isfinite(anchor) and 0 <= anchor <= LATEST_S):
-        raise InvalidRequest("a period that begins at no time there is")
+        first, last = (moment(one)[:10] for one in (0, LATEST_S))
+        raise InvalidRequest(
+            f"a period that begins {'before ' + first if anchor < 0 else 'after ' + last}",
+            why=f"periods are counted from {first} to {last}",
+            attempt=f"--from {moment(now)[:10]}",
+        )
     return Budget(gpu_seconds=seconds, period_days=days, anchor=anchor)
 
 

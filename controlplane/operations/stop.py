@@ -32,7 +32,9 @@ class Stopper:
             TooLarge: too long a reason.
         """
         check_reason(reason)
-        grace = session.spec.grace_s if grace_s is None else check_grace(grace_s)
+        grace = session.spec.grace_s
+        if grace_s is not None:
+            grace = check_grace(grace_s, f"nsml stop {session.name} --grace {{}}")
         wish = Stop(grace_s=grace, reason=reason, asked_by=asked_by)
         stopped = await self._writer.change(
             session.id, lambda now: stopped_by(now, wish, self._clock.time())

@@ -10,6 +10,7 @@ from controlplane.domain.values import WHOLE_DEVICE, Isolation
 from controlplane.scheduler import keep_to_owners, runs_nowhere
 from controlplane.scheduler.explain import describe, never_words
 from nsml.gpu_models import model_word
+from nsml.mosts import MOST_REPLICAS
 from nsml.view.units import exact_size_text, thousandths
 
 if TYPE_CHECKING:
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Node
     from controlplane.scheduler import Extent, Request
 
-MOST_REPLICAS: Final = 64
 MOST_DEVICES: Final = 1_000
 """Of a whole session: its record names them all."""
 

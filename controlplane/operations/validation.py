@@ -25,6 +25,7 @@ from controlplane.scheduler.fit import DEFAULT_MEMORY_BYTES
 from nsml import variables
 from nsml.images import RULE, is_reference
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
+from nsml.mosts import LONGEST_GRACE_S, LONGEST_S, MOST_PROCESSES, MOST_RETRIES
 from nsml.view.units import duration_text
 
 if TYPE_CHECKING:
@@ -39,13 +40,7 @@ RETRIED_LOST_AFTER_S: Final = 600.0
 
 MOST_DATASETS: Final = 16
 MOST_SECRETS: Final = 32
-MOST_RETRIES: Final = 100
 MOST_LIMIT_BYTES: Final = 1 << 60
-MOST_PROCESSES: Final = 1 << 22
-"""The most that Linux numbers."""
-
-LONGEST_GRACE_S: Final = 3_600.0
-LONGEST_S: Final = 10 * 365 * 86_400.0
 MOST_WORDS_BYTES: Final = 32 << 10
 MOST_ENVIRONMENT_BYTES: Final = variables.MOST_BYTES
 """With the words this bounds a spec, and so the orders of a node: one message of at most 4 MiB."""
@@ -167,13 +162,13 @@ def check_supposed(spec: SessionSpec, limits: TimeLimits) -> SessionSpec:
     """The spec of a session that asks for something else than it was submitted with, if it could be one."""
     _check_resources(spec.resources)
     _check_places(spec)
-    limit_s = _check_span(spec.time_limit_s, "time limit", LONGEST_S)
+    limit_s = _check_span(spec.time_limit_s, "time limit", LONGEST_S, "--what-if time-limit={}")
     return replace(spec, time_limit_s=_within_class(limit_s, spec.priority, limits))
 
 
-def check_grace(seconds: float) -> float:
-    """The grace period, if it is one."""
-    return _check_span(seconds, "grace period", LONGEST_GRACE_S)
+def check_grace(seconds: float, attempt: str = "nsml run --grace {} ...") -> float:
+    """The grace period, if it is one; `attempt` is what to try with the longest."""
+    return _check_span(seconds, "grace period", LONGEST_GRACE_S, attempt)
 
 
 def check_reason(reason: str) -> str:
@@ -345,7 +340,7 @@ def _check_time_limit(seconds: float | None) -> float:
     """The limit as a spec has it, where 0 is none: so a limit of 0 is refused."""
     if seconds == 0:
         raise InvalidRequest("a time limit of 0 s", attempt="leave it out for no limit")
-    return _check_span(seconds or 0.0, "time limit", LONGEST_S, "--time-limit")
+    return _check_span(seconds or 0.0, "time limit", LONGEST_S, "nsml run --time-limit {} ...")
 
 
 def _within_class(seconds: float, priority: Priority, limits: TimeLimits) -> float:
@@ -369,10 +364,10 @@ def _check_lost_after(wish: Submission) -> float:
         return RETRIED_LOST_AFTER_S if wish.retry_count else 0.0
     if wish.lost_after_s == 0:
         raise InvalidRequest("a lost_after of 0 s", attempt="leave it out, or name a longer time")
-    return _check_span(wish.lost_after_s, "lost_after", LONGEST_S)
+    return _check_span(wish.lost_after_s, "lost_after", LONGEST_S, "{}, or leave it out")
 
 
-def _check_span(seconds: float, what: str, most: float, flag: str = "") -> float:
+def _check_span(seconds: float, what: str, most: float, attempt: str) -> float:
     if 0 <= seconds <= most:
         return seconds
     is_too_long = most < seconds < math.inf
@@ -380,5 +375,5 @@ def _check_span(seconds: float, what: str, most: float, flag: str = "") -> float
     raise InvalidRequest(
         f"a {what} of {duration_text(seconds) if is_too_long else f'{seconds:g} s'}",
         why=f"{longest} is the longest" if is_too_long else f"it is 0s to {longest}",
-        attempt=f"nsml run {flag} {longest} ..." if flag else "",
+        attempt=attempt.format(longest),
     )

@@ -10,7 +10,7 @@ from controlplane.domain.errors import InvalidRequest, NotLeader, NotWaiting
 from controlplane.domain.identity import User, may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.operations.listing import page_size
-from controlplane.operations.projects import check_entitled, within_quota
+from controlplane.operations.projects import check_entitled, there_for, within_quota
 from controlplane.operations.unfit import Nearest, refusal_of
 from controlplane.operations.validation import NO_LIMITS, TimeLimits, check_supposed
 from controlplane.scheduler import Extent, request_of
@@ -154,7 +154,7 @@ class QueueView:
                 if not has_more:
                     rows.append((place, session))
         for owner in _unseen(owners - {viewer.user.name}, order):
-            await self._users.there(owner)
+            await there_for(viewer, self._users, owner)
         if request.project and not chosen:
             await self._projects.check_known(request.project, viewer)
         answer = pb.ListQueueResponse(

@@ -56,6 +56,22 @@ from nsml.v1 import sessions_pb2 as pb
         (["run", "--time-limit", "-5m"], 2, "'-5m' is not a duration"),
         (["run", "--time-limit", "9" * 400], 2, f"{'9' * 20} is longer than a hundred years"),
         (["run", "--grace", "36501d"], 2, "36501d is longer than a hundred years"),
+        (
+            ["run", "--time-limit", "99999d"],
+            2,
+            "hundred years\n  why: 3650d is the longest\n  try: nsml run --time-limit 3650d ...",
+        ),
+        (
+            ["stop", "1", "--grace", "99999d"],
+            2,
+            "why: 1h is the longest\n  try: nsml stop --grace 1h",
+        ),
+        (
+            ["run", "--retry", "99999999999"],
+            2,
+            "there can be\n  why: 100 is the most\n  try: nsml run --retry 100 ...",
+        ),
+        (["run", "-n", "99999999999"], 2, "why: 64 is the most\n  try: nsml run --nodes 64 ..."),
         (["run", "--priority", "urgent"], 2, "'urgent' is none of idle, low, normal, high"),
         (["run", "--gpu-model", "- "], 2, "'- ' is not the name of a GPU model"),
         (["run", "--gpu-model", "A100", "-g", "0"], 2, "--gpu-model names GPUs, and -g 0 asks"),

@@ -81,6 +81,7 @@ def test_set_names_only_what_is_to_change(nsml, everything, state):
         (["--gpu-hours", "-1"], "is not a number of hours"),
         (["--gpu-hours", "nan"], "is not a number of hours"),
         (["--gpu-hours", "1e9"], "is not a number of hours"),
+        (["--gpu-hours", "9" * 400], "is more hours than there can be"),
         (["--gpu-hours", "none", "--period", "3d"], "goes without --period"),
         (["--period", "36h"], "whole days"),
         (["--period", "0"], "whole days"),
@@ -97,6 +98,11 @@ def test_what_cannot_be_is_refused_in_words(nsml, everything, state, words, said
     assert (result.code, result.stdout) == (2, "")
     assert said in result.stderr
     assert state.projects["vision"].SerializeToString() == before
+
+
+def test_how_many_hours_are_too_many_is_for_the_platform_to_say(nsml, everything, state):
+    nsml("project", "set", "vision", "--gpu-hours", "999999999999999")
+    assert state.projects["vision"].settings.budget.gpu_seconds == 999999999999999 * 3600.0
 
 
 def test_members(nsml, everything, state):

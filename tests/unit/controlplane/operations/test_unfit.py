@@ -10,8 +10,9 @@ from hypothesis import event, given, settings
 from cli.run import run
 from controlplane.domain.errors import CannotEverFit, InvalidRequest
 from controlplane.domain.values import Isolation, Node
-from controlplane.operations.unfit import MOST_DEVICES, MOST_REPLICAS, Nearest, refusal_of
+from controlplane.operations.unfit import MOST_DEVICES, Nearest, refusal_of
 from controlplane.scheduler import Extent, Request, can_ever_fit
+from nsml.mosts import MOST_REPLICAS
 from tests.unit.controlplane.builders import GIB, node
 from tests.unit.controlplane.scheduler.test_extent import A100, asked, machines, requests
 

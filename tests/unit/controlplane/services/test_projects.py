@@ -171,6 +171,60 @@ async def test_settings_that_cannot_be_are_refused(rig: Rig, settings: dict[str,
     assert (await get(root)).project == before
 
 
+@pytest.mark.parametrize(
+    ("settings", "why", "attempt"),
+    [
+        ({"weight": 0.0}, "at most 1000", "--weight 1"),
+        ({"weight": 1001.0}, "at most 1000", "--weight 1000"),
+        (
+            {"budget": pb.Budget(gpu_seconds=1e15 * 3600)},
+            "at most 8,760,000,000",
+            "--gpu-hours 500\n--gpu-hours none    without a budget",
+        ),
+        (
+            {"budget": pb.Budget(gpu_seconds=1.0, period_days=9999)},
+            "it is 1 to 3660 days",
+            "--period 3660d",
+        ),
+        (
+            {"budget": pb.Budget(gpu_seconds=1.0, anchor={"seconds": -2208988800})},
+            "from 1970-01-01 to 5138-11-16",
+            "--from 20",
+        ),
+    ],
+)
+async def test_settings_that_cannot_be_are_refused_with_ones_that_can(
+    rig: Rig, settings: dict[str, Any], why: str, attempt: str
+) -> None:
+    root = await admin(rig)
+    _, _, details = await refused(create(root, **settings))
+    assert details["why"].endswith(why)
+    assert details["try"].startswith(attempt)
+
+
+async def test_a_name_that_cannot_be_is_refused_with_one_that_can(rig: Rig) -> None:
+    root = await admin(rig)
+    for name, meant in (("bad name!", "bad-name"), ("9 Lives", "lives"), ("!", "vision")):
+        _, _, details = await refused(create(root, name))
+        assert details["try"] == f"nsml project create {meant}"
+        await create(root, meant)
+
+
+async def test_nobody_is_told_to_run_what_only_administrators_may(rig: Rig) -> None:
+    root, kim = await admin(rig), await rig.user("kim")
+    await create(root, owner="kim")
+    for who, attempt in ((root, "nsml admin user ls"), (kim, "ask them, or an administrator")):
+        _, _, details = await refused(members(who, add=("nobody",)))
+        assert details["try"].startswith(attempt)
+    for who, attempt in (
+        (root, "nsml project set vision --owner"),
+        (kim, "an administrator names"),
+    ):
+        _, _, details = await refused(members(who, remove=("kim",)))
+        assert details["why"]
+        assert details["try"].startswith(attempt)
+
+
 async def test_names_and_members_that_cannot_be_are_refused(rig: Rig) -> None:
     root = await admin(rig)
     await rig.user("kim")
