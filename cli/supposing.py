@@ -28,8 +28,8 @@ _KINDS: Final[dict[str, click.ParamType[Any]]] = {
 }
 """Each key with what its values are: as the flag of `nsml run`."""
 
-_MAY_BE_EMPTY: Final = {"cpus": 0, "memory": 0, "gpu-model": "", "pod": ""}
-"""Those that mean the default, or any, when nothing is said: what the request then has."""
+_MAY_BE_EMPTY: Final = {"cpus": 0, "memory": 0, "time-limit": 0.0, "gpu-model": "", "pod": ""}
+"""Those that mean the default, none or any when nothing is said: what the request then has."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +124,7 @@ def message_of(change: Change) -> WhatIf:
         gpu_model=values.get("gpu-model"),
         pod=values.get("pod"),
     )
-    if seconds := values.get("time-limit"):
+    seconds = values.get("time-limit")
+    if seconds is not None:
         message.time_limit.CopyFrom(Duration(seconds=int(seconds), nanos=round(seconds % 1 * 1e9)))
     return message

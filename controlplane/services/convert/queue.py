@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.identity import may_see
 from controlplane.services.convert.resources import resources_message
 from controlplane.services.convert.sessions import PRIORITIES, to_priority
@@ -93,8 +92,6 @@ def to_supposed(change: pb.WhatIf, spec: SessionSpec) -> SessionSpec:
     for field in ("gpu_thousandths", "cpu_thousandths", "memory_bytes"):
         if change.HasField(field):
             resources = replace(resources, **{field: getattr(change, field)})
-    if change.HasField("time_limit") and not seconds_of(change.time_limit):
-        raise InvalidRequest("a time limit of 0 s", attempt="leave it out for none other")
     return replace(
         spec,
         resources=resources,

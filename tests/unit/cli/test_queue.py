@@ -145,6 +145,10 @@ def test_what_if(nsml, state):
     shown = json.loads(nsml("status", "--explain", "@last", "--what-if", "gpus=4", "-j").stdout)
     assert shown["what_if"] == {"starts": True, "nodes": ["gpu-1"], "queue": None}
     assert not state.supposed[1].HasField("replica_count")
+    assert not state.supposed[1].HasField("time_limit")
+    nsml("status", "--explain", "@last", "--what-if", "time-limit=")
+    without = state.supposed[2]
+    assert (without.HasField("time_limit"), without.time_limit.seconds) == (True, 0)
 
 
 def share(**facts):

@@ -98,7 +98,6 @@ async def test_what_would_be_is_said_and_nothing_is_changed(rig: Rig) -> None:
         ({"replica_count": 0}, "INVALID_REQUEST"),
         ({"replica_count": 10_000}, "INVALID_REQUEST"),
         ({"priority": 9}, "INVALID_REQUEST"),
-        ({"time_limit": {}}, "INVALID_REQUEST"),
         ({"time_limit": {"seconds": -1}}, "INVALID_REQUEST"),
         ({"memory_bytes": 1}, "INVALID_REQUEST"),
         ({"gpu_model": "nonesuch"}, "CANNOT_EVER_FIT"),

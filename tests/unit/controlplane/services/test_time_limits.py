@@ -55,3 +55,5 @@ async def test_what_if_knows_it_too(rig: Rig) -> None:
     assert (await explained(kim, short.id, priority=HIGH)).HasField("what_if")
     code, _, _ = await refused(explained(kim, long.id, priority=HIGH))
     assert code == "INVALID_ARGUMENT"
+    assert (await explained(kim, long.id, priority=HIGH, time_limit={})).HasField("what_if")
+    assert (await explained(kim, long.id, time_limit={})).HasField("what_if")
