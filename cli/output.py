@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
+from cli.group import near
 from nsml.view.tables import Column, pick, render
 from nsml.view.text import escaped, folded, visible
 
@@ -107,7 +108,11 @@ def table_lines(app: App, items: Sequence[T], columns: Sequence[Column[T]]) -> l
     try:
         chosen = pick(columns, app.flags.fields, wide=app.format is Format.WIDE, items=items)
     except KeyError as error:
-        raise _unknown_field(str(error.args[0]), [column.key for column in columns]) from error
+        raise _unknown_field(
+            str(error.args[0]),
+            [column.key for column in columns],
+            {column.title.casefold(): column.key for column in columns},
+        ) from error
     return render(
         chosen,
         items,
@@ -198,7 +203,15 @@ def _narrow(app: App, record: Mapping[str, Any]) -> dict[str, Any]:
     return {field: record[field] for field in app.flags.fields}
 
 
-def _unknown_field(field: str, known: Sequence[str]) -> CommandError:
+def _unknown_field(
+    field: str, known: Sequence[str], headed: Mapping[str, str] | None = None
+) -> CommandError:
+    """That there is none of that name; `headed`: the fields by what stands over their columns."""
+    over = (headed or {}).get(field.casefold())
+    meant = [over] if over else near(field.casefold(), known)
     return CommandError(
-        f"no such field: {field!r}", code=ExitCode.USAGE, why=f"there are {', '.join(known)}"
+        f"no such field: {field!r}",
+        code=ExitCode.USAGE,
+        why=f"there are {', '.join(known)}",
+        advice="\n".join(f"--fields {one}" for one in meant),
     )

@@ -14,7 +14,7 @@ from cli.arguments import (
     CPU_BOUND,
     GPU_BOUND,
     NUMBER,
-    PRIORITIES,
+    PRIORITY,
     PROJECT,
     SESSION_BOUND,
     SIZE_BOUND,
@@ -126,7 +126,7 @@ def _settings_options(command: F) -> F:
         ),
         click.option(
             "--max-priority",
-            type=click.Choice(PRIORITIES, case_sensitive=False),
+            type=PRIORITY,
             help="The highest that its sessions may ask for; default: high.",
         ),
     ]

@@ -88,7 +88,11 @@ def test_set_names_only_what_is_to_change(nsml, everything, state):
         (["--period", "soon"], "is not a duration"),
         (["--from", "tomorrow"], "is not a day"),
         (["--weight", "much"], "'much' is not a valid number"),
-        (["--max-priority", "urgent"], "urgent"),
+        (
+            ["--max-priority", "urgent"],
+            "--max-priority: 'urgent' is none of idle, low, normal, high",
+        ),
+        (["--max-priority", "hihg"], "try: nsml project set --max-priority high ..."),
         ([], "nothing to set"),
     ],
 )

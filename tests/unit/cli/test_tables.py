@@ -237,6 +237,22 @@ def test_a_field_that_is_not_there_is_told_of_an_empty_list_too(nsml, words, for
     assert nsml(*words, "-o", form, "--fields", "name").code == 0
 
 
+def test_a_field_that_is_called_as_its_column_is_headed_is_told_its_name(nsml, everything):
+    for form, heading, field in (
+        ("table", "status", "state"),
+        ("table", "Description", "memo"),
+        ("table", "# of Models", "checkpoints"),
+        ("table", "nmae", "name"),
+        ("json", "status", "state"),
+    ):
+        result = nsml("ps", "-o", form, "--fields", heading, check=False)
+        assert (result.code, result.stdout) == (2, "")
+        if form == "table":
+            assert f"\n  try: --fields {field}\n" in result.stderr
+        else:
+            assert json.loads(result.stderr)["error"]["try"] == [f"--fields {field}"]
+
+
 def test_colours_and_width_on_a_terminal_only(nsml, everything, monkeypatch):
     monkeypatch.setenv("COLUMNS", "90")
     shown = nsml("ps", terminal=True).stdout
