@@ -475,7 +475,7 @@ class ControlPlane:
             references=self.references,
             listings=Listings(state=self.state, history=on.history),
             stopper=Stopper(writer=writer, clock=on.clock),
-            requeuer=Requeuer(writer, notice_s=self.character.notice_s),
+            requeuer=Requeuer(writer, on.clock, notice_s=self.character.notice_s),
             remover=Remover(state=self.state, history=on.history),
             updater=Updater(writer=writer, references=self.references, history=on.history),
             audit=self._audit,

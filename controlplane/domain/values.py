@@ -258,7 +258,8 @@ class Stop:
     """A durable wish that a session ends.
 
     `notice_s`: so long before SIGTERM a program that can save is told to; 0: it is not told.
-    `came_first`: no replica had ended badly when a user wished it.
+    `came_first`: no replica had ended badly when a user wished it. `asked_at`: since when notice and grace
+    count, Unix seconds by the clock that decisions go by; 0: of a version that did not note it.
     """
 
     grace_s: float
@@ -267,6 +268,18 @@ class Stop:
     reason: str = ""
     asked_by: str = ""
     came_first: bool = False
+    asked_at: float = 0.0
+
+    @property
+    def ends_by(self) -> float:
+        """When what it stops is gone at the latest, Unix seconds; 0: not known."""
+        return self.asked_at and self.asked_at + self.notice_s + self.grace_s
+
+    def since(self, now: float, earlier: Stop | None = None) -> Stop:
+        """The same, asked now. It lengthens nothing: in place of an earlier one it ends no later than that."""
+        if earlier is None or not earlier.asked_at:
+            return replace(self, asked_at=now)
+        return replace(self, asked_at=min(now, earlier.ends_by - self.notice_s - self.grace_s))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -244,5 +244,10 @@ class Scheduling:
         return place(draft, placement, self._clock.time())
 
     async def _preempt(self, preemption: Preemption) -> bool:
-        decide = partial(give_way, preemption=preemption, notice_s=self._rules.notice_s)
+        decide = partial(
+            give_way,
+            preemption=preemption,
+            now=self._clock.time(),
+            notice_s=self._rules.notice_s,
+        )
         return await self._committer.decide(decide)

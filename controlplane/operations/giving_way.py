@@ -19,12 +19,13 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Preemption
     from controlplane.operations.changing import SessionWriter
     from controlplane.operations.draft import Draft
+    from nsml.clock import Clock
 
 _CAN_LEAVE: Final = frozenset({SessionState.PREPARING, SessionState.RUNNING, SessionState.PAUSED})
 """Where a session can be told to go: it holds something, is not being stopped, and its nodes are heard."""
 
 
-def give_way(draft: Draft, preemption: Preemption, *, notice_s: float) -> bool:
+def give_way(draft: Draft, preemption: Preemption, now: float, *, notice_s: float) -> bool:
     """Have the session of a plan give way.
 
     False when that no longer holds: it ended, it is another attempt's, it is being stopped, it may no
@@ -39,11 +40,13 @@ def give_way(draft: Draft, preemption: Preemption, *, notice_s: float) -> bool:
         waiting = draft.session(preemption.for_session_id)
         if waiting is None or waiting.state is not SessionState.QUEUED:
             return False
-    draft.put_session(leaving(session, preemption.why, notice_s=notice_s))
+    draft.put_session(leaving(session, preemption.why, now, notice_s=notice_s))
     return True
 
 
-def leaving(session: Session, reason: str, *, notice_s: float, asked_by: str = "") -> Session:
+def leaving(
+    session: Session, reason: str, now: float, *, notice_s: float, asked_by: str = ""
+) -> Session:
     """The session, told to save and go; it must be one that can be told to stop."""
     wish = Stop(
         grace_s=session.spec.grace_s,
@@ -51,6 +54,7 @@ def leaving(session: Session, reason: str, *, notice_s: float, asked_by: str = "
         cause=Cause.PREEMPTED,
         reason=reason,
         asked_by=asked_by,
+        asked_at=now,
     )
     return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=wish)
 
@@ -60,6 +64,7 @@ class Requeuer:
     """Has sessions give way on people's word."""
 
     writer: SessionWriter
+    clock: Clock
     notice_s: float = NOTICE_S
 
     async def requeue(
@@ -76,9 +81,10 @@ class Requeuer:
         """
         why = check_reason(reason) or f"queued again by {asked_by}"
 
-        def decide(now: Session) -> Session:
-            _check_can_leave(now, is_forced=force)
-            return leaving(now, why, notice_s=self.notice_s, asked_by=asked_by)
+        def decide(current: Session) -> Session:
+            _check_can_leave(current, is_forced=force)
+            now = self.clock.time()
+            return leaving(current, why, now, notice_s=self.notice_s, asked_by=asked_by)
 
         requeued = await self.writer.change(session.id, decide)
         if requeued is None:

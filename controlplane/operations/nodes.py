@@ -132,6 +132,7 @@ class NodeKeeper:
         leave = partial(
             leaving,
             reason=drained_words(node.name, drain),
+            now=self._clock.time(),
             notice_s=self._notice_s,
             asked_by=drain.asked_by,
         )

@@ -353,6 +353,7 @@ def encode_session(session: Session, *, term: int = 0) -> bytes:
                 asked_by=session.stop.asked_by,
                 came_first=session.stop.came_first,
                 notice_s=session.stop.notice_s,
+                asked_at=session.stop.asked_at,
             )
         )
     return record.SerializeToString()
@@ -409,6 +410,7 @@ def _to_stop(record: pb.StopRecord) -> Stop:
         asked_by=record.asked_by,
         came_first=record.came_first,
         notice_s=record.notice_s,
+        asked_at=record.asked_at,
     )
 
 

@@ -101,7 +101,7 @@ def apply_report(draft: Draft, report: Report, silent: frozenset[str], now: floa
             session = _attempt_ended(draft, session, now)
         session = _finalized(session, now)
     else:
-        session = _stop_others(follow_replicas(session, silent, started_at=now), changed)
+        session = _stop_others(follow_replicas(session, silent, started_at=now), changed, now)
     draft.put_session(session)
     return True
 
@@ -170,19 +170,21 @@ def _event(session: Session, silent: frozenset[str]) -> SessionEvent:
     return SessionEvent.PAUSED if ReplicaPhase.PAUSED in phases else SessionEvent.STARTED
 
 
-def _stop_others(session: Session, ended: Replica) -> Session:
+def _stop_others(session: Session, ended: Replica, now: float) -> Session:
     """A gang ends together: the first bad exit stops the rest.
 
     One that gives way ends with the replica that saves: the others need no more notice then.
     """
     if session.stop is not None and session.stop.notice_s and ended.rank == SAVING_RANK:
-        return replace(session, stop=replace(session.stop, notice_s=0.0))
+        stop = replace(session.stop, notice_s=0.0).since(now, session.stop)
+        return replace(session, stop=stop)
     if session.stop is not None or ended.exit is None or ended.exit.cause is Cause.COMPLETED:
         return session
     stop = Stop(
         grace_s=session.spec.grace_s,
         cause=Cause.GANG_MEMBER_FAILED,
         reason=f"replica {ended.rank} ended: {ended.exit.cause.value}",
+        asked_at=now,
     )
     return replace(session, stop=stop, state=advance(session.state, SessionEvent.STOP_REQUESTED))
 

@@ -53,11 +53,11 @@ def stopped_by(session: Session, wish: Stop, now: float) -> Session:
         return replace(
             session,
             state=advance(session.state, SessionEvent.STOPPED),
-            stop=wish,
+            stop=wish.since(now),
             ended_at=now,
             end=End(cause=Cause.STOP_REQUESTED, message=message),
         )
-    wish = replace(wish, came_first=_came_first(session))
+    wish = replace(wish.since(now, session.stop), came_first=_came_first(session))
     if session.state is SessionState.STOPPING:
         return replace(session, stop=wish)
     return replace(session, state=advance(session.state, SessionEvent.STOP_REQUESTED), stop=wish)

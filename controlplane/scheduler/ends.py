@@ -30,14 +30,15 @@ Since = tuple[float, str]
 def ends_by(session: Session, now: float) -> float:
     """When its node has ended a session at the latest, Unix seconds; 0: nothing bounds it.
 
-    One that is being prepared counts as if its program started now.
+    One that is being prepared counts as if its program started now, and so does a stop that says not since when.
     """
     spec = session.spec
     if session.state is SessionState.UNKNOWN:
         # It keeps its devices until there is proof of its end.
         return 0.0
     if session.state is SessionState.STOPPING and session.stop is not None:
-        return now + session.stop.notice_s + session.stop.grace_s
+        stop = session.stop.since(now) if not session.stop.asked_at else session.stop
+        return max(stop.ends_by, now)
     if not spec.time_limit_s:
         return 0.0
     starts = [replica.started_at for replica in session.replicas]

@@ -230,20 +230,22 @@ class EndRecord(_message.Message):
     def __init__(self, cause: _Optional[str] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class StopRecord(_message.Message):
-    __slots__ = ("grace_s", "cause", "reason", "asked_by", "came_first", "notice_s")
+    __slots__ = ("grace_s", "cause", "reason", "asked_by", "came_first", "notice_s", "asked_at")
     GRACE_S_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
     ASKED_BY_FIELD_NUMBER: _ClassVar[int]
     CAME_FIRST_FIELD_NUMBER: _ClassVar[int]
     NOTICE_S_FIELD_NUMBER: _ClassVar[int]
+    ASKED_AT_FIELD_NUMBER: _ClassVar[int]
     grace_s: float
     cause: str
     reason: str
     asked_by: str
     came_first: bool
     notice_s: float
-    def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., came_first: _Optional[bool] = ..., notice_s: _Optional[float] = ...) -> None: ...
+    asked_at: float
+    def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., came_first: _Optional[bool] = ..., notice_s: _Optional[float] = ..., asked_at: _Optional[float] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
     __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes", "reason")

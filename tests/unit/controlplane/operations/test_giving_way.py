@@ -50,7 +50,7 @@ def preempt(script: Script, one: Session, for_: Session | None = None, attempt: 
         why="gives way to kim/mnist/12 (high)",
         for_session_id=for_.id if for_ else "",
     )
-    return bool(script.decide(lambda draft: give_way(draft, preemption, notice_s=60.0)))
+    return bool(script.decide(lambda draft: give_way(draft, preemption, script.now, notice_s=60.0)))
 
 
 def with_spec(script: Script, one: Session, **spec) -> None:
@@ -69,7 +69,10 @@ def test_who_gives_way_is_told_why_and_given_notice() -> None:
         notice_s=60.0,
         cause=Cause.PREEMPTED,
         reason="gives way to kim/mnist/12 (high)",
+        asked_at=script.now,
     )
+    assert decode_session(encode_session(told)).stop == told.stop
+    script.now += 5
     assert not preempt(script, one, waiting), "once"
     assert script.session(one) == told
 
@@ -155,7 +158,22 @@ def test_when_rank_0_is_gone_the_others_are_given_no_more_notice() -> None:
     script.place(one, ("a", "a-0"), ("b", "b-0"))
     tell(script, one)
     preempt(script, one)
-    assert script.say(one, "EXITED", 0, cause="PREEMPTED").stop.notice_s == 0.0
+    asked_at = script.now
+    script.now += 20
+    stop = script.say(one, "EXITED", 0, cause="PREEMPTED").stop
+    assert (stop.notice_s, stop.asked_at) == (0.0, asked_at + 20), "from now on it has its grace"
+
+
+def test_whoever_of_a_gang_is_left_in_its_grace_has_what_is_left_of_it() -> None:
+    one = session(replicas=2)
+    script = Script(node("a"), node("b"), one)
+    script.place(one, ("a", "a-0"), ("b", "b-0"))
+    tell(script, one)
+    preempt(script, one)
+    until = script.session(one).stop.ends_by
+    script.now += 65
+    stop = script.say(one, "EXITED", 0, cause="PREEMPTED").stop
+    assert (stop.notice_s, stop.ends_by) == (0.0, until)
 
 
 def test_a_stop_by_its_owner_outweighs_it() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -150,6 +152,23 @@ def test_what_fails_because_others_of_its_gang_are_stopped_was_stopped() -> None
     wish(script, one)  # again, while it stops
     ended = script.say(one, "EXITED", 0, cause="STOP_REQUESTED")
     assert (ended.state, ended.end.cause) == ("FINALIZING", Cause.STOP_REQUESTED)
+
+
+def test_a_wish_again_gives_nobody_more_time() -> None:
+    script, one = running_gang()
+    first = wish(script, one).stop
+    assert first.ends_by == 10.0
+    later = Stop(grace_s=60.0, asked_by="root")
+    again = stopped_by(script.session(one), later, 8.0).stop
+    assert (again.asked_by, again.ends_by) == ("root", 10.0)
+    assert stopped_by(script.session(one), replace(later, grace_s=1.0), 8.0).stop.ends_by == 9.0
+
+
+def test_the_others_of_a_gang_have_their_grace_from_when_one_failed() -> None:
+    script, one = running_gang(grace_s=7.0)
+    script.now += 30
+    stop = script.say(one, "EXITED", 1, node="b", cause="PROGRAM_FAILED", exit_code=1).stop
+    assert (stop.cause, stop.ends_by) == (Cause.GANG_MEMBER_FAILED, script.now + 7)
 
 
 def test_a_wish_after_a_failure_does_not_hide_it_nor_is_the_session_repeated() -> None:

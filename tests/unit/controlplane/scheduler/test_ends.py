@@ -78,6 +78,7 @@ def change(draw: random.Random, world: Clocked) -> None:
     names = sorted(world.snapshot.nodes)
     if holding and draw.random() < 0.6:
         known = world.sessions[draw.choice(holding)]
+        asked_at = draw.choice([0.0, world.now, world.now - 10, world.now - HOUR])
         states = {
             "limited": replace(known, spec=replace(known.spec, time_limit_s=HOUR)),
             "prepares": replace(
@@ -87,7 +88,9 @@ def change(draw: random.Random, world: Clocked) -> None:
             ),
             "unknown": replace(known, state=SessionState.UNKNOWN),
             "stopping": replace(
-                known, state=SessionState.STOPPING, stop=Stop(grace_s=5, notice_s=20)
+                known,
+                state=SessionState.STOPPING,
+                stop=Stop(grace_s=5, notice_s=20, asked_at=asked_at),
             ),
             # Its node has not let go of it yet.
             "ended": replace(known, state=SessionState.SUCCEEDED),

@@ -500,3 +500,12 @@ def test_until_when_a_session_runs_at_most(
     gang = (Replica(rank=0, node="a", started_at=started_at),)
     running = replace(session(**limited(1), state=state, stop=stop), replicas=gang)
     assert ends_by(running, NOW) == until
+
+
+@pytest.mark.parametrize(
+    ("asked_at", "until"), [(NOW, NOW + 25), (NOW - 10, NOW + 15), (NOW - 60, NOW), (0.0, NOW + 25)]
+)
+def test_what_is_left_of_notice_and_grace_becomes_less(asked_at: float, until: float) -> None:
+    stop = Stop(grace_s=5, notice_s=20, asked_at=asked_at)
+    leaving = session(**limited(1), state=SessionState.STOPPING, stop=stop)
+    assert ends_by(leaving, NOW) == until
