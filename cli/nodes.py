@@ -132,6 +132,7 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
         placed_text,
         record,
         state_text,
+        stop_text,
     )
     from nsml.view.text import visible
 
@@ -144,6 +145,8 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
         lines += view.waiting_lines(answer.waiting, now)
     elif session.waiting:
         lines.append(f"  why: {session.waiting}")
+    if told := stop_text(session, now):
+        lines.append(f"  why: {told}")
     if session.state == SESSION_STATE_UNKNOWN:
         lines.append(
             "  why: nothing is heard of its node; it may go on there, and keeps what it holds"
@@ -159,7 +162,7 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
     lines += [f"  {line}" for line in attempt_lines(session)]
     if change is not None:
         lines += view.what_if_lines(answer.what_if, change.text, now)
-    fields = ("name", "id", "state", "waiting", "attempt", "attempts", "replicas", "end")
+    fields = ("name", "id", "state", "waiting", "stop", "attempt", "attempts", "replicas", "end")
     whole = {key: shown[key] for key in fields} | view.explained_record(answer)
     write_one(app, whole, [visible(line) for line in lines])
 

@@ -149,10 +149,25 @@ def plain(value: Any) -> Any:
     return None
 
 
-def _summary(session: Session, _now: float) -> str:
+def stop_text(session: Session, now: float) -> str:
+    """Why one is being stopped and until when: `gives way to kim/None/3 (high), for 42s more at most`; "" of others."""
+    if not session.HasField("stop"):
+        return ""
+    stop = session.stop
+    if stop.cause == sessions_pb2.CAUSE_STOP_REQUESTED:
+        why = f"stopped by {stop.asked_by}" + (stop.reason and f": {stop.reason}")
+    else:
+        why = stop.reason or enum_word(sessions_pb2.Cause, stop.cause, "CAUSE_")
+    if not stop.HasField("until"):
+        return why
+    left = seconds_of(stop.until) - now
+    return f"{why}, {f'for {duration_text(left)} more at most' if left > 0 else 'gone any moment'}"
+
+
+def _summary(session: Session, now: float) -> str:
     if session.state == sessions_pb2.SESSION_STATE_QUEUED:
         return session.waiting
-    return summary_text(session.summary)
+    return stop_text(session, now) or summary_text(session.summary)
 
 
 def _gpus(session: Session, _now: float) -> str:
@@ -440,6 +455,7 @@ def record(session: Session) -> dict[str, Any]:
         "id": session.id,
         "state": enum_name(SessionState, session.state, "SESSION_STATE_"),
         "waiting": session.waiting or None,
+        "stop": _stop(session),
         "owner": session.owner,
         "project": session.project,
         "team": session.team or None,
@@ -509,6 +525,18 @@ def record(session: Session) -> dict[str, Any]:
         "simulated": session.simulated,
         "bundle_digest": spec.bundle_digest or None,
         "command": list(session.command),
+    }
+
+
+def _stop(session: Session) -> dict[str, Any] | None:
+    if not session.HasField("stop"):
+        return None
+    stop = session.stop
+    return {
+        "cause": enum_name(sessions_pb2.Cause, stop.cause, "CAUSE_"),
+        "reason": stop.reason or None,
+        "asked_by": stop.asked_by or None,
+        "until": moment_of(stop, "until"),
     }
 
 

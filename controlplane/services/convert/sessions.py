@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from controlplane.domain.identity import User
-    from controlplane.domain.values import EndedAttempt
+    from controlplane.domain.values import EndedAttempt, Stop
 
 # The contract's names of our values, by value; messages take them as they are.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
@@ -211,6 +211,8 @@ def session_message(
                 message=session.end.message,
             )
         )
+    if session.stop is not None and session.state is SessionState.STOPPING:
+        message.stop.CopyFrom(_stop_message(session.stop))
     if session.progress != Progress():
         message.progress.CopyFrom(_progress_message(session.progress))
     if summary is not None:
@@ -226,6 +228,15 @@ def _attempt_message(attempt: EndedAttempt) -> sessions_pb2.EndedAttempt:
         placed_at=timestamp(attempt.placed_at),
         ended_at=timestamp(attempt.ended_at),
         nodes=dict.fromkeys(attempt.nodes),
+    )
+
+
+def _stop_message(stop: Stop) -> sessions_pb2.SessionStop:
+    return sessions_pb2.SessionStop(
+        cause=CAUSES[stop.cause],
+        reason=stop.reason,
+        asked_by=stop.asked_by,
+        until=timestamp(stop.ends_by),
     )
 
 

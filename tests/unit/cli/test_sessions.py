@@ -6,6 +6,7 @@ import pytest
 from cli.run import run as submit
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import EPOCH
 
 
 @pytest.fixture
@@ -224,6 +225,43 @@ def test_why_it_is_there(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_RUNNING, replicas=replicas)
     told = nsml("status", "--explain", "@last").stdout.splitlines()
     assert told[1:] == ["  on:  gpu-7, gpu-9 near its data (attempt 1)"]
+
+
+@pytest.mark.parametrize(
+    ("stop", "left_s", "told"),
+    [
+        (
+            {"cause": pb.CAUSE_PREEMPTED, "reason": "gives way to lee/mnist/3 (high)"},
+            42,
+            "gives way to lee/mnist/3 (high), for 42s more at most",
+        ),
+        (
+            {"cause": pb.CAUSE_PREEMPTED, "reason": "moves to make room for a session of lee"},
+            -1,
+            "moves to make room for a session of lee, gone any moment",
+        ),
+        ({"cause": pb.CAUSE_STOP_REQUESTED, "asked_by": "kim"}, None, "stopped by kim"),
+        (
+            {"cause": pb.CAUSE_STOP_REQUESTED, "asked_by": "root", "reason": "too loud"},
+            90,
+            "stopped by root: too loud, for 1m30s more at most",
+        ),
+    ],
+)
+def test_why_it_is_being_stopped(nsml, state, stop, left_s, told):
+    one = state.add("kim/mnist/1", pb.SESSION_STATE_STOPPING, stop=pb.SessionStop(**stop))
+    if left_s is not None:
+        one.stop.until.seconds = EPOCH + 86_400 + left_s
+    assert nsml("status", "--explain", "@last").stdout.splitlines()[1] == f"  why: {told}"
+    assert told in nsml("ps", "--fields", "name,summary").stdout
+    for shown in (
+        json.loads(nsml("status", "--explain", "@last", "-j").stdout),
+        json.loads(nsml("ps", "-j").stdout)["items"][0],
+    ):
+        assert shown["stop"]["cause"] == pb.Cause.Name(stop["cause"]).removeprefix("CAUSE_")
+        assert shown["stop"]["reason"] == stop.get("reason")
+        assert shown["stop"]["asked_by"] == stop.get("asked_by")
+        assert (shown["stop"]["until"] is None) is (left_s is None)
 
 
 def test_what_a_folder_says_is_a_topic_of_help(nsml):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from controlplane.domain.identity import Role
@@ -70,8 +72,13 @@ async def test_what_is_queued_again_is_told_and_goes_on_once_it_is_safe(rig: Rig
     seen = await is_resumable(kim, session)
     assert seen.progress.saved_at.seconds > 0
     request = pb.RequeueSessionRequest(session=session.id, reason="let others go first")
+    before = time.time()
     told = (await kim.sessions.RequeueSession(request)).session
     assert told.state == pb.SESSION_STATE_STOPPING
+    assert (told.stop.cause, told.stop.reason) == (pb.CAUSE_PREEMPTED, "let others go first")
+    assert told.stop.asked_by == "kim"
+    # What is decided goes by a clock that follows this one.
+    assert before + 69 < told.stop.until.seconds < time.time() + 71
 
     async def ordered() -> bool:
         return agent.orders.assignments[0].HasField("stop")
@@ -88,6 +95,7 @@ async def test_what_is_queued_again_is_told_and_goes_on_once_it_is_safe(rig: Rig
 
     await until(explained, "it is said what it waits for")
     assert waiting.attempt == 1
+    assert not waiting.HasField("stop")
     await commit(agent, session, "resume", 1, at=100)
     await commit(agent, session, "best", 1, at=70)
     await agent.report(replica, "FINALIZED", cause="PREEMPTED", code=75)

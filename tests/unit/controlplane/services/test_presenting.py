@@ -10,13 +10,15 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from controlplane.domain.identity import Role, User, UserCaller
-from controlplane.domain.values import Visibility
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import Cause, Stop, Visibility
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.operations.state import LiveState
 from controlplane.services.parts import parts_as_made
 from controlplane.services.presenting import AT_ONCE, Presenter
 from nsml.clock import inline
+from nsml.v1 import sessions_pb2
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
 
@@ -74,6 +76,33 @@ async def test_no_revision_is_newer_than_what_is_told(desk: Desk) -> None:
             desk.state.put_session(replace(one, memo="new"), 6)
         told += [one async for one in made]
     assert {(one.memo, one.revision) for one in told} == {("old", 5)}
+
+
+@pytest.mark.parametrize(
+    ("state", "asked_at", "until"),
+    [
+        (SessionState.STOPPING, 1000.0, 1070),
+        # Of a version that did not note it.
+        (SessionState.STOPPING, 0.0, None),
+        (SessionState.FINALIZING, 1000.0, None),
+    ],
+)
+async def test_who_is_being_stopped_is_told_why_and_until_when(
+    desk: Desk, state: SessionState, asked_at: float, until: int | None
+) -> None:
+    stop = Stop(
+        grace_s=10.0,
+        notice_s=60.0,
+        cause=Cause.PREEMPTED,
+        reason="moves to make room for a session of lee",
+        asked_at=asked_at,
+    )
+    shown = await desk.presenter.session(session(state=state, stop=stop), ADMIN)
+    assert shown.HasField("stop") is (state is SessionState.STOPPING)
+    if shown.HasField("stop"):
+        told = (shown.stop.cause, shown.stop.reason, shown.stop.asked_by)
+        assert told == (sessions_pb2.CAUSE_PREEMPTED, stop.reason, "")
+    assert (shown.stop.until.seconds if shown.stop.HasField("until") else None) == until
 
 
 ENVIRONMENT = {"LR": "s3cret-1", "EMPTY": ""}
