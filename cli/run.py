@@ -224,7 +224,7 @@ def _show_ignores(context: click.Context, _parameter: click.Parameter, value: bo
     "--time-limit",
     type=TIME_LIMIT,
     metavar="TIME",
-    help="End it after this long: 90s, 30m, 2h, 1d.",
+    help="End each attempt after this long: 90s, 30m, 2h, 1d.",
 )
 @click.option("--grace", type=GRACE, metavar="TIME", help="Between SIGTERM and SIGKILL.")
 @click.option(

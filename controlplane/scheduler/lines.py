@@ -6,7 +6,7 @@ from bisect import bisect_left, insort
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.domain.values import WHOLE_DEVICE
+from controlplane.domain.values import WHOLE_DEVICE, Cause
 from controlplane.scheduler.entitlement import claim_of
 from controlplane.scheduler.fit import Request, asked_by
 from controlplane.scheduler.order import Wish, expected_s, level_of
@@ -50,8 +50,21 @@ def wish_of(session: Session) -> Wish:
     return Wish(
         gpus=spec.resources.gpu_thousandths * spec.replica_count / WHOLE_DEVICE,
         limit_s=spec.time_limit_s,
-        attained_s=sum(one.held_s for one in session.attempts),
+        attained_s=_attained_s(session),
     )
+
+
+def _attained_s(session: Session) -> float:
+    """For how long it held its GPUs; with a limit, which is each attempt's, since it used one up last.
+
+    Else one that goes on after its limit would count as one that needs nothing more.
+    """
+    limit_s, attained_s = session.spec.time_limit_s, 0.0
+    for one in session.attempts:
+        attained_s += one.held_s
+        if one.cause is Cause.TIME_LIMIT or 0 < limit_s <= attained_s:
+            attained_s = 0.0
+    return attained_s
 
 
 def waiting_since(session: Session) -> float:

@@ -45,8 +45,8 @@ class Wish(NamedTuple):
 
     Attributes:
         gpus: of the whole gang; below 1 for a share of one.
-        limit_s: the most that it may run in all; 0: no limit.
-        attained_s: for how long it held its GPUs so far, in all attempts.
+        limit_s: the most that an attempt may run; 0: no limit.
+        attained_s: for how long it held its GPUs so far, in all attempts; with a limit since it used one up last.
     """
 
     gpus: float

@@ -6,12 +6,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from controlplane.domain.snapshot import PastChanged
-from controlplane.domain.values import Priority
+from controlplane.domain.values import Cause, EndedAttempt, Priority
 from controlplane.scheduler import Answers, ClusterIndex
+from controlplane.scheduler.lines import wish_of
 from controlplane.scheduler.order import (
     LEAST_PATIENCE_S,
     MOST_PATIENCE_S,
     Wish,
+    expected_s,
     level_of,
     patience_s,
 )
@@ -77,6 +79,39 @@ def test_who_has_less_of_their_share_goes_first() -> None:
     assert [one.session_id for one in Answers(index).deferrals(NOW)] == ["a", "z"]
     index.apply([PastChanged(lately={"kim": 3.0, "lee": 1.0})])
     assert [one.session_id for one in Answers(index).deferrals(NOW)] == ["z", "a"]
+
+
+def ended(cause: Cause, held_s: float, number: int = 1) -> EndedAttempt:
+    return EndedAttempt(
+        number=number,
+        cause=cause,
+        placed_at=NOW - held_s,
+        ended_at=NOW,
+        gpu_thousandths=2000,
+        held_s=held_s,
+    )
+
+
+def test_who_gave_way_counts_with_what_is_left_and_who_reached_its_limit_with_all_of_it() -> None:
+    limited = {"gpu": 2000, "replicas": 1, "time_limit_s": 3_600.0}
+    half = waiting("b", NOW, limited | {"time_limit_s": 1_800.0})
+    gave_way = waiting("c", NOW, limited, attempts=(ended(Cause.PREEMPTED, 3_000.0),))
+    reached = waiting("a", NOW, limited, attempts=(ended(Cause.TIME_LIMIT, 3_590.0),))
+    assert served(reached, half, gave_way) == ["c", "b", "a"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(list(Cause)), seconds)), seconds)
+def test_who_waits_with_a_limit_never_counts_as_one_that_needs_nothing(
+    attempts: list[tuple[Cause, float]], limit_s: float
+) -> None:
+    had = tuple(ended(cause, held_s, number) for number, (cause, held_s) in enumerate(attempts, 1))
+    wish = wish_of(
+        waiting("a", NOW, {"gpu": 0, "replicas": 1, "time_limit_s": limit_s}, attempts=had)
+    )
+    if limit_s:
+        assert 0 < expected_s(wish) <= limit_s
+    elif not any(cause is Cause.TIME_LIMIT for cause, _ in attempts):
+        assert wish.attained_s == sum(held_s for _, held_s in attempts)
 
 
 @given(wishes, st.floats(0, 1e6))
