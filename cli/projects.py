@@ -187,6 +187,16 @@ def _told(app: App, found: Project) -> None:
     write_one(app, view.record(found), [visible(line) for line in view.lines(found)])
 
 
+def _settled(app: App, found: Project) -> None:
+    """Tell the project as it is set now, and beside it what of that has no effect."""
+    from nsml.view import projects as view
+    from nsml.view.text import visible
+
+    _told(app, found)
+    for line in view.beyond_lines(found):
+        app.say(visible(line))
+
+
 def _changed(app: App, answer: ChangeMembersResponse, unchanged: str) -> None:
     """Tell the project as it is now, and beside it of whom nothing was changed: repeating is no error."""
     from nsml.view.text import visible
@@ -257,7 +267,7 @@ def create(app: App, /, *, name: str, members: tuple[str, ...], **given: Any) ->
     without --project.
     """
     settings = _settings(given)
-    _told(app, app.call(lambda client: client.projects.create(name, settings, members)))
+    _settled(app, app.call(lambda client: client.projects.create(name, settings, members)))
 
 
 @command(
@@ -284,7 +294,7 @@ def change(app: App, /, *, name: str, **given: Any) -> None:
             advice=f"nsml project set {name} --gpus 16\nnsml project set -h",
         )
     settings, without = _settings(given), given["gpu_hours"] == 0
-    _told(
+    _settled(
         app,
         app.call(lambda client: client.projects.update(name, settings, without_budget=without)),
     )

@@ -174,6 +174,20 @@ def lines(project: Project) -> list[str]:
     return [project.name, *(f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text)]
 
 
+def beyond_lines(project: Project) -> list[str]:
+    """What each member may hold that is more than all of them may together: a line for each measure."""
+    told = []
+    for measure, (_, text) in _MEASURES.items():
+        quotas = (project.settings.member_quota, project.settings.quota)
+        each, together = (_bound(quota, measure) for quota in quotas)
+        if each is not None and together is not None and each > together:
+            bounds = [_several(measure, text(bound)) for bound in (each, together)]
+            told.append(
+                "a member may hold {}, and all together {}: that bounds each".format(*bounds)
+            )
+    return told
+
+
 def _budget_line(project: Project) -> str:
     if not project.settings.HasField("budget"):
         return ""

@@ -104,6 +104,13 @@ def test_what_cannot_be_is_refused_in_words(nsml, everything, state, words, said
     assert state.projects["vision"].SerializeToString() == before
 
 
+def test_a_member_bound_above_that_of_all_is_told(nsml, state):
+    made = nsml("project", "create", "x", "--member-gpus", "8", "--gpus", "4", "--memory", "64G")
+    assert made.stderr == "a member may hold 8 GPUs, and all together 4 GPUs: that bounds each\n"
+    assert made.stdout.startswith("x\n")
+    assert nsml("project", "set", "x", "--gpus", "8", "--member-memory", "64G").stderr == ""
+
+
 def test_how_many_hours_are_too_many_is_for_the_platform_to_say(nsml, everything, state):
     nsml("project", "set", "vision", "--gpu-hours", "999999999999999")
     assert state.projects["vision"].settings.budget.gpu_seconds == 999999999999999 * 3600.0
