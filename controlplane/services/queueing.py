@@ -10,7 +10,7 @@ from controlplane.domain.errors import InvalidRequest, NotLeader, NotWaiting
 from controlplane.domain.identity import User, may_see
 from controlplane.domain.lifecycle import SessionState
 from controlplane.operations.listing import page_size
-from controlplane.operations.projects import check_entitled, there_for, within_quota
+from controlplane.operations.projects import check_entitled, may_manage, there_for, within_quota
 from controlplane.operations.unfit import Nearest, refusal_of
 from controlplane.operations.validation import NO_LIMITS, TimeLimits, check_supposed
 from controlplane.scheduler import Extent, request_of
@@ -144,9 +144,12 @@ class QueueView:
         size = page_size(request.page_size)
         order, chosen, free = self._in_order(answers), 0, answers.free()
         rows: list[tuple[int, Session]] = []
-        has_more = False
+        has_more, hidden = False, 0
+        project = request.project
+        counts_hidden = bool(project) and not owners and self._may_manage(project, viewer)
         for place, session in enumerate(order, 1):
-            if not _is_chosen(session, owners, request.project, viewer):
+            if not _is_chosen(session, owners, project, viewer):
+                hidden += counts_hidden and _project_of(session) == project
                 continue
             chosen += 1
             if place > after:
@@ -155,8 +158,8 @@ class QueueView:
                     rows.append((place, session))
         for owner in _unseen(owners - {viewer.user.name}, order):
             await there_for(viewer, self._users, owner)
-        if request.project and not chosen:
-            await self._projects.check_known(request.project, viewer)
+        if project and not chosen:
+            await self._projects.check_known(project, viewer)
         answer = pb.ListQueueResponse(
             next_cursor=str(rows[-1][0]) if has_more else "",
             queued=len(order),
@@ -165,6 +168,7 @@ class QueueView:
             free_gpu_thousandths=free.gpu_thousandths,
             largest_hole=free.largest_hole,
             largest_hole_node=free.node,
+            hidden=hidden,
         )
         starts: Found = {}
         for count, (place, session) in enumerate(rows, 1):
@@ -182,6 +186,11 @@ class QueueView:
             if count % AT_ONCE == 0:
                 await asyncio.sleep(0)
         return answer
+
+    def _may_manage(self, project: str, viewer: UserCaller) -> bool:
+        """Whether the viewer says who the members of a project are."""
+        known = self._state.project(project)
+        return known is not None and may_manage(viewer, known)
 
     def _in_order(self, answers: Answers) -> tuple[Session, ...]:
         """All that wait, in order; of a long queue as of a moment ago, since sorting it keeps the leader from its work."""
@@ -209,7 +218,12 @@ def _is_chosen(session: Session, owners: set[str], project: str, viewer: UserCal
         return False
     if not project:
         return True
-    return (session.project or session.owner) == project and may_see(viewer, session)
+    return _project_of(session) == project and may_see(viewer, session)
+
+
+def _project_of(session: Session) -> str:
+    """What it counts for."""
+    return session.project or session.owner
 
 
 def _after(cursor: str) -> int:

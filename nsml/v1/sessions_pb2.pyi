@@ -721,7 +721,7 @@ class QueuedSession(_message.Message):
     def __init__(self, place: _Optional[int] = ..., session: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., resources: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., replica_count: _Optional[int] = ..., priority: _Optional[_Union[Priority, str]] = ..., gpu_model: _Optional[str] = ..., pod: _Optional[str] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ..., expected_start: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., share: _Optional[float] = ..., budget_renews: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., room_is_held: _Optional[bool] = ...) -> None: ...
 
 class ListQueueResponse(_message.Message):
-    __slots__ = ("sessions", "next_cursor", "queued", "chosen", "asked_gpu_thousandths", "free_gpu_thousandths", "largest_hole", "largest_hole_node")
+    __slots__ = ("sessions", "next_cursor", "queued", "chosen", "asked_gpu_thousandths", "free_gpu_thousandths", "largest_hole", "largest_hole_node", "hidden")
     SESSIONS_FIELD_NUMBER: _ClassVar[int]
     NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     QUEUED_FIELD_NUMBER: _ClassVar[int]
@@ -730,6 +730,7 @@ class ListQueueResponse(_message.Message):
     FREE_GPU_THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
     LARGEST_HOLE_FIELD_NUMBER: _ClassVar[int]
     LARGEST_HOLE_NODE_FIELD_NUMBER: _ClassVar[int]
+    HIDDEN_FIELD_NUMBER: _ClassVar[int]
     sessions: _containers.RepeatedCompositeFieldContainer[QueuedSession]
     next_cursor: str
     queued: int
@@ -738,4 +739,5 @@ class ListQueueResponse(_message.Message):
     free_gpu_thousandths: int
     largest_hole: int
     largest_hole_node: str
-    def __init__(self, sessions: _Optional[_Iterable[_Union[QueuedSession, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., queued: _Optional[int] = ..., chosen: _Optional[int] = ..., asked_gpu_thousandths: _Optional[int] = ..., free_gpu_thousandths: _Optional[int] = ..., largest_hole: _Optional[int] = ..., largest_hole_node: _Optional[str] = ...) -> None: ...
+    hidden: int
+    def __init__(self, sessions: _Optional[_Iterable[_Union[QueuedSession, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., queued: _Optional[int] = ..., chosen: _Optional[int] = ..., asked_gpu_thousandths: _Optional[int] = ..., free_gpu_thousandths: _Optional[int] = ..., largest_hole: _Optional[int] = ..., largest_hole_node: _Optional[str] = ..., hidden: _Optional[int] = ...) -> None: ...

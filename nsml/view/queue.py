@@ -280,8 +280,9 @@ def totals_text(page: ListQueueResponse) -> str:
     where = f" (node {page.largest_hole_node})" if page.largest_hole_node else ""
     asked = thousandths(page.asked_gpu_thousandths)
     chosen = f"{page.chosen:,} of " if page.chosen != page.queued else ""
+    hidden = f" · {page.hidden:,} of others in it" if page.hidden else ""
     return (
-        f"queue {chosen}{page.queued:,} · GPUs asked for {asked}, free {free}, "
+        f"queue {chosen}{page.queued:,}{hidden} · GPUs asked for {asked}, free {free}, "
         f"largest free hole {hole}{where}"
     )
 
@@ -291,6 +292,7 @@ def totals_record(page: ListQueueResponse) -> dict[str, Any]:
     return {
         "queued": page.queued,
         "chosen": page.chosen,
+        "hidden": page.hidden,
         "asked_gpus": page.asked_gpu_thousandths / 1000,
         "free_gpus": page.free_gpu_thousandths / 1000,
         "largest_hole": page.largest_hole,

@@ -128,6 +128,14 @@ def test_what_is_held_is_written_in_the_unit_of_what_is_short(nsml, state, short
     assert record["queue"]["holders"][0]["held"] == shown
 
 
+def test_how_many_of_others_wait_in_ones_project_is_told():
+    page = pb.ListQueueResponse(queued=12, chosen=1, hidden=2, largest_hole=0)
+    assert queue.totals_text(page).startswith("queue 1 of 12 · 2 of others in it · GPUs asked for")
+    assert queue.totals_record(page)["hidden"] == 2
+    page.hidden = 0
+    assert queue.totals_text(page).startswith("queue 1 of 12 · GPUs asked for")
+
+
 def test_what_if(nsml, state):
     waiting(state, 1)
     change = "gpus=0.5,priority=high,time-limit=1h30m,nodes=2,gpu-model=A100,pod=,cpus=4,memory=2G"

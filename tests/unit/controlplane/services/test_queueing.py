@@ -158,6 +158,37 @@ async def test_the_queue_shows_of_others_private_sessions_no_more_than_their_siz
     assert hidden == await refused(lee.sessions.ListQueue(pb.ListQueueRequest(project="nothere")))
 
 
+async def test_who_owns_a_project_is_told_how_many_of_others_wait_in_it(rig: Rig) -> None:
+    kim, lee, eve = [await rig.user(name) for name in ("kim", "lee", "eve")]
+    root = await rig.user("root", role=Role.ADMIN)
+    await (await rig.agent(gpus=1)).connect()
+    settings = projects_pb2.ProjectSettings(owner="kim")
+    await root.projects.CreateProject(
+        projects_pb2.CreateProjectRequest(name="vision", members=["lee", "eve"], settings=settings)
+    )
+    await lee.submit(resources=gpus(1))
+    for _ in range(2):
+        await lee.submit(resources=gpus(1), project="vision")
+    public = resources_pb2.VISIBILITY_PUBLIC
+    await lee.submit(resources=gpus(1), project="vision", visibility=public)
+    await lee.submit(resources=gpus(1))
+
+    async def counted(user: Stubs, **filters) -> tuple[int, int]:
+        page = await user.sessions.ListQueue(pb.ListQueueRequest(**filters))
+        return page.chosen, page.hidden
+
+    async def four() -> bool:
+        return await counted(root) == (4, 0)
+
+    await until(four, "all but the first wait")
+    assert await counted(kim, project="vision") == (1, 2)
+    for user, seen in ((eve, 1), (lee, 3), (root, 3)):
+        assert await counted(user, project="vision") == (seen, 0)
+    # Whose they are is not told by asking for owners as well.
+    assert await counted(kim, project="vision", owners=["lee"]) == (1, 0)
+    assert await counted(kim) == (4, 0)
+
+
 async def test_who_asks_for_an_unknown_user_or_project_is_told(rig: Rig) -> None:
     kim, lee = await rig.user("kim"), await rig.user("lee")
     root = await rig.user("root", role=Role.ADMIN)
