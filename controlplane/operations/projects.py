@@ -520,7 +520,7 @@ def within_quota(state: LiveState, name: str, request: Request) -> Request:
 
 
 def _sized(most: int, gpu: int, count: int) -> tuple[int, int]:
-    """Thousandths of each replica, and how many: the most GPUs in all, of equal ones the most replicas.
+    """Thousandths of each replica, and how many: the most GPUs in all, of equal ones the largest replicas.
 
     Args:
         most: thousandths of all replicas.
@@ -535,7 +535,7 @@ def _sized(most: int, gpu: int, count: int) -> tuple[int, int]:
         (min(gpu, most // replicas // WHOLE_DEVICE * WHOLE_DEVICE), replicas)
         for replicas in range(1, count + 1)
     )
-    return max(sizes, key=lambda one: (one[0] * one[1], one[1] if one[0] else 0))
+    return max(sizes, key=lambda one: (one[0] * one[1], one[0]))
 
 
 def _bound(project: Project, measure: str) -> int:

@@ -146,7 +146,7 @@ class Extent:
         """Possible requests in place of an impossible one, the nearest first; none where nothing is.
 
         Smaller or fewer replicas in the same place, those that have most GPUs in all and of equal ones
-        more replicas; and the same replicas in another one: of another pod, of another model. Where
+        larger replicas; and the same replicas in another one: of another pod, of another model. Where
         neither is possible the smaller ones elsewhere, then any without containers, and last without a
         GPU.
         """
@@ -198,7 +198,7 @@ class Extent:
         return min(filter(None, found), key=lambda one: _distance(request, one), default=None)
 
     def _most(self, request: Request) -> Request | None:
-        """The most GPUs of a gang that fit, of equal ones in the most replicas, each with its cores and memory.
+        """The most GPUs of a gang that fit, of equal ones in the largest replicas, each with its cores and memory.
 
         None where no replica fits. It looks at each node once and tries the sizes at which one more
         replica fits on a node: at most as many as replicas are asked for, for each number of devices
@@ -214,11 +214,10 @@ class Extent:
             for count in range(1, request.replica_count + 1)
         }
         found = [(size, _replicas(shapes, size, request)) for size in {*sizes, 1} - {0}]
-        gpus, replicas = max((size * count, count) for size, count in found)
-        if not replicas:
+        gpus, size = max((size * count, size) for size, count in found)
+        if not gpus:
             return None
-        size = gpus // replicas * WHOLE_DEVICE
-        return request._replace(gpu_thousandths=size, replica_count=replicas)
+        return request._replace(gpu_thousandths=size * WHOLE_DEVICE, replica_count=gpus // size)
 
     def _shapes(self, request: Request) -> Counter[_Shape]:
         """The nodes that take such replicas, those together that hold as many of each size."""
@@ -297,7 +296,7 @@ def _distance(request: Request, other: Request) -> tuple[int, int, int, int, int
     return (
         changed + (sized != other),
         -other.gpu_thousandths * other.replica_count,
-        -other.replica_count,
+        -other.gpu_thousandths,
         -other.memory_bytes * other.replica_count,
         -other.cpu_thousandths * other.replica_count,
     )

@@ -87,7 +87,7 @@ CLUSTER = [
             [asked(4, gpu_model=V100, pod="p3")],
             f"no node in pod p3 has GPU model P40; there are: {V100} (1 node)",
         ),
-        (asked(16, 16), [asked(2, 12)], "no node has 16 GPUs; the largest has 8 (node a)"),
+        (asked(16, 16), [asked(8, 3)], "no node has 16 GPUs; the largest has 8 (node a)"),
     ],
 )
 def test_what_is_nearest_and_why(request_: Request, possible: list[Request], why: str) -> None:
@@ -134,13 +134,14 @@ def test_a_gang_that_cannot_be_one_is_a_single_replica() -> None:
     [
         (asked(5, 2), asked(4, 2)),
         (asked(64, 4), asked(4, 3)),
-        (asked(8, 2), asked(4, 2)),
+        (asked(8, 2), asked(8)),
+        (asked(4, 65), asked(4, 3)),
         (asked(16, 1), asked(8, 1)),
         (asked(0.5, 100), asked(0.5, 24)),
         (asked(4, 3, cpu_thousandths=8000), asked(4, 2, cpu_thousandths=8000)),
     ],
 )
-def test_of_a_gang_most_gpus_are_kept_and_of_equal_ones_most_replicas(
+def test_of_a_gang_most_gpus_are_kept_and_of_equal_ones_the_largest(
     request_: Request, possible: Request
 ) -> None:
     assert nearest([node("a", 8), node("b", 4)], request_) == (possible,)
@@ -250,14 +251,14 @@ def test_what_is_proposed_is_possible_and_less_than_what_was_asked(
 
 @settings(max_examples=600, deadline=None)
 @given(nodes=machines(), request=requests)
-def test_no_gang_of_the_same_cores_and_memory_in_its_place_has_more_gpus_or_replicas(
+def test_no_gang_of_the_same_cores_and_memory_in_its_place_has_more_or_larger(
     nodes: list[Node], request: Request
 ) -> None:
     extent = Extent(nodes)
     if extent.fits(request) or not request.whole_devices:
         return
     possible = [
-        (gpus * replicas, replicas)
+        (gpus * replicas, gpus)
         for gpus in range(1, min(request.whole_devices, 8) + 1)
         for replicas in range(1, request.replica_count + 1)
         if can_ever_fit(
@@ -269,7 +270,7 @@ def test_no_gang_of_the_same_cores_and_memory_in_its_place_has_more_gpus_or_repl
         return
     first, *_ = extent.nearest(request)
     most = max(possible)
-    told = (first.whole_devices * first.replica_count, first.replica_count)
+    told = (first.whole_devices * first.replica_count, first.whole_devices)
     sizes = {"gpu_thousandths": first.gpu_thousandths, "replica_count": first.replica_count}
     if first == request._replace(**sizes):
         assert told == most
