@@ -58,7 +58,7 @@ def commands(attempt: str) -> list[str]:
     ("request_", "command"),
     [
         (asked(9), "nsml run -g 8 ..."),
-        (asked(9, 9), "nsml run -g 2 --nodes 8 ..."),
+        (asked(9, 9), "nsml run -g 8 --nodes 2 ..."),
         (asked(gpu_model="A100 40GB"), "nsml run --gpu-model A100-SXM4-80GB ..."),
         (asked(0.5, pod="p2"), "nsml run --pod 'p 1' ..."),
         (asked(memory_bytes=2**50), "nsml run --memory 64.4G ..."),
@@ -101,7 +101,7 @@ def test_the_bounds_of_every_session_hold_before_there_are_nodes() -> None:
 def test_a_gang_beyond_the_bound_is_told_what_the_nodes_hold() -> None:
     refused = refusal_of(Nearest(Extent([node("a", 8), node("b", 8)])), asked(4, 65))
     assert isinstance(refused, InvalidRequest)
-    assert refused.attempt == "nsml run -g 1 --nodes 16 ..."
+    assert refused.attempt == "nsml run --nodes 4 ..."
 
 
 def test_where_some_nodes_give_gangs_a_network_as_many_as_they_hold_are_proposed() -> None:
