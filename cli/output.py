@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
-from cli.group import near
 from nsml.view.tables import Column, pick, render
 from nsml.view.text import escaped, folded, visible
 
@@ -207,6 +206,8 @@ def _unknown_field(
     field: str, known: Sequence[str], headed: Mapping[str, str] | None = None
 ) -> CommandError:
     """That there is none of that name; `headed`: the fields by what stands over their columns."""
+    from cli.group import near
+
     over = (headed or {}).get(field.casefold())
     meant = [over] if over else near(field.casefold(), known)
     return CommandError(

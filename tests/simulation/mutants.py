@@ -177,7 +177,7 @@ def without_counting_what_is_held(patch: Patch) -> None:
 
 
 def without_stopping_the_others(patch: Patch) -> None:
-    patch.setattr(reports, "_stop_others", lambda session, _: session)
+    patch.setattr(reports, "_stop_others", lambda session, *_: session)
 
 
 def without_attempt_numbers(patch: Patch) -> None:

@@ -93,7 +93,7 @@ def test_where_version_2_keeps_no_peak_what_met_its_limit_has_used_that(tmp_path
     group = second_version(tmp_path, **said, **{"memory.stat": "anon 12000000\n"})
     assert group.memory_peak() == 200_000_000
     _, message = memory_excess(group, 200_000_000, group.memory_used()) or ("", "")
-    assert "used 200.0 MB of 200.0 MB given" in message
+    assert "used 190.7 MiB of 190.7 MiB given" in message
 
 
 def test_where_version_2_keeps_no_peak_what_met_no_limit_has_none(tmp_path: Path) -> None:
