@@ -1,4 +1,4 @@
-"""One session changed by a user: read, change, compare, write; again when others were faster."""
+"""One record changed by a user: read, change, compare, write; again when others were faster."""
 
 from __future__ import annotations
 
@@ -16,13 +16,46 @@ from controlplane.store.interface import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from controlplane.domain.values import Session
     from controlplane.operations.state import LiveState
-    from controlplane.store.interface import KeyValueStore
+    from controlplane.store.interface import Compare, Delete, KeyValueStore
 
 TRIES: Final = 20
+
+
+async def commit_at(
+    store: KeyValueStore,
+    state: LiveState,
+    key: str,
+    compares: Sequence[Compare],
+    write: Put | Delete,
+) -> bool:
+    """Whether a write at `key` is made; if others were faster, what the store has there is known then.
+
+    Raises:
+        Unavailable: the store does not answer, and the write may or may not be made.
+    """
+    transaction = Transaction(compares=tuple(compares), success=(write,), failure=(Get(key=key),))
+    try:
+        result = await store.commit(transaction)
+    except (CommitUnknown, StoreUnavailable) as error:
+        raise Unavailable(
+            "the platform's store does not answer",
+            attempt="the same again",
+            retry_after_s=RETRY_AFTER_S,
+        ) from error
+    if result.succeeded:
+        value, revision = write.value if isinstance(write, Put) else None, result.revision
+    else:
+        item = result.responses[0].item
+        value, revision = (item.value, item.mod_revision) if item else (None, result.revision)
+    if value is None:
+        state.delete(key, revision)
+    else:
+        state.put(key, value, revision)
+    return result.succeeded
 
 
 class SessionWriter:
@@ -53,23 +86,7 @@ class SessionWriter:
             if session == stored.value:
                 return session
             put = Put(key=key, value=records.encode_session(session))
-            transaction = Transaction(
-                compares=(unchanged(key, stored.revision),), success=(put,), failure=(Get(key=key),)
-            )
-            try:
-                result = await self._store.commit(transaction)
-            except (CommitUnknown, StoreUnavailable) as error:
-                raise Unavailable(
-                    "the platform's store does not answer",
-                    attempt="the same again",
-                    retry_after_s=RETRY_AFTER_S,
-                ) from error
-            if result.succeeded:
-                self._state.put_session(session, result.revision)
+            compares = [unchanged(key, stored.revision)]
+            if await commit_at(self._store, self._state, key, compares, put):
                 return session
-            item = result.responses[0].item
-            if item is None:
-                self._state.delete(key, result.revision)
-            else:
-                self._state.put(key, item.value, item.mod_revision)
         raise Unavailable("the session changes all the time", attempt="the same again")

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Final, Protocol
 import structlog
 
 from controlplane.domain.errors import (
-    RETRY_AFTER_S,
     AlreadyExists,
     Denied,
     InvalidRequest,
@@ -28,16 +27,13 @@ from controlplane.domain.identity import UserCaller
 from controlplane.domain.names import check_project, check_user
 from controlplane.domain.values import WHOLE_DEVICE, Budget, Priority, Project, Quota
 from controlplane.operations import records
+from controlplane.operations.changing import TRIES, commit_at
 from controlplane.scheduler import request_of
 from controlplane.scheduler.entitlement import claim_of, never
 from controlplane.scheduler.fit import DEFAULT_CPU_THOUSANDTHS, DEFAULT_MEMORY_BYTES
 from controlplane.store.interface import (
-    CommitUnknown,
     Delete,
-    Get,
     Put,
-    StoreUnavailable,
-    Transaction,
     absent,
     unchanged,
 )
@@ -51,7 +47,7 @@ if TYPE_CHECKING:
     from controlplane.operations.state import LiveState
     from controlplane.operations.unfit import Nearest
     from controlplane.scheduler import Request
-    from controlplane.store.interface import Compare, KeyValueStore, Operation
+    from controlplane.store.interface import Compare, KeyValueStore
     from nsml.clock import Clock
 
 MOST_PROJECTS: Final = 1_000
@@ -64,7 +60,6 @@ DEFAULT_PERIOD_DAYS: Final = 30
 MOST_WEIGHT: Final = 1_000.0
 MOST_COUNT: Final = 1 << 62
 LATEST_S: Final = 1e11
-TRIES: Final = 20
 
 _log = structlog.get_logger("operations.projects")
 
@@ -215,7 +210,7 @@ class Projects:
                     attempt=f"nsml project show {name}\nnsml stop SESSION",
                 )
             key = records.project_key(name)
-            if await self._commit([unchanged(key, revision)], [Delete(key=key)], key):
+            if await self._commit([unchanged(key, revision)], Delete(key=key), key):
                 _log.info("project.deleted", project=name)
                 return
         raise _busy(name)
@@ -245,7 +240,7 @@ class Projects:
             write = (
                 Delete(key=key) if is_theirs else Put(key=key, value=records.encode_project(left))
             )
-            if await self._commit([unchanged(key, stored.revision)], [write], key):
+            if await self._commit([unchanged(key, stored.revision)], write, key):
                 _log.info("project.changed", project=project)
                 return
         raise _busy(project)
@@ -311,36 +306,10 @@ class Projects:
     async def _write(self, project: Project, compares: Sequence[Compare]) -> bool:
         key = records.project_key(project.name)
         put = Put(key=key, value=records.encode_project(project))
-        return await self._commit(compares, [put], key)
+        return await self._commit(compares, put, key)
 
-    async def _commit(
-        self, compares: Sequence[Compare], writes: Sequence[Operation], key: str
-    ) -> bool:
-        """Whether it is written; what the store has at `key` instead is known then."""
-        transaction = Transaction(
-            compares=tuple(compares), success=tuple(writes), failure=(Get(key=key),)
-        )
-        try:
-            result = await self._store.commit(transaction)
-        except (CommitUnknown, StoreUnavailable) as error:
-            raise Unavailable(
-                "the platform's store does not answer",
-                attempt="the same again",
-                retry_after_s=RETRY_AFTER_S,
-            ) from error
-        if not result.succeeded:
-            item = result.responses[0].item
-            if item is None:
-                self._state.delete(key, result.revision)
-            else:
-                self._state.put(item.key, item.value, item.mod_revision)
-            return False
-        for write in writes:
-            if isinstance(write, Put):
-                self._state.put(key, write.value, result.revision)
-            else:
-                self._state.delete(key, result.revision)
-        return True
+    async def _commit(self, compares: Sequence[Compare], write: Put | Delete, key: str) -> bool:
+        return await commit_at(self._store, self._state, key, compares, write)
 
 
 async def there_for(who: UserCaller | None, users: Users, name: str) -> Compare:
