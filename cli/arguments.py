@@ -11,13 +11,14 @@ import click
 
 from cli.app import App
 from cli.exits import CommandError, ExitCode
-from cli.group import TIME_LIMIT_SPAN, BadValue, near
+from cli.group import AGE, TIME_LIMIT_SPAN, BadValue, near
 from nsml import variables
 from nsml.leasts import LEAST_DISK_BYTES, LEAST_MEMORY_BYTES, LEAST_SHM_BYTES, meant_words
 from nsml.view.units import memory_text, parse_size, thousandths
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from datetime import datetime, timedelta
 
     from click.shell_completion import CompletionItem
 
@@ -31,6 +32,7 @@ _MOST_BYTES, _MOST_COUNT = (1 << 63) - 1, (1 << 31) - 1
 _NAME_RULE = "a name has letters, digits and _, and does not begin with a digit"
 _RESERVED = "every program gets it, and relies on what it says"
 _LINE_RULE = "a line is NAME=VALUE, # a comment, or empty; a value of several lines is none"
+_FIRST_YEAR, _LAST_YEAR = 1971, 2200
 _GLOB = re.compile(r"[*?\[]")
 
 
@@ -175,6 +177,35 @@ class _TimeLimit(click.ParamType[float]):
         if not seconds:
             self.fail(f"{value} is no time: leave it out for no limit", param, ctx)
         return seconds
+
+
+class _Moment(click.ParamType["datetime | timedelta"]):
+    """A moment in UTC, or how long ago."""
+
+    name = "time"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> datetime | timedelta:
+        from datetime import UTC, datetime, timedelta
+
+        if isinstance(value, (datetime, timedelta)):
+            return value
+        text = str(value).strip()
+        try:
+            at = datetime.fromisoformat(text)
+        except ValueError:
+            if re.match(r"\d{4}-|\d+:", text, re.ASCII):
+                raise BadValue(
+                    f"{text[:_MOST_SHOWN]!r} is not a time",
+                    param,
+                    ctx,
+                    why="a time is 10m or 2h for so long ago, or 2026-12-01T09:30 in UTC, or with +09:00 behind it",
+                ) from None
+            return timedelta(seconds=AGE.convert(text, param, ctx))
+        if not _FIRST_YEAR <= at.year <= _LAST_YEAR:
+            self.fail(f"nothing was printed in the year {at.year}", param, ctx)
+        return at if at.tzinfo else at.replace(tzinfo=UTC)
 
 
 class _Variable(click.ParamType[tuple[str, str]]):
@@ -382,6 +413,7 @@ SIZE = _Size()
 MEMORY = _Size(least=LEAST_MEMORY_BYTES)
 SHM_SIZE = _Size(least=LEAST_SHM_BYTES)
 DISK = _Size(least=LEAST_DISK_BYTES)
+MOMENT = _Moment()
 GPUS = _Thousandths("gpus", shares_one=True)
 CPUS = _Thousandths("cpus", shares_one=False, least=1)
 GPU_BOUND = _Bound(_Thousandths("gpus", shares_one=False, least=1))

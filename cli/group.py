@@ -85,6 +85,7 @@ DURATION = _Duration()
 TIME_LIMIT_SPAN = _Duration("hms", longest_s=LONGEST_S)
 GRACE = _Duration(longest_s=LONGEST_GRACE_S)
 LIFETIME = _Duration("dhm")
+AGE = _Duration("smh")
 
 
 def _split(context: click.Context, parameter: click.Parameter, value: str | None) -> None:
@@ -143,6 +144,20 @@ def output_options() -> list[click.Parameter]:
         _option("--fields", to=_split, metavar="A,B", help="Only these fields, in this order."),
         _option("--no-header", to=_no_header, is_flag=True, help="No header line."),
     ]
+
+
+def json_flag(command: Callable[..., Any]) -> Callable[..., Any]:
+    """`-j` for a command that has an `-o` of its own."""
+    decorated: Callable[..., Any] = click.option(
+        "-j",
+        "--json",
+        "--json-return",
+        is_flag=True,
+        expose_value=False,
+        callback=_json,
+        help="What was done, as JSON.",
+    )(command)
+    return decorated
 
 
 class Command(click.Command):

@@ -3,25 +3,41 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli.app import App
-from cli.arguments import WholeRange, expand, given_references, sessions_argument
+from cli.arguments import MOMENT, WholeRange, expand, given_references, sessions_argument
 from cli.exits import ExitCode
 from cli.group import command, not_there_yet, pass_app
 from cli.output import COLOURS
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
+    from datetime import datetime, timedelta
 
     from nsml.client.calls import Client
-    from nsml.client.streams import LogPiece
-    from nsml.v1.sessions_pb2 import Session
+    from nsml.client.streams import LogPiece, LogSearch
+    from nsml.v1.sessions_pb2 import LogLine, Session
 
 _PATIENCE_S = 30.0
+_LONGEST_LINE = 1 << 20
+"""Of lines with something before them; what is longer is shown in parts."""
+ALL_RANKS = -1
+
+
+class _Rank(WholeRange):
+    """A rank, or ALL_RANKS for the word."""
+
+    name = "rank"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return ALL_RANKS if value == "all" else super().convert(value, param, ctx)
 
 
 @command(
@@ -30,25 +46,44 @@ _PATIENCE_S = 30.0
         "nsml logs @last",
         "nsml logs -f @last",
         "nsml logs --tail 100 kim/mnist/3",
+        "nsml logs --since 10m -t @last",
+        "nsml logs --since 2026-12-01T09:00 --until 2026-12-01T09:30 @last",
+        "nsml logs mnist/3 --rank all",
+        "nsml logs @last --grep 'loss: (nan|inf)' -C 3 -n",
         "nsml logs mnist/3 mnist/4 --rank 1",
     ],
 )
 @sessions_argument()
 @click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
 @click.option("--tail", type=WholeRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--since", type=MOMENT, metavar="TIME", help="Only what came since: 10m, or a time.")
+@click.option("--until", type=MOMENT, metavar="TIME", help="Only what came before.")
+@click.option("-t", "--timestamps", is_flag=True, help="Before each line when it came, in UTC.")
 @click.option(
     "--rank",
-    type=WholeRange(0),
+    type=_Rank(),
     default=0,
     metavar="N",
-    help="Which replica of a gang: each has a log.",
+    help="Which replica of a gang: each has a log; all: each, its rank before every line.",
 )
 @click.option("--attempt", type=WholeRange(1), metavar="N", help="Which attempt.")
+@click.option(
+    "--grep",
+    metavar="PATTERN",
+    help="Only lines that fit a regular expression (RE2's), found by the platform.",
+)
+@click.option("-F", "--fixed", is_flag=True, help="PATTERN is a text, and no expression.")
+@click.option("-i", "--ignore-case", is_flag=True, help="PATTERN in letters of either case.")
+@click.option("-v", "--invert", is_flag=True, help="Only lines that do not fit PATTERN.")
+@click.option(
+    "-C",
+    "--around",
+    type=WholeRange(0, 100),
+    metavar="N",
+    help="N lines around each, too.",
+)
+@click.option("-n", "--numbers", is_flag=True, help="Before each line its number, where known.")
 @click.option("--raw", is_flag=True, help="The very bytes, on a terminal too.")
-@not_there_yet("--since")
-@not_there_yet("--until")
-@not_there_yet("--grep")
-@not_there_yet("-t", "--timestamps", is_flag=True)
 @not_there_yet("--hide-client-log", is_flag=True)
 @pass_app
 def logs(
@@ -57,40 +92,77 @@ def logs(
     references: tuple[str, ...],
     follow: bool,
     tail: int | None,
+    since: datetime | timedelta | None,
+    until: datetime | timedelta | None,
+    timestamps: bool,
     rank: int,
     attempt: int | None,
+    grep: str | None,
+    fixed: bool,
+    ignore_case: bool,
+    invert: bool,
+    around: int | None,
+    numbers: bool,
     raw: bool,
 ) -> None:
     """Show what sessions printed, byte for byte; on a terminal only what is safe to show.
 
-    Ctrl-C leaves; the session goes on.
+    Standard output and standard error are one log, in the order in which they were written. A time is
+    that at which the platform received a line: a moment after it was printed, later where the node was
+    cut off. Ctrl-C leaves; the session goes on.
+
+    Of what --grep finds, lines that are not together have -- between them where lines around them are shown.
     """
+    from nsml.client.streams import LogSearch
     from nsml.view.sessions import log_of_first
     from nsml.view.text import visible
 
+    if follow and until is not None:
+        raise click.UsageError("--until with -f: a log is followed until its session ends")
+    if grep is None and (fixed or ignore_case or invert or around is not None or numbers):
+        raise click.UsageError("-F, -i, -v, -C and -n say how to search: with --grep PATTERN")
+    search = None
+    if grep is not None:
+        search = LogSearch(
+            pattern=grep,
+            is_literal=fixed,
+            ignores_case=ignore_case,
+            is_inverted=invert,
+            context_lines=around or 0,
+        )
     given = given_references(app, references)
 
     async def show(client: Client) -> None:
         names = await expand(client, given)
         found = [await client.sessions.get(name) for name in names]
-        width = max(len(session.name) for session in found)
-        readers = [
+        wanted = [(session, one) for session in found for one in _ranks(session, rank)]
+        names = _names(wanted, are_many=len(found) > 1, are_ranks=rank == ALL_RANKS)
+        width = max(map(len, names))
+        made = [
             LogReader(
                 app,
                 session,
-                prefix=prefix(app, session.name, width, number) if len(found) > 1 else "",
+                prefix=prefix(app, name, width, number) if name else "",
                 tail=tail,
-                rank=rank,
+                since=since,
+                until=until,
+                has_times=timestamps,
+                rank=one,
                 attempt=attempt or 0,
                 raw=raw,
+                search=search,
+                has_numbers=numbers,
             )
-            for number, session in enumerate(found)
+            for number, ((session, one), name) in enumerate(zip(wanted, names, strict=True))
         ]
+        readers = [LogReaders([r for r in made if r.session is session]) for session in found]
         if follow:
             await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)
             return
         for session, reader in zip(found, readers, strict=True):
             await reader.show(client, follow=False)
+            if rank == ALL_RANKS:
+                continue
             pointer = log_of_first(session, shown_rank=rank)
             if pointer and attempt is None:
                 app.say(visible(f"rank {session.end.rank} ended first: {pointer}"))
@@ -102,7 +174,7 @@ async def _follow_all(
     client: Client,
     app: App,
     sessions: Sequence[Session],
-    readers: Sequence[LogReader],
+    readers: Sequence[LogReaders],
     *,
     is_one_attempt: bool,
 ) -> None:
@@ -110,14 +182,14 @@ async def _follow_all(
     from nsml.concurrency import beside_each_other
     from nsml.view.text import visible
 
-    async def follow(session: Session, reader: LogReader) -> None:
+    async def follow(session: Session, reader: LogReaders) -> None:
         if is_one_attempt:
             await reader.show(client, follow=True)
             return
         if session.waiting:
             app.say(visible(f"{session.name} queued: {session.waiting}"))
         ended = await follow_to_end(client, app, session, shows=reader)
-        app.say(end_words(ended, shown_rank=reader.rank))
+        app.say(end_words(ended, shown_rank=reader.rank_for(ended)))
 
     async with beside_each_other() as group:
         for session, reader in zip(sessions, readers, strict=True):
@@ -132,6 +204,21 @@ def prefix(app: App, name: str, width: int, number: int) -> str:
     return app.painter(text, COLOURS[number % len(COLOURS)])
 
 
+def _ranks(session: Session, rank: int) -> Iterable[int]:
+    return range(max(session.spec.replica_count, 1)) if rank == ALL_RANKS else (rank,)
+
+
+def _names(wanted: Sequence[tuple[Session, int]], *, are_many: bool, are_ranks: bool) -> list[str]:
+    """What each log is called before its lines; nothing where there is but one."""
+    names = []
+    for session, rank in wanted:
+        parts = [session.name] if are_many else []
+        if are_ranks and session.spec.replica_count > 1:
+            parts.append(f"rank {rank}")
+        names.append(" ".join(parts))
+    return names
+
+
 class LogReader:
     """Shows one session's output. `show` again goes on where it was left."""
 
@@ -142,34 +229,54 @@ class LogReader:
         *,
         prefix: str = "",
         tail: int | None = None,
+        since: datetime | timedelta | None = None,
+        until: datetime | timedelta | None = None,
+        has_times: bool = False,
         rank: int = 0,
         attempt: int = 0,
         raw: bool = False,
+        search: LogSearch | None = None,
+        has_numbers: bool = False,
     ) -> None:
         from nsml.view.text import LogText
 
         self._app = app
-        self._session = session
+        self.session = session
         self.rank = rank
         self._attempt = attempt
         self._tail = tail
+        self._since = since
+        self._until = until
         self._offset = 0
         self._prefix = prefix
+        self._has_times = has_times
+        self._is_by_line = bool(prefix) or has_times
+        self._search = search
+        self._has_numbers = has_numbers
+        self._line = 0
+        self._found_to = -1
         self._rest = b""
-        is_plain = raw or not (app.stdout.isatty() or prefix)
+        self._times: list[tuple[int, float]] = []
+        is_plain = raw or not (app.stdout.isatty() or self._is_by_line)
         self._text = None if is_plain else LogText(keeps_colour=app.has_colour(app.stdout))
 
     async def show(self, client: Client, *, follow: bool) -> None:
         """Write what there is, and with `follow` what comes, until the session has ended."""
         from nsml.client.streams import read_logs
 
+        if self._search is not None:
+            await self._show_found(client, self._search, follow=follow)
+            return
         pieces = read_logs(
             client,
-            self._session.id,
+            self.session.id,
             attempt=self._attempt,
             rank=self.rank,
             offset=self._offset,
             tail_lines=self._tail,
+            since=self._since,
+            until=self._until,
+            times=self._has_times,
             follow=follow,
             patience_s=None if follow else _PATIENCE_S,
             on_link=self._app.link_words(),
@@ -179,14 +286,65 @@ class LogReader:
                 self._write(piece)
         self._finish()
 
+    async def _show_found(self, client: Client, search: LogSearch, *, follow: bool) -> None:
+        from nsml.client.streams import search_logs
+
+        answers = search_logs(
+            client,
+            self.session.id,
+            search,
+            attempt=self._attempt,
+            rank=self.rank,
+            offset=self._offset,
+            line=self._line,
+            tail_lines=self._tail,
+            since=self._since,
+            until=self._until,
+            follow=follow,
+            patience_s=None if follow else _PATIENCE_S,
+            on_link=self._app.link_words(),
+        )
+        async with aclosing(answers):
+            async for answer in answers:
+                if answer.missing_bytes:
+                    self._app.say(f"(lost: {counted(answer.missing_bytes, 'byte')} of the output)")
+                self._attempt, self._tail, self._since = answer.attempt, None, None
+                self._offset, self._line = answer.next, answer.next_line
+                shown = [self._found(line, search) for line in answer.lines]
+                if self._text is None:
+                    _write_bytes(self._app, b"".join(shown))
+                else:
+                    self._app.stdout.write("".join(map(self._text.feed, shown)))
+                self._app.stdout.flush()
+        if self._found_to < 0 and not follow:
+            self._app.say("no line fits" if not search.is_inverted else "every line fits")
+
+    def _found(self, line: LogLine, search: LogSearch) -> bytes:
+        """A line with what is asked for before it; -- before one that does not follow the last."""
+        from nsml.view.sessions import seconds_of
+        from nsml.view.units import moment
+
+        is_apart = search.context_lines and -1 < self._found_to != line.offset
+        self._found_to = line.offset + len(line.text) + 1
+        before = f"{self._prefix}--\n{self._prefix}" if is_apart else self._prefix
+        if self._has_times:
+            before += f"{moment(seconds_of(line.time))} "
+        if self._has_numbers and line.number:
+            before += f"{line.number}{'-' if line.is_context else ':'}"
+        return before.encode() + line.text + b"\n"
+
     def _write(self, piece: LogPiece) -> None:
         if piece.missing_bytes:
             self._app.say(f"(lost: {counted(piece.missing_bytes, 'byte')} of the output)")
-        self._attempt, self._tail = piece.attempt, None
+        self._attempt, self._tail, self._since = piece.attempt, None, None
         self._offset = piece.offset + len(piece.data)
-        if self._prefix:
+        if self._is_by_line:
+            start = piece.offset - len(self._rest)
+            self._times = [*(self._times if self._rest else ()), *piece.times]
             whole, newline, self._rest = (self._rest + piece.data).rpartition(b"\n")
-            self._lines(whole + newline)
+            if len(self._rest) > _LONGEST_LINE:
+                whole, newline, self._rest = self._rest, b"\n", b""
+            self._lines(whole + newline, start)
         elif self._text is None:
             self._app.stdout.flush()
             _write_bytes(self._app, piece.data)
@@ -194,18 +352,58 @@ class LogReader:
             self._app.stdout.write(self._text.feed(piece.data))
         self._app.stdout.flush()
 
-    def _lines(self, data: bytes) -> None:
-        text = self._text.feed(data) if self._text else data.decode(errors="replace")
-        for line in text.splitlines():
-            self._app.write(self._prefix + line)
+    def _lines(self, data: bytes, start: int) -> None:
+        for line in _whole_lines(data) if self._has_times else (data,):
+            before = self._prefix + self._time_of(start)
+            start += len(line)
+            text = self._text.feed(line) if self._text else line.decode(errors="replace")
+            for shown in text.splitlines():
+                self._app.write(before + shown)
+
+    def _time_of(self, offset: int) -> str:
+        """When a line that begins at `offset` came; of what was told last, where that is not said."""
+        from nsml.view.units import moment
+
+        if not self._has_times:
+            return ""
+        while len(self._times) > 1 and self._times[1][0] <= offset:
+            del self._times[0]
+        return f"{moment(self._times[0][1])} " if self._times else ""
 
     def _finish(self) -> None:
         if self._rest:
-            self._lines(self._rest + b"\n")
+            self._lines(self._rest + b"\n", self._offset - len(self._rest))
             self._rest = b""
         if self._text is not None:
             self._app.stdout.write(self._text.close())
         self._app.stdout.flush()
+
+
+def _whole_lines(data: bytes) -> list[bytes]:
+    return [line + b"\n" for line in data.split(b"\n")[:-1]]
+
+
+class LogReaders:
+    """The logs of one session that are shown: of a gang one or all of its ranks'."""
+
+    def __init__(self, readers: Sequence[LogReader]) -> None:
+        self._readers = readers
+
+    def rank_for(self, session: Session) -> int:
+        """The shown rank; with all of them whichever has the session's end."""
+        return self._readers[0].rank if len(self._readers) == 1 else session.end.rank
+
+    async def show(self, client: Client, *, follow: bool) -> None:
+        """See LogReader; one after the other, or with `follow` beside each other."""
+        from nsml.concurrency import beside_each_other
+
+        if not follow:
+            for reader in self._readers:
+                await reader.show(client, follow=False)
+            return
+        async with beside_each_other() as group:
+            for reader in self._readers:
+                group.create_task(reader.show(client, follow=True))
 
 
 def _write_bytes(app: App, data: bytes) -> None:
@@ -218,7 +416,7 @@ def _write_bytes(app: App, data: bytes) -> None:
 
 
 async def follow_to_end(
-    client: Client, app: App, session: Session, *, shows: LogReader | None
+    client: Client, app: App, session: Session, *, shows: LogReader | LogReaders | None
 ) -> Session:
     """Follow a session to its end, showing its output where asked to; the ended session."""
     from nsml.client.streams import wait_until

@@ -1,53 +1,53 @@
-"""plot, events, eventlen: what sessions reported."""
+"""plot: what sessions reported, drawn."""
 
 from __future__ import annotations
 
+import math
 from contextlib import aclosing
-from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from cli.app import App, Format
-from cli.arguments import (
-    NUMBER,
-    WholeRange,
-    expand,
-    given_references,
-    one_of,
-    session_argument,
-    sessions_argument,
+from cli.arguments import WholeRange, expand, given_references, one_of, sessions_argument
+from cli.charts import (
+    EVERYTHING,
+    PictureFile,
+    Span,
+    Wish,
+    chart_lines,
+    narrowed,
+    parse_span,
+    write_pictures,
 )
-from cli.exits import CommandError, ExitCode
-from cli.group import command, near, not_there_yet, pass_app
-from cli.output import COLOURS, write_list
-from nsml.view.tables import Column
+from cli.group import command, pass_app
+from cli.output import write_list
+from cli.reported import (
+    EVENT_COLUMNS,
+    Event,
+    ask_known,
+    chosen,
+    event_record,
+    metric_option,
+    rank_options,
+    reduce_option,
+    reduced,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from nsml.client.calls import Client
-    from nsml.v1.sessions_pb2 import Metric, MetricPoint, Session
-    from nsml.view.plot import Piece
+    from nsml.v1.sessions_pb2 import Session
     from nsml.view.series import Series
 
 _PATIENCE_S = 30.0
 _ROWS = 12
-_COLUMNS = 80
-_SHOWN = 10
-"""Metrics that an error names at most."""
 
 
 class _Share(click.FloatRange):
     name = "number"
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One reported value with the session that reported it."""
-
-    session: str
-    point: MetricPoint
 
 
 @command(
@@ -56,11 +56,15 @@ class Event:
         "nsml plot @last",
         "nsml plot @last -m 'val/*' --smooth 0.6",
         "nsml plot mnist/3 mnist/4 -m train/loss -x relative",
+        "nsml plot @last -m '*loss' --log-y --range 100:",
+        "nsml plot 'kim/mnist/*' --svg runs.svg --png runs.png",
+        "nsml plot @last -m 'val/*' -w",
+        "nsml plot 'kim/mnist/*' --tensorboard runs",
         "nsml plot @last --csv",
     ],
 )
 @sessions_argument()
-@click.option("-m", "--metric", "metrics", multiple=True, metavar="GLOB", help="Only these.")
+@metric_option()
 @click.option(
     "-x",
     "axis",
@@ -77,17 +81,33 @@ class Event:
     help="Share of the past in a moving average.",
 )
 @click.option("--width", type=WholeRange(30), metavar="CELLS", help="Default: the terminal's.")
-@click.option("--height", type=WholeRange(3), default=_ROWS, metavar="LINES", help="Of each chart.")
+@click.option("--height", type=WholeRange(3), metavar="LINES", help="Of each chart.")
 @one_of(
     "form",
     chart="Draw, also when piped.",
     csv="The points, one a line.",
     table="Each series in words.",
 )
-@not_there_yet("--log-y", is_flag=True)
-@not_there_yet("--range")
-@not_there_yet("--svg")
-@not_there_yet("-w", "--watch", is_flag=True)
+@click.option(
+    "--log-y", "is_log", is_flag=True, help="Logarithmic; what is not above 0 is counted."
+)
+@click.option(
+    "--range",
+    "given_span",
+    metavar="A:B",
+    help="Only this part of the axis: steps; 10m:1h with relative; moments, in UTC, with wall.",
+)
+@click.option("--svg", type=PictureFile(".svg"), metavar="FILE", help="Draw into a file.")
+@click.option("--png", type=PictureFile(".png"), metavar="FILE", help="The same; needs nsml[png].")
+@click.option(
+    "--tensorboard",
+    type=click.Path(file_okay=True, path_type=Path),
+    metavar="DIR",
+    help="Write event files that TensorBoard reads.",
+)
+@click.option("-w", "--watch", is_flag=True, help="Redraw as it comes; Ctrl-C leaves.")
+@rank_options
+@reduce_option
 @pass_app
 def plot(
     app: App,
@@ -97,54 +117,148 @@ def plot(
     axis: str,
     smooth: float,
     width: int | None,
-    height: int,
+    height: int | None,
     form: str | None,
+    is_log: bool,
+    given_span: str | None,
+    svg: str | None,
+    png: str | None,
+    tensorboard: Path | None,
+    watch: bool,
+    rank: int | None,
+    attempt: int | None,
+    how: str | None,
 ) -> None:
-    """Draw what sessions reported; when piped, the points as CSV."""
+    """Draw what sessions reported; when piped, the points as CSV.
+
+    In pictures, lines have the same colour and dashes in all charts, and a metric `NAME@std` is drawn
+    as a band around NAME. The numbers of a list that was reported as `NAME@vector` or `NAME@stack` are lines of
+    one chart, as are `NAME@vector:A` and `NAME@vector:B`. Every spike is there, however many points there are.
+    """
+    from nsml.view.figure import Look
+    from nsml.view.series import Axis
+
+    look = Look(axis=Axis(axis), smoothing=smooth, is_log=is_log)
+    span = parse_span(app, given_span, look.axis)
+    if tensorboard is not None:
+        if watch or svg or png or form or given_span or smooth or is_log or how:
+            raise click.UsageError(
+                "--tensorboard writes what was reported as it is: -m alone goes with it"
+            )
+        from cli.event_files import write_event_files
+
+        write_event_files(app, given_references(app, references), metrics, tensorboard)
+        return
+    if png:
+        from cli.png import check_library
+
+        check_library()
+    wish = Wish(look=look, span=span, in_words=form == "table", width=width, height=height or _ROWS)
+    if watch:
+        if svg or png or how or form not in {None, "chart"}:
+            raise click.UsageError(
+                "-w draws on the terminal alone, as it comes: no file, no --csv, no --table, no --reduce"
+            )
+        _watch(
+            app,
+            references,
+            metrics,
+            wish,
+            has_height=height is not None,
+            only=(rank, attempt),
+        )
+        return
     sessions, events = _read(app, references, metrics)
     if metrics and not events:
-        _check_known(app, [session.name for session in sessions], metrics, "plot {} -m {}")
-    if (form or ("chart" if app.room else "csv")) == "csv":
+        ask_known(app, [session.name for session in sessions], metrics, "plot {} -m {}")
+    events = reduced(chosen(events, rank, attempt), how)
+    is_drawn = bool(svg or png)
+    if not is_drawn and (form or ("chart" if app.room else "csv")) == "csv":
         app.flags.output = Format.CSV
-        write_list(app, events, columns=_EVENT_COLUMNS, record=_event_record, name="metric")
+        kept = _within(events, span, look.axis)
+        write_list(app, kept, columns=EVENT_COLUMNS, record=event_record, name="metric")
         return
-    from nsml.view.series import Axis
-    from nsml.view.series import smooth as smoothed
+    _show(
+        app,
+        _grouped(sessions, events, look.axis),
+        wish,
+        svg=svg,
+        png=png,
+        form=form,
+        span=given_span,
+    )
 
-    groups = _grouped(sessions, events, Axis(axis))
+
+def _show(
+    app: App,
+    groups: dict[str, list[Series]],
+    wish: Wish,
+    *,
+    svg: str | None,
+    png: str | None,
+    form: str | None,
+    span: str | None,
+) -> None:
+    """Into files, on the terminal, or both; `span`: as it was given."""
     if not groups:
         app.say("nothing reported yet")
-    for title, lines in groups.items():
-        drawn = [smoothed(line, smooth) for line in lines]
-        _draw(app, title, drawn, axis=Axis(axis), form=form, width=width, height=height)
+    elif not narrowed(groups, wish.span):
+        app.say(f"nothing was reported within {span}")
+    if svg or png:
+        write_pictures(app, groups, wish, svg=svg, png=png)
+    if form or not (svg or png):
+        for line in chart_lines(app, groups, wish):
+            app.write(line)
 
 
-def _draw(
+def _watch(
     app: App,
-    title: str,
-    lines: Sequence[Series],
+    references: Sequence[str],
+    metrics: Sequence[str],
+    wish: Wish,
     *,
-    axis: Any,
-    form: str | None,
-    width: int | None,
-    height: int,
+    has_height: bool,
+    only: tuple[int | None, int | None],
 ) -> None:
-    from nsml.view import plot as view
+    from cli.live_plot import LivePlot, check_terminal
 
-    if form == "table" or app.is_read_aloud or not app.can_show(view.LETTERS):
-        for line in lines:
-            app.write(view.words(title, line, axis=axis))
-        return
-    columns = width or app.room or _COLUMNS
-    for row in view.chart(title, lines, axis=axis, columns=columns, rows=height):
-        app.write("".join(_coloured(app, piece) for piece in row))
-    app.write("")
+    check_terminal(app)
+    given = given_references(app, references)
+    live = LivePlot(app, metrics, wish, has_height=has_height, only=only)
+
+    async def follow(client: Client) -> None:
+        sessions = [await client.sessions.get(name) for name in await expand(client, given)]
+        await live.follow(client, sessions, [_label(session) for session in sessions])
+
+    app.call(follow)
 
 
-def _coloured(app: App, piece: Piece) -> str:
-    if piece.series is None or app.painter is None:
-        return piece.text
-    return app.painter(piece.text, COLOURS[piece.series % len(COLOURS)])
+def _label(session: Session) -> str:
+    """What a session's lines are called."""
+    from nsml.view.sessions import SIMULATED
+    from nsml.view.text import visible
+
+    return visible(f"{session.name} ({SIMULATED})" if session.simulated else session.name)
+
+
+def _within(events: Sequence[Event], span: Span, axis: Any) -> Sequence[Event]:
+    """The events of a part of the axis; see Span. Steps that were not reported are in none."""
+    from nsml.view.series import Axis
+    from nsml.view.sessions import seconds_of
+
+    if span == EVERYTHING:
+        return events
+    starts: dict[tuple[str, str, int], float] = {}
+
+    def place(event: Event) -> float:
+        point = event.point
+        if axis is Axis.STEP:
+            return point.step if point.HasField("step") else math.nan
+        time = seconds_of(point.time)
+        key = event.session, point.name, point.rank
+        return time - (starts.setdefault(key, time) if axis is Axis.RELATIVE else 0.0)
+
+    return [event for event in events if span.low <= place(event) <= span.high]
 
 
 def _grouped(
@@ -152,14 +266,12 @@ def _grouped(
 ) -> dict[str, list[Series]]:
     """The series of all sessions by metric, for reading: every text made safe."""
     from nsml.view.series import collect
-    from nsml.view.sessions import SIMULATED
     from nsml.view.text import visible
 
     groups: dict[str, list[Series]] = {}
     for session in sessions:
-        label = f"{session.name} ({SIMULATED})" if session.simulated else session.name
         points = [event.point for event in events if event.session == session.name]
-        for metric, lines in collect(points, session=visible(label), axis=axis).items():
+        for metric, lines in collect(points, session=_label(session), axis=axis).items():
             groups.setdefault(visible(metric), []).extend(lines)
     return dict(sorted(groups.items()))
 
@@ -187,160 +299,3 @@ def _read(
         return sessions, events
 
     return app.call(fetch)
-
-
-def _value(point: MetricPoint) -> Any:
-    if point.HasField("number"):
-        return point.number
-    import json
-
-    try:
-        return json.loads(point.json)
-    except ValueError:
-        return point.json
-
-
-def _event_record(event: Event) -> dict[str, Any]:
-    from nsml.view.sessions import seconds_of
-    from nsml.view.units import moment
-
-    point = event.point
-    return {
-        "session": event.session,
-        "metric": point.name,
-        "step": point.step if point.HasField("step") else None,
-        "value": _value(point),
-        "time": moment(seconds_of(point.time)),
-        "attempt": point.attempt,
-        "rank": point.rank,
-    }
-
-
-def _step(event: Event, _now: float) -> str:
-    return f"{event.point.step:g}" if event.point.HasField("step") else "-"
-
-
-def _moment(event: Event, _now: float) -> str:
-    from nsml.view.sessions import seconds_of
-    from nsml.view.units import moment
-
-    return moment(seconds_of(event.point.time))
-
-
-_EVENT_COLUMNS: tuple[Column[Event], ...] = (
-    Column(key="metric", title="Metric", cell=lambda e, _: e.point.name, is_name=True),
-    Column(key="step", title="Step", cell=_step),
-    Column(key="value", title="Value", cell=lambda e, _: str(_value(e.point)), shrinks_to=10),
-    Column(key="time", title="Time", cell=_moment),
-    Column(
-        key="attempt",
-        title="Attempt",
-        cell=lambda e, _: str(e.point.attempt),
-        is_wide=True,
-        is_worth=lambda e: e.point.attempt > 1,
-    ),
-    Column(key="rank", title="Rank", cell=lambda e, _: str(e.point.rank), is_wide=True),
-    Column(key="session", title="Session", cell=lambda e, _: e.session, is_wide=True),
-)
-
-
-@command(
-    "events",
-    reads=True,
-    examples=[
-        "nsml events @last",
-        "nsml events @last train/loss -o csv",
-        "nsml events @last 'val/*' --limit 10 -o jsonl",
-    ],
-)
-@session_argument()
-@click.argument("metric", required=False)
-@click.option("--limit", type=WholeRange(1), metavar="N", help="Only the last N.")
-@click.option("--since-step", type=NUMBER, metavar="STEP", help="From this step on.")
-@not_there_yet("-f", "--follow", is_flag=True)
-@not_there_yet("--downsample")
-@pass_app
-def events(
-    app: App, *, session: str, metric: str | None, limit: int | None, since_step: float | None
-) -> None:
-    """Show the reported values themselves, in their order. METRIC may be a glob in quotes."""
-    sessions, found = _read(app, [session], [metric] if metric else [])
-    if since_step is not None:
-        found = [e for e in found if e.point.HasField("step") and e.point.step >= since_step]
-    if not found and metric:
-        _check_known(app, [session], [metric], "events {} {}")
-    _tell_attempts(app, sessions)
-    write_list(
-        app,
-        found[-limit:] if limit else found,
-        columns=_EVENT_COLUMNS,
-        record=_event_record,
-        name="metric",
-        none="nothing reported yet"
-        if since_step is None
-        else f"nothing from step {since_step:g} on",
-    )
-
-
-def _tell_attempts(app: App, sessions: Sequence[Session]) -> None:
-    """Say beside the values how earlier attempts ended: why steps are missing, or come again."""
-    if not app.is_for_people:
-        return
-    from nsml.view.sessions import attempt_lines
-    from nsml.view.text import visible
-
-    for line in (line for session in sessions for line in attempt_lines(session)):
-        app.say(visible(line))
-
-
-def _check_known(app: App, sessions: Sequence[str], globs: Sequence[str], corrected: str) -> None:
-    """Raise when sessions reported something, but nothing that a glob fits.
-
-    `corrected`: the command with places for a session and a metric.
-    """
-    from fnmatch import fnmatchcase
-
-    async def reported(client: Client) -> dict[str, str]:
-        return {
-            metric.name: session
-            for session in sessions
-            for metric in await client.sessions.metrics(session)
-        }
-
-    by_name = app.call(reported)
-    names = list(by_name)
-    if not names or any(fnmatchcase(name, glob) for name in names for glob in globs):
-        return
-    raise CommandError(
-        f"no metric {' or '.join(map(repr, globs))} was reported",
-        code=ExitCode.NOT_FOUND,
-        why=f"there are {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
-        advice="\n".join(
-            f"nsml {corrected.format(by_name[name], name)}"
-            for glob in globs
-            for name in near(glob, names)
-        ),
-    )
-
-
-_METRIC_COLUMNS: tuple[Column[Metric], ...] = (
-    Column(key="name", title="Metric", cell=lambda m, _: m.name, is_name=True),
-    Column(key="count", title="Count", cell=lambda m, _: f"{m.count:,}"),
-)
-
-
-@command(
-    "eventlen", reads=True, examples=["nsml eventlen @last", "nsml eventlen kim/mnist/3 -o json"]
-)
-@session_argument()
-@pass_app
-def eventlen(app: App, *, session: str) -> None:
-    """Count the reported values, by metric."""
-    found = app.call(lambda client: client.sessions.metrics(session))
-    write_list(
-        app,
-        found,
-        columns=_METRIC_COLUMNS,
-        record=lambda metric: {"name": metric.name, "count": metric.count},
-        none="nothing reported yet",
-    )

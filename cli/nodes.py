@@ -10,13 +10,15 @@ from cli.app import App
 from cli.arguments import NODE, SESSION
 from cli.exits import CommandError, ExitCode
 from cli.group import DURATION, Group, command, near, not_there_yet, pass_app
-from cli.output import write_list, write_one
+from cli.output import table_lines, write_list, write_one
 from cli.supposing import WHAT_IF, Change, message_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from nsml.client.calls import Client
     from nsml.v1.nodes_pb2 import Node
+    from nsml.v1.sessions_pb2 import Session
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
@@ -24,19 +26,22 @@ F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 @command(
     "gpustat",
     reads=True,
-    examples=["nsml gpustat", "nsml gpustat --free", "nsml gpustat gpu-014 gpu-021 -j"],
+    examples=["nsml gpustat", "nsml gpustat -w", "nsml gpustat --free", "nsml gpustat gpu-014 -j"],
 )
 @click.argument("nodes", nargs=-1, metavar="[NODE...]")
 @click.option("--free", is_flag=True, help="Only GPUs that nothing holds and that are offered.")
-@not_there_yet("-w", "--watch", is_flag=True)
+@click.option("-w", "--watch", is_flag=True, help="Stay, and show it as it changes.")
 @not_there_yet("--model")
 @not_there_yet("--user")
 @pass_app
-def gpustat(app: App, *, nodes: tuple[str, ...], free: bool) -> None:
+def gpustat(app: App, *, nodes: tuple[str, ...], free: bool, watch: bool) -> None:
     """Show every GPU: its load, its memory and the sessions on it."""
     from nsml.view import nodes as view
     from nsml.view.text import visible
 
+    if watch:
+        _watch_gpus(app, nodes, free=free)
+        return
     found = _chosen(app.call(lambda client: client.nodes.every()), nodes)
     devices = view.devices(found)
     if free:
@@ -52,6 +57,29 @@ def gpustat(app: App, *, nodes: tuple[str, ...], free: bool) -> None:
     for node in found:
         if app.is_for_people and (note := view.note(node)):
             app.say(f"{node.name}: {visible(note)}")
+
+
+def _watch_gpus(app: App, names: Sequence[str], *, free: bool) -> None:
+    from cli.redrawn import Redrawn
+    from cli.telemetry import LOOKS_EVERY_S
+    from nsml.view import nodes as view
+
+    if not app.is_for_people:
+        raise CommandError(
+            f"-w draws, and does not write {app.format.value}",
+            code=ExitCode.USAGE,
+            advice=f"nsml gpustat -o {app.format.value}",
+        )
+    screen = Redrawn(app)
+
+    async def follow(client: Client) -> None:
+        while True:
+            devices = view.devices(_chosen(await client.nodes.every(), names))
+            shown = [item for item in devices if not free or view.is_free(item)]
+            screen.show(table_lines(app, shown, view.DEVICE_COLUMNS) if shown else ["no GPUs"])
+            await client.clock.sleep(LOOKS_EVERY_S)
+
+    app.call(follow)
 
 
 def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
@@ -75,6 +103,7 @@ def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
         "nsml status --explain @last",
         "nsml status --explain mnist/3 --what-if gpus=4,priority=high,time-limit=1h",
         "nsml status --queue",
+        "nsml status --history --window 7d",
         "nsml status -j",
     ],
 )
@@ -86,10 +115,25 @@ def _chosen(nodes: Sequence[Node], names: Sequence[str]) -> list[Node]:
     help="With --explain: and if it asked for this? Nothing is changed.",
 )
 @click.option("--queue", is_flag=True, help="The queue: same as nsml queue.")
+@click.option("--history", is_flag=True, help="How the GPUs were used over time.")
+@click.option(
+    "--window",
+    type=DURATION,
+    metavar="TIME",
+    help="With --history: the last so much; default: a day.",
+)
 @not_there_yet("--services", is_flag=True)
 @not_there_yet("-w", "--watch", is_flag=True)
 @pass_app
-def status(app: App, *, session: str | None, what_if: Change | None, queue: bool) -> int:
+def status(
+    app: App,
+    *,
+    session: str | None,
+    what_if: Change | None,
+    queue: bool,
+    history: bool,
+    window: float | None,
+) -> int:
     """Show the platform in a few lines: who leads, what is used, what waits, what is wrong.
 
     --explain says of a session that waits its place, the reason, who holds what it waits for and until when
@@ -104,8 +148,15 @@ def status(app: App, *, session: str | None, what_if: Change | None, queue: bool
 
     if what_if is not None and session is None:
         raise click.UsageError("--what-if needs --explain SESSION")
+    if window is not None and not history:
+        raise click.UsageError("--window needs --history")
     if session is not None:
         _explain(app, session, what_if)
+        return ExitCode.OK
+    if history:
+        from cli.telemetry import show_history
+
+        show_history(app, window)
         return ExitCode.OK
     if queue:
         from cli.queue import show_queue
@@ -159,12 +210,33 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
         lines.append(f"  on:  {placed_text(session)} (attempt {session.attempt})")
         if session.state == SESSION_STATE_UNKNOWN:
             lines.append(f"  see: nsml node show {session.replicas[0].node}")
+    lines += _use_lines(session, now)
     lines += [f"  {line}" for line in attempt_lines(session)]
     if change is not None:
         lines += view.what_if_lines(answer.what_if, change.text, now)
-    fields = ("name", "id", "state", "waiting", "stop", "attempt", "attempts", "replicas", "end")
+    fields = (
+        "name",
+        "id",
+        "state",
+        "waiting",
+        "stop",
+        "attempt",
+        "attempts",
+        "replicas",
+        "end",
+        "usage",
+    )
     whole = {key: shown[key] for key in fields} | view.explained_record(answer)
     write_one(app, whole, [visible(line) for line in lines])
+
+
+def _use_lines(session: Session, now: float) -> list[str]:
+    from nsml.view.usage import idle_text, usage_text
+
+    if not session.HasField("usage"):
+        return []
+    parts = (usage_text(session.usage), idle_text(session.usage, now))
+    return [f"  use: {', '.join(filter(None, parts))}"]
 
 
 @click.group("node", cls=Group)

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 from nsml.view.units import size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from cli.app import App
 
 _BAR = 24
@@ -17,16 +19,18 @@ _SHORT_S = 1.0
 class Progress:
     """One transfer's progress. `update` may be called from another thread."""
 
-    def __init__(self, app: App, label: str) -> None:
+    def __init__(self, app: App, label: str, *, words: Callable[[int], str] = size_text) -> None:
+        """`words`: the total as people read it; bytes unless said."""
         self._app = app
         self._label = label
+        self._words = words
         self._tenth = 0
         self._began_at = app.clock.monotonic()
         self._drawn_at = self._began_at - _REDRAW_S
         self._is_drawn = False
 
     def update(self, done: int, total: int) -> None:
-        """So many bytes of so many."""
+        """So many bytes, or whatever `words` counts, of so many."""
         if self._app.flags.is_quiet or not total:
             return
         if self._app.has_live_progress:
@@ -36,7 +40,7 @@ class Progress:
         # What is over in a moment needs no lines.
         is_short = self._app.clock.monotonic() - self._began_at < _SHORT_S
         if tenth > self._tenth and not is_short:
-            self._app.say(f"{self._label} {tenth * 10}% of {size_text(total)}")
+            self._app.say(f"{self._label} {tenth * 10}% of {self._words(total)}")
             self._tenth = tenth
 
     def _draw(self, done: int, total: int) -> None:
@@ -47,7 +51,7 @@ class Progress:
         filled = min(done * _BAR // total, _BAR)
         bar = "█" * filled + "░" * (_BAR - filled)
         self._app.stderr.write(
-            f"\r\x1b[K{self._label} {bar} {done * 100 // total:3}% of {size_text(total)}"
+            f"\r\x1b[K{self._label} {bar} {done * 100 // total:3}% of {self._words(total)}"
         )
         self._app.stderr.flush()
         self._is_drawn = True

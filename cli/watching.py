@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
 from cli.output import table_lines, write_line
+from cli.redrawing import Redrawn
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
@@ -31,7 +32,7 @@ class Watched:
         self._app = app
         self._known: dict[str, Session] = {}
         self._draws = app.room is not None and app.is_for_people and app.has_live_progress
-        self._drawn: list[str] = []
+        self._screen = Redrawn(app)
         self._lost = ""
         self._is_stale = False
         self._tell = app.link_words()
@@ -94,12 +95,11 @@ class Watched:
         import shutil
 
         from nsml.view import sessions as view
-        from nsml.view.text import fit_coloured, visible
+        from nsml.view.text import visible
 
         newest = sorted(self._known.values(), key=lambda s: -view.seconds_of(s.created_at))
         self._is_stale = False
-        room, height = shutil.get_terminal_size()
-        rows = height - 2
+        rows = shutil.get_terminal_size().lines - 2
         lines = table_lines(self._app, newest, view.COLUMNS)
         if self._lost:
             rows -= 1
@@ -108,14 +108,7 @@ class Watched:
             lines = [*lines[: rows - 1], f"... {left_out + 1} more"]
         if self._lost:
             lines.append(visible(self._lost))
-        # A line that wrapped would take two, and the next redrawing start too low.
-        lines = [fit_coloured(line, room) for line in lines]
-        if lines == self._drawn:
-            return
-        up = f"\x1b[{len(self._drawn)}A" if self._drawn else ""
-        self._app.stdout.write(up + "\x1b[J" + "".join(f"{line}\n" for line in lines))
-        self._app.stdout.flush()
-        self._drawn = lines
+        self._screen.show(lines)
 
 
 def watch_list(app: App, chosen: SessionFilter) -> None:

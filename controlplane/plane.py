@@ -23,8 +23,10 @@ from controlplane.health import Health
 from controlplane.loops.accounting import Accounting
 from controlplane.loops.deposing import Deposing
 from controlplane.loops.export import Exporting
+from controlplane.loops.folding import Folding
 from controlplane.loops.leader import LeaderLoop
 from controlplane.loops.liveness import Liveness
+from controlplane.loops.measuring import Measuring
 from controlplane.loops.ordering import Ordering
 from controlplane.loops.probing import Probing
 from controlplane.loops.reclaiming import Compacting, Reclaiming
@@ -43,17 +45,20 @@ from controlplane.operations.following import Followers
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Listings
+from controlplane.operations.media import Shown
 from controlplane.operations.members import Member, Members
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.projects import Projects
 from controlplane.operations.references import References
 from controlplane.operations.registration import Registrar
 from controlplane.operations.remove import Remover
+from controlplane.operations.searching import Searches
 from controlplane.operations.state import LiveState
 from controlplane.operations.stop import Stopper
 from controlplane.operations.submit import Submitter
 from controlplane.operations.tunnels import Tunnels
 from controlplane.operations.update import Updater
+from controlplane.operations.usage import Usages
 from controlplane.operations.validation import NO_LIMITS, TimeLimits
 from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
@@ -65,6 +70,7 @@ from controlplane.services.content import ContentServicer
 from controlplane.services.datasets import DatasetServicer
 from controlplane.services.errors import refuse
 from controlplane.services.freshness import Freshness
+from controlplane.services.media import MediaServicer
 from controlplane.services.nodes import ClusterFacts, NodeServicer
 from controlplane.services.passing_on import PassingOn, Relay
 from controlplane.services.presenting import Presenter
@@ -72,6 +78,7 @@ from controlplane.services.projects import ProjectServicer
 from controlplane.services.queueing import QueueView
 from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
+from controlplane.services.telemetry import TelemetryServicer
 from controlplane.store.election import Candidate
 from nsml.clock import SteadyClock, inline
 from nsml.concurrency import TaskGroup
@@ -82,10 +89,12 @@ from nsml.v1 import (
     checkpoints_pb2_grpc,
     content_pb2_grpc,
     datasets_pb2_grpc,
+    media_pb2_grpc,
     nodes_pb2_grpc,
     projects_pb2_grpc,
     secrets_pb2_grpc,
     sessions_pb2_grpc,
+    telemetry_pb2_grpc,
 )
 
 if TYPE_CHECKING:
@@ -268,6 +277,7 @@ class ControlPlane:
             time_limits=character.time_limits,
         )
         self.projects = Projects(store=store, state=self.state, users=self.accounts, clock=clock)
+        self.usages = Usages(state=self.state, history=history, clock=clock)
         self.process = new_name(on.random_bytes)
         self.leading = self._leader_loop()
         self._deposing = Deposing(store=store, leading=self.leading, peers=on.peers, clock=clock)
@@ -292,7 +302,10 @@ class ControlPlane:
     def _leader_loop(self) -> LeaderLoop:
         on, who = self._on, self.character
         exporter = Exporter(
-            history=on.history, committer=self.committer, term=lambda: self.leading.term
+            history=on.history,
+            committer=self.committer,
+            usages=self.usages,
+            term=lambda: self.leading.term,
         )
         compacting = Compacting(
             store=on.store, revision=lambda: self.state.revision, clock=on.clock
@@ -344,14 +357,24 @@ class ControlPlane:
             if self._on.keys is not None:
                 group.create_task(self._on.keys.run(), name="keys")
             group.create_task(self._accounting().run(), name="accounting")
+            group.create_task(self._folding().run(), name="folding")
             group.create_task(self.leading.run(), name="leader")
             group.create_task(self._deposing.run(), name="deposing")
             group.create_task(self._probing().run(), name="probing")
+            group.create_task(self._measuring().run(), name="measuring")
             group.create_task(self._reclaiming().run(), name="reclaiming")
+
+    def _measuring(self) -> Measuring:
+        on = self._on
+        leads = lambda: bool(self.leading.term)  # noqa: E731
+        return Measuring(self.usages, on.history, leads=leads, clock=on.clock)
 
     def _accounting(self) -> Accounting:
         on = self._on
         return Accounting(state=self.state, history=on.history, clock=on.clock)
+
+    def _folding(self) -> Folding:
+        return Folding(history=self._on.history, clock=self._on.clock)
 
     def _reclaiming(self) -> Reclaiming:
         return Reclaiming(
@@ -425,9 +448,15 @@ class ControlPlane:
     def add_services(self, server: Any) -> None:
         """Offer every service on a server, or on whatever takes generic handlers."""
         on = self._on
-        presenter = Presenter(state=self.state, history=on.history, waiting=self.scheduling.waiting)
+        presenter = Presenter(
+            state=self.state,
+            history=on.history,
+            waiting=self.scheduling.waiting,
+            usages=self.usages,
+        )
         rights = Rights(references=self.references)
         checkpoints = Checkpoints(history=on.history, content=self.content, rights=rights)
+        shown = Shown(history=on.history, content=self.content, rights=rights)
         services: list[tuple[Any, Any]] = [
             (
                 sessions_pb2_grpc.add_SessionServiceServicer_to_server,
@@ -447,6 +476,10 @@ class ControlPlane:
                 checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server,
                 CheckpointServicer(checkpoints, self.references, self.content),
             ),
+            (
+                media_pb2_grpc.add_MediaServiceServicer_to_server,
+                MediaServicer(shown, self.references, self.content),
+            ),
             (accounts_pb2_grpc.add_AccountServiceServicer_to_server, self._accounts()),
             (
                 secrets_pb2_grpc.add_SecretServiceServicer_to_server,
@@ -456,10 +489,20 @@ class ControlPlane:
                 projects_pb2_grpc.add_ProjectServiceServicer_to_server,
                 ProjectServicer(self.projects, self.state, self._audit, clock=on.clock),
             ),
+            (telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server, self._telemetry()),
             (backups_pb2_grpc.add_BackupServiceServicer_to_server, self._backups()),
         ]
         for add, servicer in services:
             add(servicer, server)
+
+    def _telemetry(self) -> TelemetryServicer:
+        return TelemetryServicer(
+            state=self.state,
+            history=self._on.history,
+            references=self.references,
+            usages=self.usages,
+            clock=self._on.clock,
+        )
 
     def _backups(self) -> BackupServicer:
         on = self._on
@@ -470,6 +513,7 @@ class ControlPlane:
     def _session_operations(self) -> SessionOperations:
         on = self._on
         writer = SessionWriter(store=on.store, state=self.state)
+        followers = Followers(state=self.state, history=on.history)
         return SessionOperations(
             submitter=self.submitter,
             references=self.references,
@@ -479,7 +523,8 @@ class ControlPlane:
             remover=Remover(state=self.state, history=on.history),
             updater=Updater(writer=writer, references=self.references, history=on.history),
             audit=self._audit,
-            followers=Followers(state=self.state, history=on.history),
+            followers=followers,
+            searches=Searches(followers=followers, run=on.run),
             tunnels=self.tunnels,
             relay=self._relay,
             queue=QueueView(
@@ -548,6 +593,7 @@ class ControlPlane:
             history=self._on.history,
             contacts=self.contacts,
             keeper=self.keeper,
+            usages=self.usages,
             audit=self._audit,
             facts=facts,
             clock=self._on.clock,

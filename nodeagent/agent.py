@@ -333,7 +333,13 @@ class Agent:
     ) -> AsyncIterator[Collection]:
         cursors = await self._parts.run(partial(self._parts.journal.cursors, replica_id))
         collection = Collection(
-            replica_id, folder, cursors, uploads=uploads, paused=paused, run=self._parts.run
+            replica_id,
+            folder,
+            cursors,
+            uploads=uploads,
+            paused=paused,
+            run=self._parts.run,
+            writes=self._parts.writes,
         )
         async with self._ingest.collecting(collection):
             yield collection

@@ -16,12 +16,13 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import structlog
 
 from nodeagent.beneath import open_folder, path_of, remove_folder
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
+from nodeagent.media import MediaUploads
 from nodeagent.transfer import put_tree, uninterrupted
 from nsml.client.errors import (
     ClientError,
@@ -33,6 +34,7 @@ from nsml.client.errors import (
 )
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload
+from nsml.concurrency import TaskGroup
 from nsml.content.errors import ContentError
 from nsml.content.packing import Packed, pack_files
 from nsml.v1 import checkpoints_pb2 as pb
@@ -81,7 +83,7 @@ class SavedCheckpoint:
 
 
 class Uploads:
-    """Sends the checkpoints of one replica, one after the other.
+    """Sends the checkpoints of one replica, one after the other, and beside them its media.
 
     Args:
         replica_id: whose.
@@ -105,6 +107,7 @@ class Uploads:
         self._rpc = rpc
         self._run = run
         self._pause = pause
+        self.media = MediaUploads(replica_id, folder, rpc=rpc, run=run, pause=pause)
         self._pending: dict[str, SavedCheckpoint] = {}
         self._changed = asyncio.Event()
         self._fewer = asyncio.Event()
@@ -118,6 +121,7 @@ class Uploads:
 
     async def restore(self) -> None:
         """Take up what an earlier agent noted and did not finish."""
+        self.media.look()
         try:
             noted = json.loads(await self._run(self._noted.read_bytes))
         except FileNotFoundError:
@@ -146,6 +150,11 @@ class Uploads:
 
     async def work(self) -> None:
         """Send what is pending, for ever."""
+        async with TaskGroup() as group:
+            group.create_task(self.media.work())
+            await self._send_checkpoints()
+
+    async def _send_checkpoints(self) -> NoReturn:
         while True:
             await self._changed.wait()
             for checkpoint in tuple(self._pending.values()):
@@ -155,8 +164,9 @@ class Uploads:
             self._tell()
 
     async def finished(self) -> None:
-        """Return once nothing is pending: every checkpoint is durable, overwritten or broken."""
+        """Return once nothing is pending: every checkpoint is durable, overwritten or broken, all media sent."""
         await self._idle.wait()
+        await self.media.finished()
 
     async def _send(self, checkpoint: SavedCheckpoint) -> None:
         try:

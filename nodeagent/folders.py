@@ -15,6 +15,7 @@
     run/         all that user code is given to write    seen as /nsml
         spool/   record files of the SDK: <writer>.records
         checkpoints/
+        media/   what it shows: files that the agent sends and removes
         notice.json, resumable.json, left.json   saving on notice: shim/notice.py
         socket   the agent listens: requests only
         tunnel/  the program listens: one socket a service

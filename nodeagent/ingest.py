@@ -12,7 +12,7 @@ import json
 import random
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from typing import Any, NoReturn, TypeVar
 
 import grpc
@@ -22,10 +22,13 @@ import structlog
 from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.link import Backoff, Link
+from nodeagent.media import file_in
 from nodeagent.outbox import replica_message, replica_of
 from nodeagent.spool import ReplicaSpool, SpoolFollower
 from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId, held_bytes
 from nodeagent.transfer import uninterrupted
+from nodeagent.writes import Writes
+from nsml._frames import REPORT
 from nsml.clock import Clock, Offload
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -37,6 +40,8 @@ _QUEUED_CHUNKS = 64
 _UNREADABLE_PAUSE_S = 5.0
 _UNACKNOWLEDGED_BYTES = 4 << 20
 """So much of one replica is on its way at most; others are not kept waiting by it."""
+_CONCERNING = (b'"checkpoint"', b'"media"', b'"state"')
+"""What is in the records that the agent acts on."""
 _EOF: Any = grpc.aio.EOF  # type: ignore[attr-defined]
 
 _CHANNELS = {
@@ -59,9 +64,10 @@ class Collection:
         replica_id: whose.
         folder: its folder.
         cursors: what is acknowledged already.
-        uploads: is told of checkpoints.
+        uploads: is told of checkpoints and media.
         paused: is told True or False when the program says that it waits or goes on.
         run: for the disk.
+        writes: tells when there is something to read; None: its files are looked at now and then.
     """
 
     def __init__(
@@ -73,8 +79,11 @@ class Collection:
         uploads: Uploads,
         paused: Callable[[bool], None],
         run: Offload,
+        writes: Writes | None = None,
     ) -> None:
         self.replica_id = replica_id
+        self._folder = folder
+        self._writes = writes
         self._spool = ReplicaSpool(replica_id, folder, cursors)
         self._acknowledged = dict(cursors)
         self._noticed = {stream: cursor.last for stream, cursor in cursors.items()}
@@ -104,16 +113,17 @@ class Collection:
         self._spool.rewind(self._acknowledged)
         self._sent.clear()
         self._unacknowledged = 0
-        self._follower = SpoolFollower(self._spool, self._undisturbed)
-        if self._has_ended:
-            self._follower.end()
-        async for items in self._follower:
-            for item in items:
-                await self._notice(item)
-                await self._room()
-                self._sent.setdefault(item.stream, deque()).append(item)
-                self._unacknowledged += held_bytes(item)
-                await outgoing.put(_chunk(item))
+        with self._writes.told(self._folder) if self._writes else nullcontext() as written:
+            self._follower = SpoolFollower(self._spool, self._undisturbed, written=written)
+            if self._has_ended:
+                self._follower.end()
+            async for items in self._follower:
+                for item in items:
+                    await self._notice(item)
+                    await self._room()
+                    self._sent.setdefault(item.stream, deque()).append(item)
+                    self._unacknowledged += held_bytes(item)
+                    await outgoing.put(_chunk(item))
         while self._unacknowledged or any(self._sent.values()):
             await self._movement()
         self._done.set()
@@ -149,7 +159,9 @@ class Collection:
             return
         known = self._noticed.get(item.stream, 0)
         for position, payload in enumerate(item.records, start=item.first):
-            if position > known and (b'"checkpoint"' in payload or b'"state"' in payload):
+            if payload.startswith(REPORT):
+                continue
+            if position > known and any(kind in payload for kind in _CONCERNING):
                 await self._notice_record(payload)
         self._noticed[item.stream] = max(known, item.last)
 
@@ -177,6 +189,9 @@ class Collection:
                 checkpoint = SavedCheckpoint.from_record(record)
                 if checkpoint is not None:
                     await self._uploads.add(checkpoint)
+            case {"kind": "media"}:
+                if (file := file_in(record)) is not None:
+                    self._uploads.media.add(file)
             case {"kind": "state", "state": "PAUSED" | "RUNNING" as state}:
                 self._paused(state == "PAUSED")
 

@@ -18,6 +18,7 @@ from nodeagent.reconcile import Memory
 from nodeagent.renewal import Renew
 from nodeagent.runtimes.interface import Isolation, RuntimeDriver
 from nodeagent.streams import Cursor, StreamId
+from nodeagent.writes import Writes
 from nsml.clock import Clock, Offload
 from nsml.v1 import agents_pb2 as pb
 from nsml.v1 import resources_pb2 as resources
@@ -90,6 +91,7 @@ class Parts:
     `images` lists those on the machine, bytes by whole reference; None where programs need none.
     `has_grown` looks whether the machine separates sessions better by now than `machine` says; None
     where it cannot become so.
+    `writes` tells when programs have written; without, their files are looked at now and then.
     Without `has_sockets` user code cannot make requests (the simulation).
     """
 
@@ -109,6 +111,7 @@ class Parts:
     sdk_folder: Path | None = None
     accounts: Accounts | None = None
     has_sockets: bool = True
+    writes: Writes | None = None
     relieve: Callable[[], None] | None = None
     images: Callable[[], Mapping[str, int]] | None = None
     has_grown: Callable[[], Awaitable[bool]] | None = None

@@ -57,6 +57,7 @@ from nodeagent.runtimes.limits import Keeping, LimitFacts, probe_limits
 from nodeagent.runtimes.process import ProcessDriver
 from nodeagent.runtimes.shims import ShimDriver
 from nodeagent.shim.cgroups import CPU, MEMORY, PIDS
+from nodeagent.writes import Writes
 from nsml._install import sdk_digest, write_sdk
 from nsml.client.contexts import is_local
 from nsml.client.rpc import HASTY, Channel, pinging
@@ -105,6 +106,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
     settings.data.chmod(0o700)
     journal = await in_thread(lambda: Journal.open(settings.data / "journal.db"))
     open_files = resource.getrlimit(resource.RLIMIT_NOFILE)
+    writes = Writes.here()
     try:
         token = None if settings.token_file is None else partial(_token, settings.token_file)
         clock = SystemClock()
@@ -150,6 +152,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 sdk_folder=await in_thread(lambda: _sdk(settings.data / "sdk")),
                 accounts=accounts,
                 images=listed,
+                writes=writes,
                 has_grown=_has_containers_now(containers, pull)
                 if engine_place is None and settings.isolation == "auto"
                 else None,
@@ -157,6 +160,8 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
     finally:
         # an agent that starts anew in this process finds what this one found
         resource.setrlimit(resource.RLIMIT_NOFILE, open_files)
+        if writes is not None:
+            writes.close()
         journal.close()
 
 

@@ -16,7 +16,7 @@ import os
 import re
 import stat
 from bisect import bisect_right
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -30,10 +30,11 @@ from nodeagent.streams import Batch, Channel, Cursor, Gap, StreamId, held_bytes
 from nsml._frames import HEADER, MAGIC, MAX_FILES, MAX_PAYLOAD
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Mapping
+    from collections.abc import AsyncIterator, Mapping, Sequence
 
     from nodeagent.folders import ReplicaFolder, ReplicaId
     from nodeagent.streams import Item
+    from nodeagent.writes import WrittenFolder
     from nsml.clock import Offload
 
 _RECORD_FILE = re.compile(r"([1-9][0-9]{0,8})\.records")
@@ -47,6 +48,8 @@ _LONGEST_GAP = 1 << 32
 """Numbers further ahead than this are taken for noise,"""
 _HIGHEST = 1 << 53
 """and so are those above this: no program counts so far, and no store need carry them."""
+_UNTOLD_S = 5.0
+"""How long until a look at files that are watched: nothing may hang because a word was missed."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 """How files are opened that a program may have put something else in place of."""
 _IN_THE_WAY = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENXIO, errno.EACCES})
@@ -83,6 +86,8 @@ class ReplicaSpool:
         self._last_writer = 0
         self._has_warned = False
         self._log = StreamId(replica_id=replica_id, channel=Channel.LOG, writer=0)
+        self.may_have_more = True
+        """Whether there may have been more than the last look gave."""
 
     def rewind(self, cursors: Mapping[StreamId, Cursor]) -> None:
         """Read again from `cursors` on: what was sent and not acknowledged is sent again."""
@@ -102,8 +107,17 @@ class ReplicaSpool:
             except OSError as error:
                 if error.errno not in _IN_THE_WAY:
                     raise
-                return items
-            return items + self._read_files(spool, final=final)
+            else:
+                items += self._read_files(spool, final=final)
+        self.may_have_more = self._is_bounded(items)
+        return items
+
+    def _is_bounded(self, items: Sequence[Item]) -> bool:
+        """Whether a look that gave these may have ended before the files did; not always it has."""
+        held = sum(map(held_bytes, items))
+        has_gap = any(isinstance(item, Gap) for item in items)
+        is_behind = any(file.is_behind for file in self._files.values())
+        return has_gap or is_behind or held >= self._limits.bytes
 
     def _read_files(self, spool: int, *, final: bool) -> list[Item]:
         """From each record file in turn, beginning behind the last one of the pass before."""
@@ -176,6 +190,8 @@ class RecordFile:
         self._quota = search or Search()
         self._suspect = -1
         self._searched_to = 0
+        self.is_behind = False
+        """Whether the last look saw more in the file than it gave."""
 
     def read(self, descriptor: int, limits: SpoolLimits, *, final: bool) -> list[Item]:
         """The next batch, and gaps before it; empty when nothing whole is there yet."""
@@ -200,7 +216,9 @@ class RecordFile:
             whole = HEADER.size + HEADER.unpack_from(data)[0]
             if len(data) < whole <= HEADER.size + MAX_PAYLOAD:
                 data = os.pread(descriptor, whole, self.cursor.offset)
+        start = self.cursor.offset
         items, damaged = self._parse(data, limits)
+        self.is_behind = self.cursor.offset < start + len(data)
         if not items and (damaged or (final and self.cursor.offset < size)):
             return self._step_over(descriptor, size, final=final)
         return items
@@ -314,7 +332,14 @@ class RecordFile:
 
 
 class SpoolFollower:
-    """Follows a spool until its replica has ended: fast while things come, at rest when not."""
+    """Follows a spool until its replica has ended.
+
+    It looks when it is poked; where it cannot count on that, often while things come, and seldom when
+    they do not.
+
+    Args:
+        written: tells when to look.
+    """
 
     def __init__(
         self,
@@ -323,12 +348,14 @@ class SpoolFollower:
         *,
         shortest_s: float = 0.02,
         longest_s: float = 1.0,
+        written: WrittenFolder | None = None,
     ) -> None:
         self._spool = spool
         self._run = run
         self._shortest_s = shortest_s
         self._longest_s = longest_s
-        self._poked = asyncio.Event()
+        self._written = written
+        self._poked = written.stirred if written is not None else asyncio.Event()
         self._ended = False
 
     def poke(self) -> None:
@@ -344,25 +371,25 @@ class SpoolFollower:
         """What comes, in bounded pieces; the next is read only when asked for."""
         pause_s = self._shortest_s
         while True:
+            # Whatever is written from here on pokes again.
+            self._poked.clear()
+            is_told = self._written is not None and self._written.is_watched()
             final = self._ended
             items = await self._run(partial(self._spool.read, final=final))
             if items:
                 pause_s = self._shortest_s
                 yield items
-                continue
-            if final:
+                if final or not is_told or self._spool.may_have_more:
+                    continue
+            elif final:
                 return
-            if not self._ended:
-                await self._rest(pause_s)
+            await self._rest(_UNTOLD_S if is_told else pause_s)
             pause_s = min(pause_s * 2, self._longest_s)
 
     async def _rest(self, seconds: float) -> None:
-        try:
+        with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._poked.wait()
-        except TimeoutError:
-            return
-        self._poked.clear()
 
 
 def _next_text(stream: StreamId, descriptor: int, cursor: Cursor, limit: int) -> Item | None:

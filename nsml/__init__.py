@@ -1,4 +1,4 @@
-"""What training code imports: `nsml.bind`, `nsml.report`, `nsml.save`, `nsml.load` and their kin.
+"""What training code imports: `nsml.bind`, `nsml.report`, `nsml.image`, `nsml.save` and their kin.
 
 Nothing but the standard library is loaded, and nothing at all before a name is used (PEP 562), so
 that `import nsml` costs next to nothing on any Python from 3.8 on. `docs/sdk-protocol.md` says what
@@ -15,7 +15,23 @@ if TYPE_CHECKING:
 
     from nsml import constants, decoder, encoder
     from nsml._extras import Visdom, cache, copy
-    from nsml._session import bind, infer, load, paused, report, save, should_stop
+    from nsml._session import (
+        audio,
+        bind,
+        embedding,
+        feature_map,
+        histogram,
+        image,
+        infer,
+        load,
+        paused,
+        report,
+        save,
+        should_stop,
+        table,
+        text,
+        video,
+    )
     from nsml.constants import (
         DATASET_NAME,
         DATASET_PATH,
@@ -45,22 +61,32 @@ __all__ = [
     "SESSION_ID",
     "SESSION_NAME",
     "Visdom",
+    "audio",
     "bind",
     "cache",
     "constants",
     "copy",
     "decoder",
+    "embedding",
     "encoder",
+    "feature_map",
+    "histogram",
+    "image",
     "infer",
     "load",
     "paused",
     "report",
     "save",
     "should_stop",
+    "table",
+    "text",
+    "video",
 ]
 
 _IMPORTED_AT = time.monotonic()
 _FUNCTIONS = {
+    **dict.fromkeys(("audio", "embedding", "feature_map", "histogram"), "_session"),
+    **dict.fromkeys(("image", "table", "text", "video"), "_session"),
     "bind": "_session",
     "infer": "_session",
     "load": "_session",

@@ -13,6 +13,7 @@ from nsml import constants
 from nsml._checkpoints import Checkpoints, remove_tree
 from nsml._frames import MAX_PAYLOAD
 from nsml._leaving import Leaving
+from nsml._media import Media
 from nsml._model import Model
 from nsml._notice import notice
 from nsml._report import Reporter, encode
@@ -48,6 +49,7 @@ class Session:
         root = run_dir or os.path.abspath(".nsml")
         self.spool = Spool(os.path.join(run_dir, "spool") if run_dir else None)
         self.reporter = Reporter(self.spool)
+        self.media = Media(self.spool, run_dir)
         self._checkpoints = Checkpoints(os.path.join(root, "checkpoints"))
         self._model = Model()
         self._saved_at = nsml._IMPORTED_AT  # noqa: SLF001 - the package's own start
@@ -366,3 +368,11 @@ paused = _SESSION.paused
 report = _SESSION.reporter.report
 infer = _SESSION.infer
 should_stop = _SESSION.should_stop
+image = _SESSION.media.image
+audio = _SESSION.media.audio
+video = _SESSION.media.video
+text = _SESSION.media.text
+histogram = _SESSION.media.histogram
+embedding = _SESSION.media.embedding
+feature_map = _SESSION.media.feature_map
+table = _SESSION.media.table

@@ -38,7 +38,7 @@ class Spool:
 
     def __init__(self, folder: Optional[str]) -> None:
         self._folder = folder
-        self._noticed = False
+        self._noticed = self._has_exit = False
         self._fd = -1
         self._start_over()
 
@@ -81,10 +81,13 @@ class Spool:
             finally:
                 self._writing = False
 
-    def drop(self, reason: str) -> None:
-        """Count something that is lost before it could become a record."""
+    def drop(self, reason: str, *, is_told: bool = False) -> None:
+        """Count something that is lost before it could become a record.
+
+        `is_told`: the log has that already.
+        """
         with self._lock:
-            self._count_drop(reason)
+            self._count_drop(reason, is_told=is_told)
         self.settle()
 
     def settle(self) -> None:
@@ -183,20 +186,22 @@ class Spool:
         self._tail = (len(MAGIC), 0)
         self._unsettled = 0
 
-    def _count_drop(self, reason: str) -> None:
+    def _count_drop(self, reason: str, *, is_told: bool = False) -> None:
         if not self._dropped:
             self._dropped_since = time.time()
         self._dropped += 1
         self._dropped_reason = reason
-        self._warn(f"records are being dropped, training goes on: {reason}")
+        self._warn("" if is_told else f"records are being dropped, training goes on: {reason}")
 
     def _warn(self, text: str) -> None:
         """Say so, the first time, and try to write what is owed when the program ends."""
-        if not self._noticed:
-            self._noticed = True
+        if not self._has_exit:
+            self._has_exit = True
             import atexit
 
             atexit.register(self.settle)
+        if text and not self._noticed:
+            self._noticed = True
             notice(text)
 
 

@@ -7,6 +7,7 @@ end. No search is needed: the store's revisions are a total order, and programs 
 
 from __future__ import annotations
 
+import signal
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
@@ -33,6 +34,8 @@ KINDS: Final = (
 """Every kind of violation, as it is counted."""
 
 ENDED: Final = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
+PROGRAM: Final = "program"
+"""The fault that ends the program of a session; `parts` of its record are SESSION.ATTEMPT.RANK."""
 _WHOLE = 1000
 """Thousandths of a device."""
 
@@ -50,7 +53,7 @@ def violations(recorded: Recorded) -> list[Violation]:
     answers = _answers(recorded.operations)
     return [
         *_lost(answers, recorded.outcome),
-        *_ended_otherwise(answers, recorded.outcome),
+        *_ended_otherwise(answers, recorded),
         *_ran_twice(answers, recorded.programs),
         *_held_twice(recorded.store),
         *_records(recorded.programs, recorded.outcome),
@@ -110,7 +113,14 @@ def _lost(answers: Sequence[Answer], outcome: Iterable[Record]) -> Iterator[Viol
         yield Violation(LOST, f"{session} was answered and is not there")
 
 
-def _ended_otherwise(answers: Sequence[Answer], outcome: Sequence[Record]) -> Iterator[Violation]:
+def _ended_otherwise(answers: Sequence[Answer], recorded: Recorded) -> Iterator[Violation]:
+    outcome = recorded.outcome
+    killed = {
+        part.split(".")[0]
+        for fault in recorded.faults
+        if fault.get("began") == PROGRAM
+        for part in fault["parts"]
+    }
     ends = {item["session"]: item for item in outcome}
     wishes: dict[str, Record] = {}
     for answer in _created(answers):
@@ -125,12 +135,20 @@ def _ended_otherwise(answers: Sequence[Answer], outcome: Sequence[Record]) -> It
         item = ends[session]
         code = 3 if wish["wish"] == "FAILED" else 0
         is_as_wished = item["state"] == wish["wish"] and item["attempt"] <= 1
+        if session in killed and _was_killed(item):
+            continue
         if not is_as_wished or (item["state"] != "STOPPED" and item["exit_code"] != code):
             yield Violation(
                 OTHERWISE,
                 f"{item['name']} ({session}, {wish['kind']}) was to end {wish['wish']}: {item['state']}, "
                 f"{item['end']}, exit code {item['exit_code']}, attempt {item['attempt']}",
             )
+
+
+def _was_killed(item: Record) -> bool:
+    """Whether a session ended as one does whose program got SIGKILL; it may have ended just before."""
+    is_by_signal = item["exit_code"] in {-signal.SIGKILL, 128 + signal.SIGKILL}
+    return item["state"] == "FAILED" and is_by_signal and item["attempt"] <= 1
 
 
 def _repeated(answers: Sequence[Answer], store: Iterable[Record]) -> Iterator[Violation]:

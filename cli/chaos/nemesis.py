@@ -8,6 +8,7 @@ that serves.
 from __future__ import annotations
 
 import asyncio
+import os
 import random
 import signal
 import time
@@ -16,14 +17,28 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
+import psutil
+
+from cli.chaos.check import PROGRAM
 from cli.chaos.hosts import CLIENT
-from cli.chaos.parts import AGENT, CONTROL_PLANE, DATABASE, ETCD, NotDone, Part
+from cli.chaos.parts import (
+    AGENT,
+    CONTROL_PLANE,
+    DATABASE,
+    ETCD,
+    NotDone,
+    Part,
+    processes_with,
+    variable_of,
+)
+from cli.chaos.trainer import LEDGERS
 from nsml.client.connect import connect
 from nsml.client.errors import ClientError
 from nsml.concurrency import beside_each_other
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Coroutine, Sequence
+    from pathlib import Path
     from typing import Any
 
     from cli.chaos.platform import ChaosPlatform
@@ -36,6 +51,7 @@ FAULTS: Final = {
     "cut": "a partition between two hosts, both ways",
     "one-way": "a partition in one direction",
     "loss": "an etcd member gone for long",
+    PROGRAM: "SIGKILL of the program of a session, in the middle of whatever it does",
     "takeovers": "the leader killed twenty times in a row, at the end",
 }
 """The faults that can be asked for."""
@@ -60,6 +76,7 @@ class Nemesis:
     Attributes:
         chosen: which of `FAULTS`.
         every_s: seconds between the beginnings of two faults: least and most.
+        ledgers: where programs of sessions keep theirs, by which they are known; None: there are none.
         fired: how often each fault took hold, by fault and kind of part.
         failed: what was tried and had no effect, by reason.
     """
@@ -69,6 +86,7 @@ class Nemesis:
     recorder: Recorder
     chosen: Sequence[str]
     every_s: tuple[float, float] = (0.5, 2.0)
+    ledgers: Path | None = None
     fired: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     _held: set[str] = field(default_factory=set)
@@ -100,7 +118,10 @@ class Nemesis:
                 await asyncio.sleep(self.rng.uniform(*self.every_s))
 
     def _weighed(self, names: Sequence[str]) -> list[str]:
-        weights = {"kill": 4, "pause": 3, "cut": 3, "one-way": 3, "stop": 2, "loss": 1}
+        weights = {
+            "kill": 4, "pause": 3, "cut": 3, "one-way": 3, "stop": 2, "loss": 1,
+            PROGRAM: 0 if self.ledgers is None else 2,
+        }  # fmt: skip
         can_cut = not self.platform.hosts.why_no_cuts
         return [
             name
@@ -120,6 +141,8 @@ class Nemesis:
                 return self._on(name, self._part(), self._stop)
             case "loss":
                 return self._on(name, self._part(ETCD), self._lose)
+            case "program":  # PROGRAM
+                return self._kill_program()
             case _:
                 return self._partition(name, is_one_way=name == "one-way")
 
@@ -195,6 +218,26 @@ class Nemesis:
         await asyncio.sleep(lasts_s)
         await self._start(part)
         return f"gone for {lasts_s:.1f} s"
+
+    async def _kill_program(self) -> None:
+        """One that is in the middle of something; none, where none runs."""
+        if self.ledgers is None:
+            return
+        pids = await asyncio.to_thread(processes_with, LEDGERS, self.ledgers)
+        if not pids:
+            return
+        pid = self.rng.choice(sorted(pids))
+        replica = await asyncio.to_thread(variable_of, pid, "NSML_REPLICA")
+        if not replica:  # it ended meanwhile
+            return
+        self._began(PROGRAM, replica)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+        if await asyncio.to_thread(_is_gone, pid):
+            proof = f"process {pid} is gone after SIGKILL"
+            self._count(PROGRAM, PROGRAM, parts=[replica], proof=proof)
+        else:
+            self._note_failure(PROGRAM, NotDone(f"process {pid} stays after SIGKILL"))
 
     async def _pause(self, part: Part) -> str:
         self._began("pause", part.name)
@@ -350,3 +393,14 @@ class Nemesis:
             if all(self.platform.is_ready(part) for part in waiting):
                 return
             await asyncio.sleep(0.2)
+
+
+def _is_gone(pid: int) -> bool:
+    """Whether a process ends within the time that a fault has to take hold; blocking."""
+    try:
+        psutil.Process(pid).wait(_HEALED_WITHIN_S)
+    except psutil.NoSuchProcess:
+        return True
+    except psutil.TimeoutExpired:
+        return False
+    return True

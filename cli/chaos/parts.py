@@ -169,6 +169,16 @@ def processes_with(variable: str, value: Path) -> list[int]:
     return found
 
 
+def variable_of(pid: int, variable: str) -> str:
+    """A variable of a process; empty where it has none, or is gone."""
+    mark = f"{variable}=".encode()
+    with suppress(OSError):
+        for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"):
+            if entry.startswith(mark):
+                return entry.removeprefix(mark).decode(errors="replace")
+    return ""
+
+
 def command_of(pid: int) -> str:
     """What a process runs; empty when it is gone."""
     with suppress(OSError):

@@ -126,6 +126,7 @@ async def _run(
         recorder=faults,
         chosen=plan.faults,
         every_s=plan.every_s,
+        ledgers=ledgers,
     )
     say(f"tormenting it for {plan.seconds:g} s, seed {plan.seed}")
     began = time.monotonic()

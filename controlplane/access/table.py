@@ -63,7 +63,9 @@ _SESSIONS = {
         Door.USER, "Own sessions; administrators all. Others are denied, or NOT_FOUND."
     ),
     "ReadLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+    "SearchLogs": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ReadMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
+    "ReadSeries": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ListMetrics": Row(Door.USER, "Invisible sessions are NOT_FOUND."),
     "ExplainSession": Row(
         Door.USER, "Invisible sessions are NOT_FOUND; holders that are invisible have no name."
@@ -104,6 +106,11 @@ _CHECKPOINTS = {
         Door.USER | Door.NODE, "Visible sessions; nodes: what a session placed on them may see."
     ),
     "CommitCheckpoint": Row(Door.NODE, "The session runs or ran on the caller's node."),
+}
+
+_MEDIA = {
+    "ListMedia": Row(Door.USER, "Visible sessions; what is listed may be read from then on."),
+    "CommitMedia": Row(Door.NODE, "The replica runs or ran on the caller's node."),
 }
 
 _DATASETS = {
@@ -159,6 +166,12 @@ _BACKUPS = {
     "GetBackupBlobs": Row(Door.ADMIN, "Any blob, by its digest alone."),
 }
 
+_TELEMETRY = {
+    "ReadTelemetry": Row(
+        Door.USER, "Invisible sessions are NOT_FOUND; of nodes and the platform no session is told."
+    ),
+}
+
 _HEALTH = {
     "Check": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
     "List": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
@@ -174,12 +187,14 @@ _SERVICES = {
     "nsml.v1.AgentService": _AGENTS,
     "nsml.v1.ContentService": _CONTENT,
     "nsml.v1.CheckpointService": _CHECKPOINTS,
+    "nsml.v1.MediaService": _MEDIA,
     "nsml.v1.DatasetService": _DATASETS,
     "nsml.v1.NodeService": _NODES,
     "nsml.v1.AccountService": _ACCOUNTS,
     "nsml.v1.SecretService": _SECRETS,
     "nsml.v1.ProjectService": _PROJECTS,
     "nsml.v1.BackupService": _BACKUPS,
+    "nsml.v1.TelemetryService": _TELEMETRY,
     "grpc.health.v1.Health": _HEALTH,
     "grpc.reflection.v1alpha.ServerReflection": _REFLECTION,
 }

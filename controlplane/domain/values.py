@@ -300,11 +300,37 @@ class Progress:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class HeldDevice:
+    """Some thousandths of a device of a node."""
+
+    node: str
+    uuid: str
+    thousandths: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """What was measured of the devices of a session while it held them, each by its share.
+
+    Attributes:
+        utilization: mean, percent; None where devices do not tell.
+        utilization_peak, memory_peak: highest of any device, percent and bytes.
+    """
+
+    device_seconds: float = 0.0
+    utilization: float | None = None
+    utilization_peak: float = 0.0
+    memory_peak: float = 0.0
+    watt_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
     """What one attempt is charged for: `held_s` seconds of `gpu_thousandths`.
 
     `nodes` ran its replicas, by rank: their agents may still send its records. `reason` is for people:
-    for whom it gave way ("gives way to kim/mnist/12 (high)"), or what went wrong.
+    for whom it gave way ("gives way to kim/mnist/12 (high)"), or what went wrong. `devices` are what it
+    held, empty where that is not known any more.
     """
 
     number: int
@@ -315,6 +341,7 @@ class EndedAttempt:
     held_s: float
     nodes: tuple[str, ...] = ()
     reason: str = ""
+    devices: tuple[HeldDevice, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -324,6 +351,7 @@ class Session:
     `settling` are the ranks of an ended attempt of which what they saved may still be on its way, while
     the session is queued again and `not_before` makes it wait for that. `avoids` are the devices, by
     uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
+    `usage` is measured once, when it has ended and is moved to the catalogue.
     """
 
     id: str
@@ -351,6 +379,7 @@ class Session:
     progress: Progress = field(default_factory=Progress)
     settling: frozenset[int] = frozenset()
     avoids: frozenset[str] = frozenset()
+    usage: Usage | None = None
 
     @property
     def dataset(self) -> str:

@@ -1,4 +1,4 @@
-"""The history's contract: three parts over one database.
+"""The history's contract: parts over one database.
 
 Every method may raise HistoryUnavailable (nothing was changed, or it is not known: the same call may
 be repeated, all writes here are idempotent) and HistoryCorrupt. What a write changed is on disk when
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from controlplane.domain.identity import User
+    from controlplane.history.cells import Cells, Used
     from controlplane.history.changes import Change
     from controlplane.history.portable import Batch
     from controlplane.history.values import (
@@ -35,10 +36,18 @@ if TYPE_CHECKING:
         DatasetVersion,
         Gap,
         LogPage,
+        LogPlace,
+        Media,
+        MediaContent,
+        MediaKey,
+        MediaPage,
+        MediaQuery,
         MetricPage,
         NodeSample,
         PageKey,
         Recorded,
+        SeriesPage,
+        SeriesQuery,
         SessionPage,
         SessionQuery,
         SessionRecord,
@@ -84,12 +93,24 @@ class Streams(Protocol):
         rank: int = 0,
         offset: int = 0,
         tail_lines: int | None = None,
+        stop: int | None = None,
         limit_bytes: int = 64 << 10,
     ) -> LogPage:
-        """Up to `limit_bytes` of a log from `offset`, or from `tail_lines` before its end.
+        """Up to `limit_bytes` of a log from `offset`, or from `tail_lines` before its end if that is later.
 
-        Without `attempt`, the last one that has a log. A page never spans a gap. `tail_lines` looks
-        back over 8 MiB at most.
+        Without `attempt`, the last one that has a log. With `stop`, the log counts as ending there. A
+        page never spans a gap, and is smaller where it would be of more than 1,024 chunks. `tail_lines`
+        looks back over 8 MiB at most.
+        """
+        ...
+
+    async def log_at(
+        self, session_id: str, moment: float, *, attempt: int | None = None, rank: int = 0
+    ) -> LogPlace:
+        """The first byte of a log that was received at `moment` (Unix seconds) or later; its end if none was.
+
+        When a byte was received is the wall clock of whoever stored it: where that was set back, or what
+        was lost came late, a place near to it.
         """
         ...
 
@@ -128,6 +149,34 @@ class Streams(Protocol):
         ...
 
 
+class Series(Protocol):
+    """Numbers of metrics as series with coarser levels: read at once, however long they are.
+
+    A series is what one replica of one attempt reported under one name. Its levels are *folded* from
+    the chunks of the streams, behind their commit; what is not folded yet is read from the chunks.
+    """
+
+    async def read(self, session_id: str, query: SeriesQuery) -> SeriesPage:
+        """A range of each series that the query asks for, complete as of this moment.
+
+        From the coarsest level that gives the width asked, the ends of the range from finer ones. A
+        bucket is whole in one column: a range that cuts more buckets than a few (steps that
+        go back and forth) has those points beside it that share one with points in it.
+        """
+        ...
+
+    async def fold(self, session_id: str) -> bool:
+        """Fold some more chunks; False when there was nothing (left) to do.
+
+        Whoever folds at the same time: one of them does, the other has worked in vain.
+        """
+        ...
+
+    async def unfolded(self, *, limit: int = 16) -> tuple[str, ...]:
+        """Sessions of which much is to be folded, or something since long, the longest waiting first."""
+        ...
+
+
 class Telemetry(Protocol):
     """Readings of nodes: lossy, bounded, newest at once."""
 
@@ -146,10 +195,30 @@ class Telemetry(Protocol):
         """
         ...
 
+    async def note(self, figures: Sequence[float]) -> None:
+        """Take a reading of the platform as a whole: cells.CLUSTER_FIGURES, as of now."""
+        ...
+
     async def read(
-        self, node: str, *, since: float, until: float, limit: int = 10_000
-    ) -> tuple[NodeSample, ...]:
-        """Readings of a node within a span of time, oldest first, the newest `limit` of them."""
+        self,
+        node: str,
+        *,
+        since: float,
+        until: float,
+        width: int,
+        keys: Collection[str] | None = None,
+    ) -> Cells:
+        """What a node (or cells.CLUSTER) did in a span of time, in about `width` cells at most.
+
+        Of these devices by uuid, and "" for the node itself; None: of all. Seconds for an hour, then
+        10 s for a day, minutes for 30 days, 10 minutes for a year; fewer cells where nothing came.
+        """
+        ...
+
+    async def used(
+        self, node: str, devices: Collection[str], *, since: float, until: float
+    ) -> Mapping[str, Used]:
+        """What was measured of devices of a node in a span, as fine as it is kept; unknown ones are left out."""
         ...
 
 
@@ -190,7 +259,7 @@ class Catalogue(Protocol):
         ...
 
     async def delete_session(self, session_id: str) -> bool:
-        """Remove a session with its streams, summary and checkpoints; False when it was not there.
+        """Remove a session with its streams, summary, checkpoints and media; False when it was not there.
 
         Charges and audit rows stay.
         """
@@ -268,6 +337,33 @@ class Catalogue(Protocol):
         ...
 
 
+class MediaCatalogue(Protocol):
+    """What sessions showed, file by file; rows go with their session.
+
+    A record tells of a file, and its node says what became of it, in either order: a file is listed
+    once its record has come.
+    """
+
+    async def tell(self, told: Sequence[Media]) -> int:
+        """Store what records tell, the first word on each file; how many there was room for.
+
+        At most 100,000 files of a session are kept.
+        """
+        ...
+
+    async def settle(
+        self, session_id: str, attempt: int, rank: int, contents: Sequence[MediaContent]
+    ) -> None:
+        """Store what became of a replica's files; one that is DURABLE stays as it is."""
+        ...
+
+    async def list(
+        self, query: MediaQuery, *, after: MediaKey | None = None, limit: int = 100
+    ) -> MediaPage:
+        """A page by (time, attempt, rank, file)."""
+        ...
+
+
 class Ledger(Protocol):
     """What is only ever added to: charges and the audit trail."""
 
@@ -318,6 +414,11 @@ class History(Protocol):
         ...
 
     @property
+    def series(self) -> Series:
+        """Numbers of metrics, with coarser levels."""
+        ...
+
+    @property
     def telemetry(self) -> Telemetry:
         """Readings of nodes."""
         ...
@@ -325,6 +426,11 @@ class History(Protocol):
     @property
     def catalogue(self) -> Catalogue:
         """Ended sessions, datasets, checkpoints."""
+        ...
+
+    @property
+    def media(self) -> MediaCatalogue:
+        """Files that sessions showed."""
         ...
 
     @property

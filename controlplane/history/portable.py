@@ -36,7 +36,14 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "chunks": ("id", "stream_id", "first", "last", "received_at", "body"),
         "summaries": ("session_id", "attempt", "time", "step", "report"),
         "metric_counts": ("session_id", "name", "points"),
+        "series_folds": (
+            *("session_id", "folded", "waiting", "since", "series", "left_out", "dropped"),
+        ),
+        "series": ("id", "session_id", "attempt", "rank", "name"),
+        "series_rows": ("series_id", "level", "number", "body"),
         "telemetry": ("id", "node", "at", "body"),
+        "telemetry_blocks": ("level", "node", "start", "body"),
+        "telemetry_folds": ("level", "until", "node"),
         "sessions": (
             *("id", "name", "owner", "state", "created_at", "ended_at", "record", "project"),
             *("team", "visibility", "dataset", "request_id", "searched"),
@@ -44,6 +51,10 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "checkpoints": (
             *("session_id", "name", "saved_at", "size_bytes", "file_count", "state", "digest"),
             *("elapsed_s", "summary", "step", "attempt", "rank", "node", "folder"),
+        ),
+        "media": (
+            *("session_id", "attempt", "rank", "file", "name", "kind", "time", "step"),
+            *("content_type", "caption", "facts", "size_bytes", "state", "root", "why_lost"),
         ),
         "datasets": ("owner", "name", "created_at", "team", "visibility"),
         "dataset_versions": (
@@ -61,10 +72,15 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
 
 KEYS: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        **dict.fromkeys(("streams", "chunks", "telemetry", "sessions", "audit"), ("id",)),
+        **dict.fromkeys(("streams", "chunks", "series", "telemetry", "sessions", "audit"), ("id",)),
+        "series_folds": ("session_id",),
+        "series_rows": ("series_id", "level", "number"),
+        "telemetry_blocks": ("level", "node", "start"),
+        "telemetry_folds": ("level",),
         "summaries": ("session_id",),
         "metric_counts": ("session_id", "name"),
         "checkpoints": ("session_id", "name"),
+        "media": ("session_id", "attempt", "rank", "file"),
         "datasets": ("owner", "name"),
         "dataset_versions": ("owner", "name", "number"),
         "charges": ("session_id", "attempt"),

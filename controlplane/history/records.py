@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import math
 import re
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -24,10 +24,12 @@ MAX_DEPTH = 16
 """Of values in values: what goes further could be written, but not be sent on."""
 _LARGEST_INTEGER = 1 << 1024
 
+Told: TypeAlias = tuple[float | None, float, float]
+"""A number of a report: its step (None where there is none that an axis has a place for), time, value."""
 
-@dataclass(frozen=True, slots=True)
-class Report:
-    """One nsml.report."""
+
+class Report(msgspec.Struct, frozen=True, gc=False):
+    """One nsml.report. Made a hundred thousand times a second, and a dataclass takes four times as long."""
 
     time: float
     step: float | None
@@ -61,13 +63,76 @@ def report_of(record: bytes) -> Report | None:
         return None
     if not 0 <= metric.time < LATEST_TIME:
         raise ValueError(f"{metric.time} is not a time")
-    # One value that cannot be passed on costs the report no other.
-    values = {
+    values, step = metric.values, metric.step
+    for name, value in values.items():
+        if not (type(value) is float or _is_common(value)) or len(name) > MAX_NAME_CHARS:
+            values = _passable(values)
+            break
+    return Report(metric.time, step if type(step) is float else _step(step), values, metric.summary)
+
+
+def _passable(values: dict[str, Any]) -> dict[str, Any]:
+    """One value that cannot be passed on costs the report no other."""
+    return {
         name: value
-        for name, value in metric.values.items()
+        for name, value in values.items()
         if len(name) <= MAX_NAME_CHARS and not is_deep(value, MAX_DEPTH - 1)
     }
-    return Report(metric.time, _step(metric.step), values, metric.summary)
+
+
+def _is_common(value: Any) -> bool:
+    kind = type(value)
+    return kind is str or (kind is int and -_LARGEST_INTEGER <= value <= _LARGEST_INTEGER)
+
+
+class Numbers(NamedTuple):
+    """What series take from some records: numbers by metric name, and how many reports were dropped."""
+
+    told: dict[str, list[Told]]
+    dropped: int
+
+
+def numbers_in(records: Iterable[bytes], names: Collection[str] | None = None) -> Numbers:
+    """The numbers that were reported, each metric's in their order.
+
+    `names`: only these. What is no number or no report is passed over.
+    """
+    found: dict[str, list[Told]] = {}
+    dropped = 0
+    for record in records:
+        try:
+            metric = _DECODER.decode(record)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            continue
+        time = metric.time
+        if metric.kind != "metric" or not 0 <= time < LATEST_TIME:
+            dropped += dropped_in(record) if metric.kind == "dropped" else 0
+            continue
+        step = metric.step if type(metric.step) is float else _step(metric.step)
+        if step is not None and not math.isfinite(step):
+            step = None
+        for name, value in metric.values.items():
+            if names is not None and name not in names:
+                continue
+            number = value if type(value) is float else _number(value)
+            if number is not None and len(name) <= MAX_NAME_CHARS:
+                found.setdefault(name, []).append((step, time, number))
+    return Numbers(found, dropped)
+
+
+def _number(value: Any) -> float | None:
+    match value:
+        case bool():
+            return None
+        case int() | float():
+            try:
+                return float(value)
+            except OverflowError:
+                return None
+        case str():
+            return _SPECIAL.get(value)
+        case _:
+            return None
 
 
 def dropped_in(record: bytes) -> int:

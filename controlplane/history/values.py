@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import math
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -87,7 +88,8 @@ class LogPage:
     """Consecutive bytes of one log.
 
     `data` begins at `offset`; `missing_bytes` before it are lost. The next page begins at `next`;
-    there is none yet when `next == end`. `attempt` is 0 when there is no log at all.
+    there is none yet when `next == end`. `attempt` is 0 when there is no log at all. `times` are
+    the moments (Unix seconds) at which the bytes from an offset on were received.
     """
 
     attempt: int
@@ -96,6 +98,14 @@ class LogPage:
     missing_bytes: int
     next: int
     end: int
+    times: tuple[tuple[int, float], ...] = ()
+
+
+class LogPlace(NamedTuple):
+    """A byte of one attempt's log; attempt 0 when there is no log at all."""
+
+    attempt: int
+    offset: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +143,82 @@ class Summary:
     step: float | None
     attempt: int
     values: dict[str, Any]
+
+
+class SeriesAxis(enum.Enum):
+    """What a series is laid along."""
+
+    STEP = "step"
+    """The reported step; the point's number in its series where none was reported."""
+    RELATIVE = "relative"
+    """Seconds since the first point of that name and rank, of the attempts asked for."""
+    WALL = "wall"
+    """Unix seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesQuery:
+    """Which series, and what of them.
+
+    `names` are globs; empty `names`, `ranks` and `attempts` do not restrict. `low` and `high` bound
+    the axis, both included. `width` is how many columns are worth having.
+    """
+
+    width: int
+    names: tuple[str, ...] = ()
+    ranks: frozenset[int] = frozenset()
+    attempts: frozenset[int] = frozenset()
+    axis: SeriesAxis = SeriesAxis.STEP
+    low: float = -math.inf
+    high: float = math.inf
+
+
+class SeriesColumn(NamedTuple):
+    """Points that lie beside each other on the axis, from `x_low` to `x_high`.
+
+    `low`, `high`, `mean` and `last` are of the `finite` values (0 when there are none); `odd` others are
+    NaN or infinite. `time` is that of the latest point.
+    """
+
+    x_low: float
+    x_high: float
+    time: float
+    low: float
+    high: float
+    mean: float
+    last: float
+    finite: int
+    odd: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesView:
+    """A range of one series: at most twice as many columns as were asked for, in the order of the axis.
+
+    `grain` is how many points each column has at least, but for the last ones; 1 where the points
+    themselves were read. `start` is what relative times are counted from.
+    """
+
+    name: str
+    attempt: int
+    rank: int
+    start: float
+    grain: int
+    columns: tuple[SeriesColumn, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesPage:
+    """Series by name, rank and attempt.
+
+    `left_out` points belong to no series, because their session has too many names; `more` series fit
+    the query, but are too many for one answer. `lost` reports of the session never came.
+    """
+
+    series: tuple[SeriesView, ...]
+    left_out: int = 0
+    more: int = 0
+    lost: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -312,6 +398,77 @@ def later_of(known: Checkpoint, other: Checkpoint) -> Checkpoint:
         file_count=durable.file_count,
         node=told.node or known.node or other.node,
     )
+
+
+class MediaState(enum.StrEnum):
+    """Where the content of a medium is: on its node, in the object store, or nowhere."""
+
+    SAVED = "SAVED"
+    DURABLE = "DURABLE"
+    LOST = "LOST"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Media:
+    """One file that a session showed, as its record told.
+
+    `file` is its name on its node, unique in a replica; `facts` a JSON object. `root` is None until it
+    is DURABLE, and `size_bytes` what the record said until then. `why_lost` is of a LOST one.
+    """
+
+    session_id: str
+    attempt: int
+    rank: int
+    file: str
+    name: str
+    kind: str
+    time: float
+    step: float | None = None
+    content_type: str = ""
+    caption: str = ""
+    facts: str = "{}"
+    size_bytes: int = 0
+    state: MediaState = MediaState.SAVED
+    root: str | None = None
+    why_lost: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaContent:
+    """What became of a file: in the manifest `root`, or lost when that is None."""
+
+    file: str
+    size_bytes: int = 0
+    root: str | None = None
+    why_lost: str = ""
+
+
+class MediaKey(NamedTuple):
+    """Where a page of media ends."""
+
+    time: float
+    attempt: int
+    rank: int
+    file: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaQuery:
+    """Which media of a session: `globs` over names as domain.names.fits_glob has them, empty for all."""
+
+    session_id: str
+    globs: tuple[str, ...] = ()
+    kind: str = ""
+    first_step: float | None = None
+    last_step: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MediaPage:
+    """Some of them in order; `next` is None after the last."""
+
+    media: tuple[Media, ...]
+    next: MediaKey | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import structlog
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.operations.committer import Committer
     from controlplane.operations.draft import Draft
+    from controlplane.operations.usage import Usages
 
 _log = structlog.get_logger("operations.export")
 
@@ -32,8 +34,11 @@ class Exporter:
         term: of our leadership, in which everything is written.
     """
 
-    def __init__(self, *, history: History, committer: Committer, term: Callable[[], int]) -> None:
+    def __init__(
+        self, *, history: History, committer: Committer, usages: Usages, term: Callable[[], int]
+    ) -> None:
         self._history = history
+        self._usages = usages
         self._committer = committer
         self._term = term
 
@@ -53,8 +58,9 @@ class Exporter:
 
     async def _put(self, session: Session, term: int) -> bool:
         try:
+            usage = session.usage or await self._usages.whole(session)
             await self._history.catalogue.put_session(
-                row_of(session), charges_of(session), term=term
+                row_of(replace(session, usage=usage)), charges_of(session), term=term
             )
         except HistoryFenced as error:
             _log.warning("export.fenced", session=session.name, reason=str(error))

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from controlplane.operations.subscriptions import Subscription
     from nsml.clock import Clock
 
-PIECE_BYTES: Final = 64 << 10
+PAGE_BYTES: Final = 256 << 10
+"""Of a log read at once: as much as a chunk holds, so that each is unpacked once."""
 MOST_POINTS: Final = 5_000
 CATCH_UP_S: Final = 5.0
 """How long a watcher waits who knows more than we do."""
@@ -48,6 +49,19 @@ class LogPosition:
     rank: int = 0
     offset: int = 0
     tail_lines: int | None = None
+    since: float | None = None
+    """Begin no earlier than with what was received then (Unix seconds); not with an offset."""
+    until: float | None = None
+    """End before what was received then; not for followers."""
+
+    def check(self, *, follow: bool) -> None:
+        """Raise InvalidRequest where it says two things at once."""
+        if self.tail_lines is not None and self.offset:
+            raise InvalidRequest("an offset or a number of last lines, not both")
+        if self.since is not None and self.offset:
+            raise InvalidRequest("an offset or a moment to begin at, not both")
+        if self.until is not None and follow:
+            raise InvalidRequest("a log is followed until its session ends, not until a moment")
 
 
 class Notice:
@@ -94,20 +108,33 @@ class Followers:
         Raises:
             NotFound: it was removed meanwhile.
         """
-        if start.tail_lines is not None and start.offset:
-            raise InvalidRequest("an offset or a number of last lines, not both")
+        start.check(follow=follow)
         attempt, offset, tail = start.attempt or None, start.offset, start.tail_lines
+        since, stop = start.since, None
+        streams = self._history.streams
         with self._noticed(session_id) as notice:
             while True:
                 # Asked before reading: what a session leaves is stored before it counts as ended.
                 has_ended = await self._has_ended(session_id)
-                page = await self._history.streams.read_log(
+                if since is not None:
+                    place = await streams.log_at(
+                        session_id, since, attempt=attempt, rank=start.rank
+                    )
+                    if place.attempt:
+                        attempt, offset, since = place.attempt, place.offset, None
+                if stop is None and start.until is not None:
+                    place = await streams.log_at(
+                        session_id, start.until, attempt=attempt, rank=start.rank
+                    )
+                    attempt, stop = place.attempt or None, place.offset
+                page = await streams.read_log(
                     session_id,
                     attempt=attempt,
                     rank=start.rank,
                     offset=offset,
                     tail_lines=tail,
-                    limit_bytes=PIECE_BYTES,
+                    stop=stop,
+                    limit_bytes=PAGE_BYTES,
                 )
                 if page.attempt:
                     attempt, offset, tail = page.attempt, page.next, None
@@ -117,7 +144,7 @@ class Followers:
                     continue
                 later = await self._later(session_id, attempt, start)
                 if later is not None:
-                    attempt, offset = later, 0
+                    attempt, offset, stop = later, 0, None
                 elif has_ended or not follow:
                     await self._check_is_there(session_id)
                     return

@@ -13,6 +13,8 @@ from controlplane.domain.errors import NotFound
 from controlplane.domain.names import MOST_CHECKPOINT_NAME
 from controlplane.history.records import LATEST_TIME, is_deep
 from controlplane.history.values import Channel, Checkpoint, Chunk, NodeSample, StreamKey
+from controlplane.operations.media import media_in
+from nsml._frames import REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,6 +99,8 @@ class Ingestor:
         for chunk in kept:
             for checkpoint in checkpoints_in(chunk, caller.node):
                 await self._history.catalogue.put_checkpoint(checkpoint)
+        if shown := [one for chunk in kept for one in media_in(chunk)]:
+            await self._history.media.tell(shown)
         if kept:
             wanted |= await self._history.streams.append(kept)
         return wanted
@@ -124,7 +128,7 @@ def checkpoints_in(chunk: Chunk, node: str) -> Iterator[Checkpoint]:
     if chunk.stream.channel is not Channel.METRIC:
         return
     for record in chunk.records:
-        if b'"checkpoint"' not in record:
+        if record.startswith(REPORT) or b'"checkpoint"' not in record:
             continue
         try:
             told = _DECODER.decode(record)

@@ -70,12 +70,12 @@ HISTORY_WRITES: Final = frozenset(
         "probe",
     }
 )
-HISTORY_HELD: Final = frozenset({"record", "newest", "close"})
-"""Those that may be answered from memory: their success shows nothing."""
+HISTORY_HELD: Final = frozenset({"record", "note", "newest", "fold", "close"})
+"""Those that may be answered from memory, or find nothing to write: their success shows nothing."""
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 
 _FULL: Final = ConditionName.DISK_FULL
-_HISTORY_PARTS: Final = frozenset({"streams", "telemetry", "catalogue", "ledger"})
+_HISTORY_PARTS: Final = frozenset({"streams", "series", "telemetry", "catalogue", "ledger"})
 
 
 class Gauge:

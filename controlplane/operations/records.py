@@ -25,6 +25,7 @@ from controlplane.domain.values import (
     EndedAttempt,
     Exit,
     Fence,
+    HeldDevice,
     Hold,
     Isolation,
     Keeping,
@@ -42,6 +43,7 @@ from controlplane.domain.values import (
     Session,
     SessionSpec,
     Stop,
+    Usage,
     Visibility,
 )
 from controlplane.stored.v1 import records_pb2 as pb
@@ -332,6 +334,8 @@ def encode_session(session: Session, *, term: int = 0) -> bytes:
         settling=sorted(session.settling),
         avoids=sorted(session.avoids),
     )
+    if session.usage is not None:
+        record.usage.CopyFrom(_usage(session.usage))
     if session.progress != Progress():
         record.progress.is_resumable = session.progress.is_resumable
         record.progress.saved_at = session.progress.saved_at
@@ -383,6 +387,7 @@ def decode_session(value: bytes) -> Session:
         request_digest=record.request_digest,
         stop=_to_stop(record.stop) if record.HasField("stop") else None,
         bad_attempts=record.bad_attempts,
+        usage=_to_usage(record.usage) if record.HasField("usage") else None,
         attempts=tuple(_to_attempt(attempt) for attempt in record.attempts),
         not_before=record.not_before,
         progress=Progress(
@@ -424,6 +429,10 @@ def _attempt(attempt: EndedAttempt) -> pb.AttemptRecord:
         held_s=attempt.held_s,
         nodes=attempt.nodes,
         reason=attempt.reason,
+        devices=[
+            pb.HeldDeviceRecord(node=one.node, uuid=one.uuid, thousandths=one.thousandths)
+            for one in attempt.devices
+        ],
     )
 
 
@@ -437,6 +446,30 @@ def _to_attempt(record: pb.AttemptRecord) -> EndedAttempt:
         held_s=record.held_s,
         nodes=tuple(record.nodes),
         reason=record.reason,
+        devices=tuple(
+            HeldDevice(node=one.node, uuid=one.uuid, thousandths=one.thousandths)
+            for one in record.devices
+        ),
+    )
+
+
+def _usage(usage: Usage) -> pb.UsageRecord:
+    return pb.UsageRecord(
+        device_seconds=usage.device_seconds,
+        utilization=-1.0 if usage.utilization is None else usage.utilization,
+        utilization_peak=usage.utilization_peak,
+        memory_peak=usage.memory_peak,
+        watt_hours=usage.watt_hours,
+    )
+
+
+def _to_usage(record: pb.UsageRecord) -> Usage:
+    return Usage(
+        device_seconds=record.device_seconds,
+        utilization=record.utilization if record.utilization >= 0 else None,
+        utilization_peak=record.utilization_peak,
+        memory_peak=record.memory_peak,
+        watt_hours=record.watt_hours,
     )
 
 

@@ -11,6 +11,7 @@ from controlplane.domain.values import (
     End,
     EndedAttempt,
     Exit,
+    HeldDevice,
     PlacedAs,
     Replica,
     Session,
@@ -34,6 +35,9 @@ BACKOFF_S: Final = 5.0
 
 SETTLED_WITHIN_S: Final = 600.0
 """What an ended attempt saved is waited for so long at most: its node may never be heard again."""
+
+MOST_HELD_DEVICES: Final = 1024
+"""Of all ended attempts, in one record."""
 
 _ORDERED: Final = frozenset({Cause.STOP_REQUESTED, Cause.PREEMPTED})
 
@@ -191,7 +195,7 @@ def _stop_others(session: Session, ended: Replica, now: float) -> Session:
 
 def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
     """Free the devices and record why the attempt ended, in the same draft."""
-    placed_at, gpu = _release(draft, session, now)
+    placed_at, gpu, held = _release(draft, session, now)
     end = end_of(session)
     attempt = EndedAttempt(
         number=session.attempt,
@@ -202,12 +206,13 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         held_s=draft.state.held.held_s(session.id, session.attempt, by_wall_s=now - placed_at),
         nodes=tuple(one.node for one in sorted(session.replicas, key=lambda one: one.rank)),
         reason=_reason(session, end),
+        devices=held,
     )
     ran = [one.exit.started_at for one in session.replicas if one.exit and one.exit.started_at]
     devices = _failed_devices(draft, session)
     session = replace(
         session,
-        attempts=(*session.attempts, attempt),
+        attempts=(*_lighter(session.attempts, len(held)), attempt),
         bad_attempts=session.bad_attempts + 1 if _is_bad(session, end) else 0,
         started_at=session.started_at or min(ran, default=0.0),
     )
@@ -227,6 +232,15 @@ def _attempt_ended(draft: Draft, session: Session, now: float) -> Session:
         not_before=now + SETTLED_WITHIN_S if settling else _earliest(session),
         avoids=session.avoids | devices | _failed_nodes(draft, session, end),
     )
+
+
+def _lighter(attempts: tuple[EndedAttempt, ...], more: int) -> tuple[EndedAttempt, ...]:
+    """Ended attempts, of which the oldest forget what they held where a record would grow too large."""
+    room, kept = MOST_HELD_DEVICES - more, []
+    for attempt in reversed(attempts):
+        room -= len(attempt.devices)
+        kept.append(attempt if room >= 0 else replace(attempt, devices=()))
+    return tuple(reversed(kept))
 
 
 def _reason(session: Session, end: End) -> str:
@@ -334,9 +348,12 @@ def _when_ended(replica: Replica) -> tuple[float, float, int]:
     return (replica.heard_at, replica.exit.ended_at if replica.exit else 0.0, replica.rank)
 
 
-def _release(draft: Draft, session: Session, now: float) -> tuple[float, int]:
-    """Take the attempt out of all allocations; when it was placed and what it held."""
+def _release(
+    draft: Draft, session: Session, now: float
+) -> tuple[float, int, tuple[HeldDevice, ...]]:
+    """Take the attempt out of all allocations; when it was placed, and what it held."""
     placed_at, gpu = now, 0
+    devices: list[HeldDevice] = []
     for name in sorted({one.node for one in session.replicas}):
         allocation = draft.allocation(name)
         kept = []
@@ -344,10 +361,14 @@ def _release(draft: Draft, session: Session, now: float) -> tuple[float, int]:
             if held.session_id == session.id and held.attempt == session.attempt:
                 placed_at = min(placed_at, held.placed_at)
                 gpu += held.gpu_thousandths
+                devices += [
+                    HeldDevice(node=name, uuid=one.uuid, thousandths=one.thousandths)
+                    for one in held.devices
+                ]
             else:
                 kept.append(held)
         draft.put_allocation(replace(allocation, replicas=tuple(kept)))
-    return placed_at, gpu
+    return placed_at, gpu, tuple(devices)
 
 
 def _finalized(session: Session, now: float) -> Session:

@@ -20,6 +20,7 @@ from controlplane.services.convert.nodes import (
     drain_message,
     fence_message,
     hold_message,
+    load_message,
     member_message,
     refusal_message,
 )
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from controlplane.operations.members import Members
     from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.state import LiveState
+    from controlplane.operations.usage import Usages
     from controlplane.store.election import Leader
     from nsml.clock import Clock
 
@@ -100,6 +102,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         history: History,
         contacts: Contacts,
         keeper: NodeKeeper,
+        usages: Usages,
         audit: Audit,
         facts: ClusterFacts,
         clock: Clock,
@@ -108,6 +111,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self._history = history
         self._contacts = contacts
         self._keeper = keeper
+        self._usages = usages
         self._audit = audit
         self._facts = facts
         self._clock = clock
@@ -228,6 +232,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
                 for one in self._conditions(by_name, samples)
             ],
             known_at=timestamp(self._facts.known_at()),
+            load=load_message(await self._usages.load()),
         )
 
     def _conditions(

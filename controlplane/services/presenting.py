@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
 
 import structlog
 
 from controlplane.domain.identity import may_change
+from controlplane.domain.lifecycle import SessionState
 from controlplane.history.errors import HistoryUnavailable
-from controlplane.services.convert.sessions import session_message
+from controlplane.operations.recent import Recent
+from controlplane.services.convert.reported import struct
+from controlplane.services.convert.sessions import session_message, usage_message
+from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
@@ -20,21 +25,36 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.history.values import Summary
     from controlplane.operations.state import LiveState
-    from nsml.v1 import sessions_pb2
+    from controlplane.operations.usage import Usages
 
 _log = structlog.get_logger("services.presenting")
 
 AT_ONCE: Final = 100
 """Sessions in one turn of the event loop: a few milliseconds."""
 
+KEPT: Final = 4_096
+"""Messages that are kept, some kilobytes each, for the next who looks at the same sessions."""
+
+
+@dataclass
+class _Question:
+    """What several ask the history for at the same time."""
+
+    ids: set[str] = field(default_factory=set)
+    summaries: Mapping[str, Summary] | None = None
+    counts: Mapping[str, int] = field(default_factory=dict)
+
 
 class Presenter:
     """Makes messages of sessions, as a viewer may see them; asks the history for many at once.
 
     The one place where sessions become messages for users, and so where values are hidden.
+    Of many who watch the same sessions each costs little more than the bytes: a session is made
+    a message once, and what the history has of it is read once for all who ask meanwhile.
 
     Args:
         waiting: why a queued session waits, where that is known.
+        usages: what was measured of the devices of live sessions.
     """
 
     def __init__(
@@ -43,10 +63,15 @@ class Presenter:
         state: LiveState,
         history: History,
         waiting: Callable[[str], Explanation | None],
+        usages: Usages,
     ) -> None:
+        self._usages = usages
         self._state = state
         self._history = history
         self._waiting = waiting
+        self._made: Recent[tuple[str, bool], tuple[Session, sessions_pb2.Session]] = Recent(KEPT)
+        self._turn = asyncio.Lock()
+        self._question = _Question()
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
         """One session."""
@@ -76,20 +101,31 @@ class Presenter:
         summaries, counts = await self._beside(begun)
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
-            summary = summaries.get(session.id)
+            # Who may see a session need not know what its owner has set for the program.
+            message = self._message(session, may_change(viewer, owner=session.owner))
+            message.revision = revision
+            message.checkpoint_count = counts.get(session.id, 0)
             explanation = self._waiting(session.id)
-            messages.append(
-                session_message(
-                    session,
-                    # Who may see a session need not know what its owner has set for the program.
-                    shows_values=may_change(viewer, owner=session.owner),
-                    revision=revision,
-                    waiting=explanation.reason if explanation else "",
-                    summary=_values(summary.step, summary.values) if summary else None,
-                    checkpoint_count=counts.get(session.id, 0),
-                )
-            )
+            if explanation is not None and session.state is SessionState.QUEUED:
+                message.waiting = explanation.reason
+            if (summary := summaries.get(session.id)) is not None:
+                message.summary.CopyFrom(struct(_values(summary.step, summary.values)))
+            live = self._usages.live(session.id)
+            if live is not None and not message.HasField("usage"):
+                message.usage.CopyFrom(usage_message(live.usage, live.idle_since))
+            messages.append(message)
         return messages
+
+    def _message(self, session: Session, shows_values: bool) -> sessions_pb2.Session:
+        """What its record alone says; the caller's own to change."""
+        key = session.id, shows_values
+        kept = self._made.get(key)
+        if kept is None or kept[0] is not session:
+            kept = session, session_message(session, shows_values=shows_values)
+            self._made.keep(key, kept)
+        message = sessions_pb2.Session()
+        message.CopyFrom(kept[1])
+        return message
 
     async def _beside(
         self, begun: Sequence[str]
@@ -97,12 +133,25 @@ class Presenter:
         """What the history has of sessions that have begun; without it they are shown all the same."""
         if not begun:
             return {}, {}
+        question = self._question
+        question.ids.update(begun)
+        # Whoever asks while an answer is on its way asks together with all others.
+        async with self._turn:
+            if question.summaries is None:
+                # What is asked from now on must see what is written now.
+                if self._question is question:
+                    self._question = _Question()
+                await self._ask(question)
+        return question.summaries or {}, question.counts
+
+    async def _ask(self, question: _Question) -> None:
         try:
-            summaries = await self._history.streams.summaries(begun)
-            return summaries, await self._history.catalogue.checkpoint_counts(begun)
+            counts = await self._history.catalogue.checkpoint_counts(question.ids)
+            question.summaries = await self._history.streams.summaries(question.ids)
+            question.counts = counts
         except HistoryUnavailable as error:
             _log.warning("presenting.without_history", reason=error.why or error.message)
-            return {}, {}
+            question.summaries = {}
 
 
 def _values(step: float | None, values: dict[str, object]) -> dict[str, object]:

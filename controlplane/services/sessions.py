@@ -7,10 +7,17 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
-from controlplane.domain.errors import InvalidRequest, NotFound
-from controlplane.operations.following import LogPosition, SessionWatch
+from controlplane.domain.errors import InvalidRequest, NotFound, TooLarge
+from controlplane.operations.following import SessionWatch
 from controlplane.operations.listing import cursor_behind
-from controlplane.services.convert.reported import point_message
+from controlplane.services.convert.logs import (
+    LAST_POSITION,
+    found_messages,
+    log_pieces,
+    to_position,
+    to_search,
+)
+from controlplane.services.convert.reported import point_message, series_message, to_series_query
 from controlplane.services.convert.resources import to_visibility
 from controlplane.services.convert.sessions import to_filter, to_submission
 from controlplane.services.convert.times import seconds_of
@@ -28,11 +35,12 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.auditing import Audit
-    from controlplane.operations.following import Followers
+    from controlplane.operations.following import Followers, LogPosition
     from controlplane.operations.giving_way import Requeuer
     from controlplane.operations.listing import Listings
     from controlplane.operations.references import References
     from controlplane.operations.remove import Remover
+    from controlplane.operations.searching import Searches
     from controlplane.operations.state import LiveState
     from controlplane.operations.stop import Stopper
     from controlplane.operations.submit import Submitter
@@ -43,9 +51,8 @@ if TYPE_CHECKING:
     from controlplane.services.queueing import QueueView
     from nsml.clock import Clock
 
-
-LAST_POSITION: Final = 1 << 62
-"""Further than any stream goes, and within what the history counts to."""
+MOST_SESSIONS: Final = 1_000
+"""Whose series one call reads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,6 +68,7 @@ class SessionOperations:
     updater: Updater
     audit: Audit
     followers: Followers
+    searches: Searches
     tunnels: Tunnels
     relay: Relay
     queue: QueueView
@@ -217,27 +225,36 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         self, request: pb.ReadLogsRequest, _: Context
     ) -> AsyncGenerator[pb.ReadLogsResponse, None]:
         """Output."""
+        session, start = await self._log(request)
+        async for page in self._do.followers.log(session.id, start, follow=request.follow):
+            for piece in log_pieces(page, with_times=request.times):
+                yield piece
+
+    @streaming
+    async def SearchLogs(  # noqa: N802
+        self, request: pb.SearchLogsRequest, _: Context
+    ) -> AsyncGenerator[pb.SearchLogsResponse, None]:
+        """Lines of output."""
+        session, start = await self._log(request.log)
+        found = self._do.searches.log(
+            session.id,
+            start,
+            to_search(request),
+            line=min(request.line, LAST_POSITION),
+            follow=request.log.follow,
+        )
+        async for findings in found:
+            for answer in found_messages(findings):
+                yield answer
+
+    async def _log(self, request: pb.ReadLogsRequest) -> tuple[Session, LogPosition]:
+        """Whose log is asked for, and from where to where."""
         session = await self._do.references.find(require_user(), request.session)
-        if request.offset > LAST_POSITION:
-            raise InvalidRequest(f"no log has {request.offset} bytes")
         if request.attempt > session.attempt:
             raise NotFound(f"{session.name} has no attempt {request.attempt}")
         if request.rank >= session.spec.replica_count:
             raise NotFound(f"{session.name} has no replica {request.rank}")
-        start = LogPosition(
-            attempt=request.attempt,
-            then_later=request.later_attempts or not request.attempt,
-            rank=request.rank,
-            offset=request.offset,
-            tail_lines=request.tail_lines if request.HasField("tail_lines") else None,
-        )
-        async for page in self._do.followers.log(session.id, start, follow=request.follow):
-            yield pb.ReadLogsResponse(
-                offset=page.offset,
-                data=page.data,
-                missing_bytes=page.missing_bytes,
-                attempt=page.attempt,
-            )
+        return session, to_position(request, self._do.clock.time())
 
     @streaming
     async def ReadMetrics(  # noqa: N802
@@ -256,6 +273,31 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             yield pb.ReadMetricsResponse(
                 points=last, next=str(page.next), missing_reports=page.missing
             )
+
+    @streaming
+    async def ReadSeries(  # noqa: N802
+        self, request: pb.ReadSeriesRequest, _: Context
+    ) -> AsyncGenerator[pb.ReadSeriesResponse, None]:
+        """Ranges of series, session by session."""
+        query = to_series_query(request)
+        if not request.sessions:
+            raise InvalidRequest("no session is named", attempt="at least one")
+        if len(request.sessions) > MOST_SESSIONS:
+            raise TooLarge(f"at most {MOST_SESSIONS:,} sessions at a time")
+        who = require_user()
+        found = [await self._do.references.find(who, text) for text in request.sessions]
+        for session in found:
+            page = await self._do.history.series.read(session.id, query)
+            said = pb.ReadSeriesResponse(
+                session_id=session.id,
+                left_out_points=page.left_out,
+                left_out_series=page.more,
+                missing_reports=page.lost,
+            )
+            for part in parts_of(series_message(view, session.id) for view in page.series):
+                said.series.extend(part)
+                yield said
+                said = pb.ReadSeriesResponse(session_id=session.id)
 
     @answering
     async def ListMetrics(  # noqa: N802

@@ -25,11 +25,13 @@ if TYPE_CHECKING:
     from nsml.v1 import backups_pb2 as backups
     from nsml.v1 import checkpoints_pb2 as checkpoints
     from nsml.v1 import datasets_pb2 as datasets
+    from nsml.v1 import media_pb2 as media
     from nsml.v1 import nodes_pb2 as nodes
     from nsml.v1 import projects_pb2 as projects
     from nsml.v1 import resources_pb2 as resources
     from nsml.v1 import secrets_pb2 as secrets
     from nsml.v1 import sessions_pb2 as sessions
+    from nsml.v1 import telemetry_pb2 as telemetry
 
     Listed = TypeVar(
         "Listed",
@@ -75,11 +77,13 @@ class Client:
         self.sessions = Sessions(self.rpc, self.clock)
         self.datasets = Datasets(self.rpc)
         self.checkpoints = Checkpoints(self.rpc)
+        self.media = Media(self.rpc)
         self.nodes = Nodes(self.rpc)
         self.accounts = Accounts(self.rpc)
         self.secrets = Secrets(self.rpc)
         self.projects = Projects(self.rpc)
         self.backups = Backups(self.rpc)
+        self.telemetry = Telemetry(self.rpc, self.clock)
 
 
 class Sessions:
@@ -335,6 +339,19 @@ class Checkpoints:
         return answer.checkpoint
 
 
+class Media:
+    """MediaService, as far as users call it."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def page(self, request: media.ListMediaRequest) -> media.ListMediaResponse:
+        """A page of what a session showed; its content may be read from who answers."""
+        from nsml.v1 import media_pb2 as pb
+
+        return await self._rpc.unary("MediaService/ListMedia", request, pb.ListMediaResponse)
+
+
 class Nodes:
     """NodeService."""
 
@@ -581,6 +598,43 @@ class Projects:
         request = pb.ChangeMembersRequest(name=name, add=add, remove=remove)
         return await self._rpc.unary(
             "ProjectService/ChangeMembers", request, pb.ChangeMembersResponse
+        )
+
+
+class Telemetry:
+    """TelemetryService."""
+
+    def __init__(self, rpc: Rpc, clock: Clock) -> None:
+        self._rpc = rpc
+        self._clock = clock
+
+    async def read(
+        self,
+        *,
+        session: str = "",
+        node: str = "",
+        window_s: float | None = None,
+        width: int = 0,
+    ) -> telemetry.ReadTelemetryResponse:
+        """What a session's devices, a node, or without either the platform did, in the last so many seconds.
+
+        None: of a session since it was placed first, else an hour. NotFound: no such session or node.
+        """
+        from nsml.v1 import telemetry_pb2 as pb
+
+        request = pb.ReadTelemetryRequest(width=width)
+        if session:
+            request.session = session
+        elif node:
+            request.node = node
+        else:
+            request.cluster = True
+        if window_s is not None:
+            now = self._clock.time()
+            request.since.FromMicroseconds(round((now - window_s) * 1e6))
+            request.until.FromMicroseconds(round(now * 1e6))
+        return await self._rpc.unary(
+            "TelemetryService/ReadTelemetry", request, pb.ReadTelemetryResponse
         )
 
 

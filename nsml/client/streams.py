@@ -10,6 +10,7 @@ from __future__ import annotations
 import random
 from contextlib import aclosing
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol
 
 from nsml.client.calls import in_project
@@ -139,12 +140,16 @@ def _within(project: str, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsR
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPiece:
-    """A piece of one attempt's output: bytes from `offset` on, after `missing_bytes` lost ones."""
+    """A piece of one attempt's output: bytes from `offset` on, after `missing_bytes` lost ones.
+
+    `times`, where asked for: when (Unix seconds) the bytes from an offset on were received, in order.
+    """
 
     attempt: int
     offset: int
     data: bytes
     missing_bytes: int
+    times: tuple[tuple[int, float], ...] = ()
 
 
 async def read_logs(
@@ -155,18 +160,25 @@ async def read_logs(
     rank: int = 0,
     offset: int = 0,
     tail_lines: int | None = None,
+    since: datetime | timedelta | None = None,
+    until: datetime | timedelta | None = None,
+    times: bool = False,
     follow: bool = False,
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[LogPiece, None]:
     """The output of a session, each byte once and in order; with `follow` until it has ended.
 
-    With attempt 0 it begins with the current or last one, and later ones come after it.
+    With attempt 0 it begins with the current or last one, and later ones come after it. `since` and
+    `until` are moments, or how long ago by the platform's clock, at which it was received; `until` is
+    not for followers. With `times` pieces say when they were received.
     """
     retry = _Retry(client, patience_s, on_link)
-    place = _LogPlace(attempt=attempt, offset=offset, tail_lines=tail_lines)
+    place = _LogPlace(attempt=attempt, offset=offset, tail_lines=tail_lines, since=since)
     while True:
         request = place.request(reference, rank=rank, follow=follow)
+        request.times = times
+        _set_moment(request, "until", until)
         stream = client.rpc.stream("SessionService/ReadLogs", request, pb.ReadLogsResponse)
         try:
             async with aclosing(stream):
@@ -181,14 +193,84 @@ async def read_logs(
             return
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LogSearch:
+    """What is looked for in logs: an expression of RE2's syntax, or with `is_literal` a text."""
+
+    pattern: str
+    is_literal: bool = False
+    ignores_case: bool = False
+    is_inverted: bool = False
+    """The lines that do not fit."""
+    context_lines: int = 0
+    """So many lines around each, too."""
+
+
+async def search_logs(
+    client: Client,
+    reference: str,
+    search: LogSearch,
+    *,
+    attempt: int = 0,
+    rank: int = 0,
+    offset: int = 0,
+    line: int = 0,
+    tail_lines: int | None = None,
+    since: datetime | timedelta | None = None,
+    until: datetime | timedelta | None = None,
+    follow: bool = False,
+    patience_s: float | None = None,
+    on_link: OnLink | None = None,
+) -> AsyncGenerator[pb.SearchLogsResponse, None]:
+    """The lines of a session's output that fit, found by the control plane, each once and in order.
+
+    Which output: see read_logs; `line` is the number of the line at `offset`, 0 where it is not known.
+    Answers without lines say how far it was searched.
+    """
+    retry = _Retry(client, patience_s, on_link)
+    place = _LogPlace(attempt=attempt, offset=offset, tail_lines=tail_lines, since=since)
+    while True:
+        log = place.request(reference, rank=rank, follow=follow)
+        _set_moment(log, "until", until)
+        request = pb.SearchLogsRequest(
+            log=log,
+            pattern=search.pattern,
+            literal=search.is_literal,
+            ignore_case=search.ignores_case,
+            invert=search.is_inverted,
+            context_lines=search.context_lines,
+            line=line,
+        )
+        stream = client.rpc.stream("SessionService/SearchLogs", request, pb.SearchLogsResponse)
+        try:
+            async with aclosing(stream):
+                async for answer in stream:
+                    retry.heard()
+                    place.reach(answer.attempt, answer.next)
+                    line = answer.next_line
+                    yield answer
+        except Unavailable as error:
+            await retry.after(error)
+        else:
+            return
+
+
 class _LogPlace:
     """Where a log reader stands: the next byte of which attempt."""
 
-    def __init__(self, *, attempt: int, offset: int, tail_lines: int | None) -> None:
+    def __init__(
+        self,
+        *,
+        attempt: int,
+        offset: int,
+        tail_lines: int | None,
+        since: datetime | timedelta | None,
+    ) -> None:
         self._attempt = attempt
         self._then_later = attempt == 0
         self._offset = offset
         self._tail_lines = tail_lines
+        self._since = since
 
     def request(self, reference: str, *, rank: int, follow: bool) -> pb.ReadLogsRequest:
         """What to ask for next."""
@@ -203,24 +285,44 @@ class _LogPlace:
             request.tail_lines = self._tail_lines
         else:
             request.offset = self._offset
+        _set_moment(request, "since", self._since)
         return request
+
+    def reach(self, attempt: int, offset: int) -> None:
+        """Everything before this place is there."""
+        self._attempt, self._offset = attempt, offset
+        self._tail_lines = self._since = None
 
     def take(self, answer: pb.ReadLogsResponse) -> LogPiece | None:
         """The part of an answer that is new."""
         data, offset = answer.data, answer.offset
         if answer.attempt < self._attempt:
             return None
-        if answer.attempt == self._attempt and self._tail_lines is None and offset < self._offset:
+        is_resumed = self._tail_lines is None and self._since is None
+        if answer.attempt == self._attempt and is_resumed and offset < self._offset:
             data = data[self._offset - offset :]
             offset = self._offset
             if not data:
                 return None
-        self._attempt = answer.attempt
-        self._offset = offset + len(data)
-        self._tail_lines = None
+        self.reach(answer.attempt, offset + len(data))
         return LogPiece(
-            attempt=answer.attempt, offset=offset, data=data, missing_bytes=answer.missing_bytes
+            attempt=answer.attempt,
+            offset=offset,
+            data=data,
+            missing_bytes=answer.missing_bytes,
+            times=tuple(
+                (one.offset, one.time.seconds + one.time.nanos / 1e9) for one in answer.times
+            ),
         )
+
+
+def _set_moment(
+    request: pb.ReadLogsRequest, which: str, moment: datetime | timedelta | None
+) -> None:
+    if isinstance(moment, timedelta):
+        getattr(request, f"{which}_age").FromTimedelta(moment)
+    elif moment is not None:
+        getattr(request, which).FromDatetime(moment)
 
 
 async def read_metrics(
@@ -256,6 +358,29 @@ async def read_metrics(
             await retry.after(error)
         else:
             return
+
+
+async def read_series(
+    client: Client,
+    request: pb.ReadSeriesRequest,
+    *,
+    patience_s: float | None = None,
+    on_link: OnLink | None = None,
+) -> list[pb.ReadSeriesResponse]:
+    """Ranges of series in columns, session by session."""
+    retry = _Retry(client, patience_s, on_link)
+    while True:
+        answers: list[pb.ReadSeriesResponse] = []
+        stream = client.rpc.stream("SessionService/ReadSeries", request, pb.ReadSeriesResponse)
+        try:
+            async with aclosing(stream):
+                async for answer in stream:
+                    retry.heard()
+                    answers.append(answer)
+        except Unavailable as error:
+            await retry.after(error)
+        else:
+            return answers
 
 
 async def wait_until(

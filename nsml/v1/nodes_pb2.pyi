@@ -270,12 +270,28 @@ class Condition(_message.Message):
     evidence: str
     def __init__(self, name: _Optional[_Union[ConditionName, str]] = ..., subject: _Optional[str] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., meaning: _Optional[str] = ..., healing: _Optional[str] = ..., evidence: _Optional[str] = ...) -> None: ...
 
+class ClusterLoad(_message.Message):
+    __slots__ = ("devices", "held", "running", "busy", "utilization_percent", "power_watts")
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
+    HELD_FIELD_NUMBER: _ClassVar[int]
+    RUNNING_FIELD_NUMBER: _ClassVar[int]
+    BUSY_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    POWER_WATTS_FIELD_NUMBER: _ClassVar[int]
+    devices: int
+    held: int
+    running: int
+    busy: int
+    utilization_percent: float
+    power_watts: float
+    def __init__(self, devices: _Optional[int] = ..., held: _Optional[int] = ..., running: _Optional[int] = ..., busy: _Optional[int] = ..., utilization_percent: _Optional[float] = ..., power_watts: _Optional[float] = ...) -> None: ...
+
 class GetClusterRequest(_message.Message):
     __slots__ = ()
     def __init__(self) -> None: ...
 
 class GetClusterResponse(_message.Message):
-    __slots__ = ("version", "leader", "term", "coordination", "capacity", "allocated", "nodes_ready", "nodes_total", "sessions_running", "sessions_queued", "simulated", "cluster_id", "closed_nodes", "now", "members", "answered_by", "conditions", "known_at")
+    __slots__ = ("version", "leader", "term", "coordination", "capacity", "allocated", "nodes_ready", "nodes_total", "sessions_running", "sessions_queued", "simulated", "cluster_id", "closed_nodes", "now", "members", "answered_by", "conditions", "known_at", "load")
     VERSION_FIELD_NUMBER: _ClassVar[int]
     LEADER_FIELD_NUMBER: _ClassVar[int]
     TERM_FIELD_NUMBER: _ClassVar[int]
@@ -294,6 +310,7 @@ class GetClusterResponse(_message.Message):
     ANSWERED_BY_FIELD_NUMBER: _ClassVar[int]
     CONDITIONS_FIELD_NUMBER: _ClassVar[int]
     KNOWN_AT_FIELD_NUMBER: _ClassVar[int]
+    LOAD_FIELD_NUMBER: _ClassVar[int]
     version: str
     leader: str
     term: int
@@ -312,7 +329,8 @@ class GetClusterResponse(_message.Message):
     answered_by: str
     conditions: _containers.RepeatedCompositeFieldContainer[Condition]
     known_at: _timestamp_pb2.Timestamp
-    def __init__(self, version: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., coordination: _Optional[str] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., nodes_ready: _Optional[int] = ..., nodes_total: _Optional[int] = ..., sessions_running: _Optional[int] = ..., sessions_queued: _Optional[int] = ..., simulated: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., closed_nodes: _Optional[_Iterable[str]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., answered_by: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., known_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    load: ClusterLoad
+    def __init__(self, version: _Optional[str] = ..., leader: _Optional[str] = ..., term: _Optional[int] = ..., coordination: _Optional[str] = ..., capacity: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., allocated: _Optional[_Union[_resources_pb2.Resources, _Mapping]] = ..., nodes_ready: _Optional[int] = ..., nodes_total: _Optional[int] = ..., sessions_running: _Optional[int] = ..., sessions_queued: _Optional[int] = ..., simulated: _Optional[bool] = ..., cluster_id: _Optional[str] = ..., closed_nodes: _Optional[_Iterable[str]] = ..., now: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., members: _Optional[_Iterable[_Union[Member, _Mapping]]] = ..., answered_by: _Optional[str] = ..., conditions: _Optional[_Iterable[_Union[Condition, _Mapping]]] = ..., known_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., load: _Optional[_Union[ClusterLoad, _Mapping]] = ...) -> None: ...
 
 class Member(_message.Message):
     __slots__ = ("name", "version", "user_address", "agent_address", "local_address", "started_at", "is_leader")

@@ -53,6 +53,13 @@ class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRIORITY_LOW: _ClassVar[Priority]
     PRIORITY_NORMAL: _ClassVar[Priority]
     PRIORITY_HIGH: _ClassVar[Priority]
+
+class SeriesAxis(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    SERIES_AXIS_UNSPECIFIED: _ClassVar[SeriesAxis]
+    SERIES_AXIS_STEP: _ClassVar[SeriesAxis]
+    SERIES_AXIS_RELATIVE: _ClassVar[SeriesAxis]
+    SERIES_AXIS_WALL: _ClassVar[SeriesAxis]
 SESSION_STATE_UNSPECIFIED: SessionState
 SESSION_STATE_QUEUED: SessionState
 SESSION_STATE_PREPARING: SessionState
@@ -85,6 +92,10 @@ PRIORITY_IDLE: Priority
 PRIORITY_LOW: Priority
 PRIORITY_NORMAL: Priority
 PRIORITY_HIGH: Priority
+SERIES_AXIS_UNSPECIFIED: SeriesAxis
+SERIES_AXIS_STEP: SeriesAxis
+SERIES_AXIS_RELATIVE: SeriesAxis
+SERIES_AXIS_WALL: SeriesAxis
 
 class DatasetReference(_message.Message):
     __slots__ = ("name", "version", "digest")
@@ -192,7 +203,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "checkpoint_count", "simulated", "revision", "command", "progress", "avoids", "attempts", "stop")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "checkpoint_count", "simulated", "revision", "command", "progress", "avoids", "attempts", "stop", "usage")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -218,6 +229,7 @@ class Session(_message.Message):
     AVOIDS_FIELD_NUMBER: _ClassVar[int]
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -243,7 +255,24 @@ class Session(_message.Message):
     avoids: _containers.RepeatedScalarFieldContainer[str]
     attempts: _containers.RepeatedCompositeFieldContainer[EndedAttempt]
     stop: SessionStop
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ...) -> None: ...
+    usage: SessionUsage
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ...) -> None: ...
+
+class SessionUsage(_message.Message):
+    __slots__ = ("device_seconds", "utilization_percent", "utilization_peak_percent", "memory_peak_bytes", "watt_hours", "idle_since")
+    DEVICE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PEAK_PERCENT_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
+    WATT_HOURS_FIELD_NUMBER: _ClassVar[int]
+    IDLE_SINCE_FIELD_NUMBER: _ClassVar[int]
+    device_seconds: float
+    utilization_percent: float
+    utilization_peak_percent: float
+    memory_peak_bytes: int
+    watt_hours: float
+    idle_since: _timestamp_pb2.Timestamp
+    def __init__(self, device_seconds: _Optional[float] = ..., utilization_percent: _Optional[float] = ..., utilization_peak_percent: _Optional[float] = ..., memory_peak_bytes: _Optional[int] = ..., watt_hours: _Optional[float] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class SessionStop(_message.Message):
     __slots__ = ("cause", "reason", "asked_by", "until")
@@ -438,7 +467,7 @@ class UpdateSessionResponse(_message.Message):
     def __init__(self, session: _Optional[_Union[Session, _Mapping]] = ...) -> None: ...
 
 class ReadLogsRequest(_message.Message):
-    __slots__ = ("session", "attempt", "rank", "offset", "tail_lines", "follow", "later_attempts")
+    __slots__ = ("session", "attempt", "rank", "offset", "tail_lines", "follow", "later_attempts", "since", "since_age", "until", "until_age", "times")
     SESSION_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
     RANK_FIELD_NUMBER: _ClassVar[int]
@@ -446,6 +475,11 @@ class ReadLogsRequest(_message.Message):
     TAIL_LINES_FIELD_NUMBER: _ClassVar[int]
     FOLLOW_FIELD_NUMBER: _ClassVar[int]
     LATER_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    SINCE_AGE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_AGE_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     session: str
     attempt: int
     rank: int
@@ -453,19 +487,80 @@ class ReadLogsRequest(_message.Message):
     tail_lines: int
     follow: bool
     later_attempts: bool
-    def __init__(self, session: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., offset: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: _Optional[bool] = ..., later_attempts: _Optional[bool] = ...) -> None: ...
+    since: _timestamp_pb2.Timestamp
+    since_age: _duration_pb2.Duration
+    until: _timestamp_pb2.Timestamp
+    until_age: _duration_pb2.Duration
+    times: bool
+    def __init__(self, session: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., offset: _Optional[int] = ..., tail_lines: _Optional[int] = ..., follow: _Optional[bool] = ..., later_attempts: _Optional[bool] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., since_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until_age: _Optional[_Union[datetime.timedelta, _duration_pb2.Duration, _Mapping]] = ..., times: _Optional[bool] = ...) -> None: ...
+
+class LogTime(_message.Message):
+    __slots__ = ("offset", "time")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    time: _timestamp_pb2.Timestamp
+    def __init__(self, offset: _Optional[int] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReadLogsResponse(_message.Message):
-    __slots__ = ("offset", "data", "missing_bytes", "attempt")
+    __slots__ = ("offset", "data", "missing_bytes", "attempt", "times")
     OFFSET_FIELD_NUMBER: _ClassVar[int]
     DATA_FIELD_NUMBER: _ClassVar[int]
     MISSING_BYTES_FIELD_NUMBER: _ClassVar[int]
     ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    TIMES_FIELD_NUMBER: _ClassVar[int]
     offset: int
     data: bytes
     missing_bytes: int
     attempt: int
-    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing_bytes: _Optional[int] = ..., attempt: _Optional[int] = ...) -> None: ...
+    times: _containers.RepeatedCompositeFieldContainer[LogTime]
+    def __init__(self, offset: _Optional[int] = ..., data: _Optional[bytes] = ..., missing_bytes: _Optional[int] = ..., attempt: _Optional[int] = ..., times: _Optional[_Iterable[_Union[LogTime, _Mapping]]] = ...) -> None: ...
+
+class SearchLogsRequest(_message.Message):
+    __slots__ = ("log", "pattern", "literal", "ignore_case", "invert", "context_lines", "line")
+    LOG_FIELD_NUMBER: _ClassVar[int]
+    PATTERN_FIELD_NUMBER: _ClassVar[int]
+    LITERAL_FIELD_NUMBER: _ClassVar[int]
+    IGNORE_CASE_FIELD_NUMBER: _ClassVar[int]
+    INVERT_FIELD_NUMBER: _ClassVar[int]
+    CONTEXT_LINES_FIELD_NUMBER: _ClassVar[int]
+    LINE_FIELD_NUMBER: _ClassVar[int]
+    log: ReadLogsRequest
+    pattern: str
+    literal: bool
+    ignore_case: bool
+    invert: bool
+    context_lines: int
+    line: int
+    def __init__(self, log: _Optional[_Union[ReadLogsRequest, _Mapping]] = ..., pattern: _Optional[str] = ..., literal: _Optional[bool] = ..., ignore_case: _Optional[bool] = ..., invert: _Optional[bool] = ..., context_lines: _Optional[int] = ..., line: _Optional[int] = ...) -> None: ...
+
+class LogLine(_message.Message):
+    __slots__ = ("offset", "text", "number", "is_context", "time")
+    OFFSET_FIELD_NUMBER: _ClassVar[int]
+    TEXT_FIELD_NUMBER: _ClassVar[int]
+    NUMBER_FIELD_NUMBER: _ClassVar[int]
+    IS_CONTEXT_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    offset: int
+    text: bytes
+    number: int
+    is_context: bool
+    time: _timestamp_pb2.Timestamp
+    def __init__(self, offset: _Optional[int] = ..., text: _Optional[bytes] = ..., number: _Optional[int] = ..., is_context: _Optional[bool] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+
+class SearchLogsResponse(_message.Message):
+    __slots__ = ("lines", "attempt", "next", "next_line", "missing_bytes")
+    LINES_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_FIELD_NUMBER: _ClassVar[int]
+    NEXT_LINE_FIELD_NUMBER: _ClassVar[int]
+    MISSING_BYTES_FIELD_NUMBER: _ClassVar[int]
+    lines: _containers.RepeatedCompositeFieldContainer[LogLine]
+    attempt: int
+    next: int
+    next_line: int
+    missing_bytes: int
+    def __init__(self, lines: _Optional[_Iterable[_Union[LogLine, _Mapping]]] = ..., attempt: _Optional[int] = ..., next: _Optional[int] = ..., next_line: _Optional[int] = ..., missing_bytes: _Optional[int] = ...) -> None: ...
 
 class ReadMetricsRequest(_message.Message):
     __slots__ = ("session", "names", "follow")
@@ -505,6 +600,74 @@ class ReadMetricsResponse(_message.Message):
     next: str
     missing_reports: int
     def __init__(self, points: _Optional[_Iterable[_Union[MetricPoint, _Mapping]]] = ..., next: _Optional[str] = ..., missing_reports: _Optional[int] = ...) -> None: ...
+
+class ReadSeriesRequest(_message.Message):
+    __slots__ = ("sessions", "names", "ranks", "attempts", "axis", "low", "high", "width")
+    SESSIONS_FIELD_NUMBER: _ClassVar[int]
+    NAMES_FIELD_NUMBER: _ClassVar[int]
+    RANKS_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
+    AXIS_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    WIDTH_FIELD_NUMBER: _ClassVar[int]
+    sessions: _containers.RepeatedScalarFieldContainer[str]
+    names: _containers.RepeatedScalarFieldContainer[str]
+    ranks: _containers.RepeatedScalarFieldContainer[int]
+    attempts: _containers.RepeatedScalarFieldContainer[int]
+    axis: SeriesAxis
+    low: float
+    high: float
+    width: int
+    def __init__(self, sessions: _Optional[_Iterable[str]] = ..., names: _Optional[_Iterable[str]] = ..., ranks: _Optional[_Iterable[int]] = ..., attempts: _Optional[_Iterable[int]] = ..., axis: _Optional[_Union[SeriesAxis, str]] = ..., low: _Optional[float] = ..., high: _Optional[float] = ..., width: _Optional[int] = ...) -> None: ...
+
+class Series(_message.Message):
+    __slots__ = ("session_id", "name", "attempt", "rank", "start", "grain", "x_low", "x_high", "time", "low", "high", "mean", "last", "finite", "odd")
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    NAME_FIELD_NUMBER: _ClassVar[int]
+    ATTEMPT_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
+    START_FIELD_NUMBER: _ClassVar[int]
+    GRAIN_FIELD_NUMBER: _ClassVar[int]
+    X_LOW_FIELD_NUMBER: _ClassVar[int]
+    X_HIGH_FIELD_NUMBER: _ClassVar[int]
+    TIME_FIELD_NUMBER: _ClassVar[int]
+    LOW_FIELD_NUMBER: _ClassVar[int]
+    HIGH_FIELD_NUMBER: _ClassVar[int]
+    MEAN_FIELD_NUMBER: _ClassVar[int]
+    LAST_FIELD_NUMBER: _ClassVar[int]
+    FINITE_FIELD_NUMBER: _ClassVar[int]
+    ODD_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    name: str
+    attempt: int
+    rank: int
+    start: float
+    grain: int
+    x_low: _containers.RepeatedScalarFieldContainer[float]
+    x_high: _containers.RepeatedScalarFieldContainer[float]
+    time: _containers.RepeatedScalarFieldContainer[float]
+    low: _containers.RepeatedScalarFieldContainer[float]
+    high: _containers.RepeatedScalarFieldContainer[float]
+    mean: _containers.RepeatedScalarFieldContainer[float]
+    last: _containers.RepeatedScalarFieldContainer[float]
+    finite: _containers.RepeatedScalarFieldContainer[int]
+    odd: _containers.RepeatedScalarFieldContainer[int]
+    def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., start: _Optional[float] = ..., grain: _Optional[int] = ..., x_low: _Optional[_Iterable[float]] = ..., x_high: _Optional[_Iterable[float]] = ..., time: _Optional[_Iterable[float]] = ..., low: _Optional[_Iterable[float]] = ..., high: _Optional[_Iterable[float]] = ..., mean: _Optional[_Iterable[float]] = ..., last: _Optional[_Iterable[float]] = ..., finite: _Optional[_Iterable[int]] = ..., odd: _Optional[_Iterable[int]] = ...) -> None: ...
+
+class ReadSeriesResponse(_message.Message):
+    __slots__ = ("series", "left_out_points", "left_out_series", "missing_reports", "session_id")
+    SERIES_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_POINTS_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_SERIES_FIELD_NUMBER: _ClassVar[int]
+    MISSING_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    series: _containers.RepeatedCompositeFieldContainer[Series]
+    left_out_points: int
+    left_out_series: int
+    missing_reports: int
+    session_id: str
+    def __init__(self, series: _Optional[_Iterable[_Union[Series, _Mapping]]] = ..., left_out_points: _Optional[int] = ..., left_out_series: _Optional[int] = ..., missing_reports: _Optional[int] = ..., session_id: _Optional[str] = ...) -> None: ...
 
 class ListMetricsRequest(_message.Message):
     __slots__ = ("session", "cursor")

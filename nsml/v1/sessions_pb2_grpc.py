@@ -81,10 +81,20 @@ class SessionServiceStub:
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.ReadLogsRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_sessions__pb2.ReadLogsResponse.FromString,
                 _registered_method=True)
+        self.SearchLogs = channel.unary_stream(
+                '/nsml.v1.SessionService/SearchLogs',
+                request_serializer=nsml_dot_v1_dot_sessions__pb2.SearchLogsRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_sessions__pb2.SearchLogsResponse.FromString,
+                _registered_method=True)
         self.ReadMetrics = channel.unary_stream(
                 '/nsml.v1.SessionService/ReadMetrics',
                 request_serializer=nsml_dot_v1_dot_sessions__pb2.ReadMetricsRequest.SerializeToString,
                 response_deserializer=nsml_dot_v1_dot_sessions__pb2.ReadMetricsResponse.FromString,
+                _registered_method=True)
+        self.ReadSeries = channel.unary_stream(
+                '/nsml.v1.SessionService/ReadSeries',
+                request_serializer=nsml_dot_v1_dot_sessions__pb2.ReadSeriesRequest.SerializeToString,
+                response_deserializer=nsml_dot_v1_dot_sessions__pb2.ReadSeriesResponse.FromString,
                 _registered_method=True)
         self.ListMetrics = channel.unary_unary(
                 '/nsml.v1.SessionService/ListMetrics',
@@ -202,8 +212,19 @@ class SessionServiceServicer:
         The stream ends when the session has ended and everything was sent; without follow, at the
         end of what is there.
         Callers: users who may see it. Errors: NOT_FOUND (the session, its attempt or its replica);
-        INVALID_ARGUMENT (an offset and a number of lines). UNAVAILABLE: read again from the offset
-        after the last byte received.
+        INVALID_ARGUMENT (an offset with a number of lines or with a moment to begin at; a moment to end at,
+        with follow; a moment that is none). UNAVAILABLE: read again from the offset after the last byte received.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SearchLogs(self, request, context):
+        """The lines of the output that fit a pattern, in order and once, found where the output lies. Ends like
+        ReadLogs, and takes time that grows with the output alone, whatever the pattern.
+        Callers: users who may see it. Errors: those of ReadLogs; INVALID_ARGUMENT (a pattern that is none, over
+        1,000 bytes, or too large to search with; over 100 lines around each). UNAVAILABLE: search again from
+        the attempt, `next` and `next_line` of the last response.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -213,6 +234,18 @@ class SessionServiceServicer:
         """The points that nsml.report recorded, in order; ends like ReadLogs.
         Callers: users who may see it. Errors: NOT_FOUND; INVALID_ARGUMENT (a token that is not one);
         RESOURCE_EXHAUSTED (more than 256 names). UNAVAILABLE: read again from the last `next` received.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadSeries(self, request, context):
+        """Ranges of the numbers that sessions reported, each series in at most twice as many columns as are
+        asked for, so that a plot of any length is read at once: no column leaves out its least and
+        greatest value. Session by session in the order asked; the stream ends with what is there now.
+        Callers: users who may see all of them. Errors: NOT_FOUND; INVALID_ARGUMENT (a width, a range or an
+        axis that is none; no session); RESOURCE_EXHAUSTED (more than 256 names or 1,000 sessions). UNAVAILABLE:
+        read it anew.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -315,10 +348,20 @@ def add_SessionServiceServicer_to_server(servicer, server):
                     request_deserializer=nsml_dot_v1_dot_sessions__pb2.ReadLogsRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_sessions__pb2.ReadLogsResponse.SerializeToString,
             ),
+            'SearchLogs': grpc.unary_stream_rpc_method_handler(
+                    servicer.SearchLogs,
+                    request_deserializer=nsml_dot_v1_dot_sessions__pb2.SearchLogsRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_sessions__pb2.SearchLogsResponse.SerializeToString,
+            ),
             'ReadMetrics': grpc.unary_stream_rpc_method_handler(
                     servicer.ReadMetrics,
                     request_deserializer=nsml_dot_v1_dot_sessions__pb2.ReadMetricsRequest.FromString,
                     response_serializer=nsml_dot_v1_dot_sessions__pb2.ReadMetricsResponse.SerializeToString,
+            ),
+            'ReadSeries': grpc.unary_stream_rpc_method_handler(
+                    servicer.ReadSeries,
+                    request_deserializer=nsml_dot_v1_dot_sessions__pb2.ReadSeriesRequest.FromString,
+                    response_serializer=nsml_dot_v1_dot_sessions__pb2.ReadSeriesResponse.SerializeToString,
             ),
             'ListMetrics': grpc.unary_unary_rpc_method_handler(
                     servicer.ListMetrics,
@@ -597,6 +640,33 @@ class SessionService:
             _registered_method=True)
 
     @staticmethod
+    def SearchLogs(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nsml.v1.SessionService/SearchLogs',
+            nsml_dot_v1_dot_sessions__pb2.SearchLogsRequest.SerializeToString,
+            nsml_dot_v1_dot_sessions__pb2.SearchLogsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
     def ReadMetrics(request,
             target,
             options=(),
@@ -613,6 +683,33 @@ class SessionService:
             '/nsml.v1.SessionService/ReadMetrics',
             nsml_dot_v1_dot_sessions__pb2.ReadMetricsRequest.SerializeToString,
             nsml_dot_v1_dot_sessions__pb2.ReadMetricsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadSeries(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/nsml.v1.SessionService/ReadSeries',
+            nsml_dot_v1_dot_sessions__pb2.ReadSeriesRequest.SerializeToString,
+            nsml_dot_v1_dot_sessions__pb2.ReadSeriesResponse.FromString,
             options,
             channel_credentials,
             insecure,

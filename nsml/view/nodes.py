@@ -507,6 +507,7 @@ def cluster_record(cluster: GetClusterResponse) -> dict[str, Any]:
         "sessions_running": cluster.sessions_running,
         "sessions_queued": cluster.sessions_queued,
         "simulated": cluster.simulated,
+        "load": _load_record(cluster),
         "cluster_id": cluster.cluster_id,
         "closed_nodes": list(cluster.closed_nodes),
         "answered_by": cluster.answered_by or None,
@@ -572,11 +573,36 @@ def cluster_lines(cluster: GetClusterResponse, *, server: str) -> list[str]:
         *(f"standby   {_standby(one, cluster)}" for one in _standbys(cluster)),
         f"nodes     {cluster.nodes_ready}/{cluster.nodes_total} ready",
         f"gpus      {gpus} used{simulated}",
+        *_load_lines(cluster),
         f"cpus      {cpus} used",
         f"sessions  {cluster.sessions_running} running · {cluster.sessions_queued} queued",
         *(f"note      {words}" for words in cluster.closed_nodes),
         *_age_lines(cluster),
     ]
+
+
+def _load_record(cluster: GetClusterResponse) -> dict[str, Any] | None:
+    load = cluster.load
+    if not load.devices:
+        return None
+    return {
+        "devices": load.devices,
+        "held": load.held,
+        "running": load.running,
+        "busy": load.busy,
+        "utilization_percent": round(load.utilization_percent, 3),
+        "power_watts": round(load.power_watts, 3),
+    }
+
+
+def _load_lines(cluster: GetClusterResponse) -> list[str]:
+    """How many GPUs do something, and how many of them much."""
+    load = cluster.load
+    if not load.devices:
+        return []
+    shares = [round(100 * count / load.devices) for count in (load.running, load.busy)]
+    mean = f"mean {load.utilization_percent:.0f}% · {load.power_watts / 1000:.1f} kW"
+    return [f"load      {shares[0]}% of GPUs run · {shares[1]}% above 80% · {mean}"]
 
 
 def _standbys(cluster: GetClusterResponse) -> list[Member]:

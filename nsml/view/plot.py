@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 import sys
-from dataclasses import dataclass
+from bisect import bisect_left, bisect_right
+from dataclasses import dataclass, replace
 from string import ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -25,6 +26,7 @@ _BLANK = 0x2800
 # Bit of each dot of a cell: [row from the top][column].
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _LABEL_CELLS = 9
+_LARGEST_POWER = 308.25
 LETTERS = chr(_BLANK) + "┤━"
 """A terminal that shows these shows a chart."""
 MARK = "×"  # noqa: RUF001 - told from a letter x
@@ -177,17 +179,33 @@ class Piece:
 
 
 def chart(
-    title: str, lines: Sequence[Series], *, axis: Axis, columns: int, rows: int
+    title: str,
+    lines: Sequence[Series],
+    *,
+    axis: Axis,
+    columns: int,
+    rows: int,
+    is_log: bool = False,
 ) -> list[list[Piece]]:
-    """A whole chart in `columns` cells: title, plot with axes, legend. Lines of pieces."""
-    drawn = [line for line in lines if line.x]
+    """A whole chart in `columns` cells: title, plot with axes, legend. Lines of pieces.
+
+    `is_log`: the vertical axis is logarithmic; what is not above 0 is left out, and counted.
+    """
+    kept = [above_zero(line) for line in lines] if is_log else [(line, 0) for line in lines]
+    dropped = sum(count for _, count in kept)
+    drawn = [line for line, _ in kept if line.x]
+    left_out = f", {dropped:,} left out: not above 0" if dropped else ""
     if not drawn:
-        return [[Piece(text=f"{title}: no points yet")]]
+        return [[Piece(text=f"{title}: no points {f'above 0{left_out}' if dropped else 'yet'}")]]
     plot_columns = max(columns - _LABEL_CELLS - 1, 10)
-    raster = rasterise(drawn, columns=plot_columns, rows=rows)
-    out = [[Piece(text=f"{title}  ({axis.value})  {_points(drawn)}")]]
+    shown = [_logarithms(line) for line in drawn] if is_log else drawn
+    raster = rasterise(shown, columns=plot_columns, rows=rows)
+    scale = ", log" if is_log else ""
+    out = [[Piece(text=f"{title}  ({axis.value}{scale})  {_points(drawn)}{left_out}")]]
     low, high = raster.y_range
     labels = {0: high, rows // 2: high / 2 + low / 2, rows - 1: low}
+    if is_log:
+        labels = {row: 10.0 ** min(value, _LARGEST_POWER) for row, value in labels.items()}
     cells = raster.cells if len(drawn) == 1 else _lettered(raster.cells)
     for number, row in enumerate(cells):
         label = _label(labels[number]) if number in labels else ""
@@ -198,6 +216,32 @@ def chart(
     out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
     out.extend(_legend(drawn))
     return out
+
+
+def within(line: Series, low: float, high: float) -> Series:
+    """The part of a line from `low` to `high` on its horizontal axis."""
+    first, last = bisect_left(line.x, low), bisect_right(line.x, high)
+    return replace(line, x=line.x[first:last], y=line.y[first:last])
+
+
+def above_zero(line: Series) -> tuple[Series, int]:
+    """A line without the values that no logarithmic axis can show, and how many these are."""
+    kept = [pair for pair in zip(line.x, line.y, strict=True) if not pair[1] <= 0]
+    if len(kept) == len(line.x):
+        return line, 0
+    return replace(line, x=[x for x, _ in kept], y=[y for _, y in kept]), len(line.x) - len(kept)
+
+
+def finite_range(lines: Sequence[Series]) -> tuple[float, float] | None:
+    """The least and the greatest finite value of all lines; None where there is none."""
+    values = _extremes(lines)
+    return (min(values), max(values)) if values else None
+
+
+def _logarithms(line: Series) -> Series:
+    return replace(
+        line, y=[math.log10(value) if math.isfinite(value) else value for value in line.y]
+    )
 
 
 def _letter(number: int) -> str:

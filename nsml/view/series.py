@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
+from nsml.view.elements import elements_of
 from nsml.view.sessions import seconds_of
+from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -36,31 +38,32 @@ class Series:
 
 
 def collect(points: Iterable[MetricPoint], *, session: str, axis: Axis) -> dict[str, list[Series]]:
-    """The numeric points of one session by metric name, one series a replica.
+    """The numeric points of one session by metric name, one series a replica and element.
 
     Points that went back (a later attempt repeats steps) are put in order, the later report last.
     """
-    found: dict[tuple[str, int], list[tuple[float, float]]] = {}
-    starts: dict[tuple[str, int], float] = {}
+    found: dict[tuple[str, str, int], list[tuple[float, float]]] = {}
+    starts: dict[tuple[str, str, int], float] = {}
     for point in points:
-        if not point.HasField("number"):
-            continue
-        key = (point.name, point.rank)
-        line = found.setdefault(key, [])
         time = seconds_of(point.time)
-        if axis is Axis.STEP:
-            x = point.step if point.HasField("step") else float(len(line))
-        elif axis is Axis.RELATIVE:
-            x = max(time - starts.setdefault(key, time), 0.0)
-        else:
-            x = time
-        if math.isfinite(x):
-            line.append((x, point.number))
-    ranks = {rank for _, rank in found}
+        for name, element, number in elements_of(point):
+            key = (name, element, point.rank)
+            line = found.setdefault(key, [])
+            if axis is Axis.STEP:
+                x = point.step if point.HasField("step") else float(len(line))
+            elif axis is Axis.RELATIVE:
+                x = max(time - starts.setdefault(key, time), 0.0)
+            else:
+                x = time
+            if math.isfinite(x):
+                line.append((x, number))
+    ranks = {rank for _, _, rank in found}
     grouped: dict[str, list[Series]] = {}
-    for (name, rank), line in found.items():
+    for (name, element, rank), line in found.items():
         line.sort(key=lambda pair: pair[0])
         label = f"{session} rank {rank}" if len(ranks) > 1 else session
+        if element:
+            label += f" :{visible(element)}"
         grouped.setdefault(name, []).append(
             Series(label=label, x=[x for x, _ in line], y=[y for _, y in line])
         )

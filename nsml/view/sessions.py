@@ -10,6 +10,7 @@ from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.tables import Column
 from nsml.view.units import ago, duration_text, memory_text, moment, short_moment, thousandths
+from nsml.view.usage import efficiency_text, idle_text, usage_record
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -170,12 +171,15 @@ def _summary(session: Session, now: float) -> str:
     return stop_text(session, now) or summary_text(session.summary)
 
 
-def _gpus(session: Session, _now: float) -> str:
+def _gpus(session: Session, now: float) -> str:
     asked = session.spec.resources.gpu_thousandths
     text = thousandths(asked)
     if session.spec.replica_count > 1:
         text = f"{session.spec.replica_count}x{text}"
-    return f"{text} {SIMULATED}" if session.simulated else text
+    notes = [SIMULATED] if session.simulated else []
+    if idle := idle_text(session.usage, now):
+        notes.append(f"({idle})")
+    return " ".join([text, *notes])
 
 
 def _each(session: Session) -> resources_pb2.Resources:
@@ -375,6 +379,14 @@ COLUMNS: tuple[Column[Session], ...] = (
         tells=lambda s: s.attempt > 1,
     ),
     Column(
+        key="efficiency",
+        title="Efficiency",
+        cell=lambda s, _: efficiency_text(s.usage),
+        is_wide=True,
+        tells=lambda s: s.usage.HasField("utilization_percent"),
+        is_optional=True,
+    ),
+    Column(
         key="saved",
         title="Saved",
         cell=_saved,
@@ -525,6 +537,7 @@ def record(session: Session) -> dict[str, Any]:
         "simulated": session.simulated,
         "bundle_digest": spec.bundle_digest or None,
         "command": list(session.command),
+        "usage": usage_record(session.usage) if session.HasField("usage") else None,
     }
 
 

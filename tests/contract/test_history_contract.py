@@ -23,9 +23,11 @@ from controlplane.history.values import (
     CheckpointState,
     Chunk,
     Dataset,
-    DeviceSample,
     Gap,
-    NodeSample,
+    Media,
+    MediaContent,
+    MediaQuery,
+    MediaState,
     Recorded,
     SessionQuery,
     SessionRecord,
@@ -41,6 +43,27 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
 
 ADMIN = User(name="root", role=Role.ADMIN)
+
+
+class Hand(SystemClock):
+    """A clock of which the test says what the time is."""
+
+    now = 1000.0
+
+    def time(self) -> float:
+        return self.now
+
+
+@pytest.fixture(params=["memory", "postgresql"])
+async def at_times(request: pytest.FixtureRequest) -> AsyncIterator[tuple[History, Hand]]:
+    clock = Hand()
+    opened: History
+    if request.param == "postgresql":
+        opened = await open_postgresql(request.getfixturevalue("emptied_database"), clock=clock)
+    else:
+        opened = await open_history(":memory:", clock=clock, run=inline)
+    yield opened, clock
+    await opened.close()
 
 
 @pytest.fixture(params=["memory", "memory in threads", "file", "file in threads", "postgresql"])
@@ -260,6 +283,45 @@ async def test_the_last_lines(history: History, lines: int, expected: bytes, end
     assert page.data == (expected + end if lines else b"")
 
 
+async def test_a_log_by_the_time_at_which_it_came(at_times: tuple[History, Hand]) -> None:
+    history, clock = at_times
+    streams = history.streams
+    for moment in range(100):
+        clock.now = 1000.0 + moment
+        await streams.append([text(log(), moment * 10, b"line %04d\n" % moment)])
+    clock.now = 1200.0
+    await streams.append([text(log(), 1010, b"late\n")])  # behind a gap
+    for moment, offset in [(0.0, 0), (1000.0, 0), (1000.5, 10), (1042.0, 420), (1099.0, 990)]:
+        assert await streams.log_at("s1", moment) == (1, offset)
+    assert (await streams.log_at("s1", 9e9)) == (1, 1015)
+    assert (await streams.log_at("s1", 1010.0, rank=3)) == (0, 0)
+    assert (await streams.log_at("s1", 1010.0, attempt=2)) == (2, 0)
+    page = await streams.read_log("s1", offset=415, stop=433)
+    assert (page.data, page.next, page.end) == (b"0041\nline 0042\nlin", 433, 433)
+    assert page.times == ((415, 1041.0), (420, 1042.0), (430, 1043.0))
+    for stop, lines, offset, expected in [
+        (430, 2, 0, b"line 0041\nline 0042\n"),
+        (433, 2, 0, b"line 0042\nlin"),
+        (430, 9, 405, b"0040\nline 0041\nline 0042\n"),
+        (0, 5, 0, b""),
+        (9999, 1, 0, b"late\n"),
+    ]:
+        page = await streams.read_log("s1", offset=offset, tail_lines=lines, stop=stop)
+        assert page.data == expected
+    page = await streams.read_log("s1", offset=995, stop=1005)
+    assert (page.data, page.next, page.end) == (b"0099\n", 1000, 1005)
+    page = await streams.read_log("s1", offset=1000, stop=1005)
+    assert (page.missing_bytes, page.data, page.next, page.end) == (5, b"", 1005, 1005)
+
+
+async def test_a_log_of_very_many_chunks_comes_in_pages_of_bounded_work(history: History) -> None:
+    await history.streams.append([text(log(), at, b"x") for at in range(2500)])
+    page = await history.streams.read_log("s1")
+    assert (len(page.data), page.end) == (1024, 2500)
+    page = await history.streams.read_log("s1", offset=2000)
+    assert (len(page.data), page.next) == (500, 2500)
+
+
 async def test_a_huge_line_is_kept_byte_for_byte_in_bounded_pages(history: History) -> None:
     data = (bytes(range(256)) * 4096).replace(b"\n", b"\0")
     at = 0
@@ -358,6 +420,27 @@ async def test_a_record_that_is_no_report_is_kept_and_hurts_nothing(
     (first, _) = await streams.read(metric(), 1)
     assert isinstance(first, Recorded)
     assert first.records == (record,)
+
+
+async def test_a_clock_that_is_set_hides_no_later_summary(
+    at_times: tuple[History, Hand],
+) -> None:
+    history, clock = at_times
+
+    async def report(at: float, position: int, value: float, *, rank: int = 0) -> float:
+        chunk = reports(metric(rank=rank), position, {"v": value}, summary=True, time=at)
+        await history.streams.append([chunk])
+        return (await history.streams.summaries(["s1"]))["s1"].values["v"]
+
+    clock.now = 10_000.0
+    assert await report(10_000.0, 1, 1.0) == 1.0
+    assert await report(6_400.0, 2, 2.0) == 2.0  # set back by an hour
+    assert await report(6_401.0, 3, 3.0) == 3.0
+    clock.now = 10_001.0
+    assert await report(13_600.0, 1, 4.0, rank=1) == 4.0  # an hour ahead
+    clock.now = 10_002.0
+    assert await report(10_002.0, 4, 5.0) == 5.0
+    assert await report(6_402.0, 5, 6.0) == 5.0  # of several processes the latest by their clocks
 
 
 async def test_odd_but_valid_reports_hurt_nothing(history: History) -> None:
@@ -603,6 +686,7 @@ async def test_removing_a_session_removes_all_of_it_but_its_charges(history: His
         [text(log("s0001"), 0, b"x"), reports(metric("s0001"), 1, {"a": 1}, summary=True)]
     )
     await history.streams.append([text(log("s0002"), 0, b"other")])
+    await history.media.tell([medium(1, session_id="s0001"), medium(1, session_id="s0002")])
     assert await history.catalogue.delete_session("s0001") is True
     assert await history.catalogue.delete_session("s0001") is False
     assert await history.catalogue.session("s0001") is None
@@ -611,6 +695,8 @@ async def test_removing_a_session_removes_all_of_it_but_its_charges(history: His
     assert await history.streams.cursors("s0001", 1) == {}
     assert await history.streams.summaries(["s0001"]) == {}
     assert await history.streams.metric_counts("s0001") == {}
+    assert (await history.media.list(MediaQuery(session_id="s0001"))).media == ()
+    assert len((await history.media.list(MediaQuery(session_id="s0002"))).media) == 1
     assert (await history.streams.read_log("s0002")).data == b"other"
     assert await history.ledger.charged(owner="kim") == 5.0
 
@@ -900,32 +986,6 @@ async def test_the_audit_trail_is_in_order(history: History) -> None:
     assert [row for _, row in (*first, *rest)] == rows
 
 
-# Telemetry
-
-
-async def test_telemetry_keeps_the_newest_and_a_past(history: History) -> None:
-    now = SystemClock().time()
-
-    def sample(node: str, sequence: int, boot: str = "b1") -> NodeSample:
-        device = DeviceSample(uuid="GPU-1", utilization_percent=float(sequence), power_watts=70.5)
-        return NodeSample(
-            node=node, boot_id=boot, sequence=sequence, at=now + sequence, devices=(device,)
-        )
-
-    telemetry = history.telemetry
-    assert await telemetry.record([sample("n1", 1), sample("n2", 1), sample("n1", 2)]) == 3
-    assert await telemetry.record([sample("n1", 2), sample("n1", 1)]) == 0
-    assert await telemetry.newest() == {"n1": sample("n1", 2), "n2": sample("n2", 1)}
-    assert await telemetry.record([sample("n1", 1, "b2")]) == 1
-    assert (await telemetry.newest())["n1"].boot_id == "b2"
-    past = await telemetry.read("n2", since=now, until=now + 10)
-    assert past == (sample("n2", 1),)
-    assert await telemetry.record([sample("n2", i) for i in range(2, 600)]) == 598
-    recent = await telemetry.read("n2", since=now, until=now + 1000, limit=3)
-    assert recent == tuple(sample("n2", i) for i in (597, 598, 599))
-    assert await telemetry.read("n3", since=0, until=now * 2) == ()
-
-
 async def dumped(history: History) -> list[tuple[str, dict[str, Any]]]:
     return [
         (batch.table, dict(zip(batch.columns, row, strict=True)))
@@ -953,6 +1013,7 @@ async def test_a_dump_is_of_one_moment_and_another_history_takes_it(history: His
         dataset, digest="d" * 64, size_bytes=3, file_count=1
     )
     await history.ledger.audit([AuditRow(at=1.0, actor="kim", method="m", token="f")])
+    await history.media.tell([medium(1), medium(2, step=None)])
     rows = await dumped(history)
 
     async with aclosing(history.dump()) as batches:
@@ -986,6 +1047,7 @@ async def test_an_empty_history_takes_what_another_engine_told(history: History)
         await source.streams.append([reports(metric(), 1, {"los\0s \U0001f600": 0.5})])
         await source.catalogue.put_session(session(1, request_id="r1"), term=1)
         await source.ledger.audit([AuditRow(at=1.0, actor="kim", method="m")])
+        await source.media.tell([medium(1), medium(2, step=None)])
         rows = await dumped(source)
         await history.load([batch async for batch in source.dump()])
         assert await dumped(history) == rows
@@ -997,3 +1059,89 @@ async def test_an_empty_history_takes_what_another_engine_told(history: History)
     await history.ledger.audit([AuditRow(at=2.0, actor="kim", method="m")])
     assert (await history.streams.read_log("s1")).data == b"one\ntwo\nmore\n"
     assert [row.at for _, row in await history.ledger.audited()] == [1.0, 2.0]
+
+
+def medium(number: int, **given: Any) -> Media:
+    values: dict[str, Any] = {
+        "session_id": "s1",
+        "attempt": 1,
+        "rank": 0,
+        "file": f"{number:064x}-1",
+        "name": f"val/{number}",
+        "kind": "image",
+        "time": float(number),
+        "step": float(number),
+        "size_bytes": 7,
+    }
+    return Media(**{**values, **given})
+
+
+async def shown(history: History, **given: Any) -> list[Media]:
+    return list((await history.media.list(MediaQuery(session_id="s1", **given))).media)
+
+
+@pytest.mark.parametrize("is_told_first", [True, False])
+async def test_a_record_and_its_file_meet_in_either_order(
+    history: History, is_told_first: bool
+) -> None:
+    one = medium(1, facts='{"width": 3}', caption="a\ud7ff", step=None)
+    sent = [MediaContent(file=one.file, root="ab" * 32, size_bytes=9)]
+    if is_told_first:
+        assert await history.media.tell([one]) == 1
+        assert await shown(history) == [one]
+        await history.media.settle("s1", 1, 0, sent)
+    else:
+        await history.media.settle("s1", 1, 0, sent)
+        assert await shown(history) == [], "no record, nothing to show"
+        await history.media.tell([one])
+    durable = replace(one, state=MediaState.DURABLE, root="ab" * 32, size_bytes=9)
+    assert await shown(history) == [durable]
+    # whatever comes again, or later, changes nothing
+    await history.media.tell([one, replace(one, name="another", size_bytes=1)])
+    await history.media.settle("s1", 1, 0, sent)
+    await history.media.settle("s1", 1, 0, [MediaContent(file=one.file, why_lost="gone")])
+    assert await shown(history) == [durable]
+
+
+async def test_a_lost_file_says_why_and_another_replica_has_its_own(history: History) -> None:
+    one, other = medium(1), medium(1, rank=1)
+    await history.media.tell([one, other])
+    await history.media.settle("s1", 1, 0, [MediaContent(file=one.file, why_lost="too large")])
+    assert await shown(history) == [
+        replace(one, state=MediaState.LOST, why_lost="too large"),
+        other,
+    ]
+
+
+async def test_media_are_listed_by_name_kind_and_step_in_pages(history: History) -> None:
+    every = [medium(n, kind="text" if n % 2 else "image") for n in range(1, 8)]
+    every.append(medium(8, name="a[b", step=None))
+    await history.media.tell(every[::-1])
+    assert await shown(history) == every
+    assert await shown(history, globs=("val/[12]", "a[[]b")) == [every[0], every[1], every[7]]
+    assert await shown(history, kind="text") == every[0:7:2]
+    assert await shown(history, first_step=6.0) == every[5:7]
+    assert await shown(history, first_step=2.0, last_step=3.0) == every[1:3]
+    found: list[Media] = []
+    after = None
+    while True:
+        page = await history.media.list(MediaQuery(session_id="s1"), after=after, limit=3)
+        found += page.media
+        after = page.next
+        if after is None:
+            break
+    assert found == every
+
+
+async def test_a_session_shows_only_so_many(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.history.sql.media.MOST_OF_SESSION", 3)
+    assert await history.media.tell([medium(1), medium(2)]) == 2
+    assert await history.media.tell([medium(3), medium(4)]) == 1
+    stray = [MediaContent(file=medium(5).file, root="ab" * 32)]
+    await history.media.settle("s1", 1, 0, stray)
+    await history.media.tell([medium(5)])
+    assert [one.name for one in await shown(history)] == ["val/1", "val/2", "val/3"]
+    await history.media.settle("s1", 1, 0, [MediaContent(file=medium(3).file, root="ab" * 32)])
+    assert (await shown(history))[2].state is MediaState.DURABLE

@@ -16,6 +16,9 @@ with open("/app/witness", "a", buffering=1) as witness:
         line = f"line {step} " + "x" * (step % 50)
         os.write(1, (line + "\\n").encode())
         witness.write(f"print {line}\\n")
+        if step % 20 == 0:
+            nsml.text("said", f"step {step}", step=step)
+            witness.write(f"text {step}\\n")
         if step == count // 2:
             nsml.save(step, save_fn=lambda path: open(os.path.join(path, "model"), "w").write("weights"))
         time.sleep(pause)

@@ -65,7 +65,7 @@ def stands(pid: int) -> bool:
 def test_a_short_run_is_sound_and_leaves_nothing(temporary):
     seed = os.environ.get("NSML_SEED", "1")
     done = chaos("--seconds", "6", "--seed", seed, "--control-planes", "1", "--agents", "2",
-                 "--faults", "kill,pause,stop,cut,one-way")  # fmt: skip
+                 "--faults", "kill,pause,stop,cut,one-way,program")  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
     told = json.loads(done.stdout)
     assert told["faults_fired"] >= 1

@@ -3,6 +3,7 @@
 import csv
 import io
 import random
+from pathlib import Path
 
 import pytest
 
@@ -59,5 +60,10 @@ def test_reports_and_bytes_arrive_once_and_in_order(platform, tmp_path):
     events = csv.DictReader(io.StringIO(platform.nsml("events", name, "loss", "-o", "csv").stdout))
     reported = [int(line.split()[1]) for line in truth if line.startswith("report ")]
     assert [int(float(row["step"])) for row in events] == reported == list(range(STEPS))
+    shown = platform.json("media", name)["items"]
+    told = [int(line.split()[1]) for line in truth if line.startswith("text ")]
+    assert [(one["step"], one["state"]) for one in shown] == [(step, "DURABLE") for step in told]
+    paths = platform.nsml("media", name, "--export", str(tmp_path / "shown")).stdout.split()
+    assert [Path(path).read_text() for path in paths] == [f"step {step}" for step in told]
     models = platform.json("model", "ls", name)["items"]
     assert [model["name"] for model in models] == [str(STEPS // 2)]

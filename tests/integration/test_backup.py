@@ -78,7 +78,7 @@ def rows(path: Path) -> dict[str, list[Any]]:
     """The history of a backup but for what goes on by itself."""
     found: dict[str, list[Any]] = {}
     for batch in batches_in(Backup(path).pieces("history")):
-        if batch.table not in {"telemetry", "audit"}:
+        if batch.table not in {"telemetry_blocks", "telemetry_folds", "audit"}:
             found.setdefault(batch.table, []).extend(batch.rows)
     return found
 

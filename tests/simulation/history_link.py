@@ -24,6 +24,8 @@ _WRITES = frozenset(
         "delete_session",
         "put_checkpoint",
         "delete_checkpoint",
+        "tell",
+        "settle",
         "charge",
         "audit",
         "mark",
@@ -121,8 +123,10 @@ class HistoryLink:
 
     def __init__(self, history: Any, way: Way) -> None:
         self.streams: Any = _Part(history.streams, way)
+        self.series: Any = _Part(history.series, way)
         self.telemetry: Any = history.telemetry
         self.catalogue: Any = _Part(history.catalogue, way)
+        self.media: Any = _Part(history.media, way)
         self.ledger: Any = _Part(history.ledger, way)
         self._whole = _Part(history, way)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from controlplane.history.errors import HistoryTooNew
+from controlplane.history.sql.appending import FOLD_WHAT_IS_THERE
 
 if TYPE_CHECKING:
     from controlplane.history.postgresql.line import Line
@@ -170,7 +171,83 @@ CREATE TRIGGER charges_are_only_added_to BEFORE UPDATE OR DELETE OR TRUNCATE ON 
     FOR EACH STATEMENT EXECUTE FUNCTION rows_are_only_added();
 """
 
-STEPS: tuple[str, ...] = (_FIRST,)
+_TELEMETRY_IN_BLOCKS: Final = f"""
+-- `body`: see history.cells, compressed already.
+CREATE TABLE telemetry_blocks (
+    level smallint NOT NULL,
+    node {_TEXT},
+    start double precision NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (level, node, start)
+);
+ALTER TABLE telemetry_blocks ALTER COLUMN body SET STORAGE EXTERNAL;
+CREATE INDEX ON telemetry_blocks (level, start);
+-- Up to where each level is made of the one below; `node`: of the span after that, the last one done.
+CREATE TABLE telemetry_folds (
+    level smallint PRIMARY KEY,
+    until double precision NOT NULL,
+    node {_TEXT}
+);
+"""
+
+_MEDIA: Final = f"""
+-- Files that sessions showed; `name` is '' until the record of one has come.
+CREATE TABLE media (
+    session_id {_TEXT},
+    attempt bigint NOT NULL,
+    rank bigint NOT NULL,
+    file {_TEXT},
+    name {_TEXT},
+    kind {_TEXT},
+    time double precision NOT NULL,
+    step double precision,
+    content_type {_TEXT},
+    caption {_TEXT},
+    facts {_TEXT},
+    size_bytes bigint NOT NULL,
+    state {_TEXT},
+    root text COLLATE "C",
+    why_lost {_TEXT},
+    PRIMARY KEY (session_id, attempt, rank, file)
+);
+CREATE INDEX ON media (session_id, time, attempt, rank, file);
+"""
+
+_FOLDED: Final = f"""
+-- Series of metrics and their levels; see controlplane.history.levels. `series_folds` says up to
+-- which chunk those of a session are folded, and how many bytes of chunks wait since when.
+CREATE TABLE series_folds (
+    session_id {_TEXT} PRIMARY KEY,
+    folded bigint NOT NULL,
+    waiting bigint NOT NULL,
+    since double precision NOT NULL,
+    series bigint NOT NULL,
+    left_out bigint NOT NULL,
+    dropped bigint NOT NULL
+);
+CREATE INDEX series_to_fold ON series_folds (since) WHERE waiting > 0;
+CREATE TABLE series (
+    id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    session_id {_TEXT},
+    attempt bigint NOT NULL,
+    rank bigint NOT NULL,
+    name bytea NOT NULL,
+    UNIQUE (session_id, name, attempt, rank)
+);
+-- Rows of level 0 are the open parts.
+CREATE TABLE series_rows (
+    series_id bigint NOT NULL,
+    level smallint NOT NULL,
+    number bigint NOT NULL,
+    body bytea NOT NULL,
+    PRIMARY KEY (series_id, level, number)
+);
+ALTER TABLE series_rows ALTER COLUMN body SET STORAGE EXTERNAL;
+CREATE INDEX chunks_lost ON chunks (stream_id) WHERE body IS NULL;
+{FOLD_WHAT_IS_THERE};
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _TELEMETRY_IN_BLOCKS, _MEDIA, _FOLDED)
 
 
 def migrate(line: Line, shown: str) -> None:

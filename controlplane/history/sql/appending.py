@@ -21,11 +21,28 @@ MAX_SUMMARY_BYTES = 64 << 10
 """What a summary keeps of the last report: listings show it for a thousand sessions at once."""
 
 
+_MORE_TO_FOLD = (
+    "INSERT INTO series_folds (session_id, folded, waiting, since, series, left_out, dropped)"
+    " VALUES (?, 0, ?, ?, 0, 0, 0) ON CONFLICT (session_id) DO UPDATE SET"
+    " since = CASE WHEN series_folds.waiting = 0 THEN excluded.since ELSE series_folds.since END,"
+    " waiting = series_folds.waiting + excluded.waiting"
+)
+"""`waiting` is how many bytes of chunks came behind `folded`, the first of them at `since`."""
+
+
 class Stream(NamedTuple):
     """A stored stream; `wanted` is the first position that is not there."""
 
     id: int
     wanted: int
+
+
+FOLD_WHAT_IS_THERE = (
+    "INSERT INTO series_folds (session_id, folded, waiting, since, series, left_out, dropped)"
+    " SELECT DISTINCT session_id, 0, 1, 0, 0, 0, 0 FROM streams"
+    f" WHERE channel = {int(Channel.METRIC)}"
+    " AND session_id NOT IN (SELECT session_id FROM series_folds)"
+)
 
 
 class Appending:
@@ -39,6 +56,7 @@ class Appending:
         self._stored: dict[StreamKey, int] = {}
         self._rows: list[tuple[int, int, int, float, bytes | None]] = []
         self._counts: dict[str, dict[str, int]] = {}
+        self._unfolded: dict[str, int] = {}
 
     def run(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
         """Store them; the first position that each stream still wants."""
@@ -56,6 +74,8 @@ class Appending:
                 )
         for session_id, points in self._counts.items():
             self._add_counts(session_id, points)
+        for session_id, size in self._unfolded.items():
+            self._connection.execute(_MORE_TO_FOLD, (session_id, size, self._now))
         return {key: stream.wanted for key, stream in self._streams.items()}
 
     def _stream(self, key: StreamKey) -> Stream:
@@ -98,20 +118,25 @@ class Appending:
             self._connection.execute("UPDATE chunks SET last = -id WHERE id = ?", (row_id,))
             if first < low:
                 self._insert(stream, first, low - 1, None)
-            self._store(stream, chunk, low, high)
+            self._store(stream, chunk, low, high, is_late=True)
             if high < last:
                 self._insert(stream, high + 1, last, None)
             self._flush()
             self._connection.execute("DELETE FROM chunks WHERE id = ?", (row_id,))
 
-    def _store(self, stream: Stream, chunk: Chunk, low: int, high: int) -> None:
-        """Insert positions [low, high] of a chunk that has them."""
+    def _store(
+        self, stream: Stream, chunk: Chunk, low: int, high: int, *, is_late: bool = False
+    ) -> None:
+        """Insert positions [low, high] of a chunk that has them; `is_late`: others came before."""
+        size = 0
         for first, last, body in pieces(chunk, low, high):
             self._insert(stream, first, last, body)
+            size += len(body or b"")
         if chunk.stream.channel is Channel.METRIC and not chunk.is_gap:
-            self._note_reports(
-                chunk.stream, chunk.records[low - chunk.first : high - chunk.first + 1]
-            )
+            whose = chunk.stream.session_id
+            self._unfolded[whose] = self._unfolded.get(whose, 0) + size
+            records = chunk.records[low - chunk.first : high - chunk.first + 1]
+            self._note_reports(stream, chunk.stream, records, is_late=is_late)
 
     def _insert(self, stream: Stream, first: int, last: int, body: bytes | None) -> None:
         self._rows.append((stream.id, first, last, self._now, body))
@@ -126,23 +151,44 @@ class Appending:
                 rows,
             )
 
-    def _note_reports(self, key: StreamKey, records: Sequence[bytes]) -> None:
+    def _is_alone(self, stream: Stream, key: StreamKey) -> bool:
+        """Whether one process alone has reported in this attempt."""
+        others = self._connection.execute(
+            "SELECT id FROM streams WHERE session_id = ? AND attempt = ? AND channel = ?"
+            " AND id <> ? LIMIT 1",
+            (key.session_id, key.attempt, int(key.channel), stream.id),
+        )
+        return others.fetchone() is None
+
+    def _note_reports(
+        self, stream: Stream, key: StreamKey, records: Sequence[bytes], *, is_late: bool
+    ) -> None:
+        """Count points, and keep the latest summary.
+
+        Of one process that is the last that it reported, whatever its clock says; of several,
+        which have no order, the latest by their clocks, none of which counts beyond ours.
+        """
         latest = None
         counts = self._counts.setdefault(key.session_id, {})
         for report in readable_reports(records):
             for name in report.values:
                 counts[name] = counts.get(name, 0) + 1
-            if report.is_summary and (latest is None or report.time >= latest.time):
+            if report.is_summary:
                 latest = report
         if latest is None:
             return
+        is_next = not is_late and self._is_alone(stream, key)
         self._connection.execute(
             "INSERT INTO summaries (session_id, attempt, time, step, report)"
             " VALUES (?, ?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET"
             " attempt = excluded.attempt, time = excluded.time, step = excluded.step,"
             " report = excluded.report"
-            " WHERE (excluded.attempt, excluded.time) >= (summaries.attempt, summaries.time)",
-            (key.session_id, key.attempt, latest.time, latest.step, _bounded(latest.values)),
+            " WHERE (excluded.attempt, excluded.time) >= (summaries.attempt, summaries.time)"
+            " OR (excluded.attempt = summaries.attempt AND ? = 1)",
+            (
+                *(key.session_id, key.attempt, min(latest.time, self._now)),
+                *(latest.step, _bounded(latest.values), int(is_next)),
+            ),
         )
 
     def _add_counts(self, session_id: str, points: Mapping[str, int]) -> None:
@@ -180,6 +226,11 @@ def find_stream(connection: Connection, key: StreamKey) -> Stream | None:
     return None if row is None else Stream(*row)
 
 
+def begin_folding(connection: Connection) -> None:
+    """Have the chunks folded of every session of which nothing is said about that."""
+    connection.execute(FOLD_WHAT_IS_THERE)
+
+
 def delete_streams(connection: Connection, session_id: str) -> None:
     """Remove everything that was recorded of a session; part of a larger transaction."""
     connection.execute(
@@ -187,6 +238,12 @@ def delete_streams(connection: Connection, session_id: str) -> None:
         (session_id,),
     )
     connection.execute("DELETE FROM streams WHERE session_id = ?", (session_id,))
+    connection.execute(
+        "DELETE FROM series_rows WHERE series_id IN (SELECT id FROM series WHERE session_id = ?)",
+        (session_id,),
+    )
+    connection.execute("DELETE FROM series WHERE session_id = ?", (session_id,))
+    connection.execute("DELETE FROM series_folds WHERE session_id = ?", (session_id,))
     connection.execute("DELETE FROM summaries WHERE session_id = ?", (session_id,))
     connection.execute("DELETE FROM metric_counts WHERE session_id = ?", (session_id,))
 

@@ -11,6 +11,7 @@ from controlplane.domain.values import Visibility
 from controlplane.history.sql.appending import delete_streams
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.ledger import insert_charges
+from controlplane.history.sql.media import delete_media
 from controlplane.history.values import (
     Checkpoint,
     CheckpointState,
@@ -116,6 +117,7 @@ class SqlCatalogue:
         def work(connection: Connection) -> bool:
             gone = connection.execute("DELETE FROM sessions WHERE id = ?", (session_id,)).rowcount
             connection.execute("DELETE FROM checkpoints WHERE session_id = ?", (session_id,))
+            delete_media(connection, session_id)
             delete_streams(connection, session_id)
             return gone > 0
 

@@ -9,7 +9,9 @@ from controlplane.history.sql import portable
 from controlplane.history.sql.catalogue import SqlCatalogue
 from controlplane.history.sql.interface import Database
 from controlplane.history.sql.ledger import SqlLedger
+from controlplane.history.sql.media import SqlMedia
 from controlplane.history.sql.portable import Snapshots
+from controlplane.history.sql.series import SqlSeries
 from controlplane.history.sql.streams import SqlStreams
 from controlplane.history.sql.telemetry import SqlTelemetry
 
@@ -35,8 +37,10 @@ class SqlHistory(Generic[D]):
         self._database = database
         self._clock = clock
         self.streams = SqlStreams(database, clock)
+        self.series = SqlSeries(database, clock)
         self.telemetry = SqlTelemetry(database, clock)
         self.catalogue = SqlCatalogue(database)
+        self.media = SqlMedia(database)
         self.ledger = SqlLedger(database)
 
     async def mark(self, fresh: str = "") -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from controlplane.history.errors import HistoryConflict
 from controlplane.history.portable import KEYS, TABLES, Batch, check, size_of
+from controlplane.history.sql.appending import begin_folding
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Iterable
@@ -21,7 +22,7 @@ T = TypeVar("T")
 
 _BATCH_BYTES: Final = 1 << 20
 _PAGE_ROWS: Final = 128
-_ANY_TEXT: Final = {"metric_counts": "name"}
+_ANY_TEXT: Final = {"metric_counts": "name", "series": "name"}
 """Columns that the dialect keeps in a way of its own."""
 
 
@@ -106,6 +107,7 @@ def _insert(connection: Connection, database: Snapshots, given: Iterable[Batch])
             f"INSERT INTO {batch.table} ({columns}) {database.with_ids} VALUES ({places})",
             _kept(batch, database.dialect).rows,
         )
+    begin_folding(connection)  # a backup of an older version has no levels
     for table in TABLES:
         if "id" in KEYS[table] and table != "sessions":
             database.go_on(connection, table)

@@ -21,6 +21,7 @@ from controlplane.history.values import (
     Chunk,
     Gap,
     LogPage,
+    LogPlace,
     MetricPage,
     Point,
     Recorded,
@@ -40,6 +41,9 @@ TAIL_LOOKS_BACK_BYTES = 8 << 20
 _IDS_A_STEP = 64
 _BODIES_A_STEP = (4, 8, 16)
 """How many bodies are fetched at a time: few pages need many, and each may have megabytes."""
+_LOG_BODIES_A_STEP = (1, 4, 16, 32)
+"""The same of a log, of which most chunks are a line or two, and many 256 KiB."""
+_LOG_ROWS_A_PAGE = 1024
 _PAGE_BYTES = 1 << 20
 """Of reports in a page of points, beside those of its last chunk: a report may have a MiB."""
 
@@ -88,7 +92,7 @@ class SqlStreams:
                 return ()
             parts: list[Recorded | Gap] = []
             held = 0
-            for row in _rows_from(connection, found.id, start):
+            for row in _rows_from(connection, found, start):
                 parts.append(part(row, stream.channel, start))
                 held += weight(parts[-1])
                 if held >= limit_bytes:
@@ -105,6 +109,7 @@ class SqlStreams:
         rank: int = 0,
         offset: int = 0,
         tail_lines: int | None = None,
+        stop: int | None = None,
         limit_bytes: int = 64 << 10,
     ) -> LogPage:
         """See Streams."""
@@ -117,10 +122,26 @@ class SqlStreams:
                 return LogPage(
                     attempt=number, offset=offset, data=b"", missing_bytes=0, next=offset, end=0
                 )
+            if stop is not None:
+                found = found._replace(wanted=min(found.wanted, stop))
             start = offset
             if tail_lines is not None:
-                start = _tail_start(connection, found, tail_lines)
+                start = max(offset, _tail_start(connection, found, tail_lines))
             return _log_page(connection, found, number, start, max(1, limit_bytes))
+
+        return await self._database.read(work)
+
+    async def log_at(
+        self, session_id: str, moment: float, *, attempt: int | None = None, rank: int = 0
+    ) -> LogPlace:
+        """See Streams."""
+
+        def work(connection: Connection) -> LogPlace:
+            number = _last_attempt(connection, session_id, rank) if attempt is None else attempt
+            found = find_stream(connection, StreamKey(session_id, number, rank, Channel.LOG))
+            if found is None:
+                return LogPlace(number, 0)
+            return LogPlace(number, _first_received(connection, found, moment))
 
         return await self._database.read(work)
 
@@ -195,18 +216,21 @@ def _last_attempt(connection: Connection, session_id: str, rank: int) -> int:
 
 def _log_page(connection: Connection, log: Stream, attempt: int, start: int, limit: int) -> LogPage:
     pieces: list[bytes] = []
+    times: list[tuple[int, float]] = []
     missing = held = 0
-    for row in _rows_from(connection, log.id, start):
+    for count, row in enumerate(_rows_from(connection, log, start), start=1):
+        at, end = start + missing + held, min(row.last + 1, log.wanted)
         if row.body is None:
             if held:
                 break
-            missing += row.last - max(row.first, start) + 1
-            continue
-        data = content(row.body)
-        piece = data[max(0, start - row.first) :][: limit - held]
-        pieces.append(piece)
-        held += len(piece)
-        if held >= limit:
+            missing += end - at
+        else:
+            piece = content(row.body)[at - row.first : end - row.first][: limit - held]
+            if not times or times[-1][1] != row.received_at:
+                times.append((at, row.received_at))
+            pieces.append(piece)
+            held += len(piece)
+        if held >= limit or count >= _LOG_ROWS_A_PAGE:
             break
     offset = start + missing
     return LogPage(
@@ -216,7 +240,25 @@ def _log_page(connection: Connection, log: Stream, attempt: int, start: int, lim
         missing_bytes=missing,
         next=offset + held,
         end=log.wanted,
+        times=tuple(times),
     )
+
+
+def _first_received(connection: Connection, log: Stream, moment: float) -> int:
+    """Found by halving: times grow with positions, but for what came late."""
+    low, high = 0, log.wanted
+    while low < high:
+        row = connection.execute(
+            "SELECT first, last, received_at FROM chunks"
+            " WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT 1",
+            (log.id, (low + high) // 2),
+        ).fetchone()
+        first, last, received_at = row
+        if received_at >= moment:
+            high = max(low, first)
+        else:
+            low = last + 1
+    return low
 
 
 def _tail_start(connection: Connection, log: Stream, lines: int) -> int:
@@ -228,8 +270,9 @@ def _tail_start(connection: Connection, log: Stream, lines: int) -> int:
     for row in _rows_back(connection, log, floor):
         if row.body is None:
             continue
-        data = content(row.body)
-        end = len(data) - 1 if row.last == log.wanted - 1 else len(data)
+        data = content(row.body)[: log.wanted - row.first]
+        is_last = row.first + len(data) == log.wanted
+        end = len(data) - 1 if is_last else len(data)
         while (at := data.rfind(b"\n", 0, end)) >= 0:
             wanted -= 1
             if wanted == 0:
@@ -238,24 +281,31 @@ def _tail_start(connection: Connection, log: Stream, lines: int) -> int:
     return floor
 
 
-def _rows_from(connection: Connection, stream_id: int, start: int) -> Iterator[Row]:
-    """In order of position; fetched a few at a time, because the caller may stop anywhere."""
-    for step in _steps():
+def _rows_from(connection: Connection, stream: Stream, start: int) -> Iterator[Row]:
+    """The rows before the end, by position; a few at a time, because the caller may stop anywhere."""
+    for step in _steps(_LOG_BODIES_A_STEP):
         rows = connection.execute(
             "SELECT first, last, received_at, body FROM chunks"
             " WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT ?",
-            (stream_id, start, step),
+            (stream.id, start, step),
         ).fetchall()
-        yield from map(Row._make, rows)
+        for row in map(Row._make, rows):
+            if row.first >= stream.wanted:
+                return
+            yield row
         if len(rows) < step:
             return
         start = rows[-1][1] + 1
 
 
 def _rows_back(connection: Connection, log: Stream, floor: int) -> Iterator[Row]:
-    """The rows that end at `floor` or later, from the last one back."""
-    before = log.wanted
-    for step in _steps():
+    """The rows from `floor` on that begin before the end, from the last one back."""
+    row = connection.execute(
+        "SELECT last FROM chunks WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT 1",
+        (log.id, log.wanted - 1),
+    ).fetchone()
+    before = row[0] + 1 if row else 0
+    for step in _steps(_LOG_BODIES_A_STEP):
         rows = connection.execute(
             "SELECT first, last, received_at, body FROM chunks"
             " WHERE stream_id = ? AND last >= ? AND last < ? ORDER BY last DESC LIMIT ?",
@@ -267,10 +317,10 @@ def _rows_back(connection: Connection, log: Stream, floor: int) -> Iterator[Row]
         before = rows[-1][1]
 
 
-def _steps() -> Iterator[int]:
-    yield from _BODIES_A_STEP
+def _steps(sizes: tuple[int, ...] = _BODIES_A_STEP) -> Iterator[int]:
+    yield from sizes
     while True:
-        yield _BODIES_A_STEP[-1]
+        yield sizes[-1]
 
 
 class _MetricPage:

@@ -1,4 +1,10 @@
-"""Telemetry: the newest in memory, a bounded past in a table.
+"""Telemetry: the newest in memory, and a past in four levels of blocks.
+
+A block has all that was read of one node in a span of time (see history.cells), so that there are few
+rows. The finest level is written as readings come, some seconds late. Each coarser one is made of
+the one below once a span is over, which may be repeated; how far that went is in a table, and what
+was not made coarser yet is not dropped. A question is answered from the coarsest level that is fine
+enough; where that does not reach the end, finer ones go on, and at last what is still in memory.
 
 Where several control planes share the database, each node's agent reports to any of them: what is
 newest is then in a table, too, which all of them write every second and read when they are asked.
@@ -7,30 +13,76 @@ newest is then in a table, too, which all of them write every second and read wh
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass
+import math
+import zlib
+from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
 
-from controlplane.history.errors import HistoryUnavailable
+from controlplane.history.cells import (
+    CLUSTER,
+    Cells,
+    coarser,
+    joined,
+    packed,
+    unpacked,
+    used,
+)
+from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
 from controlplane.history.values import NodeSample
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from controlplane.history.cells import Used
     from controlplane.history.sql.interface import Connection, Database
     from nsml.clock import Clock
 
-RETENTION_S = 6 * 3600.0
-MAX_ROWS = 1_000_000
-FLUSH_SAMPLES = 256
+
+class Level(NamedTuple):
+    """How fine, how much of it is in a block, and how long that is kept; seconds."""
+
+    step: float
+    span: float
+    kept: float
+
+
+LEVELS: Final = (
+    Level(1.0, 20.0, 3600.0),
+    Level(10.0, 600.0, 86400.0),
+    Level(60.0, 7200.0, 30 * 86400.0),
+    Level(600.0, 86400.0, 366 * 86400.0),
+)
+"""Of the finest the step is that of the agents."""
+LATEST_S: Final = 60.0
+"""How long after a span it is made coarser: by then all control planes have written of it."""
+FOLDED_NODES: Final = 8
+"""Whose blocks are made coarser at once."""
+FOLD_EVERY_S: Final = 2.0
+FOLD_S: Final = 0.25
+"""So often, and for so long at once where much is to be made coarser."""
+MOST_CELLS: Final = 4000
+"""That an answer is made of, where a coarser level can give it."""
+MOST_BLOCKS: Final = 1000
+"""Of one level that are read for an answer."""
+MOST_READINGS: Final = 400
+"""In a block of the finest level: what comes faster than that is left out."""
+MOST_HELD: Final = 20_000
+"""Blocks that wait while the database does not take them; the oldest are lost then."""
+STRANGE_CLOCK_S: Final = 30.0
+"""A node's clock that is so far off is not asked."""
+STANDS_S: Final = 10.0
+"""A reading stands for the time since the one before, at most for so long."""
+FLUSH_BLOCKS: Final = 64
 FLUSH_AFTER_S = 10.0
 SHARED_AFTER_S: Final = 1.0
 """Between two writes, or two looks at what others wrote, of a database that is shared."""
 LOOK_S: Final = 1.0
 """How long whoever asks for the newest waits for what others know."""
+_TOLD_FOR_S: Final = 6 * 3600.0
 
 _log = structlog.get_logger("history.telemetry")
 _ENCODER = msgspec.msgpack.Encoder()
@@ -51,6 +103,16 @@ class _Known:
         return self.received_at < other.received_at
 
 
+@dataclass(frozen=True, slots=True)
+class _Block:
+    """What is to be written of one node."""
+
+    node: str
+    start: float
+    ends_at: float
+    cells: Cells = field(default_factory=Cells)
+
+
 class SqlTelemetry:
     """See interface.Telemetry."""
 
@@ -58,8 +120,14 @@ class SqlTelemetry:
         self._database = database
         self._clock = clock
         self._newest: dict[str, _Known] = {}
-        self._held: list[NodeSample] = []
+        self._open: dict[str, _Block] = {}
+        self._read_until: dict[str, float] = {}
+        self._full: list[_Block] = []
+        self._being_written: list[_Block] = []
+        self._fresh: set[str] = set()
+        self._writing = asyncio.Lock()
         self._flushed_at = clock.monotonic()
+        self._folded_at = clock.monotonic()
         self._looked_at = float("-inf")
         self._flush_after_s = SHARED_AFTER_S if database.is_shared else FLUSH_AFTER_S
 
@@ -75,12 +143,16 @@ class SqlTelemetry:
             ):
                 continue
             self._newest[sample.node] = _Known(sample, self._clock.time())
-            self._held.append(sample)
+            self._fresh.add(sample.node)
+            self._take(sample.node, sample.at, _readings(sample))
             taken += 1
-        waited = self._clock.monotonic() - self._flushed_at
-        if len(self._held) >= FLUSH_SAMPLES or (self._held and waited >= self._flush_after_s):
-            await self.flush()
+        await self._write_now_and_then()
         return taken
+
+    async def note(self, figures: Sequence[float]) -> None:
+        """See Telemetry."""
+        self._take(CLUSTER, self._clock.time(), {"": figures})
+        await self._write_now_and_then()
 
     async def newest(self) -> Mapping[str, NodeSample]:
         """See Telemetry."""
@@ -89,44 +161,37 @@ class SqlTelemetry:
         return MappingProxyType({node: known.sample for node, known in self._newest.items()})
 
     async def read(
-        self, node: str, *, since: float, until: float, limit: int = 10_000
-    ) -> tuple[NodeSample, ...]:
+        self,
+        node: str,
+        *,
+        since: float,
+        until: float,
+        width: int,
+        keys: Collection[str] | None = None,
+    ) -> Cells:
         """See Telemetry."""
-        await self.flush()
+        if not (math.isfinite(since) and math.isfinite(until)) or until <= since:
+            return Cells()
+        step = (until - since) / max(width, 1)
+        cells = await self._cells(node, since, until, step, keys)
+        return coarser(cells, since, until, step)
 
-        def work(connection: Connection) -> tuple[NodeSample, ...]:
-            rows = connection.execute(
-                "SELECT body FROM telemetry WHERE node = ? AND at >= ? AND at <= ?"
-                " ORDER BY at DESC, id DESC LIMIT ?",
-                (node, since, until, limit),
-            ).fetchall()
-            return tuple(_DECODER.decode(row[0]) for row in reversed(rows))
-
-        return await self._database.read(work)
+    async def used(
+        self, node: str, devices: Collection[str], *, since: float, until: float
+    ) -> Mapping[str, Used]:
+        """See Telemetry."""
+        if until <= since:
+            return {}
+        before = since - LEVELS[-1].step
+        cells = await self._cells(node, before, until, (until - since) / MOST_CELLS, devices)
+        told = {device: used(cells, device, since, until) for device in devices}
+        return {device: one for device, one in told.items() if one is not None}
 
     async def flush(self) -> None:
-        """Write what is held back, and drop what is too old or too much."""
-        held, self._held = self._held, []
-        self._flushed_at = self._clock.monotonic()
-        if not held:
-            return
-        newest = [self._newest[node] for node in sorted({sample.node for sample in held})]
-        horizon = self._clock.time() - RETENTION_S
-
-        def work(connection: Connection) -> None:
-            connection.executemany(
-                "INSERT INTO telemetry (node, at, body) VALUES (?, ?, ?)",
-                [(sample.node, sample.at, _ENCODER.encode(sample)) for sample in held],
-            )
-            connection.execute("DELETE FROM telemetry WHERE at < ?", (horizon,))
-            connection.execute(
-                "DELETE FROM telemetry WHERE id <= (SELECT max(id) FROM telemetry) - ?",
-                (MAX_ROWS,),
-            )
-            if self._database.is_shared:
-                _tell(connection, newest, horizon)
-
-        await self._database.write(work, touches=("telemetry",))
+        """Write all that is held back."""
+        self._full += self._open.values()
+        self._open.clear()
+        await self._write()
 
     async def close(self) -> None:
         """Write what is held back if the database takes it: readings may be lost, stopping may not fail."""
@@ -134,6 +199,118 @@ class SqlTelemetry:
             await self.flush()
         except HistoryUnavailable as error:
             _log.warning("history.readings.lost", reason=str(error), why=error.why)
+
+    def _take(self, node: str, said_at: float, readings: Mapping[str, Sequence[float]]) -> None:
+        now, span = self._clock.time(), LEVELS[0].span
+        at = said_at if abs(said_at - now) <= STRANGE_CLOCK_S else now
+        known = self._read_until.get(node)
+        start = at - LEVELS[0].step if known is None else max(known, at - STANDS_S)
+        if start >= at:
+            return
+        block = self._open.get(node)
+        if block is None or block.ends_at <= start:
+            # Not all nodes at one moment: the first block of each is shorter by a part of its own.
+            short = span if known is None else 0.0
+            ends_at = start + span - zlib.crc32(node.encode()) % 997 / 997 * short
+            self._close(node)
+            block = self._open[node] = _Block(node, start, ends_at)
+        if len(block.cells) < MOST_READINGS:
+            block.cells.add(start, at - start, readings)
+            self._read_until[node] = at
+
+    def _close(self, node: str) -> None:
+        block = self._open.pop(node, None)
+        if block is not None:
+            self._full.append(block)
+
+    async def _write_now_and_then(self) -> None:
+        now = self._clock.monotonic()
+        waited = now - self._flushed_at
+        is_due = waited >= self._flush_after_s
+        if not self._writing.locked() and (len(self._full) >= FLUSH_BLOCKS or is_due):
+            late = self._clock.time() - LEVELS[0].span
+            for node in [one.node for one in self._open.values() if one.ends_at < late]:
+                self._close(node)  # nothing is heard of it any more
+            await self._write()
+        if not self._writing.locked() and now - self._folded_at >= FOLD_EVERY_S:
+            self._folded_at = now
+            async with self._writing:
+                while await self._fold() and self._clock.monotonic() < now + FOLD_S:
+                    pass
+
+    async def _write(self) -> None:
+        async with self._writing:
+            self._flushed_at = self._clock.monotonic()
+            full, self._full = self._full[-MOST_HELD:], []
+            fresh, self._fresh = self._fresh, set()
+            newest = [self._newest[node] for node in sorted(fresh)]
+            if not full and not (newest and self._database.is_shared):
+                return
+            self._being_written = full
+            now = self._clock.time()
+            is_shared = self._database.is_shared
+
+            def work(connection: Connection) -> None:
+                if full:
+                    _put(connection, 0, [(b.node, b.start, packed(b.cells, b.start)) for b in full])
+                    _forget(connection, now)
+                if is_shared:
+                    _tell(connection, newest, now - _TOLD_FOR_S)
+
+            try:
+                await self._database.write(work, touches=("telemetry",))
+            except BaseException:
+                self._full = full + self._full
+                raise
+            finally:
+                self._being_written = []
+
+    async def _fold(self) -> bool:
+        """Make a few nodes' blocks of a span that is over coarser; False: there are none."""
+        now = self._clock.time()
+        for level in range(1, len(LEVELS)):
+
+            def look(connection: Connection, level: int = level) -> _Folded | None:
+                return _folded(connection, level, now)
+
+            folded = await self._database.read(look)
+            if folded is None:
+                continue
+
+            def work(connection: Connection, level: int = level, folded: _Folded = folded) -> None:
+                if _go_on(connection, level, folded):
+                    _put(connection, level, folded.blocks)
+
+            await self._database.write(work, touches=("telemetry",))
+            return True
+        return False
+
+    async def _cells(
+        self, node: str, since: float, until: float, step: float, keys: Collection[str] | None
+    ) -> Cells:
+        """Cells of at most this step if there are such, those of the finest of all at the end."""
+        chosen = _level(since, until, step, self._clock.time())
+
+        def work(connection: Connection) -> list[Cells]:
+            parts: list[Cells] = []
+            reached = since
+            for level in range(chosen, -1, -1):
+                rows = connection.execute(
+                    "SELECT start, body FROM telemetry_blocks"
+                    " WHERE level = ? AND node = ? AND start > ? AND start < ?"
+                    " ORDER BY start DESC LIMIT ?",
+                    (level, node, reached - 2 * LEVELS[level].span, until, MOST_BLOCKS),
+                ).fetchall()
+                parts += _readable(node, reversed(rows), keys)
+                if level and rows:
+                    reached = max(reached, rows[0][0] + LEVELS[level].span)
+            return parts
+
+        parts = await self._database.read(work)
+        for block in (*self._being_written, *self._full, *filter(None, [self._open.get(node)])):
+            if block.node == node:
+                parts.append(_of(block.cells, keys))
+        return joined(parts, since, until)
 
     async def _look(self) -> None:
         """Take over what others know; after a moment, or a failure, do without."""
@@ -172,3 +349,147 @@ def _tell(connection: Connection, newest: Iterable[_Known], horizon: float) -> N
 def _told(connection: Connection) -> list[_Known]:
     rows = connection.execute("SELECT body, received_at FROM readings")
     return [_Known(_DECODER.decode(body), received_at) for body, received_at in rows]
+
+
+def _readings(sample: NodeSample) -> dict[str, tuple[float, ...]]:
+    """The figures of history.cells; nonsense counts as 0."""
+    found: dict[str, tuple[float, ...]] = {
+        "": (_sound(sample.cpu_percent), _sound(sample.memory_used_bytes))
+    }
+    for one in sample.devices:
+        found[one.uuid] = (
+            _sound(one.utilization_percent),
+            _sound(one.memory_used_bytes),
+            _sound(one.power_watts),
+            _sound(one.temperature_celsius),
+            1.0 if one.throttled else 0.0,
+        )
+    return found
+
+
+def _sound(value: float) -> float:
+    return value if 0 <= value < 1e18 else 0.0
+
+
+def _of(cells: Cells, keys: Collection[str] | None) -> Cells:
+    if keys is None:
+        return cells
+    return Cells(
+        cells.starts,
+        cells.lengths,
+        cells.seconds,
+        {key: column for key, column in cells.columns.items() if key in keys},
+    )
+
+
+def _level(since: float, until: float, step: float, now: float) -> int:
+    """The coarsest that is as fine as asked, or else the finest that goes so far back and is short enough."""
+    fits = [
+        number
+        for number, level in enumerate(LEVELS)
+        if now - level.kept <= since and (until - since) / level.step <= MOST_CELLS
+    ] or [len(LEVELS) - 1]
+    fine = [number for number in fits if LEVELS[number].step <= step]
+    return max(fine) if fine else min(fits)
+
+
+def _readable(
+    node: str, rows: Iterable[tuple[float, bytes]], keys: Collection[str] | None
+) -> Iterator[Cells]:
+    """The blocks of these rows; one that cannot be read is left out, as if nothing had come."""
+    for start, body in rows:
+        try:
+            yield unpacked(body, start, keys)
+        except HistoryCorrupt as error:
+            _log.warning("history.telemetry.unreadable", node=node, start=start, why=error.why)
+
+
+class _Folded(NamedTuple):
+    """Blocks that were made coarser, where that began, and where it goes on."""
+
+    known: tuple[float, str] | None
+    next: tuple[float, str]
+    blocks: list[tuple[str, float, bytes]]
+
+
+def _folded(connection: Connection, level: int, now: float) -> _Folded | None:
+    """The next few nodes of the oldest span that is over and was not made coarser; None: there is none."""
+    below, here = LEVELS[level - 1], LEVELS[level]
+    row = connection.execute(
+        "SELECT until, node FROM telemetry_folds WHERE level = ?", (level,)
+    ).fetchone()
+    begin, done = (row[0], row[1]) if row is not None else (-math.inf, "")
+    if not done:
+        first = connection.execute(
+            "SELECT min(start) FROM telemetry_blocks WHERE level = ? AND start >= ?",
+            (level - 1, max(begin - below.span, 0.0)),
+        ).fetchone()[0]
+        if first is None:
+            return None
+        begin = max(begin, math.floor(first / here.span) * here.span)
+    end = begin + here.span
+    # A block of the level below may reach into the span from before it.
+    since = begin - 2 * below.span
+    if end + LATEST_S + below.span > now:
+        return None
+    names = [
+        str(one[0])
+        for one in connection.execute(
+            "SELECT DISTINCT node FROM telemetry_blocks"
+            " WHERE level = ? AND start >= ? AND start < ? AND node > ? ORDER BY node LIMIT ?",
+            (level - 1, since, end, done, FOLDED_NODES),
+        )
+    ]
+    blocks = []
+    for node in names:
+        rows = connection.execute(
+            "SELECT start, body FROM telemetry_blocks"
+            " WHERE level = ? AND node = ? AND start >= ? AND start < ? ORDER BY start",
+            (level - 1, node, since, end),
+        ).fetchall()
+        fine = joined(_readable(node, rows, None), begin, end)
+        if len(fine):
+            blocks.append((node, begin, packed(coarser(fine, begin, end, here.step), begin)))
+    goes_on = (begin, names[-1]) if len(names) == FOLDED_NODES else (end, "")
+    return _Folded(None if row is None else (row[0], row[1]), goes_on, blocks)
+
+
+def _go_on(connection: Connection, level: int, folded: _Folded) -> bool:
+    """Note how far it went; False if another control plane was here meanwhile."""
+    until, node = folded.next
+    if folded.known is None:
+        done = connection.execute(
+            "INSERT INTO telemetry_folds (level, until, node) VALUES (?, ?, ?)"
+            " ON CONFLICT (level) DO NOTHING",
+            (level, until, node),
+        )
+    else:
+        done = connection.execute(
+            "UPDATE telemetry_folds SET until = ?, node = ?"
+            " WHERE level = ? AND until = ? AND node = ?",
+            (until, node, level, *folded.known),
+        )
+    return done.rowcount == 1
+
+
+def _put(connection: Connection, level: int, blocks: Iterable[tuple[str, float, bytes]]) -> None:
+    connection.executemany(
+        "INSERT INTO telemetry_blocks (level, node, start, body) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (level, node, start) DO UPDATE SET body = excluded.body",
+        [(level, node, start, body) for node, start, body in blocks],
+    )
+
+
+def _forget(connection: Connection, now: float) -> None:
+    """Drop what is too old, once there is a coarser level of it."""
+    folds = connection.execute("SELECT level, until FROM telemetry_folds").fetchall()
+    reached = {int(level): until for level, until in folds}
+    for number, level in enumerate(LEVELS):
+        horizon = now - level.kept
+        if number + 1 < len(LEVELS):
+            horizon = min(horizon, reached.get(number + 1, -math.inf) - 2 * level.span)
+        connection.execute(
+            "DELETE FROM telemetry_blocks WHERE level = ? AND start < ?", (number, horizon)
+        )
+    # Of versions that kept each reading by itself.
+    connection.execute("DELETE FROM telemetry WHERE at < ?", (now - _TOLD_FOR_S,))

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from controlplane.history.errors import HistoryTooNew
+from controlplane.history.sql.appending import FOLD_WHAT_IS_THERE
 
 if TYPE_CHECKING:
     import sqlite3
@@ -260,4 +261,92 @@ def _marked(tables: Database) -> None:
     _table(tables, "properties", {"name": str, "value": str}, "name")
 
 
-STEPS: tuple[Callable[[Database], None], ...] = (_first, _searched, _marked)
+def _telemetry_in_blocks(tables: Database) -> None:
+    """`body`: see history.cells. `telemetry_folds`: up to where each level is made of the one below.
+
+    `telemetry` has what older versions wrote, until that is too old.
+    """
+    blocks = _table(
+        tables,
+        "telemetry_blocks",
+        {"level": int, "node": str, "start": float, "body": bytes},
+        ("level", "node", "start"),
+    )
+    blocks.create_index(["level", "start"])
+    _table(tables, "telemetry_folds", {"level": int, "until": float, "node": str}, "level")
+
+
+def _media(tables: Database) -> None:
+    """Files that sessions showed; `name` is "" until the record of one has come."""
+    media = _table(
+        tables,
+        "media",
+        {
+            "session_id": str,
+            "attempt": int,
+            "rank": int,
+            "file": str,
+            "name": str,
+            "kind": str,
+            "time": float,
+            "step": float,
+            "content_type": str,
+            "caption": str,
+            "facts": str,
+            "size_bytes": int,
+            "state": str,
+            "root": str,
+            "why_lost": str,
+        },
+        ("session_id", "attempt", "rank", "file"),
+        optional={"step", "root"},
+    )
+    media.create_index(["session_id", "time", "attempt", "rank", "file"])
+
+
+def _folded(tables: Database) -> None:
+    """Series of metrics and their levels; see controlplane.history.levels.
+
+    `series_folds` says up to which chunk those of a session are folded, and how many bytes of
+    chunks wait since when. Rows of level 0 are the open parts.
+    """
+    folds = _table(
+        tables,
+        "series_folds",
+        {
+            "session_id": str,
+            "folded": int,
+            "waiting": int,
+            "since": float,
+            "series": int,
+            "left_out": int,
+            "dropped": int,
+        },
+        "session_id",
+    )
+    tables.execute(f"CREATE INDEX series_to_fold ON {folds.name} (since) WHERE waiting > 0")
+    series = _table(
+        tables,
+        "series",
+        {"id": int, "session_id": str, "attempt": int, "rank": int, "name": str},
+        "id",
+    )
+    series.create_index(["session_id", "name", "attempt", "rank"], unique=True)
+    _table(
+        tables,
+        "series_rows",
+        {"series_id": int, "level": int, "number": int, "body": bytes},
+        ("series_id", "level", "number"),
+    )
+    tables.execute("CREATE INDEX chunks_lost ON chunks (stream_id) WHERE body IS NULL")
+    tables.execute(FOLD_WHAT_IS_THERE)
+
+
+STEPS: tuple[Callable[[Database], None], ...] = (
+    _first,
+    _searched,
+    _marked,
+    _telemetry_in_blocks,
+    _media,
+    _folded,
+)

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from controlplane.domain.errors import StateConflict
     from controlplane.domain.values import Drain, Fence, Hold, PlacedAs
     from controlplane.operations.members import Member
+    from controlplane.operations.usage import Load
     from controlplane.store.election import Leader
 
 
@@ -39,6 +40,20 @@ def condition_message(condition: Condition, *, shows_evidence: bool) -> pb.Condi
         meaning=condition.meaning,
         healing=condition.healing,
         evidence="; ".join(filter(None, told)) if shows_evidence else "",
+    )
+
+
+def load_message(load: Load) -> pb.ClusterLoad | None:
+    """What all devices do; None where nothing is known of any."""
+    if not load.devices:
+        return None
+    return pb.ClusterLoad(
+        devices=load.devices,
+        held=load.held,
+        running=load.running,
+        busy=load.busy,
+        utilization_percent=load.utilization,
+        power_watts=load.watts,
     )
 
 

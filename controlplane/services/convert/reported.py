@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import json
 import math
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from google.protobuf.struct_pb2 import Struct
 
+from controlplane.domain.errors import InvalidRequest
+from controlplane.history.values import SeriesAxis, SeriesColumn, SeriesQuery
 from controlplane.services.convert.times import timestamp
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from controlplane.history.values import Point
+    from controlplane.history.values import Point, SeriesView
 
 
 def struct(values: Mapping[str, Any]) -> Struct:
@@ -37,6 +39,45 @@ def _plain(value: Any) -> Any:
             return value if abs(value) <= 1 << 53 else str(value)
         case _:
             return value
+
+
+_AXES: Final = {
+    sessions_pb2.SERIES_AXIS_UNSPECIFIED: SeriesAxis.STEP,
+    sessions_pb2.SERIES_AXIS_STEP: SeriesAxis.STEP,
+    sessions_pb2.SERIES_AXIS_RELATIVE: SeriesAxis.RELATIVE,
+    sessions_pb2.SERIES_AXIS_WALL: SeriesAxis.WALL,
+}
+
+
+def to_series_query(request: sessions_pb2.ReadSeriesRequest) -> SeriesQuery:
+    """What is asked of each session."""
+    axis = _AXES.get(request.axis)
+    if axis is None:
+        raise InvalidRequest(f"{request.axis} is no axis", attempt="step, relative or wall")
+    return SeriesQuery(
+        width=request.width,
+        names=tuple(request.names),
+        ranks=frozenset(request.ranks),
+        attempts=frozenset(request.attempts),
+        axis=axis,
+        low=request.low if request.HasField("low") else -math.inf,
+        high=request.high if request.HasField("high") else math.inf,
+    )
+
+
+def series_message(view: SeriesView, session_id: str) -> sessions_pb2.Series:
+    """A range of a series, column by column in lists."""
+    message = sessions_pb2.Series(
+        session_id=session_id,
+        name=view.name,
+        attempt=view.attempt,
+        rank=view.rank,
+        start=view.start,
+        grain=view.grain,
+    )
+    for field, values in zip(SeriesColumn._fields, zip(*view.columns, strict=True), strict=False):
+        getattr(message, field).extend(values)
+    return message
 
 
 def point_message(point: Point) -> sessions_pb2.MetricPoint:

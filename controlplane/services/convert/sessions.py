@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import replace
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import SessionState
@@ -22,7 +22,6 @@ from controlplane.domain.values import (
 from controlplane.operations.datasets import parse_dataset
 from controlplane.operations.listing import Filter
 from controlplane.operations.validation import Submission
-from controlplane.services.convert.reported import struct
 from controlplane.services.convert.resources import (
     VISIBILITIES,
     device_message,
@@ -35,10 +34,8 @@ from nsml import variables
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from controlplane.domain.identity import User
-    from controlplane.domain.values import EndedAttempt, Stop
+    from controlplane.domain.values import EndedAttempt, Stop, Usage
 
 # The contract's names of our values, by value; messages take them as they are.
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
@@ -152,16 +149,8 @@ def spec_message(spec: SessionSpec, owner: str) -> sessions_pb2.SessionSpec:
     return message
 
 
-def session_message(
-    session: Session,
-    *,
-    shows_values: bool,
-    revision: int = 0,
-    waiting: str = "",
-    summary: Mapping[str, Any] | None = None,
-    checkpoint_count: int = 0,
-) -> sessions_pb2.Session:
-    """A session as its viewers see it.
+def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Session:
+    """What a session's record says, as its viewers see it.
 
     `shows_values`: with the values of its environment, which are its owner's to see.
     """
@@ -179,7 +168,6 @@ def session_message(
         visibility=VISIBILITIES[session.visibility],
         spec=spec_message(spec, session.owner),
         state=_STATES[session.state],
-        waiting=waiting if session.state is SessionState.QUEUED else "",
         attempt=session.attempt,
         replicas=[
             sessions_pb2.Replica(
@@ -195,9 +183,7 @@ def session_message(
         started_at=timestamp(session.started_at),
         ended_at=timestamp(session.ended_at),
         memo=session.memo,
-        checkpoint_count=checkpoint_count,
         simulated=session.is_simulated,
-        revision=revision,
         command=variables.with_values(session.command, environment),
         avoids=sorted(session.avoids),
         attempts=[_attempt_message(attempt) for attempt in session.attempts],
@@ -213,11 +199,23 @@ def session_message(
         )
     if session.stop is not None and session.state is SessionState.STOPPING:
         message.stop.CopyFrom(_stop_message(session.stop))
+    if session.usage is not None:
+        message.usage.CopyFrom(usage_message(session.usage))
     if session.progress != Progress():
         message.progress.CopyFrom(_progress_message(session.progress))
-    if summary is not None:
-        message.summary.CopyFrom(struct(summary))
     return message
+
+
+def usage_message(usage: Usage, idle_since: float = 0.0) -> sessions_pb2.SessionUsage:
+    """What was measured of a session's devices."""
+    return sessions_pb2.SessionUsage(
+        device_seconds=usage.device_seconds,
+        utilization_percent=usage.utilization,
+        utilization_peak_percent=usage.utilization_peak,
+        memory_peak_bytes=round(usage.memory_peak),
+        watt_hours=usage.watt_hours,
+        idle_since=timestamp(idle_since),
+    )
 
 
 def _attempt_message(attempt: EndedAttempt) -> sessions_pb2.EndedAttempt:

@@ -7,7 +7,7 @@ from typing import ClassVar as _ClassVar, Optional as _Optional, Union as _Union
 DESCRIPTOR: _descriptor.FileDescriptor
 
 class SessionRecord(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "command", "request_id", "request_digest", "stop", "bad_attempts", "attempts", "not_before", "term", "progress", "settling", "avoids", "usage")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -34,6 +34,7 @@ class SessionRecord(_message.Message):
     PROGRESS_FIELD_NUMBER: _ClassVar[int]
     SETTLING_FIELD_NUMBER: _ClassVar[int]
     AVOIDS_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -60,7 +61,8 @@ class SessionRecord(_message.Message):
     progress: ProgressRecord
     settling: _containers.RepeatedScalarFieldContainer[int]
     avoids: _containers.RepeatedScalarFieldContainer[str]
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ...) -> None: ...
+    usage: UsageRecord
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[int] = ..., spec: _Optional[_Union[SpecRecord, _Mapping]] = ..., state: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[ReplicaRecord, _Mapping]]] = ..., created_at: _Optional[float] = ..., started_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., end: _Optional[_Union[EndRecord, _Mapping]] = ..., memo: _Optional[str] = ..., command: _Optional[_Iterable[str]] = ..., request_id: _Optional[str] = ..., request_digest: _Optional[bytes] = ..., stop: _Optional[_Union[StopRecord, _Mapping]] = ..., bad_attempts: _Optional[int] = ..., attempts: _Optional[_Iterable[_Union[AttemptRecord, _Mapping]]] = ..., not_before: _Optional[float] = ..., term: _Optional[int] = ..., progress: _Optional[_Union[ProgressRecord, _Mapping]] = ..., settling: _Optional[_Iterable[int]] = ..., avoids: _Optional[_Iterable[str]] = ..., usage: _Optional[_Union[UsageRecord, _Mapping]] = ...) -> None: ...
 
 class ProgressRecord(_message.Message):
     __slots__ = ("is_resumable", "saved_at")
@@ -248,7 +250,7 @@ class StopRecord(_message.Message):
     def __init__(self, grace_s: _Optional[float] = ..., cause: _Optional[str] = ..., reason: _Optional[str] = ..., asked_by: _Optional[str] = ..., came_first: _Optional[bool] = ..., notice_s: _Optional[float] = ..., asked_at: _Optional[float] = ...) -> None: ...
 
 class AttemptRecord(_message.Message):
-    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes", "reason")
+    __slots__ = ("number", "cause", "placed_at", "ended_at", "gpu_thousandths", "held_s", "nodes", "reason", "devices")
     NUMBER_FIELD_NUMBER: _ClassVar[int]
     CAUSE_FIELD_NUMBER: _ClassVar[int]
     PLACED_AT_FIELD_NUMBER: _ClassVar[int]
@@ -257,6 +259,7 @@ class AttemptRecord(_message.Message):
     HELD_S_FIELD_NUMBER: _ClassVar[int]
     NODES_FIELD_NUMBER: _ClassVar[int]
     REASON_FIELD_NUMBER: _ClassVar[int]
+    DEVICES_FIELD_NUMBER: _ClassVar[int]
     number: int
     cause: str
     placed_at: float
@@ -265,7 +268,32 @@ class AttemptRecord(_message.Message):
     held_s: float
     nodes: _containers.RepeatedScalarFieldContainer[str]
     reason: str
-    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ...) -> None: ...
+    devices: _containers.RepeatedCompositeFieldContainer[HeldDeviceRecord]
+    def __init__(self, number: _Optional[int] = ..., cause: _Optional[str] = ..., placed_at: _Optional[float] = ..., ended_at: _Optional[float] = ..., gpu_thousandths: _Optional[int] = ..., held_s: _Optional[float] = ..., nodes: _Optional[_Iterable[str]] = ..., reason: _Optional[str] = ..., devices: _Optional[_Iterable[_Union[HeldDeviceRecord, _Mapping]]] = ...) -> None: ...
+
+class HeldDeviceRecord(_message.Message):
+    __slots__ = ("node", "uuid", "thousandths")
+    NODE_FIELD_NUMBER: _ClassVar[int]
+    UUID_FIELD_NUMBER: _ClassVar[int]
+    THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
+    node: str
+    uuid: str
+    thousandths: int
+    def __init__(self, node: _Optional[str] = ..., uuid: _Optional[str] = ..., thousandths: _Optional[int] = ...) -> None: ...
+
+class UsageRecord(_message.Message):
+    __slots__ = ("device_seconds", "utilization", "utilization_peak", "memory_peak", "watt_hours")
+    DEVICE_SECONDS_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_FIELD_NUMBER: _ClassVar[int]
+    UTILIZATION_PEAK_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_PEAK_FIELD_NUMBER: _ClassVar[int]
+    WATT_HOURS_FIELD_NUMBER: _ClassVar[int]
+    device_seconds: float
+    utilization: float
+    utilization_peak: float
+    memory_peak: float
+    watt_hours: float
+    def __init__(self, device_seconds: _Optional[float] = ..., utilization: _Optional[float] = ..., utilization_peak: _Optional[float] = ..., memory_peak: _Optional[float] = ..., watt_hours: _Optional[float] = ...) -> None: ...
 
 class AllocationRecord(_message.Message):
     __slots__ = ("node", "replicas", "term")

@@ -7,7 +7,7 @@ import pytest
 from cli.app import App
 from cli.main import run
 from nsml.content.packing import pack
-from nsml.v1 import checkpoints_pb2, datasets_pb2, nodes_pb2, projects_pb2, resources_pb2
+from nsml.v1 import checkpoints_pb2, datasets_pb2, media_pb2, nodes_pb2, projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.recorded_run import write_sound_run
 from tests.unit.nsml.client.contract_server import EPOCH, TOKEN, ContractServer
@@ -204,6 +204,9 @@ def everything(state, tmp_path):
     )
     checkpoint.saved_at.seconds = EPOCH + 3600
     checkpoint.summary.update({"val/accuracy": 0.98765})
+    state.media[session.id] = [
+        media_pb2.Media(name="val/samples", kind="image", state="MEDIA_STATE_SAVED", step=3)
+    ]
     state.checkpoints[session.id] = [checkpoint]
     dataset = datasets_pb2.Dataset(
         name="mnist",

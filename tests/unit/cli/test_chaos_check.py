@@ -53,6 +53,26 @@ def test_a_sound_run_has_no_violation():
     assert set(counts([])) == set(KINDS)
 
 
+KILLED = {"began": "program", "parts": ["s1.1.0"], "at": 3}
+BY_SIGNAL = {"state": "FAILED", "exit_code": 137, "end": "CAUSE_PROGRAM_FAILED"}
+
+
+def test_a_session_whose_program_was_killed_may_fail_by_that():
+    killed = replace(SOUND, faults=(*SOUND.faults, KILLED))
+    failed = replace(killed, outcome=({**SOUND.outcome[0], **BY_SIGNAL}, *SOUND.outcome[1:]))
+    of_store = [one for one in violations(failed) if one.kind == OTHERWISE]
+    assert of_store == []
+    # Nobody else may, nor in another way, nor with a second attempt.
+    for faults, facts in [
+        (SOUND.faults, {}),
+        (killed.faults, {"exit_code": 1}),
+        (killed.faults, {"attempt": 2}),
+    ]:
+        item = {**SOUND.outcome[0], **BY_SIGNAL, **facts}
+        other = replace(SOUND, faults=faults, outcome=(item, *SOUND.outcome[1:]))
+        assert [one.kind for one in violations(other) if one.kind == OTHERWISE] == [OTHERWISE]
+
+
 DOCTORED = {
     "an answered session is gone": (LOST, "outcome", lambda r: r[:1]),
     "an answered session never ends": (OTHERWISE, "outcome", edit(0, state="RUNNING")),

@@ -1,5 +1,6 @@
 """Whom chaos leaves alone, what it proves, and what its ledgers say."""
 
+import json
 import random
 import signal
 import subprocess
@@ -13,7 +14,7 @@ from cli.chaos.load import Load
 from cli.chaos.nemesis import FAULTS, Nemesis, NothingFree
 from cli.chaos.parts import CONTROL_PLANE, ETCD, NotDone, Part, processes_with
 from cli.chaos.recording import Recorder
-from cli.chaos.trainer import read_ledgers
+from cli.chaos.trainer import LEDGERS, read_ledgers
 from cli.exits import CommandError
 from nsml.client.contexts import Context
 from tests.e2e.programs import wait_for
@@ -67,6 +68,32 @@ def test_nothing_is_cut_where_nothing_can_be(nemesis):
     assert not {"cut", "one-way"} & set(nemesis._weighed(["cut", "one-way", "kill"]))
     with pytest.raises(NotImplementedError, match="a test"):
         nemesis.platform.hosts.cut(CLIENT, "etcd1")
+
+
+@pytest.fixture
+def program(tmp_path):
+    """The program of a session, and where its ledger would be."""
+    ledgers = tmp_path / "ledgers"
+    environment = {LEDGERS: str(ledgers), "NSML_REPLICA": "s1.1.0"}
+    command = [sys.executable, "-c", "import time; time.sleep(600)"]
+    with subprocess.Popen(command, env=environment) as running:
+        wait_for(lambda: processes_with(LEDGERS, ledgers), what="it runs")
+        yield ledgers
+        running.kill()
+
+
+async def test_a_program_is_killed_and_the_fault_told(nemesis, program, tmp_path):
+    assert nemesis._weighed(["program", "kill"]) == ["kill"] * 4  # nobody keeps a ledger
+    nemesis.ledgers, nemesis.recorder = tmp_path / "others", Recorder(tmp_path / "faults")
+    await nemesis._kill_program()
+    assert not nemesis.fired
+    nemesis.ledgers = program
+    await nemesis._kill_program()
+    assert nemesis.fired == {"program program": 1}
+    assert processes_with(LEDGERS, program) == []
+    nemesis.recorder.close()
+    told = [json.loads(line) for line in (tmp_path / "faults").read_text().splitlines()]
+    assert [one["parts"] for one in told] == [["s1.1.0"]] * 2
 
 
 HEAR = """

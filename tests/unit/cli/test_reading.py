@@ -3,11 +3,18 @@
 import csv
 import io
 import json
+import sys
+import threading
+from xml.etree import ElementTree as ET
+
+import pytest
+from PIL import Image
 
 from cli.app import App
 from cli.logs import LogReader
 from cli.main import run
 from cli.models import folder_name
+from nsml.clock import SystemClock
 from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import Stream
@@ -237,3 +244,107 @@ def test_a_dataset_is_pushed_once(nsml, state, tmp_path):
     assert "Visibility     team" not in shown
     assert "Size           4 Bytes" in shown
     assert "Version        1" in nsml("dataset", "info", "digits@1").stdout
+
+
+def test_pictures(nsml, everything, tmp_path):
+    words = ("plot", "@last", "--svg", str(tmp_path / "a.svg"), "--png", str(tmp_path / "a.png"))
+    for more in ([], ["--log-y", "--smooth", "0.5", "-x", "wall"], ["--range", "1:"]):
+        result = nsml(*words, *more, terminal=True)
+        assert result.stdout.splitlines() == [str(tmp_path / "a.svg"), str(tmp_path / "a.png")]
+        root = ET.parse(tmp_path / "a.svg").getroot()
+        shown = [element.text for element in root.iter() if element.tag.endswith("}text")]
+        assert {"train/loss", "train", "kim/mnist/1 (simulated)"} <= set(shown)
+        image = Image.open(tmp_path / "a.png")
+        assert image.size == (2 * float(root.get("width")), 2 * float(root.get("height")))
+        assert image.convert("RGB").getpixel((0, 0)) == (255, 255, 255)
+        assert (0, 114, 178) in {colour for _, colour in image.getcolors(1 << 16)}
+
+
+def test_pictures_that_are_refused(nsml, everything, tmp_path, monkeypatch):
+    result = nsml("plot", "@last", "--svg", "a.png", check=False)
+    assert result.code == 2
+    assert "nsml plot --svg a.svg" in result.stderr
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    result = nsml("plot", "@last", "--png", "a.png", check=False)
+    assert (result.code, "pip install 'nsml[png]'" in result.stderr) == (1, True)
+
+
+def test_a_part_of_the_axis(nsml, everything):
+    rows = csv.DictReader(io.StringIO(nsml("plot", "@last", "--range", "1:", "--csv").stdout))
+    assert [row["step"] for row in rows] == ["1.0", "2.0", "2.0"]
+    assert "fell 1 -> 0.5" in nsml("plot", "@last", "--range", ":1", "--table").stdout
+    for axis, span in (("relative", "1s:2s"), ("wall", "2023-11-14T22:13:21:2023-11-14T22:13:22")):
+        shown = nsml("plot", "@last", "-x", axis, "--range", span, "--table").stdout
+        assert "fell 0.5 -> 0.3333" in shown
+    result = nsml("plot", "@last", "--range", "7:9", "--chart")
+    assert (result.stdout, result.stderr) == ("", "nothing was reported within 7:9\n")
+
+
+@pytest.mark.parametrize("span", ["", ":x", "5", "9:1", "nan:1", "a:b", ":" * 1000])
+def test_what_is_no_part_of_an_axis(nsml, everything, span):
+    result = nsml("plot", "@last", "--range", span, check=False)
+    assert result.code == 2
+    assert "nsml plot ... --range 1000:5000" in result.stderr
+
+
+def test_a_logarithmic_chart_counts_what_it_cannot_show(nsml, state):
+    session = state.add("kim/mnist/1")
+    for step, value in enumerate([0.0, -1.0, 0.001, 1000.0]):
+        state.report(session, "x", value, step=step)
+        state.report(session, "zero", 0.0, step=step)
+    shown = nsml("plot", "@last", "--chart", "--log-y").stdout
+    assert "x  (step, log)  2 points, 2 left out: not above 0" in shown
+    assert "1,000┤" in shown
+    assert "    0.001┤" in shown
+    assert "zero: no points above 0, 4 left out: not above 0" in shown
+
+
+def watched(environ, *words):
+    stdout = Stream(is_terminal=True)
+    app = App(
+        environ={**environ, "NO_COLOR": "1"},
+        stdout=stdout,
+        stderr=Stream(is_terminal=True),
+        stdin=Stream(),
+        given_clock=SystemClock(),
+    )
+    assert run(["plot", *words, "-w"], app) == 0, app.stderr.raw_bytes
+    return stdout.raw_bytes.decode()
+
+
+def test_a_plot_that_is_watched_ends_with_its_sessions(environ, state, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "70")
+    monkeypatch.setenv("LINES", "20")
+    sessions = [state.add(f"kim/mnist/{number}") for number in (1, 2)]
+    for number, session in enumerate(sessions):
+        for name in ("a", "b", "c", "d\x1b[2J"):
+            state.report(session, name, number)
+
+    def train():
+        for step in range(1, 30):
+            for session in sessions:
+                state.report(session, "a", step)
+        state.breaks_off = 1
+        for session in sessions:
+            state.report(session, "a", 99.0)
+            state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+
+    training = threading.Timer(0.4, train)
+    training.start()
+    shown = watched(environ, "mnist/1", "mnist/2")
+    training.join()
+    *_, last = shown.split("\x1b[J")
+    assert "a  (step)  62 points" in last
+    assert last.splitlines()[-1] == "... 3 metrics more: -m GLOB"
+    assert len(last.splitlines()) <= 18
+    assert max(map(len, last.splitlines())) <= 70
+    assert "\x1b[2J" not in shown
+    assert watched(environ, "mnist/1", "-m", "none").endswith("nothing reported yet\n")
+
+
+def test_a_plot_is_watched_on_a_terminal_alone(nsml, everything):
+    for terminal, words in ((False, []), (True, ["--svg", "x.svg"]), (True, ["--csv"])):
+        result = nsml("plot", "@last", "-w", *words, terminal=terminal, check=False)
+        assert (result.code, result.stdout) == (2, "")
+    aloud = nsml("plot", "@last", "-w", terminal=True, check=False, NSML_ACCESSIBLE="1")
+    assert "nsml events SESSION -f" in aloud.stderr

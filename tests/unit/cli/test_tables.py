@@ -54,6 +54,25 @@ def test_free_gpus_are_those_that_nothing_holds(nsml, everything, state):
     assert nsml("gpustat", "--free", "-o", "name").stdout == "SIM-1\n"
 
 
+def test_gpumonitor(nsml, everything):
+    assert nsml("gpumonitor", "@last").stdout.splitlines()[2:] == [
+        f"{time}  gpu-1 GPU 0  {rest}"
+        for time, rest in [
+            ("11-14 22:13Z", "8%    8 B     8 W    8°C"),
+            ("11-14 22:13Z", "4%    4 B     4 W    4°C"),
+        ]
+    ]
+    rows = nsml("gpumonitor", "@last", "--csv").stdout.splitlines()
+    assert rows[0].startswith("time,node,uuid,index,attempt,utilization_percent,")
+    assert len(rows) == 3
+
+
+def test_the_history_of_the_platform(nsml, everything):
+    record = json.loads(nsml("status", "--history", "-j").stdout)["items"][1]
+    assert (record["devices"], record["busy"], record["busy_peak"]) == (4, 4, 8)
+    assert nsml("status", "--window", "1h", check=False).code == 2
+
+
 def test_status(nsml, everything, server):
     assert nsml("status").stdout == (
         f"server    {server.address}\n"

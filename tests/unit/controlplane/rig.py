@@ -29,6 +29,7 @@ from nsml.v1 import (
     checkpoints_pb2_grpc,
     content_pb2_grpc,
     datasets_pb2_grpc,
+    media_pb2_grpc,
     nodes_pb2_grpc,
     projects_pb2_grpc,
     resources_pb2,
@@ -52,6 +53,7 @@ class Stubs:
         self.content = _As(content_pb2_grpc.ContentServiceStub(channel), self.metadata)
         self.datasets = _As(datasets_pb2_grpc.DatasetServiceStub(channel), self.metadata)
         self.checkpoints = _As(checkpoints_pb2_grpc.CheckpointServiceStub(channel), self.metadata)
+        self.media = _As(media_pb2_grpc.MediaServiceStub(channel), self.metadata)
         self.secrets = _As(secrets_pb2_grpc.SecretServiceStub(channel), self.metadata)
         self.projects = _As(projects_pb2_grpc.ProjectServiceStub(channel), self.metadata)
         self.accounts = _As(accounts_pb2_grpc.AccountServiceStub(channel), self.metadata)

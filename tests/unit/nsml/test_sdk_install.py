@@ -199,6 +199,11 @@ assert nsml.DATASET_PATH[0] == DATASET_PATH[0] == "/data/a", DATASET_PATH
 assert HAS_DATASET and GPU_NUM == 1 and nsml.infer(4) == 4
 for epoch in range(3):
     nsml.report(summary=True, step=epoch, train__loss=math.nan, scope=locals())
+class Tensor:
+    shape = (2,)
+    def tolist(self):
+        return [1.5, math.inf]
+nsml.report(step=3, grads=Tensor())
 nsml.save("best")
 state["n"] = 2
 nsml.load("best")
@@ -235,7 +240,7 @@ def test_it_runs_on_this_python(python: str, sdk: Path, tmp_path: Path) -> None:
         [json.loads(payload)["kind"] for _, payload in parse(path.read_bytes())[0]]
         for path in sorted((tmp_path / "run/spool").iterdir())
     ]
-    assert kinds == [["metric"] * 3 + ["checkpoint", "state", "state"], ["metric"]]
+    assert kinds == [["metric"] * 4 + ["checkpoint", "state", "state"], ["metric"]]
 
 
 def test_the_sdk_keeps_to_the_grammar_of_the_oldest_python() -> None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import array
 import json
 import math
 import time
+from decimal import Decimal
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +16,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from controlplane.history.records import readable_reports
 from nsml import _report
-from nsml._frames import parse
+from nsml._frames import REPORT, parse
 from nsml._report import Reporter, encode
 from nsml._spool import Spool
 
@@ -40,6 +44,43 @@ class Recorded:
     def last(self) -> dict[str, Any]:
         return self.all()[-1]
 
+    def bytes(self) -> bytes:
+        return self._file.read_bytes()
+
+
+class Tensor:
+    """As torch's: an index only if it is one, and a graph behind it that must not be kept."""
+
+    def __init__(self, *values: float, shape: tuple[int, ...] | None = None) -> None:
+        self.values = list(values)
+        self.shape = (len(values),) if shape is None else shape
+
+    def __index__(self) -> int:
+        if self.shape or not isinstance(self.values[0], int):
+            raise TypeError("only integer tensors of a single element can be converted to an index")
+        return self.values[0]
+
+    def item(self) -> float:
+        if len(self.values) != 1:
+            raise RuntimeError("a Tensor with 2 elements cannot be converted to Scalar")
+        return self.values[0]
+
+    def tolist(self) -> Any:
+        return self.values if self.shape else self.values[0]
+
+
+class Eager:
+    """As tensorflow's: a shape that is no tuple, and numpy behind it."""
+
+    class Shape:
+        def __iter__(self) -> Any:
+            return iter(())
+
+    shape = Shape()
+
+    def numpy(self) -> Any:
+        return np.float32(0.5)
+
 
 @pytest.fixture
 def recorded(tmp_path: Path) -> Recorded:
@@ -51,6 +92,7 @@ def test_a_report_is_one_record(recorded: Recorded) -> None:
     values: dict[str, Any] = {"test/accuracy": 1, "m@std": [1, 2]}
     recorded.report(summary=True, step=3, train__loss=0.5, **values)
     record = recorded.last()
+    assert REPORT in recorded.bytes()
     assert before <= record.pop("time") <= time.time()
     assert record == {
         "kind": "metric",
@@ -77,16 +119,136 @@ def test_walltime_is_the_time_of_the_call_whatever_the_caller_says(recorded: Rec
 
 
 @pytest.mark.parametrize(
-    "value", [np.float32(1), np.zeros(2), object(), {1, 2}, b"bytes", 1j, {(1, 2): 3}]
+    "value",
+    [
+        np.zeros((2, 2)),
+        np.complex64(1),
+        np.datetime64("2026-01-01"),
+        np.bytes_(b"x"),
+        np.float32,
+        object(),
+        {1, 2},
+        b"bytes",
+        1j,
+        {(1, 2): 3},
+    ],
 )
 def test_what_json_cannot_carry_is_a_type_error_and_no_record(
     recorded: Recorded, value: Any
 ) -> None:
     for values in ({"loss": value}, {"loss": {"deep": [value]}}, {"loss": [math.nan, value]}):
-        with pytest.raises(TypeError):
-            recorded.report(**values)
+        with pytest.raises(TypeError, match=r"nsml\.report: 'loss'"):
+            recorded.report(accuracy=1, **values)
     assert recorded.all() == []
     assert recorded.reporter.last() == {}
+
+
+@pytest.mark.parametrize(
+    ("value", "number"),
+    [
+        (np.float32(0.5), 0.5),
+        (np.float16(math.nan), "NaN"),
+        (np.longdouble(0.25), 0.25),
+        (np.int64(-3), -3),
+        (np.uint64(2**64 - 1), 2**64 - 1),
+        (np.bool_(True), True),
+        (np.str_("a"), "a"),
+        (np.array(2.5), 2.5),
+        (np.array([2.5]), 2.5),
+        (np.array([[[7]]]), 7),
+        (np.array([1, 2], dtype=np.int8), [1, 2]),
+        (np.array([0.5, math.inf]), [0.5, "Infinity"]),
+        (np.zeros(0), []),
+        (Tensor(0.5, shape=()), 0.5),
+        (Tensor(0.5), 0.5),
+        (Tensor(0.5, 1.5), [0.5, 1.5]),
+        (Eager(), 0.5),
+        (Decimal("0.5"), 0.5),
+        (Fraction(1, 4), 0.25),
+        (array.array("f", [1, 2]), [1, 2]),
+        ([np.float32(1), {"a": Tensor(2, 3)}], [1, {"a": [2, 3]}]),
+    ],
+)
+def test_values_of_other_libraries_are_the_numbers_that_they_hold(
+    recorded: Recorded, value: Any, number: Any
+) -> None:
+    recorded.report(step=1, loss=value, other=1)
+    assert recorded.last()["values"] == {"loss": number, "other": 1}
+    assert json.loads(encode(recorded.reporter.last()))["loss"] == number
+    assert recorded.reporter.last()["loss"] is not value or isinstance(value, str)
+
+
+def test_a_value_that_cannot_be_had_is_a_type_error_that_says_why(recorded: Recorded) -> None:
+    class OnTheDevice:
+        shape = ()
+
+        def tolist(self) -> float:
+            raise RuntimeError("CUDA error: device-side assert triggered")
+
+    with pytest.raises(TypeError, match=r"'train/loss': a OnTheDevice .*device-side assert"):
+        recorded.report(train__loss=OnTheDevice())
+
+
+def test_what_goes_too_deep_is_a_type_error(recorded: Recorded) -> None:
+    deep: list[Any] = []
+    for _ in range(14):
+        deep = [deep]
+    recorded.report(loss=deep)
+    assert readable_reports([encode(recorded.last())]).__next__().values == {"loss": deep}
+    with pytest.raises(TypeError, match=r"'loss'.* 15 levels deep"):
+        recorded.report(a=1, loss=[deep])
+    recorded.report(**{"[" * 20: [[0]] * 20})
+
+
+def test_a_long_name_is_left_out_and_the_log_says_so_once(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("\x1b[31m" + "n" * 10_000, "", "n" * 512):
+        for _ in range(2):
+            recorded.report(**{name: 1}, loss=2)
+    assert [list(one["values"]) for one in recorded.all()] == [["loss"]] * 4 + [
+        ["n" * 512, "loss"]
+    ] * 2
+    said = capsys.readouterr().err.splitlines()
+    assert len(said) == 2
+    assert "is not recorded: a metric's name has 512 characters at most" in said[0]
+    assert "10,005" in said[0]
+    assert said[0].isprintable()
+    assert "has no name" in said[1]
+
+
+def test_a_million_names_are_records_of_bounded_size(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    count = 100_000  # a tenth of it, as often
+    recorded.report(step=3, summary=True, **{f"metric/{number}": number for number in range(count)})
+    records = recorded.all()
+    assert 3 < len(records) < 20
+    assert {(one["step"], one["summary"], one["time"]) for one in records} == {
+        (3, True, records[0]["time"])
+    }
+    found = [name for one in records for name in one["values"]]
+    assert found == [f"metric/{number}" for number in range(count)]
+    assert "more than 10,000 metrics" in capsys.readouterr().err
+    assert len(recorded.reporter._names) < 10_010
+
+
+def test_a_million_points_of_one_metric_are_refused_and_the_rest_is_recorded(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded.report(step=1, weights=[0.125] * 1_000_000, a=1)
+    recorded.report(step=2, weights=[0.125] * 1_000_000, a=2)
+    recorded.report(step=3, weights=[0.125] * 100_000, a=3)
+    kinds = [(one["kind"], list(one.get("values", ()))) for one in recorded.all()]
+    assert kinds == [
+        ("dropped", []),
+        ("metric", ["a"]),
+        ("dropped", []),
+        ("metric", ["a"]),
+        ("metric", ["weights", "a"]),
+    ]
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "'weights' is not recorded: one value has 1,044,480 bytes at most" in said
 
 
 def test_values_that_never_end_are_type_errors_too(recorded: Recorded) -> None:
@@ -122,6 +284,10 @@ def test_numpy_doubles_and_numbers_that_json_lacks_are_fine(recorded: Recorded) 
         (7, 7),
         (1.5, 1.5),
         (np.int64(3), 3),
+        (np.float32(1.5), 1.5),
+        (np.array(4), 4),
+        (Tensor(5, shape=()), 5),
+        (Tensor(1.5, shape=()), 1.5),
         (True, 1),
         ("12", 12.0),
         ("a", None),

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import itertools
 import os
 import random
 import signal
 import sqlite3
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -27,7 +27,6 @@ from controlplane.history.errors import (
     HistoryUnavailable,
 )
 from controlplane.history.portable import TABLES
-from controlplane.history.sql import telemetry
 from controlplane.history.sqlite import open_history
 from controlplane.history.sqlite.schema import STEPS, migrate
 from controlplane.history.values import (
@@ -37,11 +36,13 @@ from controlplane.history.values import (
     DeviceSample,
     NodeSample,
     Recorded,
+    SeriesQuery,
     SessionQuery,
     SessionRecord,
     StreamKey,
 )
 from nsml.clock import SystemClock, in_thread, inline
+from nsml.content.framing import frame
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -316,23 +317,6 @@ async def test_paging_metrics_uses_the_index(tmp_path: Path) -> None:
     await history.close()
 
 
-async def test_old_telemetry_is_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
-    history = await reopen(Path(":memory:"))
-    now = SystemClock().time()
-    numbers = itertools.count()
-
-    def sample(at: float) -> NodeSample:
-        return NodeSample(node="n", boot_id="b", sequence=next(numbers), at=at)
-
-    await history.telemetry.record([sample(now - telemetry.RETENTION_S - 60), sample(now)])
-    assert len(await history.telemetry.read("n", since=0, until=now + 1)) == 1
-    monkeypatch.setattr(telemetry, "MAX_ROWS", 10)
-    await history.telemetry.record([sample(now + i) for i in range(30)])
-    kept = await history.telemetry.read("n", since=0, until=now + 100)
-    assert [round(found.at - now) for found in kept] == list(range(20, 30))
-    await history.close()
-
-
 async def test_telemetry_held_back_is_written_at_the_end(tmp_path: Path) -> None:
     path = tmp_path / "history.sqlite"
     history = await reopen(path)
@@ -340,7 +324,7 @@ async def test_telemetry_held_back_is_written_at_the_end(tmp_path: Path) -> None
     await history.telemetry.record([NodeSample(node="n", boot_id="b", sequence=1, at=now)])
     await history.close()
     history = await reopen(path)
-    assert len(await history.telemetry.read("n", since=0, until=now + 1)) == 1
+    assert len(await history.telemetry.read("n", since=now - 9, until=now + 1, width=9)) == 1
     assert await history.telemetry.newest() == {}
     await history.close()
 
@@ -483,6 +467,30 @@ async def test_readers_that_race_for_the_last_idle_connection_both_read(tmp_path
     for _ in range(3):
         assert (await history.streams.read_log("s1")).data == b"hello"
     history._database._idle = list(history._database._idle)
+    await history.close()
+
+
+async def test_what_an_older_version_recorded_is_folded_too(tmp_path: Path) -> None:
+    path = tmp_path / "history.sqlite"
+    older = sqlite_utils.Database(path)
+    STEPS[0](older)
+    older["schema_versions"].insert({"version": 1, "taken_at": "then"})
+    records = [b'{"kind":"metric","time":5.5,"values":{"loss":%d}}' % n for n in range(50)]
+    body = frame(b"".join(struct.pack("<I", len(one)) + one for one in records))
+    for stream, channel in ((1, 1), (2, 2)):
+        facts = {"id": stream, "session_id": f"s{stream}", "channel": channel, "wanted": 51}
+        older["streams"].insert(facts | {"attempt": 1, "rank": 0, "writer": 0})
+    chunk = {"id": 1, "stream_id": 1, "first": 1, "last": 50, "received_at": 6.0, "body": body}
+    older["chunks"].insert(chunk)
+    older["metric_counts"].insert({"session_id": "s1", "name": "loss", "points": 50})
+    older.close()
+    history = await reopen(path)
+    assert await history.series.unfolded() == ("s1",)
+    for _ in range(2):
+        [view] = (await history.series.read("s1", SeriesQuery(width=100))).series
+        assert [column.last for column in view.columns] == list(map(float, range(50)))
+        assert not await history.series.fold("s1")
+    assert await history.series.unfolded() == ()
     await history.close()
 
 

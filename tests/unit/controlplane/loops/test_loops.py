@@ -14,6 +14,7 @@ from controlplane.domain.identity import NodeCaller
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Allocation, Cause, Hold, Node, Priority
 from controlplane.history.sqlite import open_history
+from controlplane.history.sqlite.history import SqliteHistory
 from controlplane.loops.export import Exporting
 from controlplane.loops.liveness import Liveness
 from controlplane.loops.ordering import Ordering
@@ -30,6 +31,7 @@ from controlplane.operations.registration import Registrar, Registration
 from controlplane.operations.reports import BAD_IF_LOST_WITHIN_S, apply_report
 from controlplane.operations.silence import LOST_AFTER_MARGIN_S
 from controlplane.operations.state import LiveState
+from controlplane.operations.usage import Usages
 from nsml.clock import SteadyClock, inline
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.workbench import Bench, HandClock, bench, report
@@ -477,13 +479,18 @@ async def test_who_waits_for_a_lost_peer_does_not_make_the_attempt_longer() -> N
         assert (again.attempts[0].cause, again.bad_attempts) == (Cause.NODE_LOST, 1)
 
 
+def exporting_to(history: SqliteHistory, at: Bench, *, term: int) -> Exporter:
+    usages = Usages(state=at.state, history=history, clock=at.clock)
+    return Exporter(history=history, committer=at.committer, usages=usages, term=lambda: term)
+
+
 async def test_an_ended_session_is_exported_once_whatever_fails() -> None:
     one, other = session(), session()
     async with led(node("a"), one, other) as at:
         history = await open_history(":memory:", clock=at.clock, run=inline)
         at.contacts.connect("a")
         at.run(scheduling(at))
-        exporter = Exporter(history=history, committer=at.committer, term=lambda: 1)
+        exporter = exporting_to(history, at, term=1)
         at.run(Exporting(state=at.state, exporter=exporter, clock=at.clock))
         await turns()
         await at.say(one, "FINALIZED", cause="COMPLETED")
@@ -507,7 +514,7 @@ async def test_an_exporter_that_finds_a_later_leader_stops() -> None:
     async with led(one) as at:
         history = await open_history(":memory:", clock=at.clock, run=inline)
         await history.ledger.charge([], term=9)
-        exporter = Exporter(history=history, committer=at.committer, term=lambda: 8)
+        exporter = exporting_to(history, at, term=8)
         with pytest.raises(Deposed):
             await Exporting(state=at.state, exporter=exporter, clock=at.clock).run()
         assert at.state.session(one.id) == one
@@ -528,7 +535,7 @@ async def test_a_memo_that_changes_during_the_export_is_exported() -> None:
                 await at.made.settled(at.state)
 
         history.catalogue.put_session = put_and_change
-        exporter = Exporter(history=history, committer=at.committer, term=lambda: 1)
+        exporter = exporting_to(history, at, term=1)
         at.run(Exporting(state=at.state, exporter=exporter, clock=at.clock))
         async with asyncio.timeout(60):
             while at.state.session(one.id) is not None:

@@ -11,10 +11,12 @@ import pytest
 
 from controlplane.domain.identity import Role, User, UserCaller
 from controlplane.domain.lifecycle import SessionState
-from controlplane.domain.values import Cause, Stop, Visibility
+from controlplane.domain.values import Cause, Session, Stop, Visibility
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
+from controlplane.history.values import Summary
 from controlplane.operations.state import LiveState
+from controlplane.operations.usage import Usages
 from controlplane.services.parts import parts_as_made
 from controlplane.services.presenting import AT_ONCE, Presenter
 from nsml.clock import inline
@@ -33,7 +35,10 @@ class Desk:
 
     @property
     def presenter(self) -> Presenter:
-        return Presenter(state=self.state, history=self.history, waiting=self.made.append)
+        usages = Usages(state=self.state, history=self.history, clock=HandClock())
+        return Presenter(
+            state=self.state, history=self.history, waiting=self.made.append, usages=usages
+        )
 
 
 @pytest.fixture
@@ -155,3 +160,71 @@ async def test_a_command_that_was_kept_with_its_values_is_shown_without(desk: De
     lee = UserCaller(user=User(name="lee"))
     shown = await desk.presenter.session(one, lee)
     assert shown.command == ["nsml", "run", "--env", "LR", "--", "--env", "X=mine"]
+
+
+class Slow:
+    """A history whose answers wait for a word; tells what it was asked for."""
+
+    def __init__(self) -> None:
+        self.asked: list[set[str]] = []
+        self.counts: dict[str, int] = {}
+        self.may_answer = asyncio.Event()
+        self.catalogue = self.streams = self
+
+    async def checkpoint_counts(self, session_ids: set[str]) -> dict[str, int]:
+        self.asked.append(set(session_ids))
+        counts = dict(self.counts)
+        await self.may_answer.wait()
+        return counts
+
+    async def summaries(self, session_ids: set[str]) -> dict[str, Summary]:
+        return {}
+
+
+@pytest.fixture
+def slow() -> Slow:
+    return Slow()
+
+
+async def viewers(
+    slow: Slow, desk: Desk, *seen: Session
+) -> list[asyncio.Task[sessions_pb2.Session]]:
+    """One viewer of each session, who has asked."""
+    presenter = replace(desk, history=slow).presenter  # type: ignore[arg-type]
+    tasks = [asyncio.create_task(presenter.session(one, ADMIN)) for one in seen]
+    while not slow.asked:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    return tasks
+
+
+async def test_who_asks_meanwhile_asks_together(desk: Desk, slow: Slow) -> None:
+    seen = [session(attempt=1) for _ in range(10)]
+    tasks = await viewers(slow, desk, *seen)
+    # Nobody is told what was read before he asked.
+    slow.counts = {one.id: 7 for one in seen}
+    slow.may_answer.set()
+    told = await asyncio.gather(*tasks)
+    assert [one.checkpoint_count for one in told] == [0] + [7] * 9
+    assert slow.asked == [{seen[0].id}, {one.id for one in seen[1:]}]
+
+
+async def test_one_who_goes_leaves_the_others_their_answer(desk: Desk, slow: Slow) -> None:
+    seen = [session(attempt=1) for _ in range(3)]
+    first, second, third = await viewers(slow, desk, *seen)
+    first.cancel()
+    slow.counts = {seen[2].id: 7}
+    while len(slow.asked) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    second.cancel()
+    slow.may_answer.set()
+    assert (await third).checkpoint_count == 7
+
+
+async def test_what_is_kept_is_nobodys_to_change(desk: Desk) -> None:
+    one, presenter = session(memo="mine"), desk.presenter
+    first = await presenter.session(one, ADMIN)
+    first.memo = "changed"
+    assert (await presenter.session(one, ADMIN)).memo == "mine"
+    later = await presenter.session(replace(one, memo="later"), ADMIN)
+    assert later.memo == "later"

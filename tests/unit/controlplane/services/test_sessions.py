@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
 from google.rpc import error_details_pb2, status_pb2
 
 from controlplane.domain.identity import Role
 from controlplane.history.values import Channel, StreamKey
+from controlplane.operations import searching
 from nsml.v1 import agents_pb2, datasets_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.controlplane.rig import Rig, Stubs, platform, until
@@ -468,6 +472,117 @@ async def test_a_log_resumes_within_an_attempt_and_goes_on_if_asked_to(rig: Rig)
     assert [(piece.attempt, piece.data) for piece in await alone] == [(1, b"e\n")]
 
 
+async def test_a_log_by_time(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    ingest = Ingest(agent.stubs)
+    await ingest.send(log_chunk(session.id, 0, b"x" * 100_000 + b"\n"))
+    await ingest.send(log_chunk(session.id, 100_001, b"two\n"))
+    await agent.report(assignment.replica, "RUNNING")
+
+    async def read(**which: Any) -> list[pb.ReadLogsResponse]:
+        return await _all(kim.sessions.ReadLogs(pb.ReadLogsRequest(session=session.id, **which)))
+
+    pieces = await read(times=True)
+    assert [len(piece.data) for piece in pieces] == [65536, 34469]
+    assert [[one.offset for one in piece.times] for piece in pieces] == [[0], [65536, 100_001]]
+    came = pieces[1].times[1].time
+    assert b"".join(piece.data for piece in await read(since=came)) == b"two\n"
+    assert sum(len(piece.data) for piece in await read(until=came)) == 100_001
+    assert not await read(since=came, until=came)
+    assert len(await read(since_age=Duration(seconds=3600))) == 2
+    assert not await read(until_age=Duration(seconds=3600))
+    for wrong in (
+        {"since": came, "offset": 1},
+        {"until": came, "follow": True},
+        {"since": Timestamp(seconds=-1)},
+        {"until": Timestamp(seconds=1 << 60)},
+        {"since_age": Duration(seconds=-5)},
+    ):
+        code, _, _ = await refused(read(**wrong))
+        assert code == "INVALID_ARGUMENT"
+
+
+async def test_a_log_is_searched_where_it_lies(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit(retry_count=1)
+    [assignment] = await agent.assignments(1)
+    ingest = Ingest(agent.stubs)
+    noise = b"".join(b"line %d %s\n" % (number, b"-" * 300) for number in range(2, 2_001))
+    await ingest.send(log_chunk(session.id, 0, b"start: NaN\n"))
+    for at in range(0, len(noise), 1 << 20):
+        await ingest.send(log_chunk(session.id, 11 + at, noise[at : at + (1 << 20)]))
+    await ingest.send(log_chunk(session.id, 11 + len(noise), b"then nan\nand"))
+    log = pb.ReadLogsRequest(session=session.id, later_attempts=True)
+
+    async def search(pattern: str, **more: Any) -> list[pb.SearchLogsResponse]:
+        request = pb.SearchLogsRequest(log=log, pattern=pattern, **more)
+        return await _all(kim.sessions.SearchLogs(request))
+
+    answers = await search("nan", ignore_case=True)
+    found = [line for answer in answers for line in answer.lines]
+    assert [(line.number, line.text) for line in found] == [
+        (1, b"start: NaN"),
+        (2_001, b"then nan"),
+    ]
+    assert found[1].offset == 11 + len(noise)
+    assert (answers[-1].next, answers[-1].next_line) == (len(noise) + 23, 2_002)
+    around = [line.text for one in await search("nan", context_lines=1) for line in one.lines]
+    assert around == [b"line 2000 " + b"-" * 300, b"then nan", b"and"]
+    log.offset, log.attempt = 11 + len(noise), 1
+    resumed = await search("nan", line=2_001)
+    assert [line.number for line in resumed[0].lines] == [2_001]
+    log.offset = 0
+    every = [line for answer in await search("line") for line in answer.lines]
+    assert [line.number for line in every] == list(range(2, 2_001))
+    for pattern, more in (("(", {}), ("", {}), ("x", {"context_lines": 101})):
+        code, _, _ = await refused(search(pattern, **more))
+        assert code == "INVALID_ARGUMENT"
+    log.follow = True
+    following = aiter(
+        kim.sessions.SearchLogs(pb.SearchLogsRequest(log=log, pattern="^and|^two|^more"))
+    )
+    await ingest.send(log_chunk(session.id, 20 + len(noise) + 3, b" more\n"))
+    texts = [line.text for line in (await _next_found(following)).lines]
+    assert texts == [b"and more"]
+    await agent.report(assignment.replica, "FINALIZED", cause="LOST_AFTER")
+
+    async def second() -> bool:
+        return [one.replica.attempt for one in agent.orders.assignments] == [2]
+
+    await until(second, "the second attempt is ordered")
+    await ingest.send(log_chunk(session.id, 0, b"one\ntwo\n", attempt=2))
+    answer = await _next_found(following)
+    assert (answer.attempt, [line.number for line in answer.lines]) == (2, [2])
+    await agent.report(agent.orders.assignments[0].replica, "FINALIZED", cause="COMPLETED")
+    assert not [line for answer in [one async for one in following] for line in answer.lines]
+
+
+async def _next_found(following: Any) -> pb.SearchLogsResponse:
+    while True:
+        answer = await asyncio.wait_for(anext(following), 15)
+        if answer.lines:
+            return answer
+
+
+async def test_a_pattern_that_takes_long_ends_soon_and_its_turn_is_given_back(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    await agent.assignments(1)
+    await Ingest(agent.stubs).send(log_chunk(session.id, 0, b"x" * 100))
+    monkeypatch.setattr(searching, "LONGEST_STEP_S", 0.0)
+    request = pb.SearchLogsRequest(log=pb.ReadLogsRequest(session=session.id), pattern="y")
+    for _ in range(2 * searching.MOST_AT_ONCE):
+        code, _, _ = await refused(_all(kim.sessions.SearchLogs(request)))
+        assert code == "INVALID_ARGUMENT"
+
+
 async def test_a_node_cannot_write_for_another_node(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent("a")).connect()
@@ -527,6 +642,40 @@ async def test_metrics(rig: Rig) -> None:
     assert points[2].number != points[2].number
     counts = await kim.sessions.ListMetrics(pb.ListMetricsRequest(session=session.id))
     assert [(one.name, one.count) for one in counts.metrics] == [("loss", 2), ("note", 1)]
+    asked = pb.ReadSeriesRequest(sessions=[session.id, session.name], names=["lo*"], width=50)
+    answers = await _all(kim.sessions.ReadSeries(asked))
+    assert [answer.session_id for answer in answers] == [session.id, session.id]
+    [series] = answers[0].series
+    assert (series.session_id, series.name, series.attempt, series.rank) == (
+        session.id,
+        "loss",
+        1,
+        0,
+    )
+    assert (series.start, series.grain, list(series.time)) == (5.5, 1, [5.5, 6.5])
+    assert (list(series.x_low), list(series.x_high)) == ([1, 2], [1, 2])
+    assert (list(series.last), list(series.finite), list(series.odd)) == ([0.5, 0], [1, 0], [0, 1])
+    asked = pb.ReadSeriesRequest(
+        sessions=[session.id], width=1, low=2, high=2, axis="SERIES_AXIS_STEP"
+    )
+    [answer] = await _all(kim.sessions.ReadSeries(asked))
+    assert list(answer.series[0].x_low) == [2]
+    for bad in (
+        {"width": 0},
+        {"width": 10_001},
+        {"low": 2.0, "high": 1.0},
+        {"low": float("nan")},
+        {"axis": 9},
+        {"sessions": []},
+    ):
+        asked = pb.ReadSeriesRequest(**{"sessions": [session.id], "width": 5} | bad)
+        assert (await refused(_all(kim.sessions.ReadSeries(asked))))[0] == "INVALID_ARGUMENT"
+    many = pb.ReadSeriesRequest(sessions=[session.id] * 1_001, width=5)
+    assert (await refused(_all(kim.sessions.ReadSeries(many))))[0] == "RESOURCE_EXHAUSTED"
+    lee = await rig.user("lee")
+    assert (await refused(_all(lee.sessions.ReadSeries(asked))))[0] == "INVALID_ARGUMENT"
+    asked = pb.ReadSeriesRequest(sessions=[session.id], width=5)
+    assert (await refused(_all(lee.sessions.ReadSeries(asked))))[0] == "NOT_FOUND"
     seen = await kim.get(session.id)
     assert (dict(seen.summary)["loss"], seen.checkpoint_count) == (0.5, 1)
     follow = kim.sessions.ReadMetrics(

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import itertools
+import math
 import tempfile
 import threading
 import time
@@ -33,6 +34,8 @@ from nsml.v1 import (
     content_pb2_grpc,
     datasets_pb2,
     datasets_pb2_grpc,
+    media_pb2,
+    media_pb2_grpc,
     nodes_pb2,
     nodes_pb2_grpc,
     projects_pb2,
@@ -41,6 +44,8 @@ from nsml.v1 import (
     secrets_pb2,
     secrets_pb2_grpc,
     sessions_pb2_grpc,
+    telemetry_pb2,
+    telemetry_pb2_grpc,
 )
 from nsml.v1 import sessions_pb2 as pb
 
@@ -69,13 +74,18 @@ class State:
         self.sessions: dict[str, pb.Session] = {}
         self.removed: dict[int, str] = {}
         self.requests: dict[str, str] = {}
-        self.logs: dict[tuple[str, int], bytearray] = {}
+        self.logs: dict[
+            tuple[str, int, int], bytearray
+        ] = {}  # a byte is received at EPOCH + offset
         self.lost: dict[tuple[str, int], int] = {}
+        self.log_requests: list[pb.ReadLogsRequest] = []
+        self.searches: list[pb.SearchLogsRequest] = []
         self.points: dict[str, list[pb.MetricPoint]] = {}
         self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
         self.datasets: list[datasets_pb2.Dataset] = []
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
+        self.media: dict[str, list[media_pb2.Media]] = {}
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
         self.hidden_on_nodes = 0
@@ -146,9 +156,9 @@ class State:
         self.put(fresh)
         return fresh
 
-    def log(self, session, data, attempt=1):
+    def log(self, session, data, attempt=1, rank=0):
         with self.changed:
-            self.logs.setdefault((session.id, attempt), bytearray()).extend(data)
+            self.logs.setdefault((session.id, attempt, rank), bytearray()).extend(data)
             self.changed.notify_all()
 
     def report(self, session, name, number=None, *, step=None, json="", rank=0):
@@ -411,14 +421,19 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
     def ReadLogs(self, request, context):
         state = self.state
         session = state.find(request.session, context)
+        state.log_requests.append(request)
         attempt, offset = request.attempt or session.attempt, request.offset
         if request.HasField("tail_lines"):
-            text = bytes(state.logs.get((session.id, attempt), b""))
+            text = bytes(state.logs.get((session.id, attempt, request.rank), b""))
             lines = text.splitlines(keepends=True)
             offset = sum(map(len, lines[: max(len(lines) - request.tail_lines, 0)]))
+        if request.HasField("since"):
+            offset = max(offset, request.since.seconds - EPOCH)
+        stop = request.until.seconds - EPOCH if request.HasField("until") else None
         while context.is_active():
             with state.changed:
-                data = bytes(state.logs.get((session.id, attempt), b""))[offset:][: state.piece]
+                whole = bytes(state.logs.get((session.id, attempt, request.rank), b""))[:stop]
+                data = whole[offset:][: state.piece]
                 current = state.sessions[session.id]
                 if not data:
                     goes_on = request.later_attempts or not request.attempt
@@ -431,9 +446,39 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                     continue
                 missing = state.lost.pop((session.id, attempt), 0)
             yield pb.ReadLogsResponse(
-                offset=offset, data=data, attempt=attempt, missing_bytes=missing
+                offset=offset,
+                data=data,
+                attempt=attempt,
+                missing_bytes=missing,
+                times=[
+                    pb.LogTime(offset=at, time={"seconds": EPOCH + at})
+                    for at in range(offset, offset + len(data))
+                    if request.times
+                ],
             )
             offset += len(data)
+
+    def SearchLogs(self, request, context):
+        """Plain texts only, a line an answer."""
+        state = self.state
+        session = state.find(request.log.session, context)
+        state.searches.append(request)
+        attempt = request.log.attempt or session.attempt
+        text = bytes(state.logs.get((session.id, attempt, request.log.rank), b""))
+        at = 0
+        for number, line in enumerate(text.splitlines(keepends=True), start=1):
+            fits = request.pattern.encode() in line
+            at += len(line)
+            if at <= request.log.offset:
+                continue
+            found = pb.LogLine(offset=at - len(line), text=line[:-1], number=number)
+            found.time.seconds = EPOCH + found.offset
+            found.is_context = not fits and bool(request.context_lines)
+            shown = [found] if fits or request.context_lines else []
+            yield pb.SearchLogsResponse(lines=shown, attempt=attempt, next=at, next_line=number + 1)
+            if state.breaks_off:
+                state.breaks_off -= 1
+                refuse(context, grpc.StatusCode.UNAVAILABLE, "it breaks off", "UNAVAILABLE")
 
     def ReadMetrics(self, request, context):
         state = self.state
@@ -460,6 +505,37 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 state.breaks_off -= 1
                 refuse(context, grpc.StatusCode.UNAVAILABLE, "it breaks off", "UNAVAILABLE")
             yield pb.ReadMetricsResponse(points=wanted[-1:], next=str(place))
+
+    def ReadSeries(self, request, context):
+        """Every point a column, with x as the view of points has it."""
+        for session in [self.state.find(one, context) for one in request.sessions]:
+            found = {}
+            for point in self.state.points.get(session.id, []):
+                fits = any(fnmatch.fnmatchcase(point.name, glob) for glob in request.names)
+                if not point.HasField("number") or (request.names and not fits):
+                    continue
+                key = (point.name, point.rank, point.attempt)
+                named = {"name": point.name, "rank": point.rank, "attempt": point.attempt}
+                series = found.setdefault(key, pb.Series(session_id=session.id, grain=1, **named))
+                time = point.time.seconds + point.time.nanos / 1e9
+                series.start = series.start or time
+                x = point.step if point.HasField("step") else len(series.x_low)
+                if request.axis == pb.SERIES_AXIS_RELATIVE:
+                    x = time - series.start
+                elif request.axis == pb.SERIES_AXIS_WALL:
+                    x = time
+                is_finite = math.isfinite(point.number)
+                value = point.number if is_finite else 0.0
+                for values in (series.low, series.high, series.mean, series.last):
+                    values.append(value)
+                series.x_low.append(x)
+                series.x_high.append(x)
+                series.time.append(time)
+                series.finite.append(int(is_finite))
+                series.odd.append(int(not is_finite))
+            yield pb.ReadSeriesResponse(
+                session_id=session.id, series=[found[key] for key in sorted(found)]
+            )
 
     def ListMetrics(self, request, context):
         session = self.state.find(request.session, context)
@@ -572,6 +648,28 @@ class Checkpoints(checkpoints_pb2_grpc.CheckpointServiceServicer):
         )
 
 
+class Media(media_pb2_grpc.MediaServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def ListMedia(self, request, context):
+        session = self.state.find(request.session, context)
+        fitting = [
+            one
+            for one in self.state.media.get(session.id, [])
+            if (not request.names or any(fnmatch.fnmatchcase(one.name, n) for n in request.names))
+            and (not request.HasField("first_step") or one.step >= request.first_step)
+            and (not request.HasField("last_step") or one.step <= request.last_step)
+        ]
+        start = int(request.cursor or 0)
+        more = start + 2 < len(fitting)
+        return media_pb2.ListMediaResponse(
+            media=fitting[start : start + 2],
+            next_cursor=str(start + 2) if more else "",
+            session=session.name,
+        )
+
+
 class Nodes(nodes_pb2_grpc.NodeServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -666,6 +764,24 @@ class Backups(backups_pb2_grpc.BackupServiceServicer):
     def GetBackupBlobs(self, request, context):
         for digest in request.digests:
             yield backups_pb2.GetBackupBlobsResponse(digest=digest, data=b"blob", last=True)
+
+
+class Telemetry(telemetry_pb2_grpc.TelemetryServiceServicer):
+    def ReadTelemetry(self, request, context):
+        told = telemetry_pb2.ReadTelemetryResponse(since=request.since, until=request.until)
+        if request.WhichOneof("of") == "session":
+            told.until.seconds = EPOCH
+            told.since.seconds = EPOCH - 10
+        names = ["utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius"]
+        series = told.series.add(at=[EPOCH - 7, EPOCH - 2])
+        if request.cluster:
+            names = ["devices", "held", "running", "busy", "utilization_percent", "power_watts"]
+        else:
+            series.node, series.device_uuid, series.device_index = "gpu-1", "SIM-0", 0
+            series.thousandths, series.attempt = 1000, 1
+        for name in names:
+            series.figures.add(name=name, least=[1, 2], most=[8, 8], mean=[8, 4])
+        return told
 
 
 class Secrets(secrets_pb2_grpc.SecretServiceServicer):
@@ -880,9 +996,11 @@ class ContractServer:
         checkpoints_pb2_grpc.add_CheckpointServiceServicer_to_server(
             Checkpoints(self.state), self.server
         )
+        media_pb2_grpc.add_MediaServiceServicer_to_server(Media(self.state), self.server)
         nodes_pb2_grpc.add_NodeServiceServicer_to_server(Nodes(self.state), self.server)
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(Accounts(self.state), self.server)
         backups_pb2_grpc.add_BackupServiceServicer_to_server(Backups(), self.server)
+        telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server(Telemetry(), self.server)
         secrets_pb2_grpc.add_SecretServiceServicer_to_server(Secrets(self.state), self.server)
         projects_pb2_grpc.add_ProjectServiceServicer_to_server(Projects(self.state), self.server)
         deadline = time.monotonic() + 60

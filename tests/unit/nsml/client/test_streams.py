@@ -7,7 +7,13 @@ from contextlib import aclosing
 import pytest
 
 from nsml.client import errors
-from nsml.client.streams import read_logs, read_metrics, wait_until, watch_sessions
+from nsml.client.streams import (
+    read_logs,
+    read_metrics,
+    read_series,
+    wait_until,
+    watch_sessions,
+)
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -110,6 +116,17 @@ async def test_points_without_a_mark_behind_them_come_once(client, server):
         async for answer in answers:
             steps += [point.step for point in answer.points]
     assert (steps, server.state.breaks_off) == (list(range(7)), 0)
+
+
+async def test_series_are_read_session_by_session(client, server):
+    sessions = [server.state.add(f"kim/mnist/{number}") for number in (1, 2)]
+    for session in sessions:
+        for step in range(3):
+            server.state.report(session, "loss", 1 / (step + 1), step=step)
+    request = pb.ReadSeriesRequest(sessions=[one.id for one in sessions], width=10)
+    answers = await read_series(client, request)
+    assert [answer.session_id for answer in answers] == [one.id for one in sessions]
+    assert [list(answer.series[0].x_low) for answer in answers] == [[0, 1, 2]] * 2
 
 
 async def test_a_watch_survives_a_restart_and_misses_nothing(client, server):

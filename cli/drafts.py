@@ -1,0 +1,47 @@
+"""Files that are there whole or not at all: written beside their place, then renamed."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from contextlib import contextmanager, suppress
+from typing import IO, TYPE_CHECKING
+
+from cli.exits import CommandError, ExitCode
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+@contextmanager
+def whole_file(path: Path) -> Iterator[IO[bytes]]:
+    """A file to write that replaces `path` when the body is through, and else leaves no trace.
+
+    A link is followed. Raises CommandError for what no file can take the place of, and OSError, which
+    names the file, for a full disk.
+    """
+    place = path.resolve()
+    if place.exists() and not place.is_file():
+        raise CommandError(
+            f"{path} is there and is no file",
+            code=ExitCode.CONFLICT,
+            why="a file would be put in its place",
+            advice="another name, or - for stdout",
+        )
+    draft = place.with_name(f".nsml-{secrets.token_hex(6)}.part")
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        # As any new file: what others may do with it is the umask's to say.
+        descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
+        with os.fdopen(descriptor, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(place)
+    except BaseException as error:
+        with suppress(OSError):
+            draft.unlink()
+        if isinstance(error, OSError) and error.filename in {None, draft, str(draft)}:
+            error.filename = str(path)
+        raise

@@ -1,0 +1,242 @@
+"""events, eventlen: the reported values themselves."""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App, Format
+from cli.arguments import NUMBER, WholeRange, session_argument
+from cli.exits import CommandError, ExitCode
+from cli.group import command, not_there_yet, pass_app
+from cli.output import write_list
+from cli.reported import (
+    EVENT_COLUMNS,
+    Event,
+    ask_known,
+    chosen,
+    event_record,
+    rank_options,
+    reduce_option,
+    reduced,
+)
+from nsml.view.tables import Column
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator
+
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import Session
+
+_PATIENCE_S = 30.0
+_LINE_BY_LINE = {Format.CSV, Format.JSONL, Format.NAME}
+"""Formats whose lines stand for themselves: values are written as they are read."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Wanted:
+    """Which values of a session."""
+
+    names: tuple[str, ...] = ()
+    since_step: float | None = None
+    rank: int | None = None
+    attempt: int | None = None
+
+    def of(self, events: list[Event]) -> list[Event]:
+        found = chosen(events, self.rank, self.attempt)
+        if self.since_step is None:
+            return found
+        return [e for e in found if e.point.HasField("step") and e.point.step >= self.since_step]
+
+
+async def _stream(
+    app: App, client: Client, session: Session, wanted: _Wanted, *, follow: bool = False
+) -> AsyncGenerator[list[Event], None]:
+    from nsml.client.streams import read_metrics
+
+    stream = read_metrics(
+        client,
+        session.id,
+        names=wanted.names,
+        follow=follow,
+        patience_s=None if follow else _PATIENCE_S,
+        on_link=app.link_words(),
+    )
+    async with aclosing(stream):
+        async for answer in stream:
+            if answer.missing_reports:
+                app.say(f"({answer.missing_reports:,} reports of {session.name} are lost)")
+            yield wanted.of([Event(session.name, point) for point in answer.points])
+
+
+@command(
+    "events",
+    reads=True,
+    examples=[
+        "nsml events @last",
+        "nsml events @last train/loss -o csv",
+        "nsml events @last 'val/*' --limit 10 -o jsonl",
+        "nsml events @last train/loss -f",
+        "nsml events @last train/loss --reduce mean",
+    ],
+)
+@session_argument()
+@click.argument("metric", required=False)
+@click.option("--limit", type=WholeRange(1), metavar="N", help="Only the last N.")
+@click.option("--since-step", type=NUMBER, metavar="STEP", help="From this step on.")
+@click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
+@rank_options
+@reduce_option
+@not_there_yet("--downsample")
+@pass_app
+def events(
+    app: App,
+    *,
+    session: str,
+    metric: str | None,
+    limit: int | None,
+    since_step: float | None,
+    follow: bool,
+    rank: int | None,
+    attempt: int | None,
+    how: str | None,
+) -> None:
+    """Show the reported values themselves, in their order. METRIC may be a glob in quotes.
+
+    With --reduce the values that the replicas of a gang reported for one step are one.
+    """
+    wanted = _Wanted(
+        names=(metric,) if metric else (), since_step=since_step, rank=rank, attempt=attempt
+    )
+    if follow:
+        _check_follows(app, limit, how)
+    is_streamed = follow or (app.format in _LINE_BY_LINE and limit is None and how is None)
+
+    async def show(client: Client) -> tuple[Session, list[Event], bool]:
+        found = await client.sessions.get(session)
+        kept: deque[Event] = deque(maxlen=None if how else limit)
+        has_any = False
+        async with aclosing(_stream(app, client, found, wanted, follow=follow)) as stream:
+            async for some in stream:
+                has_any |= bool(some)
+                if not is_streamed:
+                    kept.extend(some)
+                elif some:
+                    _write(app, some)
+                    app.flags.has_header = False
+                    app.stdout.flush()
+        return found, list(kept), has_any
+
+    found, kept, has_any = app.call(show)
+    if not has_any and metric:
+        ask_known(app, [session], [metric], "events {} {}")
+    _tell_attempts(app, found)
+    if not is_streamed or not has_any:
+        shown = reduced(kept, how)
+        _write(app, shown[-limit:] if limit else shown, none=_nothing(wanted))
+
+
+def _check_follows(app: App, limit: int | None, how: str | None) -> None:
+    if limit or how:
+        raise click.UsageError("-f shows values as they come: without --limit, without --reduce")
+    if app.format in {Format.JSON, Format.YAML}:
+        raise CommandError(
+            f"-f writes line by line, not as {app.format.value}",
+            code=ExitCode.USAGE,
+            advice="nsml events ... -f -o jsonl",
+        )
+
+
+def _nothing(wanted: _Wanted) -> str:
+    if wanted.since_step is not None:
+        return f"nothing from step {wanted.since_step:g} on"
+    parts = {"rank": wanted.rank, "attempt": wanted.attempt}
+    named = " and ".join(f"{word} {number}" for word, number in parts.items() if number is not None)
+    return f"nothing reported by {named}" if named else "nothing reported yet"
+
+
+def _write(app: App, found: list[Event], none: str = "") -> None:
+    write_list(app, found, columns=EVENT_COLUMNS, record=event_record, name="metric", none=none)
+
+
+def _tell_attempts(app: App, session: Session) -> None:
+    """Say beside the values how earlier attempts ended: why steps are missing, or come again."""
+    if not app.is_for_people:
+        return
+    from nsml.view.sessions import attempt_lines
+    from nsml.view.text import visible
+
+    for line in attempt_lines(session):
+        app.say(visible(line))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Length:
+    """How many values of a metric there are; attempt and rank where they were counted apart."""
+
+    name: str
+    count: int
+    attempt: int | None = None
+    rank: int | None = None
+
+
+_COLUMNS: tuple[Column[_Length], ...] = (
+    Column(key="name", title="Metric", cell=lambda one, _: one.name, is_name=True),
+    Column(key="count", title="Count", cell=lambda one, _: f"{one.count:,}"),
+)
+_COLUMNS_APART: tuple[Column[_Length], ...] = (
+    *_COLUMNS,
+    Column(key="attempt", title="Attempt", cell=lambda one, _: str(one.attempt)),
+    Column(key="rank", title="Rank", cell=lambda one, _: str(one.rank)),
+)
+
+
+@command(
+    "eventlen",
+    reads=True,
+    examples=[
+        "nsml eventlen @last",
+        "nsml eventlen kim/mnist/3 -o json",
+        "nsml eventlen @last --per-rank",
+    ],
+)
+@session_argument()
+@click.option("--per-rank", is_flag=True, help="Count each replica's, and each attempt's, apart.")
+@rank_options
+@pass_app
+def eventlen(
+    app: App, *, session: str, per_rank: bool, rank: int | None, attempt: int | None
+) -> None:
+    """Count the reported values, by metric. Apart they are counted by reading all of them."""
+    is_apart = per_rank or rank is not None or attempt is not None
+
+    async def count(client: Client) -> list[_Length]:
+        if not is_apart:
+            metrics = await client.sessions.metrics(session)
+            return [_Length(name=metric.name, count=metric.count) for metric in metrics]
+        wanted = _Wanted(rank=rank, attempt=attempt)
+        counts: Counter[tuple[str, int, int]] = Counter()
+        found = await client.sessions.get(session)
+        async with aclosing(_stream(app, client, found, wanted)) as stream:
+            async for some in stream:
+                counts.update((e.point.name, e.point.attempt, e.point.rank) for e in some)
+        return [
+            _Length(name=name, count=number, attempt=one, rank=by)
+            for (name, one, by), number in sorted(counts.items())
+        ]
+
+    def record(one: _Length) -> dict[str, Any]:
+        apart = {"attempt": one.attempt, "rank": one.rank} if is_apart else {}
+        return {"name": one.name, "count": one.count, **apart}
+
+    write_list(
+        app,
+        app.call(count),
+        columns=_COLUMNS_APART if is_apart else _COLUMNS,
+        record=record,
+        none=_nothing(_Wanted(rank=rank, attempt=attempt)),
+    )

@@ -1,0 +1,142 @@
+"""plot -w: charts that grow while sessions report."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from cli.app import App
+from cli.charts import Wish, chart_lines
+from cli.exits import CommandError, ExitCode
+from cli.redrawing import Redrawn
+from nsml.view.units import counted
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.client.streams import Link
+    from nsml.clock import Clock
+    from nsml.v1.sessions_pb2 import Session
+
+_REDRAW_S = 0.25
+"""Between two redrawings: what comes in between is drawn together."""
+_LEAST_ROWS = 4
+_AROUND = 3
+"""Lines of a chart beside its rows and its legend: title, axis, and one between two."""
+
+
+def check_terminal(app: App) -> None:
+    """Raise CommandError where nothing can be redrawn."""
+    from nsml.view.plot import LETTERS
+
+    if app.room is None or not app.has_live_progress or not app.can_show(LETTERS):
+        raise CommandError(
+            "-w draws on a terminal, in place",
+            code=ExitCode.USAGE,
+            why="a screen reader follows, or its letters cannot be shown"
+            if app.room is not None
+            else "the output is none",
+            advice="nsml events SESSION -f\nnsml plot SESSION",
+        )
+
+
+class LivePlot:
+    """Charts on the terminal, and the streams that feed them."""
+
+    def __init__(
+        self,
+        app: App,
+        globs: Sequence[str],
+        wish: Wish,
+        *,
+        has_height: bool,
+        only: tuple[int | None, int | None],
+    ) -> None:
+        """`has_height`: the user said how high charts are; else they share the screen.
+
+        `only`: a rank and an attempt; None for all.
+        """
+        from nsml.view.growing import GrowingCharts
+
+        self._app = app
+        self._globs = globs
+        self._wish = wish
+        self._has_height = has_height
+        self._rank, self._attempt = only
+        self._charts = GrowingCharts(wish.look.axis)
+        self._screen = Redrawn(app)
+        self._lost: dict[str, str] = {}
+        self._is_stale = True
+
+    async def follow(
+        self, client: Client, sessions: Sequence[Session], labels: Sequence[str]
+    ) -> None:
+        """Draw until all sessions have ended."""
+        from nsml.concurrency import beside_each_other
+
+        async with beside_each_other() as whole:
+            redrawing = whole.create_task(self._kept_true(client.clock))
+            async with beside_each_other() as group:
+                for session, label in zip(sessions, labels, strict=True):
+                    group.create_task(self._read(client, session, label))
+            redrawing.cancel()
+        self.draw()
+
+    async def _read(self, client: Client, session: Session, label: str) -> None:
+        from nsml.client.streams import read_metrics
+
+        def on_link(link: Link) -> None:
+            self._lost.pop(label, None)
+            if not link.is_live:
+                self._lost[label] = f"connection lost, reconnecting ({link.reason})"
+            self._is_stale = True
+
+        stream = read_metrics(client, session.id, names=self._globs, follow=True, on_link=on_link)
+        async with aclosing(stream):
+            async for answer in stream:
+                for point in answer.points:
+                    if self._rank in {None, point.rank} and self._attempt in {None, point.attempt}:
+                        self._charts.add(label, point)
+                self._is_stale = True
+
+    async def _kept_true(self, clock: Clock) -> None:
+        while True:
+            if self._is_stale:
+                self.draw()
+            await clock.sleep(_REDRAW_S)
+
+    def draw(self) -> None:
+        """Draw what there is over what was drawn before."""
+        import shutil
+
+        from nsml.view.text import visible
+
+        self._is_stale = False
+        room = shutil.get_terminal_size().lines - 2
+        lines = self._lines(room - bool(self._lost))
+        lines += [visible(text) for text in list(self._lost.values())[:1]]
+        self._screen.show(lines)
+
+    def _lines(self, room: int) -> list[str]:
+        """Charts of as many metrics as the screen has room for, and how many more there are."""
+        from nsml.view.text import visible
+
+        groups = {visible(name): lines for name, lines in self._charts.groups().items()}
+        if not groups:
+            return ["nothing reported yet"]
+        wish, lines, names = self._wish, list[str](), list(groups)
+        if not self._has_height:
+            legends = sum(len(drawn) for drawn in groups.values())
+            share = (room - legends) // len(names) - _AROUND
+            wish = replace(wish, height=min(max(share, _LEAST_ROWS), wish.height))
+        for number, name in enumerate(names):
+            chart = list(chart_lines(self._app, {name: groups[name]}, wish))
+            if lines and len(lines) + len(chart) + 1 > room:
+                lines.append(f"... {counted(len(names) - number, 'metric')} more: -m GLOB")
+                break
+            lines += chart
+        if self._charts.left_out:
+            lines.append("... more lines than are kept: -m GLOB")
+        return lines[:room] if len(lines) > room else lines

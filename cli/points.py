@@ -1,0 +1,209 @@
+"""Reported points as files of rows: CSV, JSON lines, Parquet. One at a time, none kept."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+from datetime import UTC, datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import IO, TYPE_CHECKING, Any, Protocol
+
+from cli.exits import CommandError
+from cli.output import to_json
+from nsml.view.text import escaped, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.v1.sessions_pb2 import MetricPoint
+
+FIELDS = ("session", "attempt", "rank", "name", "step", "time", "value", "json")
+"""Of every row. `value` is a number, NaN and infinities included; else `json` has what was reported."""
+_ROWS_TOGETHER = 1 << 16
+"""Rows of a Parquet row group: what is in memory at most."""
+_MOST_NAMES = 4096
+
+
+class FileFormat(StrEnum):
+    """How points are written."""
+
+    CSV = "csv"
+    JSONL = "jsonl"
+    PARQUET = "parquet"
+
+
+class PointsFile(Protocol):
+    """Takes points in their order; they are written at the latest by `close`."""
+
+    def add(self, session: str, points: Sequence[MetricPoint]) -> None:
+        """Points of the session of this name."""
+        ...
+
+    def close(self) -> None:
+        """Write what is left; the file below stays open."""
+        ...
+
+
+def points_file(file: IO[bytes], chosen: FileFormat) -> PointsFile:
+    """Rows of this format, written to `file`. Raises CommandError where its library is missing."""
+    match chosen:
+        case FileFormat.CSV:
+            return _Csv(file)
+        case FileFormat.JSONL:
+            return _JsonLines(file)
+        case FileFormat.PARQUET:
+            return _Parquet(file)
+
+
+def check_library(chosen: FileFormat) -> None:
+    """Raise CommandError where what writes this format is not installed."""
+    if chosen is FileFormat.PARQUET:
+        _pyarrow()
+
+
+def _pyarrow() -> tuple[Any, Any]:
+    try:
+        import pyarrow as pa
+        from pyarrow import parquet
+    except ImportError as error:
+        raise CommandError(
+            "Parquet needs pyarrow, which is not installed here",
+            why="it is large, and an extra of nsml for that",
+            advice="pip install 'nsml[parquet]'\nnsml export ... --format csv",
+        ) from error
+    return pa, parquet
+
+
+def _moment(point: MetricPoint) -> str:
+    """RFC 3339 in UTC, to the microsecond."""
+    at = datetime.fromtimestamp(point.time.seconds, tz=UTC)
+    return f"{at:%Y-%m-%dT%H:%M:%S}.{point.time.nanos // 1000:06}Z"
+
+
+class _Csv:
+    """One header, then a row a point; quoted as RFC 4180 says, and no control characters."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._add_rows([FIELDS])
+
+    def add(self, session: str, points: Sequence[MetricPoint]) -> None:
+        self._add_rows([_csv_row(session, point) for point in points])
+
+    def _add_rows(self, rows: Sequence[Sequence[Any]]) -> None:
+        text = io.StringIO()
+        csv.writer(text, lineterminator="\n").writerows(rows)
+        self._file.write(text.getvalue().encode("utf-8", "replace"))
+
+    def close(self) -> None:
+        pass
+
+
+def _csv_row(session: str, point: MetricPoint) -> tuple[Any, ...]:
+    return (
+        session,
+        point.attempt,
+        point.rank,
+        visible(point.name),
+        point.step if point.HasField("step") else None,
+        _moment(point),
+        point.number if point.HasField("number") else None,
+        "" if point.HasField("number") else visible(escaped(point.json)),
+    )
+
+
+class _JsonLines:
+    """An object a line. Numbers that JSON has not are strings: "NaN", "Infinity", "-Infinity"."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+
+    def add(self, session: str, points: Sequence[MetricPoint]) -> None:
+        text = "".join([_json_line(session, point) for point in points])
+        self._file.write(text.encode("utf-8", "replace"))
+
+    def close(self) -> None:
+        pass
+
+
+@lru_cache(_MOST_NAMES)
+def _quoted(text: str) -> str:
+    return to_json(text)
+
+
+def _number(value: float) -> str:
+    return repr(value) if math.isfinite(value) else to_json(value)
+
+
+def _json_line(session: str, point: MetricPoint) -> str:
+    step = _number(point.step) if point.HasField("step") else "null"
+    is_number = point.HasField("number")
+    value = _number(point.number) if is_number else "null"
+    return (
+        f'{{"session":{_quoted(session)},"attempt":{point.attempt},"rank":{point.rank},'
+        f'"name":{_quoted(point.name)},"step":{step},"time":"{_moment(point)}",'
+        f'"value":{value},"json":{"null" if is_number else to_json(_reported(point.json))}}}\n'
+    )
+
+
+def _reported(text: str) -> Any:
+    """What was reported; its text where that is no JSON."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return text
+
+
+class _Parquet:
+    """Row groups of bounded size, compressed; times in microseconds, UTC."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._pa, parquet = _pyarrow()
+        types = {
+            "session": self._pa.string(),
+            "attempt": self._pa.int32(),
+            "rank": self._pa.int32(),
+            "name": self._pa.string(),
+            "step": self._pa.float64(),
+            "time": self._pa.timestamp("us", tz="UTC"),
+            "value": self._pa.float64(),
+            "json": self._pa.string(),
+        }
+        self._schema = self._pa.schema([(name, types[name]) for name in FIELDS])
+        self._writer = parquet.ParquetWriter(file, self._schema, compression="zstd")
+        self._columns: list[list[Any]] = [[] for _ in FIELDS]
+
+    def add(self, session: str, points: Sequence[MetricPoint]) -> None:
+        for point in points:
+            is_number = point.HasField("number")
+            row = (
+                session,
+                point.attempt,
+                point.rank,
+                point.name,
+                point.step if point.HasField("step") else None,
+                point.time.seconds * 1_000_000 + point.time.nanos // 1000,
+                point.number if is_number else None,
+                None if is_number else point.json,
+            )
+            for column, cell in zip(self._columns, row, strict=True):
+                column.append(cell)
+            if len(self._columns[0]) >= _ROWS_TOGETHER:
+                self._write_group()
+
+    def _write_group(self) -> None:
+        arrays = [
+            self._pa.array(cells, type=field.type)
+            for cells, field in zip(self._columns, self._schema, strict=True)
+        ]
+        self._writer.write_table(self._pa.Table.from_arrays(arrays, schema=self._schema))
+        for column in self._columns:
+            column.clear()
+
+    def close(self) -> None:
+        if self._columns[0]:
+            self._write_group()
+        self._writer.close()

@@ -1,0 +1,188 @@
+"""What commands over reported values share: options, rows, and which values are meant."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from cli.app import App
+from cli.arguments import WholeRange
+from cli.exits import CommandError, ExitCode
+from cli.group import near
+from nsml.view.tables import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import Metric, MetricPoint
+
+F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+_SHOWN = 10
+"""Metrics that an error names at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One reported value with the session that reported it."""
+
+    session: str
+    point: MetricPoint
+    ranks: int = 0
+    """Replicas whose values were reduced to this one; 0: it is one replica's own."""
+
+
+def metric_option() -> Callable[[F], F]:
+    """`metrics`: globs over names of metrics."""
+    return click.option(
+        "-m", "--metric", "metrics", multiple=True, metavar="GLOB", help="Only these."
+    )
+
+
+def rank_options(command: F) -> F:
+    """`rank` and `attempt`: None for all."""
+    rank = click.option("--rank", type=WholeRange(0), metavar="N", help="Only this replica's.")
+    attempt = click.option(
+        "--attempt", type=WholeRange(1), metavar="N", help="Only what this attempt reported."
+    )
+    return rank(attempt(command))
+
+
+def reduce_option(command: F) -> F:
+    """`how`: the word of a reduction, or None."""
+    return click.option(
+        "--reduce",
+        "how",
+        type=click.Choice(["mean", "min", "max", "sum"]),
+        help="One value of those that all replicas reported for a step.",
+    )(command)
+
+
+def chosen(events: Sequence[Event], rank: int | None, attempt: int | None) -> list[Event]:
+    """The events of one replica, of one attempt, or of both."""
+    return [
+        event
+        for event in events
+        if rank in {None, event.point.rank} and attempt in {None, event.point.attempt}
+    ]
+
+
+def reduced(events: Sequence[Event], how: str | None) -> list[Event]:
+    """The events with those of all replicas made one; as they are without `how`."""
+    if how is None:
+        return list(events)
+    from nsml.view.ranks import Reduction, over_ranks
+
+    by_session: dict[str, list[MetricPoint]] = {}
+    for event in events:
+        by_session.setdefault(event.session, []).append(event.point)
+    return [
+        Event(session, point, ranks)
+        for session, points in by_session.items()
+        for point, ranks in over_ranks(points, Reduction(how))
+    ]
+
+
+def _value(point: MetricPoint) -> Any:
+    if point.HasField("number"):
+        return point.number
+    import json
+
+    try:
+        return json.loads(point.json)
+    except ValueError:
+        return point.json
+
+
+def event_record(event: Event) -> dict[str, Any]:
+    """A value for programs; `ranks` in place of `rank` where it is of several replicas."""
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
+    point = event.point
+    return {
+        "session": event.session,
+        "metric": point.name,
+        "step": point.step if point.HasField("step") else None,
+        "value": _value(point),
+        "time": moment(seconds_of(point.time)),
+        "attempt": point.attempt,
+        **({"ranks": event.ranks} if event.ranks else {"rank": point.rank}),
+    }
+
+
+def _step(event: Event, _now: float) -> str:
+    return f"{event.point.step:g}" if event.point.HasField("step") else "-"
+
+
+def _rank(event: Event, _now: float) -> str:
+    return f"all {event.ranks}" if event.ranks else str(event.point.rank)
+
+
+def _is_of_several(event: Event) -> bool:
+    return event.ranks > 1 or event.point.rank > 0
+
+
+def _moment(event: Event, _now: float) -> str:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
+    return moment(seconds_of(event.point.time))
+
+
+EVENT_COLUMNS: tuple[Column[Event], ...] = (
+    Column(key="metric", title="Metric", cell=lambda e, _: e.point.name, is_name=True),
+    Column(key="step", title="Step", cell=_step),
+    Column(key="value", title="Value", cell=lambda e, _: str(_value(e.point)), shrinks_to=10),
+    Column(key="time", title="Time", cell=_moment),
+    Column(
+        key="attempt",
+        title="Attempt",
+        cell=lambda e, _: str(e.point.attempt),
+        is_wide=True,
+        is_worth=lambda e: e.point.attempt > 1,
+    ),
+    Column(key="rank", title="Rank", cell=_rank, is_wide=True, is_worth=_is_of_several),
+    Column(key="session", title="Session", cell=lambda e, _: e.session, is_wide=True),
+)
+
+
+def fits(name: str, globs: Sequence[str]) -> bool:
+    """Whether a metric is among those that were asked for: any glob, or no globs at all."""
+    from fnmatch import fnmatchcase
+
+    return not globs or any(fnmatchcase(name, glob) for glob in globs)
+
+
+def ask_known(app: App, sessions: Sequence[str], globs: Sequence[str], corrected: str) -> None:
+    """Raise when sessions reported something, but nothing that a glob fits; see `check_known`."""
+
+    async def reported(client: Client) -> dict[str, list[Metric]]:
+        return {session: await client.sessions.metrics(session) for session in sessions}
+
+    check_known(app.call(reported), globs, corrected)
+
+
+def check_known(
+    reported: Mapping[str, Sequence[Metric]], globs: Sequence[str], corrected: str
+) -> None:
+    """Raise CommandError when sessions reported something, but nothing that a glob fits.
+
+    `reported`: metrics by session. `corrected`: the command with places for a session and a metric.
+    """
+    by_name = {metric.name: session for session, metrics in reported.items() for metric in metrics}
+    names = list(by_name)
+    if not names or any(fits(name, globs) for name in names):
+        return
+    raise CommandError(
+        f"no metric {' or '.join(map(repr, globs))} was reported",
+        code=ExitCode.NOT_FOUND,
+        why=f"there are {', '.join(names[:_SHOWN])}{', ...' if len(names) > _SHOWN else ''}",
+        advice="\n".join(
+            f"nsml {corrected.format(by_name[name], name)}"
+            for glob in globs
+            for name in near(glob, names)
+        ),
+    )

@@ -1,0 +1,113 @@
+"""gpumonitor, and the history of the platform: what devices did over time."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from cli.app import App, Format
+from cli.arguments import session_argument
+from cli.exits import CommandError, ExitCode
+from cli.group import DURATION, command, pass_app
+from cli.output import write_list
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
+
+LOOKS_EVERY_S: Final = 2.0
+_COLUMNS: Final = 100
+_HISTORY_S: Final = 86_400.0
+
+
+@command(
+    "gpumonitor",
+    reads=True,
+    examples=[
+        "nsml gpumonitor @last",
+        "nsml gpumonitor @last -w --window 10m",
+        "nsml gpumonitor mnist/3 --csv > gpus.csv",
+    ],
+)
+@session_argument()
+@click.option("--window", type=DURATION, metavar="TIME", help="The last so much only.")
+@click.option("--csv", is_flag=True, help="The values, one piece of time and GPU a line.")
+@click.option("-w", "--watch", is_flag=True, help="Stay, and show it as it changes.")
+@pass_app
+def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch: bool) -> None:
+    """Show what a session's GPUs did while it held them: load, memory, power, heat; piped, as a table.
+
+    Each bar is the mean of its piece of time. Seconds are kept for an hour, then 10 s for a day, minutes for
+    30 days and 10 minutes for a year. Of a GPU that is shared it is the whole GPU's.
+    """
+    from nsml.view import telemetry as view
+    from nsml.view.text import visible
+
+    if csv:
+        app.flags.output = Format.CSV
+
+    async def fetch(client: Client) -> ReadTelemetryResponse:
+        return await client.telemetry.read(
+            session=session, window_s=window, width=app.room or _COLUMNS
+        )
+
+    if watch:
+        from cli.redrawn import Redrawn
+
+        if app.format not in {Format.TABLE, Format.WIDE}:
+            raise CommandError(
+                f"-w draws, and does not write {app.format.value}",
+                code=ExitCode.USAGE,
+                advice="nsml gpumonitor SESSION -j",
+            )
+        screen = Redrawn(app)
+
+        async def follow(client: Client) -> None:
+            while True:
+                answer = await fetch(client)
+                lines = view.device_lines(answer, room=app.room or _COLUMNS)
+                screen.show([visible(line) for line in lines])
+                await client.clock.sleep(LOOKS_EVERY_S)
+
+        app.call(follow)
+        return
+    answer = app.call(fetch)
+    if not answer.series:
+        app.say("it held no GPU yet, or nobody knows which any more")
+    if _draws(app):
+        for line in view.device_lines(answer, room=app.room or _COLUMNS) if answer.series else ():
+            app.write(visible(line))
+        return
+    write_list(app, view.cells(answer), columns=view.COLUMNS, record=view.cell_record, name="uuid")
+
+
+def show_history(app: App, window_s: float | None) -> None:
+    """What the whole platform did over time."""
+    from nsml.view import telemetry as view
+
+    async def fetch(client: Client) -> ReadTelemetryResponse:
+        return await client.telemetry.read(
+            window_s=window_s or _HISTORY_S, width=app.room or _COLUMNS
+        )
+
+    answer = app.call(fetch)
+    if _draws(app):
+        for line in view.cluster_history_lines(answer, room=app.room or _COLUMNS):
+            app.write(line)
+        return
+    write_list(
+        app,
+        view.cells(answer),
+        columns=view.CLUSTER_COLUMNS,
+        record=view.cell_record,
+        name="time",
+        none="nothing was measured",
+    )
+
+
+def _draws(app: App) -> bool:
+    from nsml.view.telemetry import BARS
+
+    is_seen = app.room is not None and app.is_for_people and not app.is_read_aloud
+    return is_seen and app.can_show(BARS)

@@ -1,0 +1,330 @@
+"""The coarser levels of one series: buckets of its points, made once and never changed. Pure.
+
+A bucket of level 1 holds FIRST points in the order in which they were committed, one of each further
+level FACTOR buckets of the level before. A full row of ROW buckets is *sealed*: it is stored for
+good. What has no full row yet is the series' *open* part, with the points of the bucket that is
+being filled. Both follow from the points and their order alone: in how many turns they came changes
+nothing.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from array import array
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from nsml.content.errors import BlobCorrupt
+from nsml.content.framing import frame, unframe
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from controlplane.history.records import Told
+
+FIRST: Final = 16
+"""Points of a bucket of level 1."""
+FACTOR: Final = 8
+"""Buckets of one level in one of the next."""
+ROW: Final = 32
+"""Buckets of a sealed row: whole buckets of the next level."""
+SPARSE_CHUNKS: Final = 4
+"""The points of a bucket that come from so many chunks or more are kept with it: to find them again
+in their chunks would cost more than they are."""
+_VERSION: Final = 1.0
+_MAX_BYTES: Final = 1 << 20
+_MAX_LEVELS: Final = 24
+_NOTHING: Final = math.nan
+
+
+Dot: TypeAlias = tuple[float, float, float, float, float]
+"""One point: x, time, value, its chunk, and its number among the points of the series there."""
+
+
+class Bucket(NamedTuple):
+    """Points of a series together. Without finite values `low` > `high`, and `last` is NaN.
+
+    `finite` values and `odd` others, NaN and infinite; `low`, `high`, `total` and `last` are of the finite ones.
+    On level 1 the points are those from number `place` of the series in chunk `chunk_low` on, or
+    `dots`.
+    """
+
+    finite: float
+    odd: float
+    low: float
+    high: float
+    total: float
+    last: float
+    x_low: float
+    x_high: float
+    time_low: float
+    time_high: float
+    chunk_low: float = 0.0
+    chunk_high: float = 0.0
+    place: float = 0.0
+    dots: tuple[tuple[float, float, float], ...] = ()
+    """x, time and value of each, where they are kept."""
+
+    @property
+    def points(self) -> float:
+        """Of any value."""
+        return self.finite + self.odd
+
+
+_COLUMNS: Final = 13
+_KEPT: Final = -1.0
+"""The `place` of a bucket that has its points with it, in its stored form."""
+
+
+def size_of(level: int) -> int:
+    """Points of a bucket; level 0 is the points themselves."""
+    return 1 if level == 0 else FIRST * FACTOR ** (level - 1)
+
+
+def single(x: float, time: float, value: float) -> Bucket:
+    """A bucket of one point."""
+    if math.isfinite(value):
+        return Bucket(1.0, 0.0, value, value, value, value, x, x, time, time)
+    return Bucket(0.0, 1.0, math.inf, -math.inf, 0.0, _NOTHING, x, x, time, time)
+
+
+def together(dots: Sequence[Dot]) -> Bucket:
+    """A bucket of some points, in their order."""
+    xs, times, values, chunks, places = zip(*dots, strict=True)
+    finite = values if _all_finite(values) else tuple(v for v in values if math.isfinite(v))
+    chunk_low, chunk_high = min(chunks), max(chunks)
+    is_sparse = chunk_high - chunk_low >= SPARSE_CHUNKS and len(set(chunks)) >= SPARSE_CHUNKS
+    return Bucket(
+        float(len(finite)),
+        float(len(values) - len(finite)),
+        min(finite, default=math.inf),
+        max(finite, default=-math.inf),
+        _sum(finite),
+        finite[-1] if finite else _NOTHING,
+        min(xs),
+        max(xs),
+        min(times),
+        max(times),
+        chunk_low,
+        chunk_high,
+        0.0 if is_sparse else places[0],
+        tuple(zip(xs, times, values, strict=True)) if is_sparse else (),
+    )
+
+
+def merged(buckets: Sequence[Bucket]) -> Bucket:
+    """Buckets as one, in their order."""
+    if len(buckets) == 1:
+        return Bucket(*buckets[0][:10])
+    count, odd, low, high, total, last, x_low, x_high, time_low, time_high, *_ = zip(
+        *buckets, strict=True
+    )
+    return Bucket(
+        sum(count),
+        sum(odd),
+        min(low),
+        max(high),
+        _sum(total),
+        next((one for one in reversed(last) if one == one), _NOTHING),  # noqa: PLR0124 - NaN
+        min(x_low),
+        max(x_high),
+        min(time_low),
+        max(time_high),
+    )
+
+
+def _all_finite(values: Sequence[float]) -> bool:
+    total = sum(values)
+    return total - total == 0
+
+
+def _sum(values: Sequence[float]) -> float:
+    """The same for the same values everywhere; infinite where it is beyond every number."""
+    try:
+        return math.fsum(values)
+    except (OverflowError, ValueError):
+        return sum(values)
+
+
+class Row(NamedTuple):
+    """A full row of buckets: `number` counts rows of its level from 0."""
+
+    level: int
+    number: int
+    buckets: tuple[Bucket, ...]
+
+
+class Levels:
+    """The open part of one series, into which points go.
+
+    `count` points are in it and in the sealed rows; the first came at `start`.
+    """
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.start = 0.0
+        self.filling: list[Dot] = []
+        self.open: list[list[Bucket]] = []
+        """By level from 1."""
+        self.sealed: list[int] = []
+        """Sealed rows of each level."""
+
+    def add(self, chunk: int, points: Iterable[Told]) -> list[Row]:
+        """Take the points of a chunk, the chunks in commit order; the rows that are full now.
+
+        A point without an x gets its number in the series, from 0.
+        """
+        rows: list[Row] = []
+        filling = self.filling
+        for place, (x, time, value) in enumerate(points):
+            if self.count == 0:
+                self.start = time
+            filling.append((float(self.count) if x is None else x, time, value, chunk, place))
+            self.count += 1
+            if len(filling) == FIRST:
+                self._push(0, together(filling), rows)
+                filling.clear()
+        return rows
+
+    def _push(self, at: int, bucket: Bucket, rows: list[Row]) -> None:
+        if at == len(self.open):
+            self.open.append([])
+            self.sealed.append(0)
+        level = self.open[at]
+        level.append(bucket)
+        if len(level) % FACTOR == 0:
+            self._push(at + 1, merged(level[-FACTOR:]), rows)
+        if len(level) == ROW:
+            rows.append(Row(at + 1, self.sealed[at], tuple(level)))
+            self.sealed[at] += 1
+            level.clear()
+
+    def rest(self, level: int) -> Iterator[tuple[int, int, Bucket]]:
+        """Level, number and bucket of what no bucket of `level` or above holds yet, in commit order."""
+        for at in range(min(level - 1, len(self.open)) - 1, -1, -1):
+            buckets = self.open[at]
+            first = self.sealed[at] * ROW
+            for number in range(len(buckets) - len(buckets) % FACTOR, len(buckets)):
+                yield at + 1, first + number, buckets[number]
+        first = self.count - len(self.filling)
+        for number, (x, time, value, *_) in enumerate(self.filling):
+            yield 0, first + number, single(x, time, value)
+
+    def encoded(self) -> bytes:
+        """As it is stored."""
+        head = [_VERSION, self.count, self.start, len(self.filling), len(self.open)]
+        for sealed, buckets in zip(self.sealed, self.open, strict=True):
+            head += [sealed, len(buckets)]
+        values = array("d", head)
+        for column in zip(*self.filling, strict=True):
+            values.extend(column)
+        for buckets in self.open:
+            _put(values, buckets)
+        return _packed(values)
+
+
+def levels_of(body: bytes) -> Levels:
+    """What `encoded` gave; BlobCorrupt for anything else."""
+    reader = _Reader(body)
+    levels = Levels()
+    levels.count = reader.whole(1 << 53)
+    levels.start = reader.one()
+    filling, depth = reader.whole(FIRST - 1), reader.whole(_MAX_LEVELS)
+    sizes = [(reader.whole(1 << 53), reader.whole(ROW - 1)) for _ in range(depth)]
+    levels.filling = list(zip(*reader.columns(5, filling), strict=True))
+    levels.sealed = [sealed for sealed, _ in sizes]
+    levels.open = [reader.buckets(count) for _, count in sizes]
+    reader.end()
+    return levels
+
+
+def encode_row(row: Row) -> bytes:
+    """The buckets of a row as they are stored."""
+    values = array("d", [_VERSION, len(row.buckets)])
+    _put(values, row.buckets)
+    return _packed(values)
+
+
+def buckets_of(body: bytes) -> list[Bucket]:
+    """What `encode_row` gave; BlobCorrupt for anything else."""
+    reader = _Reader(body)
+    buckets = reader.buckets(reader.whole(ROW))
+    reader.end()
+    return buckets
+
+
+def _put(values: array[float], buckets: Sequence[Bucket]) -> None:
+    if not buckets:
+        return
+    *columns, places, _ = zip(*buckets, strict=True)
+    for column in columns:
+        values.extend(column)
+    kept = [bucket.dots for bucket in buckets]
+    values.extend(_KEPT if dots else place for dots, place in zip(kept, places, strict=True))
+    for column in zip(*(dot for dots in kept for dot in dots), strict=True):
+        values.extend(column)
+
+
+def _packed(values: array[float]) -> bytes:
+    """Compressed byte by byte of all numbers: neighbours have the same sign, exponent and zeros."""
+    if sys.byteorder == "big":
+        values.byteswap()
+    raw = values.tobytes()
+    return frame(b"".join(raw[at::8] for at in range(8)))
+
+
+class _Reader:
+    """Numbers in the order in which they were put; nothing of them is trusted."""
+
+    def __init__(self, body: bytes) -> None:
+        raw = unframe(body, max_bytes=_MAX_BYTES)
+        if len(raw) % 8:
+            raise BlobCorrupt("a row of levels that is cut short")
+        each = len(raw) // 8
+        whole = bytearray(len(raw))
+        for at in range(8):
+            whole[at::8] = raw[at * each : (at + 1) * each]
+        self._values = array("d", bytes(whole))
+        if sys.byteorder == "big":
+            self._values.byteswap()
+        self._at = 0
+        if self.one() != _VERSION:
+            raise BlobCorrupt("a row of levels of another version")
+
+    def one(self) -> float:
+        if self._at >= len(self._values):
+            raise BlobCorrupt("a row of levels that is cut short")
+        self._at += 1
+        return self._values[self._at - 1]
+
+    def whole(self, most: int) -> int:
+        value = self.one()
+        if not (0 <= value <= most and value == int(value)):
+            raise BlobCorrupt(f"a row of levels with {value} of something")
+        return int(value)
+
+    def columns(self, number: int, length: int) -> list[array[float]]:
+        begin, self._at = self._at, self._at + number * length
+        if self._at > len(self._values):
+            raise BlobCorrupt("a row of levels that is cut short")
+        return [self._values[begin + n * length : begin + (n + 1) * length] for n in range(number)]
+
+    def buckets(self, length: int) -> list[Bucket]:
+        columns = self.columns(_COLUMNS, length)
+        places = columns[-1]
+        if _KEPT not in places:
+            return [Bucket(*row) for row in zip(*columns, strict=True)]
+        dots = list(zip(*self.columns(3, FIRST * places.count(_KEPT)), strict=True))
+        found = []
+        at = 0
+        for row in zip(*columns, strict=True):
+            if row[-1] == _KEPT:
+                found.append(Bucket._make((*row[:-1], 0.0, tuple(dots[at : at + FIRST]))))
+                at += FIRST
+            else:
+                found.append(Bucket(*row))
+        return found
+
+    def end(self) -> None:
+        if self._at != len(self._values):
+            raise BlobCorrupt("a row of levels with something behind it")

@@ -1,0 +1,155 @@
+"""Media: what records tell of files, and what becomes of the files, in whichever order it is heard."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any, Final
+
+from controlplane.history.values import Media, MediaKey, MediaPage, MediaState
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from controlplane.history.sql.interface import Connection, Database, Dialect
+    from controlplane.history.values import MediaContent, MediaQuery
+
+MOST_OF_SESSION: Final = 100_000
+
+
+class SqlMedia:
+    """See interface.MediaCatalogue. A row without a name is of a file whose record has not come yet."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    async def tell(self, told: Sequence[Media]) -> int:
+        """See MediaCatalogue."""
+
+        def work(connection: Connection) -> int:
+            kept = []
+            for session_id in sorted({one.session_id for one in told}):
+                room = _room(connection, session_id)
+                kept += [one for one in told if one.session_id == session_id][:room]
+            connection.executemany(_TELL, [asdict(one) for one in kept])
+            return len(kept)
+
+        return await self._database.write(work, touches={one.session_id for one in told})
+
+    async def settle(
+        self, session_id: str, attempt: int, rank: int, contents: Sequence[MediaContent]
+    ) -> None:
+        """See MediaCatalogue."""
+        replica = {"session_id": session_id, "attempt": attempt, "rank": rank}
+        rows = [
+            {
+                **replica,
+                **asdict(content),
+                "state": MediaState.LOST if content.root is None else MediaState.DURABLE,
+            }
+            for content in contents
+        ]
+
+        def work(connection: Connection) -> None:
+            has_room = _room(connection, session_id) >= len(rows)
+            connection.executemany(_SETTLE_ANY if has_room else _SETTLE, rows)
+
+        await self._database.write(work, touches={session_id})
+
+    async def list(
+        self, query: MediaQuery, *, after: MediaKey | None = None, limit: int = 100
+    ) -> MediaPage:
+        """See MediaCatalogue."""
+        dialect = self._database.dialect
+        statement = (
+            f"SELECT {_COLUMNS} FROM media WHERE {' AND '.join(_conditions(query, after, dialect))}"
+            " ORDER BY time, attempt, rank, file LIMIT :limit"
+        )
+        parameters: dict[str, Any] = {
+            "session_id": query.session_id,
+            "kind": query.kind,
+            "first_step": query.first_step,
+            "last_step": query.last_step,
+            **{_glob(n): dialect.glob(glob) for n, glob in enumerate(query.globs)},
+            **({} if after is None else after._asdict()),
+            "limit": limit + 1,
+        }
+
+        def work(connection: Connection) -> MediaPage:
+            rows = connection.execute(statement, parameters).fetchall()
+            found = tuple(map(_media, rows[:limit]))
+            has_more = len(rows) > limit and found
+            return MediaPage(media=found, next=_key(found[-1]) if has_more else None)
+
+        return await self._database.read(work)
+
+
+def delete_media(connection: Connection, session_id: str) -> None:
+    """Remove the rows of a session; part of a larger transaction."""
+    connection.execute("DELETE FROM media WHERE session_id = ?", (session_id,))
+
+
+def _room(connection: Connection, session_id: str) -> int:
+    held = connection.execute(
+        "SELECT count(*) FROM media WHERE session_id = ?", (session_id,)
+    ).fetchone()[0]
+    return max(0, MOST_OF_SESSION - int(held))
+
+
+def _conditions(query: MediaQuery, after: MediaKey | None, dialect: Dialect) -> Iterator[str]:
+    yield "session_id = :session_id AND name <> ''"
+    if query.globs:
+        fits = (dialect.fits("name", _glob(number)) for number in range(len(query.globs)))
+        yield f"({' OR '.join(fits)})"
+    if query.kind:
+        yield "kind = :kind"
+    if query.first_step is not None:
+        yield "step >= :first_step"
+    if query.last_step is not None:
+        yield "step <= :last_step"
+    if after is not None:
+        yield "(time, attempt, rank, file) > (:time, :attempt, :rank, :file)"
+
+
+def _glob(number: int) -> str:
+    """The parameter of one glob; names of parameters have letters only."""
+    return f"glob_{chr(ord('a') + number % 26) * (number // 26 + 1)}"
+
+
+_COLUMNS = ", ".join(field.name for field in fields(Media))
+_IN_ALL = ", ".join(f":{field.name}" for field in fields(Media))
+_TOLD = ("name", "kind", "time", "step", "content_type", "caption", "facts")
+_TELL = (
+    f"INSERT INTO media ({_COLUMNS}) VALUES ({_IN_ALL})"
+    " ON CONFLICT (session_id, attempt, rank, file) DO UPDATE SET "
+    + ", ".join(f"{name} = excluded.{name}" for name in _TOLD)
+    + ", size_bytes = CASE media.state WHEN 'DURABLE' THEN media.size_bytes ELSE excluded.size_bytes END"
+    " WHERE media.name = ''"
+)
+_SETTLE = (
+    "UPDATE media SET state = :state, root = :root, why_lost = :why_lost,"
+    " size_bytes = CASE :state WHEN 'DURABLE' THEN :size_bytes ELSE size_bytes END"
+    " WHERE session_id = :session_id AND attempt = :attempt AND rank = :rank AND file = :file"
+    " AND state <> 'DURABLE'"
+)
+_SETTLE_ANY = (
+    "INSERT INTO media (session_id, attempt, rank, file, name, kind, time, content_type, caption,"
+    " facts, size_bytes, state, root, why_lost)"
+    " VALUES (:session_id, :attempt, :rank, :file, '', '', 0, '', '', '{}', :size_bytes, :state,"
+    " :root, :why_lost)"
+    " ON CONFLICT (session_id, attempt, rank, file) DO UPDATE SET"
+    " state = excluded.state, root = excluded.root, why_lost = excluded.why_lost,"
+    " size_bytes = CASE excluded.state WHEN 'DURABLE' THEN excluded.size_bytes ELSE media.size_bytes END"
+    " WHERE media.state <> 'DURABLE'"
+)
+
+
+def _media(row: tuple[Any, ...]) -> Media:
+    values = dict(zip(_COLUMNS.split(", "), row, strict=True))
+    values["state"] = MediaState(values["state"])
+    return Media(**values)
+
+
+def _key(media: Media) -> MediaKey:
+    return MediaKey(media.time, media.attempt, media.rank, media.file)

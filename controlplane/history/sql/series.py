@@ -1,0 +1,572 @@
+"""Series: folded from the chunks of metrics behind their commit, and read. See history.levels."""
+
+# ruff: noqa: S608 - statements are put together from constants here; values are parameters
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from functools import partial
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+
+from controlplane.domain.errors import InvalidRequest
+from controlplane.history.levels import (
+    FIRST,
+    Levels,
+    Row,
+    buckets_of,
+    encode_row,
+    levels_of,
+)
+from controlplane.history.looking import Look, Span
+from controlplane.history.records import NameFilter, numbers_in
+from controlplane.history.sql.bodies import content, split
+from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from controlplane.history.levels import Bucket
+    from controlplane.history.looking import Part
+    from controlplane.history.records import Told
+    from controlplane.history.sql.interface import Connection, Database, Dialect
+    from nsml.clock import Clock
+
+MAX_SERIES: Final = 50_000
+"""Of one session: names by ranks by attempts."""
+MAX_SERIES_READ: Final = 1_000
+"""Of one session in one answer."""
+MOST_WIDTH: Final = 10_000
+TURN_BYTES: Final = 512 << 10
+"""Of chunks, as they are stored, that are folded in one turn; and that a read takes unfolded."""
+POINTS_BYTES: Final = 2 << 20
+"""Of chunks, as they are stored, out of which a read takes points: what is further stays in buckets."""
+FOLD_BYTES: Final = 16 << 10
+"""So much of a session is worth a turn: each rewrites the open part of every series in it,"""
+FOLD_SERIES_BYTES: Final = 64
+"""so the more series there are, the more is waited for,"""
+FOLD_AFTER_S: Final = 300.0
+"""but no longer than this."""
+_ROWS_A_STEP: Final = 16
+_IDS_A_STEP: Final = 64
+_SERIES_A_STEP: Final = 200
+
+
+class Key(NamedTuple):
+    """A series within its session; in the order of answers."""
+
+    name: str
+    rank: int
+    attempt: int
+
+
+class SqlSeries:
+    """See interface.Series."""
+
+    def __init__(self, database: Database, clock: Clock) -> None:
+        self._database = database
+        self._clock = clock
+
+    async def read(self, session_id: str, query: SeriesQuery) -> SeriesPage:
+        """See Series."""
+        _check(query)
+        names, dialect = NameFilter(query.names), self._database.dialect
+
+        def work(connection: Connection) -> SeriesPage | None:
+            session = _Session(connection, dialect, session_id)
+            return _Reading(session, query, names).run()
+
+        while (page := await self._database.read(work)) is None:
+            # More waits than a read can take with it: what it folds, no other has to.
+            await self.fold(session_id)
+        return page
+
+    async def fold(self, session_id: str) -> bool:
+        """See Series."""
+        dialect = self._database.dialect
+        turn = await self._database.read(
+            lambda connection: _Turn(_Session(connection, dialect, session_id)).made()
+        )
+        if turn is None:
+            return False
+        now = self._clock.time()
+        return await self._database.write(
+            lambda connection: _store(_Session(connection, dialect, session_id), turn, now),
+            touches={session_id},
+        )
+
+    async def unfolded(self, *, limit: int = 16) -> tuple[str, ...]:
+        """See Series."""
+        before = self._clock.time() - FOLD_AFTER_S
+
+        def work(connection: Connection) -> tuple[str, ...]:
+            rows = connection.execute(
+                "SELECT session_id FROM series_folds WHERE waiting > 0"
+                " AND (waiting >= ? + ? * series OR since <= ?) ORDER BY since LIMIT ?",
+                (FOLD_BYTES, FOLD_SERIES_BYTES, before, limit),
+            )
+            return tuple(row[0] for row in rows)
+
+        return await self._database.read(work)
+
+
+def _check(query: SeriesQuery) -> None:
+    if not 1 <= query.width <= MOST_WIDTH:
+        raise InvalidRequest(
+            f"a width of {query.width} columns", attempt=f"from 1 to {MOST_WIDTH:,}"
+        )
+    if not query.low <= query.high:  # NaN neither
+        raise InvalidRequest(
+            f"a range from {query.low} to {query.high}", attempt="the smaller end first"
+        )
+
+
+_Chunks: TypeAlias = "list[tuple[int, list[Told]]]"
+"""Of one series: the numbers that each chunk has."""
+
+
+class _Fold(NamedTuple):
+    """How far a session is folded; as it is before anybody has."""
+
+    last: int = 0
+    """The last chunk that is."""
+    waiting: int = 1
+    """About so many bytes of chunks are behind it; 0: none."""
+    series: int = 0
+    left_out: int = 0
+    """Points that belong to no series."""
+    dropped: int = 0
+    """Reports that programs lost."""
+
+
+class _Session:
+    """What the tables have of one session's series."""
+
+    def __init__(self, connection: Connection, dialect: Dialect, session_id: str) -> None:
+        self.connection = connection
+        self.dialect = dialect
+        self.id = session_id
+
+    def folded(self, *, is_to_change: bool = False) -> _Fold:
+        """How far it is folded."""
+        lock = self.dialect.for_update if is_to_change else ""
+        row = self.connection.execute(
+            "SELECT folded, waiting, series, left_out, dropped FROM series_folds"
+            f" WHERE session_id = ?{lock}",
+            (self.id,),
+        ).fetchone()
+        return _Fold() if row is None else _Fold(*row)
+
+    def lost(self, streams: Collection[int]) -> int:
+        """Reports that its nodes lost."""
+        row = self.connection.execute(
+            "SELECT sum(last - first + 1) FROM chunks WHERE body IS NULL"
+            f" AND {self.dialect.among('stream_id', 'ids')}",
+            {"ids": self.dialect.many(streams)},
+        ).fetchone()
+        return int(row[0] or 0)
+
+    def streams(self) -> dict[int, tuple[int, int]]:
+        """Rank and attempt of each stream of metrics."""
+        return {
+            stream_id: (rank, attempt)
+            for stream_id, rank, attempt in self.connection.execute(
+                "SELECT id, rank, attempt FROM streams WHERE session_id = ? AND channel = ?",
+                (self.id, int(Channel.METRIC)),
+            )
+        }
+
+    def chunks(
+        self, streams: Collection[int], after: int
+    ) -> Iterator[tuple[int, int, bytes | None]]:
+        """Id, stream and body of the chunks behind one, in commit order; a few at a time."""
+        dialect = self.dialect
+        while ids := dialect.next_chunks(self.connection, streams, after, _IDS_A_STEP):
+            for at in range(0, len(ids), _ROWS_A_STEP):
+                yield from self.connection.execute(
+                    "SELECT id, stream_id, body FROM chunks"
+                    f" WHERE {dialect.among('id', 'ids')} ORDER BY id",
+                    {"ids": dialect.many(ids[at : at + _ROWS_A_STEP])},
+                ).fetchall()
+            after = ids[-1]
+
+    def counted(self, names: Collection[str]) -> set[str]:
+        """Those of the names that are among the session's counted ones: others have no series."""
+        statement = "SELECT name FROM metric_counts WHERE session_id = ?"
+        return {self.dialect.text_of(row[0]) for row in self._of_names(statement, names)}
+
+    def series(self, names: Collection[str] | None = None) -> dict[Key, int]:
+        """The ids of its series; of these names, or of all."""
+        statement = "SELECT name, rank, attempt, id FROM series WHERE session_id = ?"
+        rows = (
+            self.connection.execute(statement, (self.id,))
+            if names is None
+            else self._of_names(statement, names)
+        )
+        return {
+            Key(self.dialect.text_of(name), rank, attempt): series_id
+            for name, rank, attempt, series_id in rows
+        }
+
+    def _of_names(self, statement: str, names: Collection[str]) -> Iterator[tuple[Any, ...]]:
+        """The rows with one of these names. Not `Dialect.among`: SQLite's cuts a name at a NUL."""
+        kept = [self.dialect.any_text(name) for name in sorted(names)]
+        for at in range(0, len(kept), _SERIES_A_STEP):
+            some = kept[at : at + _SERIES_A_STEP]
+            places = ", ".join("?" * len(some))
+            yield from self.connection.execute(
+                f"{statement} AND name IN ({places})", (self.id, *some)
+            )
+
+    def levels(self, series: Sequence[int]) -> Iterator[tuple[int, Levels]]:
+        """The open parts of series."""
+        for at in range(0, len(series), _SERIES_A_STEP):
+            rows = self.connection.execute(
+                "SELECT series_id, body FROM series_rows WHERE level = 0 AND number = 0"
+                f" AND {self.dialect.among('series_id', 'ids')}",
+                {"ids": self.dialect.many(series[at : at + _SERIES_A_STEP])},
+            )
+            for series_id, body in rows:
+                yield series_id, levels_of(body)
+
+    def rows(self, series_id: int, level: int, numbers: Sequence[int]) -> dict[int, list[Bucket]]:
+        """Sealed rows."""
+        if isinstance(numbers, range):
+            rows = self.connection.execute(
+                "SELECT number, body FROM series_rows"
+                " WHERE series_id = ? AND level = ? AND number >= ? AND number < ?",
+                (series_id, level, numbers.start, numbers.stop),
+            )
+        else:
+            rows = self.connection.execute(
+                "SELECT number, body FROM series_rows WHERE series_id = :id AND level = :level"
+                f" AND {self.dialect.among('number', 'numbers')}",
+                {"id": series_id, "level": level, "numbers": self.dialect.many(numbers)},
+            )
+        return {number: buckets_of(body) for number, body in rows}
+
+
+def _gathered(
+    into: dict[Key, _Chunks], whose: tuple[int, int], chunk: int, found: Mapping[str, list[Told]]
+) -> None:
+    """Add a chunk's points to those of their series."""
+    for name, points in found.items():
+        into.setdefault(Key(name, *whose), []).append((chunk, points))
+
+
+def _added(levels: Levels, chunks: _Chunks) -> list[Row]:
+    return [row for chunk, points in chunks for row in levels.add(chunk, points)]
+
+
+class _Folded(NamedTuple):
+    """What one turn made, to be stored if nobody else has."""
+
+    before: int
+    """The chunk up to which it was folded when the turn began."""
+    last: int
+    size: int
+    left_out: int
+    dropped: int
+    series: list[tuple[Key, int | None, bytes, list[tuple[int, int, bytes]]]]
+    """Of each series its id, if it has one yet, its open part and its new rows."""
+
+
+class _Turn:
+    """Some chunks of one session being folded."""
+
+    def __init__(self, session: _Session) -> None:
+        self._session = session
+
+    def made(self) -> _Folded | None:
+        """None when there is nothing to fold."""
+        streams = self._session.streams()
+        if not streams:
+            return None
+        fold = self._session.folded()
+        last, size, dropped = fold.last, 0, 0
+        taken: dict[Key, _Chunks] = {}
+        for chunk, stream_id, body in self._session.chunks(streams, fold.last):
+            last = chunk
+            if body is not None:
+                size += len(body)
+                numbers = numbers_in(split(content(body)))
+                dropped += numbers.dropped
+                _gathered(taken, streams[stream_id], chunk, numbers.told)
+            if size >= TURN_BYTES:
+                break
+        if last == fold.last and not fold.waiting:
+            return None
+        ids = self._session.series({key.name for key in taken}) if taken else {}
+        left_out = _leave_out(self._session, taken, ids, MAX_SERIES - fold.series)
+        made = list(self._folded(taken, ids))
+        return _Folded(fold.last, last, size, left_out, dropped, made)
+
+    def _folded(
+        self,
+        taken: dict[Key, _Chunks],
+        ids: Mapping[Key, int],
+    ) -> Iterator[tuple[Key, int | None, bytes, list[tuple[int, int, bytes]]]]:
+        """Step by step: of many series, their open parts are much, before they are encoded."""
+        keys = sorted(taken)
+        for at in range(0, len(keys), _SERIES_A_STEP):
+            step = keys[at : at + _SERIES_A_STEP]
+            open_parts = dict(self._session.levels([ids[key] for key in step if key in ids]))
+            for key in step:
+                series_id = ids.get(key)
+                levels = Levels() if series_id is None else open_parts[series_id]
+                rows = [
+                    (row.level, row.number, encode_row(row))
+                    for row in _added(levels, taken.pop(key))
+                ]
+                yield key, series_id, levels.encoded(), rows
+
+
+def _leave_out(
+    session: _Session,
+    taken: dict[Key, _Chunks],
+    known: Collection[Key],
+    room: int,
+) -> int:
+    """Take away the points of what may have no series; how many they are."""
+    new = [key for key in taken if key not in known]
+    if not new:
+        return 0
+    counted = session.counted({key.name for key in new})
+    left_out = 0
+    for key in new:
+        if key.name in counted and room > 0:
+            room -= 1
+        else:
+            left_out += sum(len(points) for _, points in taken.pop(key))
+    return left_out
+
+
+def _store(session: _Session, turn: _Folded, now: float) -> bool:
+    """Store what a turn made, if it began where the session is; whether more is to be folded."""
+    connection = session.connection
+    streams = session.streams()
+    if not streams:  # removed meanwhile
+        return False
+    fold = session.folded(is_to_change=True)
+    if fold.last != turn.before:
+        return True
+    new = [key for key, series_id, *_ in turn.series if series_id is None]
+    connection.executemany(
+        "INSERT INTO series (session_id, attempt, rank, name) VALUES (?, ?, ?, ?)",
+        [(session.id, key.attempt, key.rank, session.dialect.any_text(key.name)) for key in new],
+    )
+    ids = session.series({key.name for key in new}) if new else {}
+    rows: list[tuple[int, int, int, bytes]] = []
+    for key, series_id, open_part, sealed in turn.series:
+        place = ids[key] if series_id is None else series_id
+        rows.append((place, 0, 0, open_part))
+        rows += [(place, *row) for row in sealed]
+    connection.executemany(
+        "INSERT INTO series_rows (series_id, level, number, body) VALUES (?, ?, ?, ?)"
+        " ON CONFLICT (series_id, level, number) DO UPDATE SET body = excluded.body",
+        rows,
+    )
+    is_more = bool(session.dialect.next_chunks(connection, streams, turn.last, 1))
+    waits = max(fold.waiting - turn.size, 1) if is_more else 0
+    connection.execute(
+        "INSERT INTO series_folds (session_id, folded, waiting, since, series, left_out, dropped)"
+        " VALUES (?, ?, ?, ?, ?, ?, ?) ON CONFLICT (session_id) DO UPDATE SET"
+        " folded = excluded.folded, waiting = excluded.waiting, since = excluded.since,"
+        " series = series_folds.series + excluded.series,"
+        " left_out = series_folds.left_out + excluded.left_out,"
+        " dropped = series_folds.dropped + excluded.dropped",
+        (session.id, turn.last, waits, now, len(new), turn.left_out, turn.dropped),
+    )
+    return is_more
+
+
+class _Reading:
+    """One answer being put together."""
+
+    def __init__(self, session: _Session, query: SeriesQuery, names: NameFilter) -> None:
+        self._session = session
+        self._query = query
+        self._names = names
+        self._streams = session.streams()
+        self._fresh: dict[Key, dict[tuple[int, int], Sequence[Bucket]]] = {}
+        """Rows that were sealed by points which are not folded yet."""
+        self._dropped = 0
+
+    def run(self) -> SeriesPage | None:
+        """The answer; None when too much is not folded yet."""
+        fold = self._session.folded()
+        tail = self._tail(fold.last)
+        if tail is None:
+            return None
+        ids = {key: one for key, one in self._session.series().items() if self._is_wanted(key)}
+        left_out = fold.left_out + _leave_out(self._session, tail, ids, MAX_SERIES - fold.series)
+        keys = sorted(ids.keys() | tail.keys())
+        more, keys = len(keys[MAX_SERIES_READ:]), keys[:MAX_SERIES_READ]
+        levels = self._levels(keys, ids, tail)
+        starts: dict[tuple[str, int], float] = {}
+        for key in keys:  # the first attempt comes first
+            starts.setdefault((key.name, key.rank), levels[key].start)
+        looks = {}
+        for key in keys:
+            span = Span(
+                axis=self._query.axis,
+                low=self._query.low,
+                high=self._query.high,
+                start=starts[key.name, key.rank],
+            )
+            load = partial(self._rows, key, ids.get(key))
+            looks[key] = Look(levels[key], span, self._query.width, load)
+            looks[key].settle()
+        self._serve(looks)
+        return SeriesPage(
+            series=tuple(
+                SeriesView(
+                    name=key.name,
+                    attempt=key.attempt,
+                    rank=key.rank,
+                    start=starts[key.name, key.rank],
+                    grain=look.grain,
+                    columns=look.columns(),
+                )
+                for key, look in looks.items()
+            ),
+            left_out=left_out,
+            more=more,
+            lost=self._session.lost(self._streams) + fold.dropped + self._dropped,
+        )
+
+    def _is_wanted(self, key: Key) -> bool:
+        query = self._query
+        return (
+            self._names.takes(key.name)
+            and (not query.ranks or key.rank in query.ranks)
+            and (not query.attempts or key.attempt in query.attempts)
+        )
+
+    def _tail(self, folded: int) -> dict[Key, _Chunks] | None:
+        """The points that are not folded yet; None when they are too many."""
+        tail: dict[Key, _Chunks] = {}
+        size = 0
+        for chunk, stream_id, body in self._session.chunks(self._streams, folded):
+            if body is None:
+                continue
+            size += len(body)
+            if size > TURN_BYTES:
+                return None
+            whose = self._streams[stream_id]
+            numbers = numbers_in(split(content(body)))
+            self._dropped += numbers.dropped
+            wanted = {
+                name: points
+                for name, points in numbers.told.items()
+                if self._is_wanted(Key(name, *whose))
+            }
+            _gathered(tail, whose, chunk, wanted)
+        return tail
+
+    def _levels(
+        self,
+        keys: Sequence[Key],
+        ids: Mapping[Key, int],
+        tail: Mapping[Key, _Chunks],
+    ) -> dict[Key, Levels]:
+        open_parts = dict(self._session.levels([ids[key] for key in keys if key in ids]))
+        levels = {}
+        for key in keys:
+            levels[key] = open_parts[ids[key]] if key in ids else Levels()
+            rows = _added(levels[key], tail.get(key, []))
+            self._fresh[key] = {(row.level, row.number): row.buckets for row in rows}
+        return levels
+
+    def _rows(
+        self, key: Key, series_id: int | None, level: int, numbers: Sequence[int]
+    ) -> dict[int, Sequence[Bucket]]:
+        fresh = self._fresh[key]
+        rows = {number: fresh[level, number] for number in numbers if (level, number) in fresh}
+        lacking = [number for number in numbers if number not in rows] if rows else numbers
+        if lacking and series_id is not None:
+            rows |= self._session.rows(series_id, level, lacking)
+        return rows
+
+    def _serve(self, looks: Mapping[Key, Look]) -> None:
+        """Read the points of the buckets that are to be looked into, each chunk once for all series."""
+        wants: dict[tuple[int, int], dict[Key, list[Part]]] = {}
+        for key, look in looks.items():
+            if look.wanted:
+                wants.setdefault((key.rank, key.attempt), {})[key] = look.wanted
+        room = POINTS_BYTES
+        for whose, wanted in wants.items():
+            streams = [stream for stream, other in self._streams.items() if other == whose]
+            names = {key.name for key in wanted}
+            found: dict[str, dict[int, list[Told]]] = {}
+            read: list[tuple[int, int]] = []
+            for low, high in _ranges(wanted.values()):
+                for chunk, body in self._chunks_between(streams, low, high):
+                    room -= len(body)
+                    for name, points in numbers_in(split(content(body)), names).told.items():
+                        found.setdefault(name, {})[chunk] = points
+                    if room <= 0:
+                        high = min(chunk, high) if len(streams) == 1 else low - 1  # noqa: PLW2901
+                        break
+                read.append((low, high))
+                if room <= 0:
+                    break
+            for key, parts in wanted.items():
+                chunks = sorted(found.get(key.name, {}).items())
+                served = ((part.number, _points_of(part.bucket, chunks, read)) for part in parts)
+                looks[key].serve({number: points for number, points in served if points})
+
+    def _chunks_between(
+        self, streams: Sequence[int], low: int, high: int
+    ) -> Iterator[tuple[int, bytes]]:
+        for stream in streams:
+            after = low - 1
+            while True:
+                rows = self._session.connection.execute(
+                    "SELECT id, body FROM chunks WHERE stream_id = ? AND id > ? AND id <= ?"
+                    " ORDER BY id LIMIT ?",
+                    (stream, after, high, _ROWS_A_STEP),
+                ).fetchall()
+                yield from ((chunk, body) for chunk, body in rows if body is not None)
+                if len(rows) < _ROWS_A_STEP:
+                    break
+                after = rows[-1][0]
+
+
+def _ranges(wanted: Iterable[Sequence[Part]]) -> list[tuple[int, int]]:
+    """The chunks that buckets came from, as ranges of ids that do not overlap."""
+    ranges: list[tuple[int, int]] = []
+    for parts in wanted:
+        before = -1
+        for part in parts:
+            low, high = int(part.bucket.chunk_low), int(part.bucket.chunk_high)
+            if part.number == before + 1 and ranges:  # nothing of this series is in between
+                ranges[-1] = ranges[-1][0], high
+            else:
+                ranges.append((low, high))
+            before = part.number
+    joined: list[tuple[int, int]] = []
+    for low, high in sorted(ranges):
+        if joined and low <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], high)
+        else:
+            joined.append((low, high))
+    return joined
+
+
+def _points_of(
+    bucket: Bucket,
+    chunks: Sequence[tuple[int, Sequence[Told]]],
+    read: Iterable[tuple[int, int]],
+) -> list[Told] | None:
+    """The points of a bucket from the chunks that were read; None when they are not all there."""
+    low, high = int(bucket.chunk_low), int(bucket.chunk_high)
+    if not any(first <= low and high <= last for first, last in read):
+        return None
+    points: list[Told] = []
+    for at in range(bisect_left(chunks, low, key=itemgetter(0)), len(chunks)):
+        chunk, some = chunks[at]
+        points += some[int(bucket.place) :] if chunk == low else some
+        if len(points) >= FIRST:
+            return points[:FIRST]
+    return None

@@ -1,0 +1,219 @@
+"""Lines of logs that fit a pattern: page by page, in bounded memory, in time that grows with the log alone.
+
+Patterns come from users. RE2 tries all of a pattern's ways at once and never goes back, so that none takes
+longer than its size times that of the text; and its size is bounded.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+
+from controlplane.domain.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from controlplane.history.values import LogPage
+
+MOST_PATTERN_BYTES: Final = 1_000
+MOST_CONTEXT_LINES: Final = 100
+LONGEST_LINE: Final = 64 << 10
+"""What is longer is searched in parts that are as long, and counts as one line."""
+_LARGEST_PROGRAM: Final = 1_000
+"""Steps of a compiled pattern; any character, a hundred times, has 900."""
+_MATCHER_BYTES: Final = 8 << 20
+_WHOLE_TEXT_ANCHOR: Final = re.compile(r"(?<!\\)(?:\\\\)*\\[Az]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """What is looked for, as a user says it."""
+
+    pattern: str
+    is_literal: bool = False
+    ignores_case: bool = False
+    is_inverted: bool = False
+    """The lines that do not fit."""
+    context_lines: int = 0
+    """So many lines around each, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """A line that was found, or one beside it. `number` counts from 1; 0: not known."""
+
+    offset: int
+    data: bytes
+    number: int
+    received_at: float
+    is_context: bool = False
+
+
+class Matcher:
+    """A search made ready.
+
+    Raises:
+        InvalidRequest: no pattern, one that is too large, or too many lines around.
+    """
+
+    def __init__(self, search: Search) -> None:
+        self.is_inverted = search.is_inverted
+        self.context_lines = search.context_lines
+        if search.context_lines > MOST_CONTEXT_LINES:
+            raise InvalidRequest(
+                f"{search.context_lines} lines around each", why=f"{MOST_CONTEXT_LINES} is the most"
+            )
+        self._find = _compiled(search).search
+
+    def fitting(self, block: bytes) -> list[tuple[int, int]]:
+        """Where the lines of `block` that fit begin and end, without their line ends; it has whole lines."""
+        found = []
+        at = 0
+        while at < len(block):
+            match = self._find(block, at)
+            if match is None or (match.start() == len(block) and block.endswith(b"\n")):
+                break
+            start = block.rfind(b"\n", at, match.start()) + 1 or at
+            end = block.find(b"\n", match.start())
+            end = len(block) if end < 0 else end
+            found.append((start, end))
+            at = end + 1
+        return found
+
+
+def _compiled(search: Search) -> Any:
+    import re2  # noqa: PLC0415 - who searches no log does without
+
+    text = search.pattern
+    if not text or "\n" in text or "\0" in text:
+        raise InvalidRequest(
+            "a pattern is a piece of one line",
+            attempt="a word, or an expression such as 'loss: nan|inf'",
+        )
+    if len(text.encode(errors="replace")) > MOST_PATTERN_BYTES:
+        raise InvalidRequest(
+            f"a pattern of {len(text)} characters", why=f"{MOST_PATTERN_BYTES} bytes is the most"
+        )
+    if not search.is_literal and _WHOLE_TEXT_ANCHOR.search(text):
+        raise InvalidRequest("\\A and \\z say nothing of a line", attempt="^ and $")
+    options = re2.Options()
+    options.max_mem = _MATCHER_BYTES
+    options.never_nl = options.never_capture = True
+    options.log_errors = False
+    options.literal = search.is_literal
+    options.case_sensitive = not search.ignores_case
+    try:
+        made = re2.compile(text if search.is_literal else f"(?m){text}", options)
+    except re2.error as error:
+        reason = error.args[0] if error.args else ""
+        said = reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)
+        raise InvalidRequest(
+            "the pattern is not a regular expression of RE2",
+            why=said.replace("(?m)", "", 1)[:200],
+            attempt="https://github.com/google/re2/wiki/Syntax, or the text as it is (--fixed)",
+        ) from None
+    if made.programsize > _LARGEST_PROGRAM:
+        raise InvalidRequest(
+            "the pattern is too large to search with",
+            why="repetitions of repetitions, or of large classes, multiply",
+            attempt="a shorter one",
+        )
+    return made
+
+
+class Scanner:
+    """The log of one attempt going by, page after page."""
+
+    def __init__(self, matcher: Matcher, *, line: int) -> None:
+        """`line`: the number of the first one; 0: not known."""
+        self._matcher = matcher
+        self._number = line
+        self._rest = b""
+        self._offset = 0
+        self._times: deque[tuple[int, float]] = deque()
+        self._before: deque[Line] = deque(maxlen=matcher.context_lines)
+        self._after = 0
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Where the first line that was not searched yet begins, and its number."""
+        return self._offset, self._number
+
+    def feed(self, page: LogPage) -> list[Line]:
+        """What is found in the lines that end in the next page."""
+        found: list[Line] = []
+        if page.missing_bytes:
+            found += self.end()
+            self._number = 0
+        if not self._rest:
+            self._offset = page.offset
+            self._times.clear()
+        self._times.extend(page.times)
+        text = self._rest + page.data
+        cut = text.rfind(b"\n") + 1
+        block, self._rest = text[:cut], text[cut:]
+        if block:
+            found += self._search(block)
+        while len(self._rest) >= LONGEST_LINE:
+            part, self._rest = self._rest[:LONGEST_LINE], self._rest[LONGEST_LINE:]
+            found += self._search(part)
+        return found
+
+    def end(self) -> list[Line]:
+        """What is found in a last line that has no end."""
+        rest, self._rest = self._rest, b""
+        return self._search(rest) if rest else []
+
+    def _search(self, block: bytes) -> list[Line]:
+        fitting = self._matcher.fitting(block)
+        start, number = self._offset, self._number
+        if self._matcher.is_inverted or self._matcher.context_lines:
+            found = list(self._with_context(block, fitting))
+        else:
+            found, counted = [], 0
+            for low, high in fitting:
+                if number:
+                    number += block.count(b"\n", counted, low)
+                    counted = low
+                found.append(self._line(block, low, high, number))
+        self._offset = start + len(block)
+        if self._number:
+            self._number += block.count(b"\n")
+        return found
+
+    def _with_context(self, block: bytes, fitting: list[tuple[int, int]]) -> Iterator[Line]:
+        """The lines one by one: those that are wanted, and those around them, each once."""
+        starts = {start for start, _ in fitting}
+        start, number = 0, self._number
+        while start < len(block):
+            end = block.find(b"\n", start)
+            end = len(block) if end < 0 else end
+            if (start in starts) != self._matcher.is_inverted:
+                yield from self._before
+                self._before.clear()
+                yield self._line(block, start, end, number)
+                self._after = self._matcher.context_lines
+            elif self._after:
+                self._after -= 1
+                yield self._line(block, start, end, number, is_context=True)
+            elif self._matcher.context_lines:
+                self._before.append(self._line(block, start, end, number, is_context=True))
+            start = end + 1
+            number += bool(number)
+
+    def _line(
+        self, block: bytes, start: int, end: int, number: int, *, is_context: bool = False
+    ) -> Line:
+        offset = self._offset + start
+        while len(self._times) > 1 and self._times[1][0] <= offset:
+            self._times.popleft()
+        return Line(
+            offset,
+            block[start : min(end, start + LONGEST_LINE)],
+            number,
+            self._times[0][1] if self._times else 0.0,
+            is_context,
+        )

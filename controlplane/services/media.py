@@ -1,0 +1,105 @@
+"""MediaService."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from controlplane.access.current import caller, require_user
+from controlplane.domain.errors import InvalidRequest
+from controlplane.history.values import MediaContent, MediaKey, MediaQuery
+from controlplane.services.agents import require_agent
+from controlplane.services.convert.reported import struct
+from controlplane.services.convert.times import timestamp
+from controlplane.services.errors import Context, answering
+from nsml.v1 import media_pb2 as pb
+from nsml.v1 import media_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.history.values import Media
+    from controlplane.operations.content import Content
+    from controlplane.operations.media import Shown
+    from controlplane.operations.references import References
+
+
+class MediaServicer(media_pb2_grpc.MediaServiceServicer):
+    """Media, as users see them and nodes bring them."""
+
+    def __init__(self, shown: Shown, references: References, content: Content) -> None:
+        self._shown = shown
+        self._references = references
+        self._content = content
+
+    @answering
+    async def ListMedia(  # noqa: N802 - named by the contract
+        self, request: pb.ListMediaRequest, _: Context
+    ) -> pb.ListMediaResponse:
+        """In the order of their times; their content may be read from then on."""
+        session = await self._references.find(require_user(), request.session)
+        query = MediaQuery(
+            session_id=session.id,
+            globs=tuple(request.names),
+            kind=request.kind,
+            first_step=request.first_step if request.HasField("first_step") else None,
+            last_step=request.last_step if request.HasField("last_step") else None,
+        )
+        page = await self._shown.list(query, after=_key(request.cursor), limit=request.page_size)
+        for root in dict.fromkeys(one.root for one in page.media if one.root):
+            self._content.show(caller(), root)
+        return pb.ListMediaResponse(
+            media=map(_message, page.media),
+            next_cursor="" if page.next is None else json.dumps(page.next),
+            session=session.name,
+        )
+
+    @answering
+    async def CommitMedia(  # noqa: N802
+        self, request: pb.CommitMediaRequest, _: Context
+    ) -> pb.CommitMediaResponse:
+        """They are durable, or lost."""
+        files = [MediaContent(file=one.file, why_lost=one.why_lost) for one in request.files]
+        await self._shown.settle(
+            require_agent(),
+            request.session_id,
+            request.attempt,
+            request.rank,
+            root=request.root,
+            files=files,
+        )
+        return pb.CommitMediaResponse()
+
+
+def _message(media: Media) -> pb.Media:
+    return pb.Media(
+        name=media.name,
+        kind=media.kind,
+        state=f"MEDIA_STATE_{media.state.value}",
+        time=timestamp(media.time),
+        step=media.step,
+        attempt=media.attempt,
+        rank=media.rank,
+        content_type=media.content_type,
+        caption=media.caption,
+        facts=struct(json.loads(media.facts)),
+        size_bytes=media.size_bytes,
+        root=media.root or "",
+        file=media.file,
+        why_lost=media.why_lost,
+    )
+
+
+_KEY = msgspec.json.Decoder(tuple[float, int, int, str])
+
+
+def _key(cursor: str) -> MediaKey | None:
+    if not cursor:
+        return None
+    try:
+        time, attempt, rank, file = _KEY.decode(cursor)
+    except (msgspec.DecodeError, UnicodeEncodeError) as error:
+        raise InvalidRequest("the cursor is not one of this platform's") from error
+    if not 0 <= attempt < 1 << 32 or not 0 <= rank < 1 << 32 or "\0" in file:
+        raise InvalidRequest("the cursor is not one of this platform's")
+    return MediaKey(time, attempt, rank, file)

@@ -1,0 +1,163 @@
+"""TelemetryService: what machines and devices did over time."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Final
+
+from controlplane.access.current import require_user
+from controlplane.domain.errors import InvalidRequest, NotFound
+from controlplane.domain.names import check_node
+from controlplane.history.cells import CLUSTER, CLUSTER_FIGURES, DEVICE_FIGURES, NODE_FIGURES
+from controlplane.services.convert.times import time_of, timestamp
+from controlplane.services.errors import Context, answering
+from nsml.v1 import telemetry_pb2 as pb
+from nsml.v1 import telemetry_pb2_grpc
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from controlplane.history.cells import Cells
+    from controlplane.history.interface import History
+    from controlplane.operations.references import References
+    from controlplane.operations.state import LiveState
+    from controlplane.operations.usage import Held, Usages
+    from nsml.clock import Clock
+
+WIDTH: Final = 120
+MOST_WIDTH: Final = 1000
+MOST_SERIES: Final = 256
+MOST_NUMBERS: Final = 200_000
+"""In one answer, which has a bound of its own: of many devices each gets fewer cells."""
+HOUR_S: Final = 3600.0
+_NUMBERS_A_CELL: Final = 1 + 3 * len(DEVICE_FIGURES)
+
+
+class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
+    """Readings over time."""
+
+    def __init__(
+        self,
+        *,
+        state: LiveState,
+        history: History,
+        references: References,
+        usages: Usages,
+        clock: Clock,
+    ) -> None:
+        self._state = state
+        self._history = history
+        self._references = references
+        self._usages = usages
+        self._clock = clock
+
+    @answering
+    async def ReadTelemetry(  # noqa: N802 - named by the contract
+        self, request: pb.ReadTelemetryRequest, _: Context
+    ) -> pb.ReadTelemetryResponse:
+        """A span of time of a session's devices, a node, or all."""
+        who = require_user()
+        if request.WhichOneof("of") == "session":
+            session = await self._references.find(who, request.session)
+            return await self._of_session(request, self._usages.held(session))
+        if request.WhichOneof("of") == "node":
+            if self._state.nodes.get(check_node(request.node)) is None:
+                raise NotFound(f"there is no node {request.node}", attempt="nsml node ls")
+            return await self._of_node(request, request.node)
+        if not request.cluster:
+            raise InvalidRequest("of a session, a node, or the platform?")
+        return await self._of_node(request, CLUSTER)
+
+    async def _of_node(
+        self, request: pb.ReadTelemetryRequest, node: str
+    ) -> pb.ReadTelemetryResponse:
+        since, until = self._span(request)
+        cells = await self._history.telemetry.read(
+            node, since=since, until=until, width=_width(request, 8)
+        )
+        keys = sorted(cells.columns)
+        names = CLUSTER_FIGURES if node == CLUSTER else NODE_FIGURES
+        series = [
+            _series(
+                cells, key, DEVICE_FIGURES if key else names, node="" if node == CLUSTER else node
+            )
+            for key in keys
+        ]
+        return pb.ReadTelemetryResponse(
+            since=timestamp(since), until=timestamp(until), series=series
+        )
+
+    async def _of_session(
+        self, request: pb.ReadTelemetryRequest, held: Sequence[Held]
+    ) -> pb.ReadTelemetryResponse:
+        begin = min((one.since for one in held), default=0.0)
+        end = max((one.until for one in held), default=0.0)
+        since, until = self._span(request, begin, end)
+        told = [one for one in held if one.until > since and one.since < until]
+        shown = told[-MOST_SERIES:]
+        width = _width(request, len(shown))
+        answer = pb.ReadTelemetryResponse(
+            since=timestamp(since), until=timestamp(until), left_out=len(told) - len(shown)
+        )
+        groups: dict[tuple[str, int], list[Held]] = {}
+        for one in shown:
+            groups.setdefault((one.device.node, one.attempt), []).append(one)
+        for (node, attempt), members in groups.items():
+            # Of devices that others held before and after, its own time alone.
+            first, last = max(since, members[0].since), min(until, members[0].until)
+            share = max(1, math.ceil(width * (last - first) / (until - since)))
+            cells = await self._history.telemetry.read(
+                node,
+                since=first,
+                until=last,
+                width=share,
+                keys=[one.device.uuid for one in members],
+            )
+            for one in members:
+                series = _series(cells, one.device.uuid, DEVICE_FIGURES, node=node)
+                index = self._index(node, one.device.uuid)
+                if index is not None:
+                    series.device_index = index
+                series.thousandths, series.attempt = one.device.thousandths, attempt
+                answer.series.append(series)
+        return answer
+
+    def _index(self, node: str, uuid: str) -> int | None:
+        stored = self._state.nodes.get(node)
+        devices = stored.value.devices if stored else ()
+        return next((one.index for one in devices if one.uuid == uuid), None)
+
+    def _span(
+        self, request: pb.ReadTelemetryRequest, begin: float = 0.0, end: float = 0.0
+    ) -> tuple[float, float]:
+        until = time_of(request.until) if request.HasField("until") else end or self._clock.time()
+        since = time_of(request.since) if request.HasField("since") else begin or until - HOUR_S
+        if since >= until:
+            if not request.HasField("since") and not request.HasField("until"):
+                return until - 1.0, until
+            raise InvalidRequest("the span ends before it begins")
+        return since, until
+
+
+def _width(request: pb.ReadTelemetryRequest, devices: int) -> int:
+    asked = min(request.width or WIDTH, MOST_WIDTH)
+    return max(min(asked, MOST_NUMBERS // (_NUMBERS_A_CELL * max(devices, 1))), 1)
+
+
+def _series(cells: Cells, key: str, names: Sequence[str], *, node: str) -> pb.TelemetrySeries:
+    series = pb.TelemetrySeries(node=node, device_uuid=key)
+    column = cells.columns.get(key)
+    if column is None:
+        return series
+    there = [at for at, count in enumerate(column.counts) if count > 0]
+    series.at.extend(cells.starts[at] + cells.lengths[at] / 2 for at in there)
+    for name, figure in zip(names, column.figures, strict=False):
+        series.figures.append(
+            pb.Figure(
+                name=name,
+                least=[figure.least[at] for at in there],
+                most=[figure.most[at] for at in there],
+                mean=[figure.total[at] / column.counts[at] for at in there],
+            )
+        )
+    return series

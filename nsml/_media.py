@@ -1,0 +1,367 @@
+"""`nsml.image` and its kin: a value becomes a file beside the spool, and a record that names it.
+
+The record goes the way of all reports; the file is sent by the node agent, which then removes it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from contextlib import suppress
+from itertools import count
+
+from nsml._notice import notice
+from nsml._report import _step, encode
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, Optional, Sequence, Tuple
+
+    from nsml._spool import Spool
+
+    Facts = Dict[str, Any]
+
+FOLDER = "media"
+MOST_BYTES = 64 << 20
+"""Of one file."""
+MOST_IN_ALL = 16 << 30
+MOST_FILES = 20_000
+MOST_NAME_CHARS = 512
+MOST_CAPTION_CHARS = 2_000
+_BEGINNING_CHARS = 200
+
+_SIGNS = (
+    (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
+    (b"\xff\xd8\xff", 0, "image/jpeg"),
+    (b"GIF8", 0, "image/gif"),
+    (b"WEBP", 8, "image/webp"),
+    (b"BM", 0, "image/bmp"),
+    (b"WAVE", 8, "audio/wav"),
+    (b"OggS", 0, "audio/ogg"),
+    (b"fLaC", 0, "audio/flac"),
+    (b"ID3", 0, "audio/mpeg"),
+    (b"\xff\xfb", 0, "audio/mpeg"),
+    (b"\xff\xf3", 0, "audio/mpeg"),
+    (b"ftyp", 4, "video/mp4"),
+    (b"\x1a\x45\xdf\xa3", 0, "video/webm"),
+    (b"AVI ", 8, "video/x-msvideo"),
+)
+_ALSO_VIDEO = ("image/gif", "image/png", "image/webp")
+
+
+class Media:
+    """What one process shows beside its numbers.
+
+    Args:
+        spool: takes the records.
+        run_dir: where the files are, in a folder of their own; "" outside of a session, where values
+            are looked at and go nowhere.
+    """
+
+    def __init__(self, spool: Spool, run_dir: str) -> None:
+        self._spool = spool
+        self._folder = os.path.join(run_dir, FOLDER) if run_dir else ""
+        self._most_files = _setting("NSML_MEDIA_FILES", MOST_FILES)
+        self._most_bytes = _setting("NSML_MEDIA_BYTES", MOST_IN_ALL)
+        self._numbers = count(1)
+        self._files = 0
+        self._bytes = 0
+
+    def image(self, /, name: str, value: Any, step: Any = None, *, caption: str = "") -> None:
+        """Show an image, or a batch of them as a grid of at most 64.
+
+        Args:
+            name: as of a metric: `val/samples`.
+            value: an array, tensor or nested list (HxW, HxWxC or CxHxW, N in front for several; C is
+                1, 3 or 4; floats from 0 to 1 or integers from 0 to 255), an image of PIL, or an
+                encoded file as bytes or path.
+            step: the x axis.
+            caption: a line below it.
+
+        Raises:
+            TypeError: it is nothing of that.
+        """
+        from nsml import _pictures
+
+        if (data := _encoded(value)) is not None:
+            kind = _recognised(data, "image/")
+            self._show("image", name, step, caption, kind, data, _pictures.size_in(data) or {})
+            return
+        if _is_pil(value):
+            data, facts = _saved_by_pil(value)
+        else:
+            pictures = _pictures.pictures_of(value)
+            shown = pictures[: _pictures.MOST_IN_GRID]
+            whole = _pictures.grid(shown)
+            data, facts = _pictures.png(whole), {"width": whole.width, "height": whole.height}
+            if len(pictures) > 1:
+                facts.update(images=len(shown), left_out=len(pictures) - len(shown))
+        self._show("image", name, step, caption, "image/png", data, facts)
+
+    def feature_map(self, /, name: str, value: Any, step: Any = None, *, caption: str = "") -> None:
+        """Show the channels of CxHxW (of the first of NxCxHxW), at most 64, as a grid in grey.
+
+        Each is drawn from its own least value to its largest.
+
+        Raises:
+            TypeError: it is no array of that shape.
+        """
+        from nsml import _pictures
+
+        maps = _pictures.maps_of(value)
+        whole = _pictures.grid(maps)
+        facts = {"width": whole.width, "height": whole.height, "images": len(maps)}
+        self._show("feature_map", name, step, caption, "image/png", _pictures.png(whole), facts)
+
+    def video(
+        self, /, name: str, value: Any, step: Any = None, *, fps: float = 10.0, caption: str = ""
+    ) -> None:
+        """Show a film: an encoded file as bytes or path, or frames (TxHxWxC, TxCxHxW, TxHxW).
+
+        Frames become an animated PNG, which browsers play; at most 1,024 of one size.
+
+        Raises:
+            TypeError: it is nothing of that.
+        """
+        from nsml import _pictures
+
+        if (data := _encoded(value)) is not None:
+            kind = _recognised(data, "video/", _ALSO_VIDEO)
+            self._show("video", name, step, caption, kind, data, _pictures.size_in(data) or {})
+            return
+        if not (isinstance(fps, (int, float)) and 0.01 <= fps <= 1000):
+            raise TypeError(f"fps is from 0.01 to 1000, not {fps!r}")
+        frames = _pictures.frames_of(value)
+        facts = {
+            "width": frames[0].width,
+            "height": frames[0].height,
+            "frames": len(frames),
+            "fps": fps,
+        }
+        data = _pictures.animated_png(frames, float(fps))
+        self._show("video", name, step, caption, "image/apng", data, facts)
+
+    def audio(
+        self,
+        /,
+        name: str,
+        value: Any,
+        step: Any = None,
+        *,
+        sample_rate: int = 44_100,
+        caption: str = "",
+    ) -> None:
+        """Let something be heard: samples of one channel, or of several (NxC or CxN, at most 8).
+
+        Floats from -1 to 1 or 16-bit integers become WAV; an encoded file is taken as bytes or path.
+
+        Raises:
+            TypeError: it is nothing of that.
+        """
+        from nsml import _sounds
+
+        if (data := _encoded(value)) is not None:
+            self._show("audio", name, step, caption, _recognised(data, "audio/"), data, {})
+            return
+        data, facts = _sounds.wav(value, sample_rate)
+        self._show("audio", name, step, caption, "audio/wav", data, facts)
+
+    def text(self, /, name: str, value: str, step: Any = None, *, caption: str = "") -> None:
+        """Show a text.
+
+        Raises:
+            TypeError: it is none.
+        """
+        if not isinstance(value, str):
+            raise TypeError(f"nsml.text takes text, not {type(value).__name__}")
+        data = value.encode("utf-8", "replace")
+        facts = {"characters": len(value), "beginning": value[:_BEGINNING_CHARS]}
+        self._show("text", name, step, caption, "text/plain; charset=utf-8", data, facts)
+
+    def histogram(
+        self,
+        /,
+        name: str,
+        value: Any,
+        step: Any = None,
+        *,
+        bins: int = 64,
+        edges: Any = None,
+        caption: str = "",
+    ) -> None:
+        """Show how values are distributed: any array of them, or counts with one edge more.
+
+        `bins` of equal width are made, from 1 to 4,096; with `edges` the value is the counts between them.
+
+        Raises:
+            TypeError: it holds no numbers.
+        """
+        from nsml import _distributions
+
+        data, facts = _distributions.histogram(value, bins, edges)
+        self._show("histogram", name, step, caption, "application/json", _json(data), facts)
+
+    def embedding(
+        self, /, name: str, value: Any, step: Any = None, *, labels: Any = None, caption: str = ""
+    ) -> None:
+        """Show vectors: NxD with a label each; the first 10,000.
+
+        Raises:
+            TypeError: it is no such array, or there are more or fewer labels than vectors.
+        """
+        from nsml._tables import vectors_of
+
+        columns, rows, count = vectors_of(value, labels)
+        dimensions = len(columns) - (labels is not None)
+        data = {"columns": columns, "data": rows}
+        facts = {"rows": len(rows), "dimensions": dimensions, "left_out": count - len(rows)}
+        self._show("embedding", name, step, caption, "application/json", _json(data), facts)
+
+    def table(
+        self,
+        /,
+        name: str,
+        value: Any,
+        step: Any = None,
+        *,
+        columns: Optional[Sequence[str]] = None,
+        caption: str = "",
+    ) -> None:
+        """Show rows: lists of cells, dicts, a dict of columns, a data frame; the first 10,000.
+
+        Cells are text, numbers, booleans or nothing; all else is shown as its text.
+
+        Raises:
+            TypeError: it is no table, or rows and columns do not fit.
+        """
+        from nsml._tables import rows_of
+
+        names, rows, total = rows_of(value, columns)
+        data = {"columns": names, "data": rows}
+        facts = {"rows": len(rows), "columns": len(names), "left_out": total - len(rows)}
+        self._show("table", name, step, caption, "application/json", _json(data), facts)
+
+    def _show(  # noqa: PLR0917 - as a record has them
+        self,
+        kind: str,
+        name: str,
+        step: Any,
+        caption: str,
+        content_type: str,
+        data: bytes,
+        facts: Facts,
+    ) -> None:
+        """Write the file and then its record; what cannot be is counted, and the log says so."""
+        name = str(name)
+        if not 0 < len(name) <= MOST_NAME_CHARS:
+            raise TypeError(f"a name ({kind}) has 1 to {MOST_NAME_CHARS} characters")
+        record = {
+            "kind": "media",
+            "time": time.time(),
+            "step": _step(step),
+            "name": name,
+            "type": kind,
+            "content_type": content_type,
+            "size": len(data),
+            "caption": str(caption)[:MOST_CAPTION_CHARS],
+            "facts": facts,
+        }
+        encode(record)
+        if not self._folder:
+            return
+        refusal = self._refusal(len(data))
+        if not refusal:
+            try:
+                record["file"] = self._written(data)
+            except OSError as error:
+                refusal = str(error)
+        if refusal:
+            notice(f"{kind} {name} is lost, training goes on: {refusal}")
+            self._spool.drop(f"{kind} {name}: {refusal}")
+            return
+        self._files += 1
+        self._bytes += len(data)
+        self._spool.append(encode(record), must_arrive=True)
+
+    def _refusal(self, size: int) -> str:
+        if size > MOST_BYTES:
+            return f"{size} bytes are more than the {MOST_BYTES} that one file may have"
+        if self._files >= self._most_files:
+            return f"{self._most_files} files are what one process may show (NSML_MEDIA_FILES)"
+        if self._bytes + size > self._most_bytes:
+            return f"{self._most_bytes} bytes are what one process may show (NSML_MEDIA_BYTES)"
+        return ""
+
+    def _written(self, data: bytes) -> str:
+        """Put the bytes in place, whole, under a name that was never used and holds their digest."""
+        from hashlib import sha256
+
+        unique = f"{os.getpid():x}-{next(self._numbers):x}-{time.time_ns():x}"
+        name = f"{sha256(data).hexdigest()}-{unique}"
+        draft = os.path.join(self._folder, f".tmp-{unique}")
+        os.makedirs(self._folder, mode=0o700, exist_ok=True)
+        try:
+            with open(draft, "xb") as file:
+                file.write(data)
+            os.rename(draft, os.path.join(self._folder, name))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(draft)
+            raise
+        return name
+
+
+def _setting(name: str, default: int) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdecimal() else default
+
+
+def _encoded(value: Any) -> Optional[bytes]:
+    """The bytes of a file that is given as such, or by its path; None for all else.
+
+    Raises:
+        TypeError: it cannot be read, or is too large.
+    """
+    if isinstance(value, (bytes, bytearray)):
+        return bytes(value)
+    if not isinstance(value, (str, os.PathLike)):
+        return None
+    try:
+        with open(value, "rb") as file:
+            data = file.read(MOST_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise TypeError(f"cannot read {os.fspath(value)!r}: {error}") from error
+    return data
+
+
+def _recognised(data: bytes, family: str, also: Tuple[str, ...] = ()) -> str:
+    for sign, at, kind in _SIGNS:
+        if data[at : at + len(sign)] == sign and (kind.startswith(family) or kind in also):
+            return kind
+    raise TypeError(f"the bytes are no {family[:-1]} of a format that is known")
+
+
+def _is_pil(value: Any) -> bool:
+    return hasattr(value, "save") and hasattr(value, "mode") and hasattr(value, "getbands")
+
+
+def _saved_by_pil(value: Any) -> Tuple[bytes, Facts]:
+    from io import BytesIO
+
+    if value.mode not in ("1", "L", "LA", "P", "RGB", "RGBA", "I;16"):
+        value = value.convert("RGB")
+    written = BytesIO()
+    try:
+        value.save(written, format="PNG")
+    except (OSError, ValueError) as error:
+        raise TypeError(f"PIL cannot write the image: {error}") from error
+    width, height = value.size
+    return written.getvalue(), {"width": width, "height": height}
+
+
+def _json(value: Any) -> bytes:
+    try:
+        return encode(value)
+    except TypeError:
+        return json.dumps(value, default=str).encode()

@@ -1,0 +1,260 @@
+"""Images as bytes: PNG from arrays with zlib alone, several as one grid, a film as animated PNG.
+
+What is encoded already is told by its first bytes and taken as it is.
+"""
+
+from __future__ import annotations
+
+import struct
+import zlib
+from math import ceil, sqrt
+
+from nsml._arrays import is_array, is_tensor, levels, shape_of, spread, unwrapped
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+    class Picture(NamedTuple):
+        """Rows of bytes from the top, `channels` a pixel: grey, RGB or RGBA."""
+
+        width: int
+        height: int
+        channels: int
+        data: bytes
+else:
+    from collections import namedtuple
+
+    Picture = namedtuple("Picture", "width height channels data")  # noqa: PYI024 - typing costs more
+
+MOST_IN_GRID = 64
+MOST_PIXELS = 1 << 26
+MOST_FRAMES = 1024
+_GAP = 2
+_FAST = 3
+"""zlib's level: training waits for it."""
+_CHANNELS = (1, 3, 4)
+_COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
+_PNG = b"\x89PNG\r\n\x1a\n"
+
+
+def pictures_of(value: Any) -> List[Picture]:
+    """One image or a batch: HxW, HxWxC or CxHxW, with N in front for several; C is 1, 3 or 4.
+
+    Of a tensor of torch C is looked for in front first, of all else at the end.
+
+    Raises:
+        TypeError: it is nothing of that.
+    """
+    if isinstance(value, (list, tuple)) and value and (is_array(value[0]) or is_tensor(value[0])):
+        return [picture for one in value for picture in pictures_of(one)]
+    in_front = is_tensor(value)
+    value = unwrapped(value)
+    shape = shape_of(value)
+    count, height, width, channels, in_front = _layout(shape, in_front)
+    if not count * height * width:
+        raise TypeError(f"an image of {_shown(shape)} has no pixels")
+    if count * height * width > MOST_PIXELS:
+        raise TypeError(f"{_shown(shape)} is more than the {MOST_PIXELS} pixels that are taken")
+    data = levels(value)
+    size = height * width * channels
+    found = []
+    for start in range(0, count * size, size):
+        part = data[start : start + size]
+        found.append(Picture(width, height, channels, _mixed(part, channels) if in_front else part))
+    return found
+
+
+def maps_of(value: Any) -> List[Picture]:
+    """Each channel of CxHxW (or of the first of NxCxHxW) as a grey image, from its least to its largest.
+
+    Raises:
+        TypeError: it is nothing of that.
+    """
+    value = unwrapped(value)
+    shape = shape_of(value)
+    if len(shape) == 4 and shape[0]:
+        value, shape = value[0], shape[1:]
+    if len(shape) == 2:
+        value, shape = [value], (1, *shape)
+    if len(shape) != 3 or not all(shape):
+        raise TypeError(f"a feature map is CxHxW, not {_shown(shape)}")
+    count, height, width = shape
+    return [
+        Picture(width, height, 1, levels(spread(value[channel])))
+        for channel in range(min(count, MOST_IN_GRID))
+    ]
+
+
+def grid(pictures: Sequence[Picture]) -> Picture:
+    """Several as one, row by row, about as many across as down."""
+    if len(pictures) == 1:
+        return pictures[0]
+    channels = max(picture.channels for picture in pictures)
+    wide = max(picture.width for picture in pictures)
+    high = max(picture.height for picture in pictures)
+    across = ceil(sqrt(len(pictures)))
+    down = ceil(len(pictures) / across)
+    width, height = across * (wide + _GAP) - _GAP, down * (high + _GAP) - _GAP
+    if width * height > MOST_PIXELS:
+        raise TypeError(f"a grid of {width}x{height} is more than the {MOST_PIXELS} pixels taken")
+    stride = width * channels
+    canvas = bytearray(stride * height)
+    for position, picture in enumerate(pictures):
+        data = _with_channels(picture, channels)
+        left = position % across * (wide + _GAP) * channels
+        top = position // across * (high + _GAP)
+        row_bytes = picture.width * channels
+        for row in range(picture.height):
+            start = (top + row) * stride + left
+            canvas[start : start + row_bytes] = data[row * row_bytes : (row + 1) * row_bytes]
+    return Picture(width, height, channels, bytes(canvas))
+
+
+def png(picture: Picture) -> bytes:
+    """The image as PNG."""
+    return b"".join(
+        (_PNG, _header(picture), _chunk(b"IDAT", _packed(picture)), _chunk(b"IEND", b""))
+    )
+
+
+def animated_png(frames: Sequence[Picture], fps: float) -> bytes:
+    """The frames, which are of one size, as an animated PNG that begins again at its end."""
+    first = frames[0]
+    parts = [_PNG, _header(first), _chunk(b"acTL", struct.pack(">II", len(frames), 0))]
+    number = 0
+    delay = (1000, min(max(int(fps * 1000), 1), 65535)) if fps < 65 else (1, min(int(fps), 65535))
+    for frame in frames:
+        facts = (number, first.width, first.height, 0, 0, delay[0], delay[1], 0, 0)
+        parts.append(_chunk(b"fcTL", struct.pack(">IIIIIHHBB", *facts)))
+        number += 1
+        if frame is first:
+            parts.append(_chunk(b"IDAT", _packed(frame)))
+        else:
+            parts.append(_chunk(b"fdAT", struct.pack(">I", number) + _packed(frame)))
+            number += 1
+    parts.append(_chunk(b"IEND", b""))
+    return b"".join(parts)
+
+
+def frames_of(value: Any) -> List[Picture]:
+    """Frames of a film: TxHxWxC, TxCxHxW or TxHxW.
+
+    Raises:
+        TypeError: it is nothing of that, or of too many.
+    """
+    if isinstance(value, (list, tuple)) and value and (is_array(value[0]) or is_tensor(value[0])):
+        frames = [picture for one in value for picture in pictures_of(one)]
+    else:
+        shape = shape_of(unwrapped(value))
+        if len(shape) not in (3, 4):
+            raise TypeError(f"a video is TxHxWxC, TxCxHxW or TxHxW, not {_shown(shape)}")
+        if len(shape) == 3:
+            count, height, width = shape
+            size, data = height * width, levels(unwrapped(value))
+            if not size * count:
+                raise TypeError(f"a video of {_shown(shape)} has no pixels")
+            frames = [
+                Picture(width, height, 1, data[at * size : (at + 1) * size]) for at in range(count)
+            ]
+        else:
+            frames = pictures_of(value)
+    if len(frames) > MOST_FRAMES:
+        raise TypeError(f"{len(frames)} frames are more than the {MOST_FRAMES} that are taken")
+    if any(frame[:3] != frames[0][:3] for frame in frames):
+        raise TypeError("the frames of a video are of one size")
+    return frames
+
+
+def size_in(data: bytes) -> Optional[Dict[str, int]]:
+    """Width and height as encoded bytes of PNG, GIF, BMP or JPEG tell them."""
+    try:
+        if data.startswith(_PNG):
+            width, height = struct.unpack_from(">II", data, 16)
+        elif data[:4] == b"GIF8":
+            width, height = struct.unpack_from("<HH", data, 6)
+        elif data[:2] == b"BM":
+            width, height = struct.unpack_from("<ii", data, 18)
+            height = abs(height)
+        elif data[:3] == b"\xff\xd8\xff":
+            width, height = _size_in_jpeg(data)
+        else:
+            return None
+    except (struct.error, IndexError):
+        return None
+    return {"width": width, "height": height}
+
+
+def _size_in_jpeg(data: bytes) -> Tuple[int, int]:
+    at = 2
+    while data[at] == 0xFF:
+        marker = data[at + 1]
+        (length,) = struct.unpack_from(">H", data, at + 2)
+        if 0xC0 <= marker <= 0xCF and marker not in (0xC4, 0xC8, 0xCC):
+            height, width = struct.unpack_from(">HH", data, at + 5)
+            return width, height
+        at += 2 + max(length, 2)
+    raise IndexError("no frame in the JPEG")
+
+
+def _layout(shape: Tuple[int, ...], in_front: bool) -> Tuple[int, int, int, int, bool]:
+    """Count, height, width and channels of a shape, and whether channels are in front."""
+    if len(shape) == 2:
+        return 1, shape[0], shape[1], 1, False
+    if len(shape) in (3, 4):
+        count = shape[0] if len(shape) == 4 else 1
+        one = shape[-3:]
+        if one[0] in _CHANNELS and (in_front or one[2] not in _CHANNELS):
+            return count, one[1], one[2], one[0], True
+        if one[2] in _CHANNELS:
+            return count, one[0], one[1], one[2], False
+        if len(shape) == 3:
+            return shape[0], shape[1], shape[2], 1, False
+    raise TypeError(
+        f"no image: {_shown(shape)}; it is HxW, HxWxC or CxHxW with 1, 3 or 4 channels, N in front for several"
+    )
+
+
+def _mixed(planes: bytes, channels: int) -> bytes:
+    """Planes one after the other as pixels one after the other."""
+    if channels == 1:
+        return planes
+    size = len(planes) // channels
+    mixed = bytearray(len(planes))
+    for channel in range(channels):
+        mixed[channel::channels] = planes[channel * size : (channel + 1) * size]
+    return bytes(mixed)
+
+
+def _with_channels(picture: Picture, channels: int) -> bytes:
+    if picture.channels == channels:
+        return picture.data
+    count = picture.width * picture.height
+    made = bytearray(b"\xff" * (count * channels))
+    for channel in range(min(channels, 3)):
+        source = channel if picture.channels >= 3 else 0
+        made[channel::channels] = picture.data[source :: picture.channels]
+    return bytes(made)
+
+
+def _header(picture: Picture) -> bytes:
+    colour = _COLOUR_TYPES[picture.channels]
+    facts = (picture.width, picture.height, 8, colour, 0, 0, 0)
+    return _chunk(b"IHDR", struct.pack(">IIBBBBB", *facts))
+
+
+def _packed(picture: Picture) -> bytes:
+    stride = picture.width * picture.channels
+    rows = bytearray((stride + 1) * picture.height)  # each begins with its filter: 0, none
+    for row in range(picture.height):
+        start = row * (stride + 1) + 1
+        rows[start : start + stride] = picture.data[row * stride : (row + 1) * stride]
+    return zlib.compress(rows, _FAST)
+
+
+def _chunk(kind: bytes, data: bytes) -> bytes:
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def _shown(shape: Sequence[int]) -> str:
+    return "x".join(map(str, shape)) or "a single number"

@@ -1,0 +1,204 @@
+"""Media as rows and records (`nsml media`), and as lines: texts, tables, embeddings, histograms."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+from nsml.v1 import media_pb2 as pb
+from nsml.view.enums import enum_word
+from nsml.view.sessions import plain, seconds_of
+from nsml.view.tables import Column
+from nsml.view.text import fit, pad, visible, width
+from nsml.view.units import ago, moment, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nsml.v1.media_pb2 import Media
+
+_BARS = " ▏▎▍▌▋▊▉█"
+_BAR_CELLS = 40
+_MOST_BARS = 32
+_MOST_ROWS = 1_000
+_MOST_CELLS = 40
+_ENDINGS = {
+    "image/png": ".png",
+    "image/apng": ".png",
+    "image/jpeg": ".jpg",
+    "image/gif": ".gif",
+    "image/webp": ".webp",
+    "image/bmp": ".bmp",
+    "audio/wav": ".wav",
+    "audio/ogg": ".ogg",
+    "audio/flac": ".flac",
+    "audio/mpeg": ".mp3",
+    "video/mp4": ".mp4",
+    "video/webm": ".webm",
+    "video/x-msvideo": ".avi",
+    "text/plain": ".txt",
+    "application/json": ".json",
+}
+IN_WORDS = frozenset(("text", "histogram", "table", "embedding"))
+"""Kinds that a terminal shows as lines."""
+
+
+def state_word(media: Media) -> str:
+    """`saved` on its node, `durable` in the object store, or `lost`."""
+    return enum_word(pb.MediaState, media.state, "MEDIA_STATE_")
+
+
+def step_text(media: Media) -> str:
+    """The step as it was reported; "-" for none."""
+    if not media.HasField("step"):
+        return "-"
+    return repr(int(media.step)) if media.step.is_integer() else repr(media.step)
+
+
+def _said(media: Media, _now: float) -> str:
+    """What there is to know without opening it."""
+    if media.why_lost:
+        return media.why_lost
+    facts = {key: plain(value) for key, value in media.facts.fields.items()}
+    if "beginning" in facts:
+        said = str(facts["beginning"])
+    elif "width" in facts:
+        said = f"{_number(facts['width'])}x{_number(facts.get('height', 0))}"
+    else:
+        said = ", ".join(f"{key}={_number(value)}" for key, value in sorted(facts.items()))
+    return " · ".join(part for part in (media.caption, said) if part)
+
+
+def _number(value: Any) -> str:
+    if isinstance(value, float):
+        return repr(int(value)) if value.is_integer() else f"{value:.6g}"
+    return str(value)
+
+
+COLUMNS: tuple[Column[Media], ...] = (
+    Column(key="name", title="Name", cell=lambda m, _: m.name, is_name=True),
+    Column(key="step", title="Step", cell=lambda m, _: step_text(m)),
+    Column(key="kind", title="Kind", cell=lambda m, _: m.kind),
+    Column(key="size", title="Size", cell=lambda m, _: size_text(m.size_bytes)),
+    Column(key="when", title="When", cell=lambda m, now: ago(now - seconds_of(m.time))),
+    Column(key="state", title="State", cell=lambda m, _: state_word(m)),
+    Column(key="said", title="What", cell=_said, shrinks_to=20),
+    Column(key="attempt", title="Attempt", cell=lambda m, _: str(m.attempt), is_wide=True),
+    Column(
+        key="rank",
+        title="Rank",
+        cell=lambda m, _: str(m.rank),
+        is_wide=True,
+        is_worth=lambda m: m.rank > 0,
+    ),
+    Column(key="type", title="Type", cell=lambda m, _: m.content_type, is_wide=True),
+    Column(key="time", title="Time", cell=lambda m, _: moment(seconds_of(m.time)), is_wide=True),
+)
+
+
+def record(media: Media) -> dict[str, Any]:
+    """Everything of it in raw values."""
+    return {
+        "name": media.name,
+        "kind": media.kind,
+        "step": media.step if media.HasField("step") else None,
+        "time": moment(seconds_of(media.time)),
+        "attempt": media.attempt,
+        "rank": media.rank,
+        "state": state_word(media).upper(),
+        "content_type": media.content_type,
+        "size_bytes": media.size_bytes,
+        "caption": media.caption,
+        "facts": {key: plain(value) for key, value in sorted(media.facts.fields.items())},
+        "sha256": media.file.partition("-")[0],
+        "why_lost": media.why_lost or None,
+    }
+
+
+def ending(media: Media) -> str:
+    """How the name of an exported file ends: by what it was said to be, else `.bin`."""
+    return _ENDINGS.get(media.content_type.partition(";")[0], ".bin")
+
+
+def lines(media: Media, data: bytes, *, columns: int) -> Iterator[str]:
+    """What is in it, for a terminal; ValueError where it is not what its kind says."""
+    if media.kind == "text":
+        for line in data.decode("utf-8", "replace").split("\n"):
+            yield visible(line)
+        return
+    try:
+        value = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("it is no JSON, or too deep") from error
+    match media.kind, value:
+        case "histogram", {"edges": [*edges], "counts": [*counts]}:
+            yield from _histogram(edges, counts, columns)
+        case (("table" | "embedding"), {"columns": [*names], "data": [*rows]}):
+            yield from _table(names, rows, columns)
+        case _:
+            raise ValueError(f"it is no {media.kind}")
+
+
+def _histogram(edges: Sequence[Any], counts: Sequence[Any], columns: int) -> Iterator[str]:
+    """A bar a bin, or for some together, from its lower edge; its length is its count."""
+    if not counts:
+        yield "no values"
+        return
+    if len(edges) != len(counts) + 1 or not all(map(_is_number, (*edges, *counts))):
+        raise ValueError("its edges do not fit its counts")
+    together = -(-len(counts) // _MOST_BARS)
+    counts = [sum(counts[at : at + together]) for at in range(0, len(counts), together)]
+    edges = [*edges[:-1:together], edges[-1]]
+    named = [f"{edge:.4g}" for edge in edges[:-1]]
+    room = max(map(len, named))
+    told = [_number(float(count)) for count in counts]
+    cells = max(min(_BAR_CELLS, columns - room - max(map(len, told)) - 2), 1)
+    most = max(counts) or 1
+    for name, count, number in zip(named, counts, told, strict=True):
+        yield f"{name:>{room}} {_bar(max(count, 0) / most, cells)} {number}"
+    yield f"{edges[-1]:.4g}".rjust(room)
+
+
+def _bar(share: float, cells: int) -> str:
+    eighths = round(share * cells * 8)
+    whole, rest = divmod(eighths, 8)
+    return ("█" * whole + (_BARS[rest] if rest else "")).ljust(cells)
+
+
+def _table(names: Sequence[Any], rows: Sequence[Any], columns: int) -> Iterator[str]:
+    shown = [list(map(_cell, row)) for row in rows[:_MOST_ROWS] if isinstance(row, list)]
+    heads = [visible(str(name)) for name in names]
+    if any(len(row) != len(heads) for row in shown):
+        raise ValueError("its rows do not fit its columns")
+    widths = [
+        min(max(width(row[at]) for row in (heads, *shown)), _MOST_CELLS) for at in range(len(heads))
+    ]
+    fitting = _fitting(widths, columns)
+    for row in (heads, ["-" * cells for cells in widths], *shown):
+        cells = (pad(fit(row[at], widths[at]), widths[at]) for at in range(fitting))
+        yield "  ".join(cells).rstrip()
+    left = len(rows) - len(shown), len(heads) - fitting
+    if any(left):
+        yield f"({left[0]} more rows, {left[1]} more columns: export it)"
+
+
+def _fitting(widths: Sequence[int], columns: int) -> int:
+    """How many columns there is room for; one at least."""
+    used = 0
+    for at, cells in enumerate(widths):
+        used += cells + 2
+        if at and used - 2 > columns:
+            return at
+    return len(widths)
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    if value is None:
+        return ""
+    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and abs(value) < float("inf")

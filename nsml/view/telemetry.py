@@ -1,0 +1,251 @@
+"""What devices did over time: lines of small bars, and cells as rows."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final
+
+from nsml.view.sessions import seconds_of
+from nsml.view.tables import Column
+from nsml.view.units import duration_text, memory_text, moment, short_moment, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from nsml.v1.telemetry_pb2 import Figure, ReadTelemetryResponse, TelemetrySeries
+
+BARS: Final = "▁▂▃▄▅▆▇█"
+"""A terminal that shows these shows lines of bars."""
+_LABEL: Final = 8
+_TAIL: Final = 30
+_LEAST_BARS: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """A piece of time of one device, or of the platform: mean and greatest of each figure."""
+
+    series: TelemetrySeries
+    at: float
+    means: dict[str, float]
+    peaks: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Row:
+    """A line of bars: `top` is the full bar, None the greatest of all."""
+
+    name: str
+    label: str
+    top: float | None
+    words: Callable[[float, float], str]
+
+
+def _percent(value: float) -> str:
+    return f"{value:.0f}%"
+
+
+_DEVICE_ROWS: Final = (
+    _Row(
+        name="utilization_percent",
+        label="load",
+        top=100.0,
+        words=lambda mean, peak: f"mean {mean:.0f}%, peak {peak:.0f}%",
+    ),
+    _Row(
+        name="memory_used_bytes",
+        label="memory",
+        top=None,
+        words=lambda _, peak: f"peak {memory_text(round(peak))}",
+    ),
+    _Row(
+        name="power_watts",
+        label="power",
+        top=None,
+        words=lambda mean, peak: f"mean {mean:.0f} W, peak {peak:.0f} W",
+    ),
+    _Row(
+        name="temperature_celsius",
+        label="heat",
+        top=100.0,
+        words=lambda _, peak: f"peak {peak:.0f}°C",
+    ),
+)
+
+
+def cells(answer: ReadTelemetryResponse) -> list[Cell]:
+    """Every piece of time of everything that is told of, in order of time for each."""
+    found = []
+    for series in answer.series:
+        for number, at in enumerate(series.at):
+            found.append(
+                Cell(
+                    series=series,
+                    at=at,
+                    means={one.name: one.mean[number] for one in series.figures},
+                    peaks={one.name: one.most[number] for one in series.figures},
+                )
+            )
+    return found
+
+
+def bars(
+    values: Sequence[tuple[float, float]], span: tuple[float, float], width: int, top: float
+) -> str:
+    """Values at moments as bars over a span of time: the greatest of each place; blank where there is none.
+
+    A value is drawn as wide as the usual distance to the next one.
+    """
+    since, until = span
+    a_second = width / (until - since) if until > since else 0.0
+    apart = sorted(later[0] - at for (at, _), later in pairwise(values))
+    wide = apart[len(apart) // 2] * a_second if apart else 1.0
+    places = [-math.inf] * width
+    for at, value in values:
+        middle = (at - since) * a_second
+        first, last = math.floor(middle - wide / 2 + 1e-6), math.ceil(middle + wide / 2 - 1e-6)
+        for place in range(max(min(first, math.floor(middle)), 0), min(last, width)):
+            places[place] = max(places[place], value)
+    return "".join(
+        " " if value < 0 else BARS[min(round(value / top * 7) if top > 0 else 0, 7)]
+        for value in places
+    )
+
+
+def device_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
+    """Each device with a line of bars a figure."""
+    span = seconds_of(answer.since), seconds_of(answer.until)
+    lines = [f"{moment(span[0])[:19]}Z + {duration_text(span[1] - span[0])}"]
+    for series in answer.series:
+        lines.append(device_title(series))
+        if not series.at:
+            lines.append("  nothing was measured")
+            continue
+        figures = {one.name: one for one in series.figures}
+        lines += [
+            _line(row, series, figures[row.name], span, room)
+            for row in _DEVICE_ROWS
+            if row.name in figures and any(figures[row.name].most)
+        ]
+        throttled = figures.get("throttled")
+        if throttled is not None and any(throttled.most):
+            share = 100 * sum(throttled.mean) / len(throttled.mean)
+            lines.append(f"  its clocks were held down {share:.0f}% of the time")
+    if answer.left_out:
+        lines.append(f"... {answer.left_out} more")
+    return lines
+
+
+def device_title(series: TelemetrySeries) -> str:
+    """`gpu-7 GPU 3 (half of it, attempt 2)`."""
+    which = f"GPU {series.device_index}" if series.HasField("device_index") else series.device_uuid
+    parts = [f"{thousandths(series.thousandths)} of it"] if series.thousandths % 1000 else []
+    parts += [f"attempt {series.attempt}"] if series.attempt > 1 else []
+    return f"{series.node} {which}" + (f" ({', '.join(parts)})" if parts else "")
+
+
+def _line(
+    row: _Row, series: TelemetrySeries, figure: Figure, span: tuple[float, float], room: int
+) -> str:
+    width = max(room - _LABEL - _TAIL - 2, _LEAST_BARS)
+    peak = max(figure.most)
+    mean = math.fsum(figure.mean) / len(figure.mean)
+    shown = bars(list(zip(series.at, figure.mean, strict=True)), span, width, row.top or peak)
+    return f"  {row.label:<{_LABEL}}{shown} {row.words(mean, peak)}".rstrip()
+
+
+_SHARES: Final = (("held", "held"), ("running", "running"), ("busy", "over 80%"))
+
+
+def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
+    """What share of all devices sessions held, ran and were busy, and the mean load and power."""
+    span = seconds_of(answer.since), seconds_of(answer.until)
+    lines = [f"{moment(span[0])[:19]}Z + {duration_text(span[1] - span[0])}"]
+    told = [one for one in answer.series if one.at]
+    if not told:
+        return [*lines, "nothing was measured"]
+    [series] = told[:1]
+    figures = {one.name: one for one in series.figures}
+    devices = figures["devices"]
+    width = max(room - _LABEL - _TAIL - 2, _LEAST_BARS)
+    for name, label in _SHARES:
+        shares = [
+            100 * mean / of if of else 0.0
+            for mean, of in zip(figures[name].mean, devices.mean, strict=True)
+        ]
+        shown = bars(list(zip(series.at, shares, strict=True)), span, width, 100.0)
+        mean = math.fsum(shares) / len(shares)
+        lines.append(f"{label:<{_LABEL + 2}}{shown} mean {mean:.0f}% of GPUs")
+    lines += [_line(row, series, figures[row.name], span, room)[2:] for row in _CLUSTER_ROWS]
+    return lines
+
+
+_CLUSTER_ROWS: Final = (
+    _Row(
+        name="utilization_percent",
+        label="load",
+        top=100.0,
+        words=lambda mean, peak: f"mean {mean:.0f}%, peak {peak:.0f}%",
+    ),
+    _Row(
+        name="power_watts",
+        label="power",
+        top=None,
+        words=lambda mean, peak: f"mean {mean / 1000:.1f} kW, peak {peak / 1000:.1f} kW",
+    ),
+)
+
+
+def _value(name: str, words: Callable[[float], str]) -> Callable[[Cell, float], str]:
+    return lambda cell, _: words(cell.means[name]) if name in cell.means else "-"
+
+
+COLUMNS: Final[tuple[Column[Cell], ...]] = (
+    Column(key="time", title="Time", cell=lambda c, now: short_moment(c.at, now)),
+    Column(key="device", title="GPU", cell=lambda c, _: device_title(c.series), is_name=True),
+    Column(key="utilization_percent", title="Load", cell=_value("utilization_percent", _percent)),
+    Column(
+        key="memory_used_bytes",
+        title="Memory",
+        cell=_value("memory_used_bytes", lambda value: memory_text(round(value))),
+    ),
+    Column(key="power_watts", title="Power", cell=_value("power_watts", lambda v: f"{v:.0f} W")),
+    Column(
+        key="temperature_celsius",
+        title="Temp",
+        cell=_value("temperature_celsius", lambda v: f"{v:.0f}°C"),
+    ),
+)
+CLUSTER_COLUMNS: Final[tuple[Column[Cell], ...]] = (
+    Column(key="time", title="Time", cell=lambda c, now: short_moment(c.at, now)),
+    *(
+        Column(key=name, title=title, cell=_value(name, lambda value: f"{value:g}"))
+        for name, title in (
+            ("devices", "GPUs"),
+            ("held", "Held"),
+            ("running", "Running"),
+            ("busy", "Over 80%"),
+        )
+    ),
+    Column(key="utilization_percent", title="Load", cell=_value("utilization_percent", _percent)),
+    Column(key="power_watts", title="Power", cell=_value("power_watts", lambda v: f"{v:.0f} W")),
+)
+
+
+def cell_record(cell: Cell) -> dict[str, Any]:
+    """A piece of time in raw values: the mean of each figure, and its greatest value."""
+    series = cell.series
+    record: dict[str, Any] = {"time": moment(cell.at)}
+    if series.node:
+        record |= {
+            "node": series.node,
+            "uuid": series.device_uuid or None,
+            "index": series.device_index if series.HasField("device_index") else None,
+            "attempt": series.attempt or None,
+        }
+    for name, value in cell.means.items():
+        record[name] = round(value, 3)
+        record[f"{name}_peak"] = round(cell.peaks[name], 3)
+    return record

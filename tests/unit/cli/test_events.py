@@ -1,0 +1,127 @@
+"""events, eventlen: which values, of whom, as they come."""
+
+import csv
+import io
+import json
+import math
+import threading
+
+import pytest
+
+from cli.app import App
+from cli.main import run
+from nsml.clock import SystemClock
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.cli.conftest import Stream
+
+
+@pytest.fixture
+def gang(state):
+    """Two replicas; the second attempt repeats a step, and one rank of it has not come so far."""
+    session = state.add("kim/mnist/1")
+    for attempt, steps in ((1, (0, 1)), (2, (1, 2))):
+        for step in steps:
+            for rank in (0, 1):
+                if (step, rank) != (2, 1):
+                    state.report(
+                        session, "loss", 10.0 * attempt + step + rank, step=step, rank=rank
+                    )
+                    state.points[session.id][-1].attempt = attempt
+    state.report(session, "note", json='"x"', rank=1)
+    return session
+
+
+def values(result):
+    return [(row["value"], row.get("rank")) for row in csv.DictReader(io.StringIO(result.stdout))]
+
+
+def test_of_one_replica_or_attempt(nsml, gang):
+    shown = values(nsml("events", "@last", "loss", "--rank", "1", "-o", "csv"))
+    assert shown == [("11.0", "1"), ("12.0", "1"), ("22.0", "1")]
+    shown = values(nsml("events", "@last", "loss", "--attempt", "2", "--rank", "0", "-o", "csv"))
+    assert shown == [("21.0", "0"), ("22.0", "0")]
+    assert nsml("events", "@last", "--rank", "7").stderr == "nothing reported by rank 7\n"
+    drawn = nsml("plot", "@last", "-m", "loss", "--rank", "1", "--attempt", "1", "--table").stdout
+    assert drawn.startswith("loss of kim/mnist/1 rose 11 -> 12 over 2 points")
+
+
+@pytest.mark.parametrize(
+    ("how", "expected"),
+    [
+        ("mean", [10.5, 11.5, 21.5, 22.0]),
+        ("min", [10.0, 11.0, 21.0, 22.0]),
+        ("max", [11.0, 12.0, 22.0, 22.0]),
+        ("sum", [21.0, 23.0, 43.0, 22.0]),
+    ],
+)
+def test_reduced_over_replicas(nsml, gang, how, expected):
+    items = json.loads(nsml("events", "@last", "--reduce", how, "-j").stdout)["items"]
+    assert [item["value"] for item in items] == expected
+    assert [item["ranks"] for item in items] == [2, 2, 2, 1]
+    assert "rank" not in items[0]
+    last = nsml(
+        "events", "@last", "--reduce", how, "--limit", "1", "-o", "csv", "--fields", "value"
+    )
+    assert last.stdout == "value\n22.0\n"
+    drawn = nsml("plot", "@last", "--reduce", how, "--attempt", "1", "--table").stdout
+    assert f"rose {expected[0]:g} -> {expected[1]:g} over 2 points" in drawn
+
+
+def test_what_holds_no_number_is_none_when_reduced(nsml, state):
+    session = state.add("kim/mnist/1")
+    for rank, value in enumerate((1.0, math.nan)):
+        state.report(session, "loss", value, step=1, rank=rank)
+    for how in ("mean", "min", "max", "sum"):
+        shown = nsml("events", "@last", "--reduce", how, "-o", "csv", "--fields", "value").stdout
+        assert shown == "value\nnan\n"
+
+
+def test_the_mean_of_the_greatest_numbers_is_finite(nsml, state):
+    session = state.add("kim/mnist/1")
+    for rank in range(4):
+        state.report(session, "loss", 1.7e308, step=1, rank=rank)
+    shown = nsml("events", "@last", "--reduce", "mean", "-o", "csv", "--fields", "value").stdout
+    assert float(shown.split()[1]) == pytest.approx(1.7e308)
+
+
+def test_counted_apart(nsml, gang):
+    assert nsml("eventlen", "@last", "--per-rank", "-o", "csv").stdout == (
+        "name,count,attempt,rank\nloss,2,1,0\nloss,2,1,1\nloss,2,2,0\nloss,1,2,1\nnote,1,1,1\n"
+    )
+    shown = nsml("eventlen", "@last", "--rank", "0", "--attempt", "1").stdout
+    assert shown.splitlines()[-1].split() == ["loss", "2", "1", "0"]
+    assert nsml("eventlen", "@last", "-o", "csv").stdout == "name,count\nloss,7\nnote,1\n"
+
+
+@pytest.mark.parametrize("output", ["csv", "jsonl", "table"])
+def test_followed_to_the_end_with_one_header(environ, state, output):
+    session = state.add("kim/mnist/1")
+    state.report(session, "loss", 0.0, step=0)
+
+    def train():
+        state.breaks_off = 1
+        for step in range(1, 9):
+            state.report(session, "loss", float(step), step=step)
+        state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+
+    app = App(
+        environ=environ, stdout=Stream(), stderr=Stream(), stdin=Stream(), given_clock=SystemClock()
+    )
+    training = threading.Timer(0.2, train)
+    training.start()
+    assert run(["events", "@last", "-f", "-o", output, "--fields", "value"], app) == 0
+    training.join()
+    lines = app.stdout.raw_bytes.decode().splitlines()
+    if output == "jsonl":
+        assert [json.loads(line)["value"] for line in lines] == list(range(9))
+    else:
+        head = 2 if output == "table" else 1
+        assert [float(line) for line in lines[head:]] == list(range(9))
+
+
+def test_followed_no_other_way(nsml, gang):
+    for words in (["--limit", "3"], ["--reduce", "sum"], ["-j"], ["-o", "yaml"]):
+        result = nsml("events", "@last", "-f", *words, check=False)
+        assert (result.code, result.stdout) == (2, "")
+    for words in (["--rank", "-1"], ["--attempt", "0"], ["--reduce", "median"]):
+        assert nsml("events", "@last", *words, check=False).code == 2

@@ -1,0 +1,127 @@
+"""logs: by time, by rank, with times, to terminals and to pipes."""
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+
+
+def moment(second):
+    return f"2023-11-14T22:13:{20 + second:02}"
+
+
+def gang(state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    session.spec.replica_count = 2
+    state.put(session)
+    return session
+
+
+@pytest.fixture
+def session(state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    state.log(session, b"one\ntwo\nthree\n")
+    return session
+
+
+@pytest.mark.parametrize(
+    ("words", "shown"),
+    [
+        (("--since", moment(4)), "two\nthree\n"),
+        (("--since", moment(4) + "+00:00", "--until", moment(8)), "two\n"),
+        (("--until", "2023-11-15T07:13:24+09:00"), "one\n"),
+        (("--since", moment(4), "--tail", "1"), "three\n"),
+        (("--since", moment(8), "--tail", "9"), "three\n"),
+        (("--since", "2150-01-01"), ""),
+    ],
+)
+def test_a_span_of_time(nsml, session, words, shown):
+    assert nsml("logs", *words, "@last").stdout == shown
+
+
+def test_ages_are_counted_by_the_platform(nsml, session, server):
+    nsml("logs", "--since", "1h30m", "--until", "90s", "@last")
+    [request] = [one for one in server.state.log_requests if one.HasField("since_age")]
+    assert (request.since_age.seconds, request.until_age.seconds) == (5400, 90)
+
+
+def test_times_are_those_of_the_lines(nsml, session, server):
+    server.state.piece = 5  # a line in several pieces has the time at which it began
+    shown = nsml("logs", "-t", "@last").stdout
+    assert shown == (f"{moment(0)}.000Z one\n{moment(4)}.000Z two\n{moment(8)}.000Z three\n")
+
+
+def test_all_ranks_with_their_names(nsml, state):
+    session = gang(state)
+    state.log(session, b"first\n")
+    state.log(session, b"second\nand more", rank=1)
+    expected = "rank 0 | first\nrank 1 | second\nrank 1 | and more\n"
+    assert nsml("logs", "--rank", "all", "@last").stdout == expected
+    followed = nsml("logs", "-f", "--rank", "all", "@last")
+    assert sorted(followed.stdout.splitlines()) == sorted(expected.splitlines())
+    assert followed.stderr.count("Succeeded") == 1
+    assert nsml("logs", "--rank", "1", "@last").stdout == "second\nand more"
+    state.log(state.add("kim/mnist/2", pb.SESSION_STATE_SUCCEEDED), b"other\n")
+    both = nsml("logs", "--rank", "all", "kim/mnist/1", "kim/mnist/2").stdout
+    assert "kim/mnist/1 rank 1 | and more\n" in both
+    assert "kim/mnist/2        | other\n" in both
+
+
+def test_a_line_without_an_end_is_shown_in_parts(nsml, state):
+    session = gang(state)
+    state.piece = 1 << 20
+    state.log(session, b"x" * (3 << 20))
+    lines = nsml("logs", "--rank", "all", "@last").stdout.splitlines()
+    assert max(map(len, lines)) < 2_200_000
+    assert sum(line.count("x") for line in lines) == 3 << 20
+
+
+def test_what_is_found(nsml, session, state):
+    assert nsml("logs", "--grep", "t", "@last").stdout == "two\nthree\n"
+    shown = nsml("logs", "--grep", "t", "-t", "-n", "@last").stdout
+    assert shown == f"{moment(4)}.000Z 2:two\n{moment(8)}.000Z 3:three\n"
+    words = ("--grep", "tw", "-i", "-F", "-v", "-C", "2", "--since", "1h", "--rank", "0")
+    assert nsml("logs", *words, "-n", "@last").stdout == "1-one\n2:two\n3-three\n"
+    asked = state.searches[-1]
+    assert (asked.ignore_case, asked.literal, asked.invert, asked.context_lines) == (
+        True,
+        True,
+        True,
+        2,
+    )
+    assert asked.log.since_age.seconds == 3600
+    result = nsml("logs", "--grep", "nothing", "@last")
+    assert (result.stdout, result.stderr) == ("", "no line fits\n")
+
+
+def test_a_search_goes_on_where_it_broke_off(nsml, session, state):
+    state.breaks_off = 2
+    assert nsml("logs", "--grep", "e", "-n", "@last").stdout == "1:one\n3:three\n"
+    assert [(one.log.offset, one.line) for one in state.searches] == [(0, 0), (4, 2), (8, 3)]
+
+
+def test_what_is_found_of_all_ranks_is_safe_to_show(nsml, state):
+    session = gang(state)
+    state.log(session, b"\x1b]0;t\x07 one\nno\n", rank=1)
+    shown = nsml("logs", "--rank", "all", "--grep", "one", "@last", terminal=True, NO_COLOR="1")
+    assert shown.stdout == "rank 1 | ␛]0;t␇ one\n"
+    assert nsml("logs", "--rank", "1", "--grep", "one", "@last").bytes == b"\x1b]0;t\x07 one\n"
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--since", "10"), "10 lacks its unit"),
+        (("--since", "yesterday"), "'yesterday' is not a duration"),
+        (("--since", "2023-13-01"), "'2023-13-01' is not a time"),
+        (("--until", "0001-01-01T00:00+14:00"), "nothing was printed in the year 1"),
+        (("--since", "-5m"), "is not a duration"),
+        (("-f", "--until", "5m"), "--until with -f"),
+        (("-i",), "with --grep PATTERN"),
+        (("--grep", "x", "-C", "101"), "100 is the most"),
+        (("--rank", "some"), "'some' is not a whole number"),
+    ],
+)
+def test_what_is_no_time_is_refused(nsml, session, words, said):
+    result = nsml("logs", *words, "@last", check=False)
+    assert result.code == 2
+    assert said in result.stderr

@@ -1,0 +1,137 @@
+"""nsml media: what a session showed, as a list, in words and as files."""
+
+import json
+
+import pytest
+
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
+from nsml.v1 import media_pb2 as pb
+from tests.unit.nsml.client.contract_server import EPOCH
+
+NASTY = "a\x1b[2J/../../..//\x00b"
+
+
+def show(state, session, name, kind, data, step=None, content_type="application/json", **given):
+    file = f"{len(state.media.get(session.id, [])):064x}-1"
+    chunk = digest_of(data)
+    chunks = (ChunkRef(chunk, len(data)),) if data else ()
+    manifest = build([Entry(path=file, mode=0o644, size=len(data), chunks=chunks)])
+    state.blobs |= {chunk: data, manifest.digest: manifest.encode()}
+    one = pb.Media(
+        name=name,
+        kind=kind,
+        state="MEDIA_STATE_DURABLE",
+        step=step,
+        attempt=1,
+        content_type=content_type,
+        size_bytes=len(data),
+        root=manifest.digest,
+        file=file,
+    )
+    one.time.FromSeconds(EPOCH)
+    one.MergeFrom(pb.Media(**given))
+    state.media.setdefault(session.id, []).append(one)
+    return one
+
+
+@pytest.fixture
+def session(state):
+    return state.add("kim/mnist/1")
+
+
+def test_nothing_was_shown(nsml, session):
+    result = nsml("media", "@last", terminal=True)
+    assert (result.stdout, result.stderr) == ("", "nothing was shown\n")
+
+
+def test_a_list_of_several_pages(nsml, state, session):
+    for step in range(5):
+        show(state, session, f"val/{step}", "image", b"x", step=step, content_type="image/png")
+    items = json.loads(nsml("media", "@last", "-j").stdout)["items"]
+    assert [(one["name"], one["step"], one["state"]) for one in items] == [
+        (f"val/{step}", step, "DURABLE") for step in range(5)
+    ]
+    listed = nsml("media", "@last", "--from", "3", terminal=True).stdout
+    assert "val/3" in listed
+    assert "val/2" not in listed
+
+
+def test_the_last_text_is_shown_and_obeys_nothing(nsml, state, session):
+    show(state, session, "said", "text", b"old", step=1)
+    show(state, session, "said", "text", b"new\x1b]0;t\x07\nline\xff", step=2)
+    assert nsml("media", "@last", "said", terminal=True).stdout == "new␛]0;t␇\nline\ufffd\n"
+    assert nsml("media", "@last", "said", "--step", "1", terminal=True).stdout == "old\n"
+
+
+def test_a_histogram_and_a_table_in_words(nsml, state, session):
+    show(state, session, "h", "histogram", b'{"edges":[0,1,2],"counts":[2,4]}')
+    bars = nsml("media", "@last", "h", terminal=True).stdout.splitlines()
+    assert [line.split()[0] for line in bars] == ["0", "1", "2"]
+    assert bars[1].count("█") == 2 * bars[0].count("█")
+    table = {"columns": ["a", "b\x1b"], "data": [[1, "x"], [None, 0.25]]}
+    show(state, session, "t", "table", json.dumps(table).encode())
+    assert nsml("media", "@last", "t", terminal=True).stdout.splitlines() == [
+        "a  b␛",
+        "-  ----",
+        "1  x",
+        "   0.25",
+    ]
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"[" * 100_000,
+        b'{"edges":[0],"counts":[2,4]}',
+        b'{"edges":["a","b"],"counts":[1]}',
+        b'{"edges":[0,NaN],"counts":[1]}',
+        b'{"edges":[0,1],"counts":[1' + b"0" * 400 + b"]}",
+        b'{"columns":["a"],"data":[[1,2]]}',
+    ],
+)
+@pytest.mark.parametrize("kind", ["histogram", "table"])
+def test_what_is_not_what_it_says_is_refused(nsml, state, session, kind, data):
+    show(state, session, "x", kind, data)
+    result = nsml("media", "@last", "x", terminal=True, check=False)
+    assert result.code == 1
+    assert "cannot be shown" in result.stderr
+    assert "--export" in result.stderr
+
+
+def test_an_unknown_name_names_the_others(nsml, state, session):
+    show(state, session, "val/loss", "text", b"x", step=3)
+    result = nsml("media", "@last", "val/los", terminal=True, check=False)
+    assert result.code == 5
+    assert "val/loss" in result.stderr
+    result = nsml("media", "@last", "val/loss", "--step", "4", terminal=True, check=False)
+    assert result.code == 5
+    assert "was not shown at that step" in result.stderr
+
+
+def test_one_that_is_lost_says_why(nsml, state, session):
+    show(state, session, "x", "text", b"x", why_lost="too\x1b large")
+    state.media[session.id][0].root = ""
+    state.media[session.id][0].state = pb.MEDIA_STATE_LOST
+    result = nsml("media", "@last", "x", terminal=True)
+    assert (result.stdout, result.stderr) == ("", "x, step -, lost: too␛ large\n")
+
+
+def test_files_are_exported_once_and_below_the_folder(nsml, state, session, tmp_path):
+    contents = {"a/b": b"one", NASTY: b"two", "x" * 500: b"three", "..": b"four"}
+    for name, data in contents.items():
+        show(state, session, name, "text", data, step=1.5, content_type="text/plain")
+    show(state, session, "odd", "text", b"", content_type="../../etc/passwd")
+    show(state, session, "away", "text", b"x")
+    state.media[session.id][-1].root = ""
+    target = tmp_path / "out"
+    result = nsml("media", "@last", "--export", str(target))
+    assert "1 are on their node still" in result.stderr
+    written = [path for path in tmp_path.rglob("*") if path.is_file() and target in path.parents]
+    assert sorted(path.read_bytes() for path in written) == sorted([*contents.values(), b""])
+    assert len(result.stdout.splitlines()) == 5
+    assert {path.suffix for path in written} == {".txt", ".bin"}
+    again = nsml("media", "@last", "--export", str(target))
+    assert "5 were there already" in again.stderr
+    assert again.stdout == ""

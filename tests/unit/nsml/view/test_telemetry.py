@@ -1,0 +1,94 @@
+"""Bars, rows and words of telemetry."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml.v1.sessions_pb2 import SessionUsage
+from nsml.v1.telemetry_pb2 import Figure, ReadTelemetryResponse, TelemetrySeries
+from nsml.view import telemetry as view
+from nsml.view.usage import efficiency_text, idle_text, usage_text
+
+
+def test_bars_fill_their_span_and_leave_gaps_blank() -> None:
+    every = [(at + 0.5, 100.0 if at < 5 else 0.0) for at in range(10)]
+    assert view.bars(every, (0, 10), 10, 100) == "█████▁▁▁▁▁"
+    assert view.bars(every, (0, 10), 20, 100) == "█" * 10 + "▁" * 10
+    assert view.bars(every[:3] + every[8:], (0, 10), 10, 100) == "███     ▁▁"
+    # A second that was busy is seen in a wide place.
+    assert "█" in view.bars([(at, 100.0 * (at == 70)) for at in range(100)], (0, 100), 10, 100)
+    assert view.bars([], (0, 10), 4, 100) == "    "
+
+
+@given(
+    values=st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(0, 1e12)), max_size=30),
+    since=st.floats(-1e9, 1e9),
+    length=st.floats(0, 1e9),
+    width=st.integers(1, 200),
+)
+def test_any_values_make_bars_of_the_width(
+    values: list[tuple[float, float]], since: float, length: float, width: int
+) -> None:
+    drawn = view.bars(sorted(values), (since, since + length), width, 100.0)
+    assert len(drawn) == width
+    assert set(drawn) <= {" ", *view.BARS}
+
+
+def answer() -> ReadTelemetryResponse:
+    told = ReadTelemetryResponse(left_out=2)
+    told.since.seconds, told.until.seconds = 1000, 1100
+    series = TelemetrySeries(
+        node="n1", device_uuid="GPU-a", device_index=3, thousandths=500, attempt=2, at=[1010, 1050]
+    )
+    for name, values in [
+        ("utilization_percent", [20.0, 40.0]),
+        ("memory_used_bytes", [2.0**30, 2.0**31]),
+        ("power_watts", [100.0, 300.0]),
+        ("temperature_celsius", [50.0, 60.0]),
+        ("throttled", [0.0, 1.0]),
+    ]:
+        series.figures.append(Figure(name=name, least=values, most=values, mean=values))
+    told.series.append(series)
+    told.series.append(TelemetrySeries(node="n1", device_uuid="GPU-b", thousandths=1000, attempt=1))
+    return told
+
+
+def test_each_device_is_told_with_its_figures() -> None:
+    lines = view.device_lines(answer(), room=80)
+    text = "\n".join(lines)
+    for words in (
+        "n1 GPU 3 (0.5 of it, attempt 2)",
+        "mean 30%, peak 40%",
+        "peak 2.0 GiB",
+        "mean 200 W, peak 300 W",
+        "peak 60°C",
+        "held down 50% of the time",
+        "n1 GPU-b\n  nothing was measured",
+        "... 2 more",
+    ):
+        assert words in text
+    assert all(len(line) <= 80 for line in lines)
+    [first, second] = view.cells(answer())
+    record = view.cell_record(second)
+    assert (record["node"], record["index"], record["power_watts_peak"]) == ("n1", 3, 300.0)
+    assert [column.cell(first, 1100.0) for column in view.COLUMNS][1:] == [
+        *("n1 GPU 3 (0.5 of it, attempt 2)", "20%", "1.0 GiB", "100 W", "50°C")
+    ]
+
+
+def test_what_a_session_used_is_said_in_words() -> None:
+    usage = SessionUsage(
+        utilization_percent=71.4,
+        utilization_peak_percent=99,
+        memory_peak_bytes=12 << 30,
+        watt_hours=1240,
+    )
+    expected = "71% of what it held was in use, peak 99%, memory peak 12.0 GiB, 1.24 kWh"
+    assert usage_text(usage) == expected
+    assert (efficiency_text(usage), efficiency_text(SessionUsage())) == ("71%", "-")
+    assert usage_text(SessionUsage(watt_hours=0.34)) == "memory peak 0 B, 0.3 Wh"
+    assert idle_text(usage, 5000) == ""
+    usage.idle_since.seconds = 1000
+    assert idle_text(usage, 1599) == ""
+    assert idle_text(usage, 1000 + 3840) == "idle 1h4m"
