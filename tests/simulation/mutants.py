@@ -442,9 +442,10 @@ MUTANTS = (
         apply=without_attempt_numbers,
         found_by=frozenset({_I.FREED_WHEN_GONE, _I.ONE_ATTEMPT, _I.RIGHT_ENDS}),
         # Reports of one attempt must come when there is another.
-        faults={"shim dies": 2.0, "cut agent": 2.0, "drain": 1.0, "kill control plane": 1.0},
-        every_s=0.7,
+        faults={"drain": 2.0, "cut agent": 2.0, "kill control plane": 1.0},
+        every_s=0.3,
         workload=repeated,
+        seeds=12,
     ),
     Mutant(
         name="wishes to stop",

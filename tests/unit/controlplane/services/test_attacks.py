@@ -349,6 +349,7 @@ async def test_no_error_tells_where_the_platform_keeps_its_files(tmp_path: Path)
     async with platform(history=history) as rig:
         kim = await rig.user("kim")
         data.rename(tmp_path / "elsewhere")
+        history._database._idle.clear()  # who reads from here on opens the file
         wanted = datasets_pb2.ListDatasetsRequest()
         with pytest.raises(grpc.aio.AioRpcError) as caught:
             await kim.datasets.ListDatasets(wanted)
