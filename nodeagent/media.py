@@ -9,6 +9,7 @@ nothing.
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 import stat
@@ -45,6 +46,10 @@ _MOST_REMEMBERED: Final = 100_000
 _MISSING: Final = "the file is missing"
 _READ_BYTES: Final = 1 << 20
 _WORTH_REPEATING: Final = (Unavailable, MissingBlobs, NotSignedIn, NotEnough, PlatformFault)
+_OF_THE_NODE: Final = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
+)
+"""What the node is short of says nothing of a file: it is looked at again, and not lost."""
 
 log = structlog.get_logger()
 
@@ -131,13 +136,17 @@ class MediaUploads:
         await self._idle.wait()
 
     async def _look(self, told: frozenset[str]) -> _Found:
-        try:
-            return await uninterrupted(self._run, partial(self._found, told))
-        except FileNotFoundError:
-            return _Found(lost=dict.fromkeys(_some(told), _MISSING))
-        except (OSError, ValueError) as error:  # a link or a file where the folder was
-            self._log("media.unreadable", error=str(error))
-            return _Found(lost=dict.fromkeys(_some(told), "their folder cannot be read"))
+        while True:
+            try:
+                return await uninterrupted(self._run, partial(self._found, told))
+            except FileNotFoundError:
+                return _Found(lost=dict.fromkeys(_some(told), _MISSING))
+            except (OSError, ValueError) as error:
+                if not _is_of_the_node(error):  # a link or a file where the folder was
+                    self._log("media.unreadable", error=str(error))
+                    return _Found(lost=dict.fromkeys(_some(told), "their folder cannot be read"))
+                self._log("media.delayed", error=str(error))
+            await self._pause()
 
     def _found(self, told: frozenset[str]) -> _Found:
         found, size = _Found(), 0
@@ -156,6 +165,8 @@ class MediaUploads:
                 try:
                     size += _checked(name, folder, owner)
                 except (OSError, ValueError) as error:
+                    if _is_of_the_node(error):
+                        raise
                     found.lost[name] = str(error)
                     continue
                 if size > _BYTES_AT_ONCE and found.whole:
@@ -174,6 +185,9 @@ class MediaUploads:
         except _WORTH_REPEATING as error:
             self._log("media.delayed", files=found.count, error=str(error))
             return False
+        except (ContentError, OSError) as error:  # of the node: see _upload
+            self._log("media.delayed", files=found.count, error=str(error))
+            return False
         except ClientError as error:
             # The platform wants none of it: the session was removed, or never was this node's.
             self._log("media.lost", files=found.count, error=str(error))
@@ -182,12 +196,14 @@ class MediaUploads:
         return True
 
     async def _upload(self, found: _Found) -> str:
-        """Send the files; those that cannot be sent are lost."""
+        """Send the files; those that cannot be sent are lost, but for what the node is short of."""
         try:
             return await self._put(found) if found.whole else ""
         except _WORTH_REPEATING:
             raise
         except (ClientError, ContentError, OSError, ValueError) as error:
+            if _is_of_the_node(error):
+                raise
             found.lost.update(dict.fromkeys(found.whole, str(error)))
             found.whole.clear()
             return ""
@@ -203,7 +219,7 @@ class MediaUploads:
                     return await put_tree(self._rpc(), packed, self._run)
                 except ContentError as error:
                     path = getattr(error, "path", "")
-                    if path not in found.whole:
+                    if path not in found.whole or _is_of_the_node(error):
                         raise
                     found.whole.remove(path)
                     found.lost[path] = str(error)
@@ -245,6 +261,12 @@ class MediaUploads:
 
     def _log(self, event: str, **told: object) -> None:
         log.info(event, replica=str(self._replica_id), **told)
+
+
+def _is_of_the_node(error: BaseException) -> bool:
+    """Whether it, or what it was made of, is something that the node is short of."""
+    cause = error.__cause__ if isinstance(error, ContentError) else error
+    return isinstance(cause, OSError) and cause.errno in _OF_THE_NODE
 
 
 def _some(names: Iterable[str]) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import hashlib
 import os
 from collections.abc import AsyncIterator
@@ -18,6 +19,7 @@ from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
 from nodeagent.media import MediaUploads, file_in
 from nsml.client.rpc import Rpc
 from nsml.clock import in_thread
+from nsml.content.beneath import ByDescriptor
 from nsml.content.manifest import decode
 from nsml.v1 import media_pb2 as pb
 from nsml.v1 import media_pb2_grpc
@@ -146,6 +148,41 @@ async def test_a_session_that_was_removed_costs_nothing_more(bench: Bench) -> No
     bench.put(b"one")
     await bench.send()
     assert (bench.shown.commits, bench.left()) == ([], [])
+
+
+@pytest.mark.parametrize("what", ["open_folder", "_checked", "_packed", "put_tree"])
+async def test_what_the_node_is_short_of_costs_no_file(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    whole, refusals = getattr(module, what), [errno.EMFILE, errno.ENOSPC]
+
+    def short(*args: Any, **kwargs: Any) -> Any:
+        if refusals:
+            number = refusals.pop()
+            raise OSError(number, os.strerror(number))
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(module, what, short)
+    name = bench.put(b"one")
+    bench.uploads.add(name)
+    await bench.send()
+    assert (bench.sent(), bench.lost(), refusals) == ({name: b"one"}, {}, [])
+
+
+async def test_a_chunk_that_cannot_be_read_again_yet_is_waited_for(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole, refusals = ByDescriptor.open_file, [errno.EMFILE]
+
+    def short(self: ByDescriptor, parts: Any) -> int:
+        if refusals:
+            raise OSError(refusals.pop(), "too many open files")
+        return whole(self, parts)
+
+    monkeypatch.setattr(ByDescriptor, "open_file", short)
+    name = bench.put(b"one")
+    await bench.send()
+    assert (bench.sent(), bench.lost(), refusals) == ({name: b"one"}, {}, [])
 
 
 async def test_more_than_one_call_takes(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
