@@ -100,7 +100,7 @@ class Streams(Protocol):
 
         Without `attempt`, the last one that has a log. With `stop`, the log counts as ending there. A
         page never spans a gap, and is smaller where it would be of more than 1,024 chunks. `tail_lines`
-        looks back over 8 MiB at most.
+        looks back over 8 MiB at most, from the end that the log has when it begins to look.
         """
         ...
 

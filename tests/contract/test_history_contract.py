@@ -14,6 +14,7 @@ from controlplane.domain.identity import Role, User
 from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.postgresql import open_postgresql
+from controlplane.history.sql import logs
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     AttemptCharge,
@@ -320,6 +321,34 @@ async def test_a_log_of_very_many_chunks_comes_in_pages_of_bounded_work(history:
     assert (len(page.data), page.end) == (1024, 2500)
     page = await history.streams.read_log("s1", offset=2000)
     assert (len(page.data), page.next) == (500, 2500)
+
+
+async def test_the_last_lines_of_very_many_chunks_are_looked_for_in_several_reads(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    data = b"".join(b"%d\n" % number for number in range(500))
+    chunks = [text(log(), at, data[at : at + 1]) for at in range(len(data))]
+    await history.streams.append([one for one in chunks if not 300 <= one.first < 320])
+    monkeypatch.setattr(logs, "TAIL_ROWS_A_LOOK", 100)
+    looks: list[int] = []
+
+    async def grow(*given: Any) -> Any:
+        """While it is looked for, more is written: it is not of the lines that were the last."""
+        if looks:
+            await history.streams.append([text(log(), len(data), b"more\nand more\n")])
+        looks.append(1)
+        return await read(*given)
+
+    database = history.streams._database  # type: ignore[attr-defined]
+    read = database.read
+    monkeypatch.setattr(database, "read", grow)
+    page = await history.streams.read_log("s1", tail_lines=200, limit_bytes=1 << 20)
+    assert page.data == b"".join(b"%d\n" % number for number in range(300, 500))
+    assert page.end == len(data)
+    assert len(looks) == 9  # 800 chunks, and the one before that ends a line
+    monkeypatch.setattr(logs, "TAIL_LOOKS_BACK_BYTES", 1000)
+    before = len(data) + len(b"more\nand more\n") - 1000
+    assert (await history.streams.read_log("s1", tail_lines=400)).offset == before
 
 
 async def test_a_huge_line_is_kept_byte_for_byte_in_bounded_pages(history: History) -> None:

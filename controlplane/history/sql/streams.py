@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import TYPE_CHECKING
 
 from controlplane.history.records import (
@@ -14,8 +15,17 @@ from controlplane.history.records import (
     points_of,
     report_of,
 )
-from controlplane.history.sql.appending import Appending, Stream, find_stream
-from controlplane.history.sql.bodies import Row, content, part, split, weight
+from controlplane.history.sql.appending import Appending, find_stream
+from controlplane.history.sql.bodies import content, part, split, weight
+from controlplane.history.sql.logs import (
+    Tail,
+    begin_tail,
+    find_log,
+    first_received,
+    log_page,
+    look_back,
+    rows_from,
+)
 from controlplane.history.values import (
     Channel,
     Chunk,
@@ -37,13 +47,9 @@ if TYPE_CHECKING:
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from nsml.clock import Clock
 
-TAIL_LOOKS_BACK_BYTES = 8 << 20
 _IDS_A_STEP = 64
 _BODIES_A_STEP = (4, 8, 16)
 """How many bodies are fetched at a time: few pages need many, and each may have megabytes."""
-_LOG_BODIES_A_STEP = (1, 4, 16, 32)
-"""The same of a log, of which most chunks are a line or two, and many 256 KiB."""
-_LOG_ROWS_A_PAGE = 1024
 _PAGE_BYTES = 1 << 20
 """Of reports in a page of points, beside those of its last chunk: a report may have a MiB."""
 
@@ -92,7 +98,7 @@ class SqlStreams:
                 return ()
             parts: list[Recorded | Gap] = []
             held = 0
-            for row in _rows_from(connection, found, start):
+            for row in rows_from(connection, found, start):
                 parts.append(part(row, stream.channel, start))
                 held += weight(parts[-1])
                 if held >= limit_bytes:
@@ -114,22 +120,20 @@ class SqlStreams:
     ) -> LogPage:
         """See Streams."""
 
-        def work(connection: Connection) -> LogPage:
-            number = _last_attempt(connection, session_id, rank) if attempt is None else attempt
-            log = StreamKey(session_id, number, rank, Channel.LOG)
-            found = find_stream(connection, log)
-            if found is None:
-                return LogPage(
-                    attempt=number, offset=offset, data=b"", missing_bytes=0, next=offset, end=0
-                )
-            if stop is not None:
-                found = found._replace(wanted=min(found.wanted, stop))
+        def work(tail: Tail | None, connection: Connection) -> LogPage | Tail:
+            log = tail.log if tail else find_log(connection, session_id, attempt, rank, stop)
             start = offset
             if tail_lines is not None:
-                start = max(offset, _tail_start(connection, found, tail_lines))
-            return _log_page(connection, found, number, start, max(1, limit_bytes))
+                tail = look_back(connection, tail or begin_tail(connection, log, tail_lines))
+                if tail.start is None:
+                    return tail
+                start = max(offset, tail.start)
+            return log_page(connection, log, start, max(1, limit_bytes))
 
-        return await self._database.read(work)
+        found = await self._database.read(partial(work, None))
+        while isinstance(found, Tail):
+            found = await self._database.read(partial(work, found))
+        return found
 
     async def log_at(
         self, session_id: str, moment: float, *, attempt: int | None = None, rank: int = 0
@@ -137,11 +141,8 @@ class SqlStreams:
         """See Streams."""
 
         def work(connection: Connection) -> LogPlace:
-            number = _last_attempt(connection, session_id, rank) if attempt is None else attempt
-            found = find_stream(connection, StreamKey(session_id, number, rank, Channel.LOG))
-            if found is None:
-                return LogPlace(number, 0)
-            return LogPlace(number, _first_received(connection, found, moment))
+            number, log = find_log(connection, session_id, attempt, rank)
+            return LogPlace(number, 0 if log is None else first_received(connection, log, moment))
 
         return await self._database.read(work)
 
@@ -206,121 +207,10 @@ class SqlStreams:
         return self._database.changes.follow(session_id)
 
 
-def _last_attempt(connection: Connection, session_id: str, rank: int) -> int:
-    row = connection.execute(
-        "SELECT max(attempt) FROM streams WHERE session_id = ? AND rank = ? AND channel = ?",
-        (session_id, rank, int(Channel.LOG)),
-    ).fetchone()
-    return int(row[0] or 0)
-
-
-def _log_page(connection: Connection, log: Stream, attempt: int, start: int, limit: int) -> LogPage:
-    pieces: list[bytes] = []
-    times: list[tuple[int, float]] = []
-    missing = held = 0
-    for count, row in enumerate(_rows_from(connection, log, start), start=1):
-        at, end = start + missing + held, min(row.last + 1, log.wanted)
-        if row.body is None:
-            if held:
-                break
-            missing += end - at
-        else:
-            piece = content(row.body)[at - row.first : end - row.first][: limit - held]
-            if not times or times[-1][1] != row.received_at:
-                times.append((at, row.received_at))
-            pieces.append(piece)
-            held += len(piece)
-        if held >= limit or count >= _LOG_ROWS_A_PAGE:
-            break
-    offset = start + missing
-    return LogPage(
-        attempt=attempt,
-        offset=offset,
-        data=b"".join(pieces),
-        missing_bytes=missing,
-        next=offset + held,
-        end=log.wanted,
-        times=tuple(times),
-    )
-
-
-def _first_received(connection: Connection, log: Stream, moment: float) -> int:
-    """Found by halving: times grow with positions, but for what came late."""
-    low, high = 0, log.wanted
-    while low < high:
-        row = connection.execute(
-            "SELECT first, last, received_at FROM chunks"
-            " WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT 1",
-            (log.id, (low + high) // 2),
-        ).fetchone()
-        first, last, received_at = row
-        if received_at >= moment:
-            high = max(low, first)
-        else:
-            low = last + 1
-    return low
-
-
-def _tail_start(connection: Connection, log: Stream, lines: int) -> int:
-    """Where the last `lines` lines begin; a line end at the very end begins no line."""
-    if lines <= 0:
-        return log.wanted
-    floor = max(0, log.wanted - TAIL_LOOKS_BACK_BYTES)
-    wanted = lines
-    for row in _rows_back(connection, log, floor):
-        if row.body is None:
-            continue
-        data = content(row.body)[: log.wanted - row.first]
-        is_last = row.first + len(data) == log.wanted
-        end = len(data) - 1 if is_last else len(data)
-        while (at := data.rfind(b"\n", 0, end)) >= 0:
-            wanted -= 1
-            if wanted == 0:
-                return max(floor, row.first + at + 1)
-            end = at
-    return floor
-
-
-def _rows_from(connection: Connection, stream: Stream, start: int) -> Iterator[Row]:
-    """The rows before the end, by position; a few at a time, because the caller may stop anywhere."""
-    for step in _steps(_LOG_BODIES_A_STEP):
-        rows = connection.execute(
-            "SELECT first, last, received_at, body FROM chunks"
-            " WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT ?",
-            (stream.id, start, step),
-        ).fetchall()
-        for row in map(Row._make, rows):
-            if row.first >= stream.wanted:
-                return
-            yield row
-        if len(rows) < step:
-            return
-        start = rows[-1][1] + 1
-
-
-def _rows_back(connection: Connection, log: Stream, floor: int) -> Iterator[Row]:
-    """The rows from `floor` on that begin before the end, from the last one back."""
-    row = connection.execute(
-        "SELECT last FROM chunks WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT 1",
-        (log.id, log.wanted - 1),
-    ).fetchone()
-    before = row[0] + 1 if row else 0
-    for step in _steps(_LOG_BODIES_A_STEP):
-        rows = connection.execute(
-            "SELECT first, last, received_at, body FROM chunks"
-            " WHERE stream_id = ? AND last >= ? AND last < ? ORDER BY last DESC LIMIT ?",
-            (log.id, floor, before, step),
-        ).fetchall()
-        yield from map(Row._make, rows)
-        if len(rows) < step:
-            return
-        before = rows[-1][1]
-
-
-def _steps(sizes: tuple[int, ...] = _BODIES_A_STEP) -> Iterator[int]:
-    yield from sizes
+def _steps() -> Iterator[int]:
+    yield from _BODIES_A_STEP
     while True:
-        yield sizes[-1]
+        yield _BODIES_A_STEP[-1]
 
 
 class _MetricPage:

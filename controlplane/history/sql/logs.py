@@ -1,0 +1,188 @@
+"""What is read of one log, in steps of bounded work each."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from controlplane.history.sql.appending import find_stream
+from controlplane.history.sql.bodies import Row, content
+from controlplane.history.values import Channel, LogPage, StreamKey
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from controlplane.history.sql.appending import Stream
+    from controlplane.history.sql.interface import Connection
+
+TAIL_LOOKS_BACK_BYTES: Final = 8 << 20
+TAIL_ROWS_A_LOOK: Final = 65_536
+"""So many chunks are looked at in one read: others, and what is written, have their turn in between."""
+_ROWS_A_PAGE: Final = 1024
+_BODIES_A_STEP: Final = (1, 4, 16, 32)
+"""How many bodies are fetched at a time: most chunks are a line or two, and many 256 KiB."""
+_BODIES_A_STEP_BACK: Final = (1, 4, 16, 64, 256, 1024)
+"""The same of a tail: no more than it looks back are all of them together."""
+
+
+class Log(NamedTuple):
+    """A stored log that counts as ending at `wanted`; None of a stream when there is none."""
+
+    attempt: int
+    stream: Stream | None
+
+    @property
+    def end(self) -> int:
+        """The position behind its last byte."""
+        return 0 if self.stream is None else self.stream.wanted
+
+
+class Tail(NamedTuple):
+    """How far back the beginning of the last lines was looked for.
+
+    It is at `start` when that is known. Else `lines` more line ends are wanted in the rows that end
+    before `before`.
+    """
+
+    log: Log
+    lines: int
+    before: int
+    start: int | None = None
+
+
+def find_log(
+    connection: Connection, session_id: str, attempt: int | None, rank: int, stop: int | None = None
+) -> Log:
+    """The log of an attempt, without one of the last that has a log; it ends at `stop` at the latest."""
+    number = _last_attempt(connection, session_id, rank) if attempt is None else attempt
+    found = find_stream(connection, StreamKey(session_id, number, rank, Channel.LOG))
+    if found is not None and stop is not None:
+        found = found._replace(wanted=min(found.wanted, stop))
+    return Log(number, found)
+
+
+def _last_attempt(connection: Connection, session_id: str, rank: int) -> int:
+    row = connection.execute(
+        "SELECT max(attempt) FROM streams WHERE session_id = ? AND rank = ? AND channel = ?",
+        (session_id, rank, int(Channel.LOG)),
+    ).fetchone()
+    return int(row[0] or 0)
+
+
+def log_page(connection: Connection, log: Log, start: int, limit: int) -> LogPage:
+    """At most `limit` bytes from `start` on, and at most 1,024 chunks."""
+    attempt, stream = log
+    pieces: list[bytes] = []
+    times: list[tuple[int, float]] = []
+    missing = held = 0
+    rows = iter(()) if stream is None else rows_from(connection, stream, start)
+    for count, row in enumerate(rows, start=1):
+        at, end = start + missing + held, min(row.last + 1, log.end)
+        if row.body is None:
+            if held:
+                break
+            missing += end - at
+        else:
+            piece = content(row.body)[at - row.first : end - row.first][: limit - held]
+            if not times or times[-1][1] != row.received_at:
+                times.append((at, row.received_at))
+            pieces.append(piece)
+            held += len(piece)
+        if held >= limit or count >= _ROWS_A_PAGE:
+            break
+    offset = start + missing
+    return LogPage(
+        attempt=attempt,
+        offset=offset,
+        data=b"".join(pieces),
+        missing_bytes=missing,
+        next=offset + held,
+        end=log.end,
+        times=tuple(times),
+    )
+
+
+def first_received(connection: Connection, log: Stream, moment: float) -> int:
+    """Found by halving: times grow with positions, but for what came late."""
+    low, high = 0, log.wanted
+    while low < high:
+        row = connection.execute(
+            "SELECT first, last, received_at FROM chunks"
+            " WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT 1",
+            (log.id, (low + high) // 2),
+        ).fetchone()
+        first, last, received_at = row
+        if received_at >= moment:
+            high = max(low, first)
+        else:
+            low = last + 1
+    return low
+
+
+def begin_tail(connection: Connection, log: Log, lines: int) -> Tail:
+    """The last `lines` lines, not looked for yet."""
+    if log.stream is None or lines <= 0:
+        return Tail(log, lines, 0, start=log.end)
+    row = connection.execute(
+        "SELECT last FROM chunks WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT 1",
+        (log.stream.id, log.end - 1),
+    ).fetchone()
+    return Tail(log, lines, before=row[0] + 1 if row else 0)
+
+
+def look_back(connection: Connection, tail: Tail) -> Tail:
+    """Look for where the last lines begin, in so many chunks; a line end at the very end begins no line."""
+    log, lines, before, start = tail
+    if log.stream is None or start is not None:
+        return tail
+    floor = max(0, log.end - TAIL_LOOKS_BACK_BYTES)
+    count = 0
+    for count, row in enumerate(_rows_back(connection, log.stream, floor, before), start=1):
+        if row.body is not None:
+            data = content(row.body)[: log.end - row.first]
+            is_last = row.first + len(data) == log.end
+            end = len(data) - 1 if is_last else len(data)
+            while (at := data.rfind(b"\n", 0, end)) >= 0:
+                lines -= 1
+                if lines == 0:
+                    return tail._replace(start=max(floor, row.first + at + 1))
+                end = at
+        if count >= TAIL_ROWS_A_LOOK:
+            return Tail(log, lines, before=row.last)
+    return tail._replace(start=floor)
+
+
+def rows_from(connection: Connection, stream: Stream, start: int) -> Iterator[Row]:
+    """The rows before the end, by position; a few at a time, because the caller may stop anywhere."""
+    for step in _steps(_BODIES_A_STEP):
+        rows = connection.execute(
+            "SELECT first, last, received_at, body FROM chunks"
+            " WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT ?",
+            (stream.id, start, step),
+        ).fetchall()
+        for row in map(Row._make, rows):
+            if row.first >= stream.wanted:
+                return
+            yield row
+        if len(rows) < step:
+            return
+        start = rows[-1][1] + 1
+
+
+def _rows_back(connection: Connection, log: Stream, floor: int, before: int) -> Iterator[Row]:
+    """The rows from `floor` on that end before `before`, from the last one back."""
+    for step in _steps(_BODIES_A_STEP_BACK):
+        rows = connection.execute(
+            "SELECT first, last, received_at, body FROM chunks"
+            " WHERE stream_id = ? AND last >= ? AND last < ? ORDER BY last DESC LIMIT ?",
+            (log.id, floor, before, step),
+        ).fetchall()
+        yield from map(Row._make, rows)
+        if len(rows) < step:
+            return
+        before = rows[-1][1]
+
+
+def _steps(sizes: tuple[int, ...]) -> Iterator[int]:
+    yield from sizes
+    while True:
+        yield sizes[-1]
