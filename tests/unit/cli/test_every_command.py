@@ -58,6 +58,7 @@ ARGUMENTS = {
     "queue": [],
     "events": ["kim/mnist/1"],
     "eventlen": ["kim/mnist/1"],
+    "diff": ["kim/mnist/1", "kim/mnist/2"],
     "getid": ["kim/mnist/1"],
     "media": ["kim/mnist/1"],
     "model ls": ["kim/mnist/1"],
@@ -88,7 +89,15 @@ ARGUMENTS = {
     "admin backup": ["../backups"],
     "version": ["--server"],
 }
+
 LOCAL = {"context ls", "doctor node", "doctor chaos"}
+
+
+@pytest.fixture
+def everything(everything, state):
+    """And a second session, for what takes two."""
+    state.add("kim/mnist/2")
+    return everything
 
 
 def test_every_variable_is_told():

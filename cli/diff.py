@@ -1,0 +1,201 @@
+"""diff: sessions side by side."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from cli.app import App
+from cli.arguments import expand, given_references, sessions_argument
+from cli.exits import CommandError, ExitCode
+from cli.group import command, pass_app
+from cli.output import table_lines, write_list
+from cli.reported import ask_known, fits, metric_option, rank_options
+from nsml.view.tables import Column
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import ReadSeriesRequest, ReadSeriesResponse, Session
+    from nsml.view.compare import Row
+
+_PATIENCE_S = 30.0
+_TITLES = {
+    "argument": "Argument",
+    "setting": "Asked for",
+    "summary": "Summary",
+    "metric": "Metric",
+}
+
+
+@command(
+    "diff",
+    reads=True,
+    examples=[
+        "nsml diff mnist/3 mnist/4",
+        "nsml diff @last @2 --metrics --lower 'val/*loss' --higher val/accuracy",
+        "nsml diff 'kim/mnist/*' -m 'val/*' --all-keys",
+        "nsml diff @last @2 --args --exit-code -q",
+    ],
+)
+@sessions_argument()
+@click.option("--args", "asked_only", is_flag=True, help="Only what was asked for, no results.")
+@click.option(
+    "--metrics", "with_metrics", is_flag=True, help="Last, least and greatest of each metric, too."
+)
+@metric_option()
+@click.option(
+    "--lower", multiple=True, metavar="NAME", help="Of this metric, or glob, less is better."
+)
+@click.option(
+    "--higher", multiple=True, metavar="NAME", help="Of this metric, or glob, more is better."
+)
+@click.option("--ignore", multiple=True, metavar="KEY", help="Not this key, or glob.")
+@click.option("--all-keys", is_flag=True, help="Also what all have in common as rows.")
+@click.option("--exit-code", is_flag=True, help="End with 1 where anything differs.")
+@rank_options
+@pass_app
+def diff(
+    app: App,
+    *,
+    references: tuple[str, ...],
+    asked_only: bool,
+    with_metrics: bool,
+    metrics: tuple[str, ...],
+    lower: tuple[str, ...],
+    higher: tuple[str, ...],
+    ignore: tuple[str, ...],
+    all_keys: bool,
+    exit_code: bool,
+    rank: int | None,
+    attempt: int | None,
+) -> int:
+    """Compare sessions: arguments, what else was asked for, and the summaries; with --metrics the metrics.
+
+    Only what differs is a row. A metric is told as `last (least .. greatest)`; where --lower or --higher say which
+    values are better, as `last / best`, and the best of all has a *.
+    """
+    from nsml.v1.sessions_pb2 import ReadSeriesRequest
+    from nsml.view import compare
+
+    with_metrics |= bool(metrics or rank is not None or attempt is not None)
+    if asked_only and (with_metrics or lower or higher):
+        raise click.UsageError("--args leaves out what was reported: without metrics then")
+    better = [
+        *((glob, compare.Better.LOWER) for glob in lower),
+        *((glob, compare.Better.HIGHER) for glob in higher),
+    ]
+    given = given_references(app, references)
+
+    async def read(client: Client) -> tuple[list[Session], list[ReadSeriesResponse]]:
+        found = [await client.sessions.get(name) for name in await expand(client, given)]
+        sessions = list({session.id: session for session in found}.values())
+        _check_several(sessions)
+        if not with_metrics:
+            return sessions, []
+        request = ReadSeriesRequest(
+            names=metrics,
+            ranks=[] if rank is None else [rank],
+            attempts=[] if attempt is None else [attempt],
+        )
+        return sessions, await _series(app, client, request, sessions)
+
+    sessions, answers = app.call(read)
+    rows = compare.asked(sessions)
+    if not asked_only:
+        rows += compare.summaries(sessions)
+        found = compare.metrics(sessions, (one for said in answers for one in said.series))
+        if metrics and not found:
+            ask_known(app, [one.name for one in sessions], metrics, "diff {} ANOTHER -m {}")
+        rows += found
+    rows = [row for row in compare.judged(rows, better) if not (ignore and fits(row.key, ignore))]
+    differing = [row for row in rows if row.differs]
+    _tell_left_out(app, sessions, answers)
+    _write(app, sessions, rows if all_keys else differing)
+    if app.is_for_people and not all_keys:
+        _tell_same(app, [row for row in rows if not row.differs])
+    return ExitCode.FAILED if exit_code and differing else ExitCode.OK
+
+
+def _check_several(sessions: Sequence[Session]) -> None:
+    if len(sessions) > 1:
+        return
+    raise CommandError(
+        f"{sessions[0].name} alone cannot be compared",
+        code=ExitCode.USAGE,
+        why="it takes two sessions or more",
+        advice=f"nsml diff {sessions[0].name} ANOTHER",
+    )
+
+
+async def _series(
+    app: App, client: Client, request: ReadSeriesRequest, sessions: Sequence[Session]
+) -> list[ReadSeriesResponse]:
+    """Each series in as few columns as there can be, by the clock: the last one has the latest value."""
+    from nsml.client.streams import read_series
+    from nsml.v1.sessions_pb2 import SERIES_AXIS_WALL
+
+    request.sessions.extend(session.id for session in sessions)
+    request.axis, request.width = SERIES_AXIS_WALL, 1
+    return await read_series(client, request, patience_s=_PATIENCE_S, on_link=app.link_words())
+
+
+def _tell_left_out(
+    app: App, sessions: Sequence[Session], answers: Sequence[ReadSeriesResponse]
+) -> None:
+    """Say of which sessions not everything is compared."""
+    names = {session.id: session.name for session in sessions}
+    for said in answers:
+        name = names.get(said.session_id, said.session_id)
+        if said.left_out_series:
+            app.say(f"({said.left_out_series:,} more series of {name}: -m narrows them)")
+        if said.left_out_points:
+            app.say(f"({said.left_out_points:,} points of {name} are in no series: too many names)")
+
+
+def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row]) -> None:
+    """A table of each kind for people, else one list."""
+    from nsml.view import compare
+
+    if not app.is_for_people:
+        write_list(app, rows, columns=_columns("key", sessions), record=compare.record, name="key")
+        return
+    if not rows:
+        app.say("nothing differs")
+    for kind in compare.Kind:
+        some = [row for row in rows if row.kind is kind]
+        if some:
+            for line in table_lines(app, some, _columns(_TITLES[kind], sessions)):
+                app.write(line)
+
+
+def _columns(title: str, sessions: Sequence[Session]) -> tuple[Column[Row], ...]:
+    from nsml.view import compare
+    from nsml.view.sessions import SIMULATED
+
+    def column(session: Session) -> Column[Row]:
+        return Column(
+            key=session.name,
+            title=f"{session.name} ({SIMULATED})" if session.simulated else session.name,
+            cell=lambda row, _: compare.cell(row, session.name),
+            colour=lambda row: "green" if session.name in row.best else "",
+            shrinks_to=10,
+        )
+
+    return (
+        Column(key="key", title=title, cell=lambda row, _: row.key, is_name=True),
+        *map(column, sessions),
+    )
+
+
+def _tell_same(app: App, rows: Sequence[Row]) -> None:
+    """What is common, on one line."""
+    from nsml.view import compare
+    from nsml.view.text import fit, visible
+
+    if not rows:
+        return
+    line = visible(f"the same ({len(rows)}): {compare.same_text(rows)}")
+    app.say(line if app.room is None else fit(line, app.room))

@@ -1,0 +1,280 @@
+"""Sessions side by side: what they were asked for and what they reported, as rows that differ or not."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from typing import TYPE_CHECKING, Any
+
+from nsml.view.sessions import plain, priority_word
+from nsml.view.units import memory_text, number_text, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from nsml.v1.sessions_pb2 import Series, Session
+
+_OPTION = re.compile(r"--?[A-Za-z]")
+_PAIR = re.compile(r"[A-Za-z_+~][\w.+/@-]*=")
+_DIGEST_DIGITS = 12
+_ABSENT = "-"
+
+
+class Kind(StrEnum):
+    """What a row is of."""
+
+    ARGUMENT = "argument"
+    SETTING = "setting"
+    """What else was asked for: data, devices, variables, code."""
+    SUMMARY = "summary"
+    METRIC = "metric"
+
+
+class Better(StrEnum):
+    """Which values of a metric are the better ones."""
+
+    LOWER = "lower"
+    HIGHER = "higher"
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What is told of a metric of one session; numbers are None where none was finite."""
+
+    last: float | None = None
+    """The latest by time."""
+    low: float | None = None
+    high: float | None = None
+    count: int = 0
+    not_finite: int = 0
+    """How many of them are NaN or infinite."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One key of all sessions; `values` by session, without those that have none."""
+
+    kind: Kind
+    key: str
+    values: Mapping[str, Any]
+    sessions: int
+    """How many are compared."""
+    better: Better | None = None
+    best: tuple[str, ...] = field(default=())
+    """The sessions whose value is the best of all; several where it is equal."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether any two sessions differ in it; to have none is a difference, too. NaN is equal to NaN."""
+        some = [repr(value) for value in self.values.values()]
+        return len(some) < self.sessions or len(set(some)) > 1
+
+
+def arguments(words: Sequence[str]) -> dict[str, str | bool]:
+    """Arguments by name: `--lr 0.1`, `--lr=0.1` and `lr=0.1`; True for one without a value.
+
+    All words up to the next option are its value, so that `--sizes 64 64` is one, and what is given several
+    times is, too. Other words are named by their place among these, from 1 on.
+    """
+    found: dict[str, list[str]] = {}
+    open_key, others = "", 0
+    for word in words:
+        key, has_value, value = word.partition("=")
+        is_option = _OPTION.match(word) is not None
+        # What stands right behind an option is its value, whatever it looks like.
+        is_pair = _PAIR.match(word) is not None and bool(found.get(open_key, True))
+        if is_option or is_pair:
+            found.setdefault(key, []).extend([value] if has_value else [])
+            open_key = "" if has_value else key
+        elif open_key:
+            found[open_key].append(word)
+        else:
+            others += 1
+            found[str(others)] = [word]
+    return {key: " ".join(values) if values else True for key, values in found.items()}
+
+
+def asked(sessions: Sequence[Session]) -> list[Row]:
+    """What each was asked for: arguments in the order in which they were given, then the rest."""
+    return [
+        *_rows(Kind.ARGUMENT, {one.name: _arguments(one) for one in sessions}),
+        *_rows(Kind.SETTING, {one.name: dict(_settings(one)) for one in sessions}),
+    ]
+
+
+def summaries(sessions: Sequence[Session]) -> list[Row]:
+    """Their last reports with summary=True, by name."""
+    found = {
+        one.name: {key: plain(value) for key, value in sorted(one.summary.fields.items())}
+        for one in sessions
+    }
+    return _rows(Kind.SUMMARY, found)
+
+
+def metrics(sessions: Sequence[Session], series: Iterable[Series]) -> list[Row]:
+    """Last, least and greatest of each metric, of all replicas and attempts among the series; by name."""
+    by_id: dict[str, dict[str, list[Series]]] = {}
+    for one in series:
+        by_id.setdefault(one.session_id, {}).setdefault(one.name, []).append(one)
+    found = {
+        session.name: {
+            name: _figures(lines) for name, lines in sorted(by_id.get(session.id, {}).items())
+        }
+        for session in sessions
+    }
+    return sorted(_rows(Kind.METRIC, found), key=lambda row: row.key)
+
+
+def judged(rows: Iterable[Row], better: Sequence[tuple[str, Better]]) -> list[Row]:
+    """The rows with their best sessions, where a glob of `better` fits a metric or summary; the last that does."""
+    found = []
+    for row in rows:
+        fitting = [which for glob, which in better if fnmatchcase(row.key, glob)]
+        is_judged = fitting and row.kind in {Kind.METRIC, Kind.SUMMARY}
+        found.append(_judged(row, fitting[-1]) if is_judged else row)
+    return found
+
+
+def _judged(row: Row, better: Better) -> Row:
+    values = {name: _value(value, better) for name, value in row.values.items()}
+    known = {name: value for name, value in values.items() if value is not None}
+    most = (min if better is Better.LOWER else max)(known.values(), default=None)
+    best = tuple(name for name, value in known.items() if value == most)
+    return replace(row, better=better, best=best)
+
+
+def cell(row: Row, session: str) -> str:
+    """What a session has there, for people: a metric's `last (least .. greatest)`, or `last / best`.
+
+    `*` stands behind the best, where it is known which is, unless all are.
+    """
+    value = row.values.get(session)
+    if value is None:
+        return _ABSENT
+    mark = " *" if session in row.best and len(row.best) < row.sessions else ""
+    return _text(value, row.better) + mark
+
+
+def record(row: Row) -> dict[str, Any]:
+    """A row in raw values; of a session that has none there is none."""
+    return {
+        "kind": row.kind.value,
+        "key": row.key,
+        "differs": row.differs,
+        "better": row.better.value if row.better else None,
+        "best": list(row.best),
+        "values": {name: _raw(value) for name, value in row.values.items()},
+    }
+
+
+def same_text(rows: Iterable[Row]) -> str:
+    """What all sessions have in common, on one line; a metric's numbers are left out."""
+    words = []
+    for row in rows:
+        value = next(iter(row.values.values()))
+        is_named_alone = row.kind is Kind.METRIC or value is True
+        words.append(row.key if is_named_alone else f"{row.key}={_text(value, None)}")
+    return " ".join(words)
+
+
+def _rows(kind: Kind, found: Mapping[str, Mapping[str, Any]]) -> list[Row]:
+    keys = dict.fromkeys(key for values in found.values() for key in values)
+    return [
+        Row(
+            kind=kind,
+            key=key,
+            values={name: values[key] for name, values in found.items() if key in values},
+            sessions=len(found),
+        )
+        for key in keys
+    ]
+
+
+def _arguments(session: Session) -> dict[str, str | bool]:
+    spec = session.spec
+    if not spec.argv:
+        return arguments(spec.args)
+    return {"command": spec.argv[0], **arguments(spec.argv[1:])}
+
+
+def _settings(session: Session) -> Iterator[tuple[str, str]]:
+    """What it was asked for beside its arguments, where it was."""
+    spec, resources = session.spec, session.spec.resources
+    named = {
+        "entry": "" if spec.argv else spec.entry,
+        "code": spec.bundle_digest[:_DIGEST_DIGITS],
+        "datasets": " ".join(f"{one.name}@{one.version}" for one in spec.datasets),
+        "image": spec.image,
+        "gpus": thousandths(resources.gpu_thousandths),
+        "cpus": thousandths(resources.cpu_thousandths) if resources.cpu_thousandths else "",
+        "memory": memory_text(resources.memory_bytes) if resources.memory_bytes else "",
+        "nodes": str(max(spec.replica_count, 1)),
+        "gpu-model": spec.gpu_model,
+        "pod": spec.pod,
+        "priority": priority_word(session),
+        **{f"env {key}": value for key, value in sorted(spec.environment.items())},
+        **{f"secret {use.variable}": use.name for use in spec.secrets},
+    }
+    yield from ((key, value) for key, value in named.items() if value)
+
+
+def _figures(series: Sequence[Series]) -> Figures:
+    lows, highs = [], []
+    latest, last = -math.inf, None
+    count = not_finite = 0
+    for one in series:
+        for place, finite in enumerate(one.finite):
+            count += finite + one.odd[place]
+            not_finite += one.odd[place]
+            if not finite:
+                continue
+            lows.append(one.low[place])
+            highs.append(one.high[place])
+            if one.time[place] >= latest:
+                latest, last = one.time[place], one.last[place]
+    return Figures(
+        last=last,
+        low=min(lows, default=None),
+        high=max(highs, default=None),
+        count=count,
+        not_finite=not_finite,
+    )
+
+
+def _value(value: Any, better: Better) -> float | None:
+    """The number that is compared; None where there is none."""
+    if isinstance(value, Figures):
+        return value.low if better is Better.LOWER else value.high
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return float(value) if is_number and math.isfinite(value) else None
+
+
+def _text(value: Any, better: Better | None) -> str:
+    if value is True:
+        return "set"
+    if isinstance(value, float):
+        return number_text(value)
+    if not isinstance(value, Figures):
+        return str(value)
+    if value.last is None or value.low is None or value.high is None:
+        return "no number"
+    odd = f", {value.not_finite:,} not finite" if value.not_finite else ""
+    last = number_text(value.last)
+    if better is not None:
+        return f"{last} / {number_text(value.low if better is Better.LOWER else value.high)}{odd}"
+    return f"{last} ({number_text(value.low)} .. {number_text(value.high)}){odd}"
+
+
+def _raw(value: Any) -> Any:
+    if not isinstance(value, Figures):
+        return value
+    return {
+        "last": value.last,
+        "min": value.low,
+        "max": value.high,
+        "count": value.count,
+        "not_finite": value.not_finite,
+    }

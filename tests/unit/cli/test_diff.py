@@ -1,0 +1,102 @@
+"""diff: what is a row, what is said beside it, how it ends."""
+
+import json
+import math
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+
+
+@pytest.fixture
+def two(state):
+    """Two sessions: one argument, the code and a summary differ."""
+    found = []
+    for number, rate in ((1, "0.02"), (2, "0.01")):
+        session = state.add(
+            f"kim/mnist/{number}",
+            spec=pb.SessionSpec(
+                args=["--epochs", "10", "--lr", rate], bundle_digest=f"{number}" * 64
+            ),
+        )
+        session.summary["val/accuracy"] = 0.9 + number / 100
+        for step in range(3):
+            state.report(session, "val/loss", 3.0 / number - step, step=step)
+        found.append(session)
+    return found
+
+
+def test_only_differences_are_rows_and_the_rest_is_one_line(nsml, two):
+    shown = nsml("diff", "1", "2")
+    lines = [line.split() for line in shown.stdout.splitlines()]
+    assert lines == [
+        ["Argument", "kim/mnist/1", "kim/mnist/2"],
+        ["-" * 8, "-" * 11, "-" * 11],
+        ["--lr", "0.02", "0.01"],
+        ["Asked", "for", "kim/mnist/1", "kim/mnist/2"],
+        ["-" * 9, "-" * 12, "-" * 12],
+        ["code", "1" * 12, "2" * 12],
+        ["Summary", "kim/mnist/1", "kim/mnist/2"],
+        ["-" * 12, "-" * 11, "-" * 11],
+        ["val/accuracy", "0.91", "0.92"],
+    ]
+    assert shown.stderr == "the same (4): --epochs=10 gpus=0 nodes=1 priority=normal\n"
+    everything = nsml("diff", "1", "2", "--all-keys", "--ignore", "val/*")
+    assert "--epochs" in everything.stdout
+    assert "val/accuracy" not in everything.stdout
+    assert everything.stderr == ""
+
+
+def test_metrics_with_their_best(nsml, two):
+    shown = nsml("diff", "1", "2", "--metrics", "--lower", "val/loss").stdout
+    assert shown.splitlines()[-1].split() == ["val/loss", "1", "/", "1", "-0.5", "/", "-0.5", "*"]
+    items = json.loads(nsml("diff", "1", "2", "-m", "val/*", "--higher", "*", "-j").stdout)["items"]
+    [metric] = [item for item in items if item["kind"] == "metric"]
+    assert metric == {
+        "kind": "metric",
+        "key": "val/loss",
+        "differs": True,
+        "better": "higher",
+        "best": ["kim/mnist/1"],
+        "values": {
+            "kim/mnist/1": {"last": 1.0, "min": 1.0, "max": 3.0, "count": 3, "not_finite": 0},
+            "kim/mnist/2": {"last": -0.5, "min": -0.5, "max": 1.5, "count": 3, "not_finite": 0},
+        },
+    }
+
+
+def test_how_it_ends(nsml, state, two):
+    assert nsml("diff", "1", "2").code == 0
+    assert nsml("diff", "1", "2", "--exit-code", check=False).code == 1
+    state.add("kim/mnist/3", spec=two[0].spec)
+    same = nsml("diff", "1", "3", "--args", "--exit-code")
+    assert (same.code, same.stdout) == (0, "")
+    assert same.stderr.startswith("nothing differs\nthe same (6): --epochs=10 --lr=0.02 code=1111")
+
+
+def test_what_was_not_reported_is_told(nsml, two):
+    refused = nsml("diff", "1", "2", "-m", "val/los", check=False)
+    assert refused.code == 5
+    assert "nsml diff kim/mnist/2 ANOTHER -m val/loss" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["1"], "kim/mnist/1 alone cannot be compared"),
+        (["1", "kim/mnist/1", "@2"], "kim/mnist/1 alone cannot be compared"),
+        (["1", "2", "--args", "--metrics"], "--args leaves out what was reported"),
+        (["1", "2", "--args", "--lower", "loss"], "--args leaves out what was reported"),
+    ],
+)
+def test_what_is_refused(nsml, two, words, said):
+    refused = nsml("diff", *words, check=False)
+    assert refused.code == 2
+    assert said in refused.stderr
+
+
+def test_names_do_not_act_on_the_terminal(nsml, state, two):
+    state.report(two[0], "bad\x1b[31m\x00name", math.nan)
+    shown = nsml("diff", "1", "2", "--metrics", terminal=True)
+    assert "\x1b[31m" not in shown.stdout
+    assert "no number" in shown.stdout
