@@ -268,6 +268,29 @@ async def test_with_little_room_buckets_stay_whole(
     assert (view.grain, points_in(view)) == (16, 1_000)
 
 
+async def test_many_series_share_the_columns_of_an_answer(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for rank in range(5):
+        await history.streams.append([run(key(rank=rank), 1, 1_000)])
+    monkeypatch.setattr(sql_series, "MOST_COLUMNS", 100)
+    found = await views(history, width=10_000)
+    assert [points_in(view) for view in found] == [1_000] * 5
+    assert all(20 <= len(view.columns) <= 40 for view in found)
+
+
+async def test_a_turn_is_bounded_by_what_its_chunks_unpack_to(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    same = {"time": 1e9, "step": 1, "values": {"loss": 1.0}}
+    for first in range(1, 4_001, 2_000):
+        await history.streams.append([chunk(key(), first, *[same] * 2_000)])
+    monkeypatch.setattr(sql_series, "TURN_BYTES", 5_000)
+    assert await fold_all(history) == 2
+    [view] = await views(history)
+    assert points_in(view) == 4_000
+
+
 async def test_a_removed_session_leaves_no_series(history: History) -> None:
     await history.streams.append([run(key(), 1, 2_000), run(key(session="s2"), 1, 2_000)])
     await fold_all(history)

@@ -38,7 +38,7 @@ MAX_SERIES_READ: Final = 1_000
 """Of one session in one answer."""
 MOST_WIDTH: Final = 10_000
 TURN_BYTES: Final = 512 << 10
-"""Of chunks, as they are stored, that are folded in one turn; and that a read takes unfolded."""
+"""Of chunks, as they are stored, that are folded in one turn; and that a read takes unfolded. See `_weight`."""
 POINTS_BYTES: Final = 2 << 20
 """Of chunks, as they are stored, out of which a read takes points: what is further stays in buckets."""
 FOLD_BYTES: Final = 16 << 10
@@ -47,6 +47,10 @@ FOLD_SERIES_BYTES: Final = 64
 """so the more series there are, the more is waited for,"""
 FOLD_AFTER_S: Final = 300.0
 """but no longer than this."""
+MOST_COLUMNS: Final = 50_000
+"""Of one session in one answer, twice as many at most: of many series each gets fewer."""
+_USUAL_RATIO: Final = 16
+"""What is compressed further than so many times is weighed by what it unpacks to."""
 _ROWS_A_STEP: Final = 16
 _IDS_A_STEP: Final = 64
 _SERIES_A_STEP: Final = 200
@@ -246,6 +250,11 @@ class _Session:
         return {number: buckets_of(body) for number, body in rows}
 
 
+def _weight(body: bytes, plain: bytes) -> int:
+    """Of a chunk: as it is stored, and no less than a part of what it unpacks to, which is held."""
+    return max(len(body), len(plain) // _USUAL_RATIO)
+
+
 def _gathered(
     into: dict[Key, _Chunks], whose: tuple[int, int], chunk: int, found: Mapping[str, list[Told]]
 ) -> None:
@@ -283,16 +292,18 @@ class _Turn:
         if not streams:
             return None
         fold = self._session.folded()
-        last, size, dropped = fold.last, 0, 0
+        last, size, weight, dropped = fold.last, 0, 0, 0
         taken: dict[Key, _Chunks] = {}
         for chunk, stream_id, body in self._session.chunks(streams, fold.last):
             last = chunk
             if body is not None:
+                plain = content(body)
                 size += len(body)
-                numbers = numbers_in(split(content(body)))
+                weight += _weight(body, plain)
+                numbers = numbers_in(split(plain))
                 dropped += numbers.dropped
                 _gathered(taken, streams[stream_id], chunk, numbers.told)
-            if size >= TURN_BYTES:
+            if weight >= TURN_BYTES:
                 break
         if last == fold.last and not fold.waiting:
             return None
@@ -402,6 +413,7 @@ class _Reading:
         left_out = fold.left_out + _leave_out(self._session, tail, ids, MAX_SERIES - fold.series)
         keys = sorted(ids.keys() | tail.keys())
         more, keys = len(keys[MAX_SERIES_READ:]), keys[:MAX_SERIES_READ]
+        width = max(min(self._query.width, MOST_COLUMNS // max(len(keys), 1)), 1)
         levels = self._levels(keys, ids, tail)
         starts: dict[tuple[str, int], float] = {}
         for key in keys:  # the first attempt comes first
@@ -415,7 +427,7 @@ class _Reading:
                 start=starts[key.name, key.rank],
             )
             load = partial(self._rows, key, ids.get(key))
-            looks[key] = Look(levels[key], span, self._query.width, load)
+            looks[key] = Look(levels[key], span, width, load)
             looks[key].settle()
         self._serve(looks)
         return SeriesPage(
@@ -446,15 +458,16 @@ class _Reading:
     def _tail(self, folded: int) -> dict[Key, _Chunks] | None:
         """The points that are not folded yet; None when they are too many."""
         tail: dict[Key, _Chunks] = {}
-        size = 0
+        weight = 0
         for chunk, stream_id, body in self._session.chunks(self._streams, folded):
             if body is None:
                 continue
-            size += len(body)
-            if size > TURN_BYTES:
+            plain = content(body)
+            weight += _weight(body, plain)
+            if weight > TURN_BYTES:
                 return None
             whose = self._streams[stream_id]
-            numbers = numbers_in(split(content(body)))
+            numbers = numbers_in(split(plain))
             self._dropped += numbers.dropped
             wanted = {
                 name: points
@@ -502,8 +515,9 @@ class _Reading:
             read: list[tuple[int, int]] = []
             for low, high in _ranges(wanted.values()):
                 for chunk, body in self._chunks_between(streams, low, high):
-                    room -= len(body)
-                    for name, points in numbers_in(split(content(body)), names).told.items():
+                    plain = content(body)
+                    room -= _weight(body, plain)
+                    for name, points in numbers_in(split(plain), names).told.items():
                         found.setdefault(name, {})[chunk] = points
                     if room <= 0:
                         high = min(chunk, high) if len(streams) == 1 else low - 1  # noqa: PLW2901
