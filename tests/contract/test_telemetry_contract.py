@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -17,7 +17,7 @@ from controlplane.history.values import DeviceSample, NodeSample
 from nsml.clock import SystemClock, in_thread, inline
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator
+    from collections.abc import AsyncIterator, Callable
     from pathlib import Path
 
     from controlplane.history.cells import Cells
@@ -157,6 +157,26 @@ async def test_what_was_held_back_or_not_made_coarser_is_there_after_a_start(
     cells = await history.telemetry.read("n1", since=BEGIN, until=clock.now, width=50)
     assert sum(cells.columns["GPU-0"].counts) == 3 * 102 + 60
     await history.close()
+
+
+async def test_what_is_written_while_it_is_read_is_told(
+    history: History, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    telemetry = history.telemetry
+    await goes_by(clock, telemetry, 9)
+    database = telemetry._database  # type: ignore[attr-defined]
+    plain = database.read
+
+    async def overtaken(work: Callable[[Any], Any]) -> Any:
+        found = await plain(work)
+        monkeypatch.undo()
+        await telemetry.flush()
+        return found
+
+    monkeypatch.setattr(database, "read", overtaken)
+    for _ in range(2):
+        cells = await telemetry.read("n1", since=BEGIN - 1, until=clock.now, width=100)
+        assert math.fsum(cells.columns["GPU-0"].counts) == 9
 
 
 async def test_what_a_device_did_is_measured_between_any_two_moments(

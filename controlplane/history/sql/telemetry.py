@@ -306,11 +306,16 @@ class SqlTelemetry:
                     reached = max(reached, rows[0][0] + LEVELS[level].span)
             return parts
 
+        # What is written meanwhile may be neither in what is read nor in memory after it.
+        held = self._held(node)
         parts = await self._database.read(work)
-        for block in (*self._being_written, *self._full, *filter(None, [self._open.get(node)])):
-            if block.node == node:
-                parts.append(_of(block.cells, keys))
+        parts += [_of(block.cells, keys) for block in (*held, *self._held(node))]
         return joined(parts, since, until)
+
+    def _held(self, node: str) -> list[_Block]:
+        """What is in memory of a node, the oldest first."""
+        every = (*self._being_written, *self._full, *filter(None, [self._open.get(node)]))
+        return [block for block in every if block.node == node]
 
     async def _look(self) -> None:
         """Take over what others know; after a moment, or a failure, do without."""
