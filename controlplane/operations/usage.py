@@ -12,7 +12,7 @@ from controlplane.domain.values import HeldDevice, Usage
 from controlplane.history.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from controlplane.domain.values import Session
     from controlplane.history.cells import Used
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 LOOK_EVERY_S: Final = 10.0
 AT_ONCE: Final = 50
 """Live sessions that are measured in one look, those first of which the oldest is known."""
+SETTLED_S: Final = 10.0
+"""What a node read so long ago is all there, also through another control plane."""
 IDLE_S: Final = 60.0
 """Nothing is said of a pause that is shorter."""
 LATELY_S: Final = 60.0
@@ -65,7 +67,7 @@ class Load(NamedTuple):
 
 @dataclass(slots=True)
 class _Sum:
-    """Grows by what was measured; `until` is where that ends."""
+    """Grows by what was measured; `until` is where that ends, for all that is kept."""
 
     attempt: int
     until: float = 0.0
@@ -177,20 +179,18 @@ class Usages:
                 return
 
     async def _look_at(self, session: Session) -> None:
-        known = self._sums.get(session.id)
-        now = self._clock.time()
-        if known is None or known.attempt != session.attempt:
-            known = _Sum(session.attempt)
-            await self._measure(known, self.held(session))
-        else:
-            since = known.until
-            grown = replace(known, has_silent=False)
-            await self._measure(
-                grown, (one._replace(since=max(one.since, since)) for one in self._holding(session))
-            )
-            known = grown
-        known.until = now
-        self._sums[session.id] = known
+        settled, now = self._sums.get(session.id), self._clock.time()
+        until = now - SETTLED_S
+        if settled is None or settled.attempt != session.attempt:
+            settled = _Sum(session.attempt, until)
+            await self._measure(settled, _within(self.held(session), -math.inf, until))
+        elif settled.until < until:
+            since, settled = settled.until, replace(settled, until=until, has_silent=False)
+            await self._measure(settled, _within(self._holding(session), since, until))
+        self._sums[session.id] = settled
+        # What came since is measured again when all of it is there.
+        known = replace(settled)
+        await self._measure(known, _within(self._holding(session), settled.until, now))
         usage = known.usage()
         if usage is None:
             return
@@ -228,3 +228,9 @@ class Usages:
             for device in devices:
                 if device.uuid in told:
                     total.add(device, told[device.uuid])
+
+
+def _within(held: Iterable[Held], since: float, until: float) -> Iterator[Held]:
+    """What was held in a span of time."""
+    for one in held:
+        yield one._replace(since=max(one.since, since), until=min(one.until, until))

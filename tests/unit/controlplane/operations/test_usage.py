@@ -119,6 +119,24 @@ async def test_a_live_session_is_measured_and_its_idle_time_told(desk: Desk) -> 
     assert desk.usages.live(one.id).idle_since == 0  # type: ignore[union-attr]
 
 
+async def test_readings_that_come_after_a_look_are_counted(desk: Desk) -> None:
+    one = desk.place(session(attempt=1), a_0=1000)
+    for _ in range(6):
+        await desk.pass_(9, 100.0)
+        # A look in between, when a second has gone by of which nothing is told yet.
+        desk.clock.now += 1
+        await desk.usages.look()
+        desk.clock.now -= 1
+        await desk.pass_(1, 100.0)
+    await desk.usages.look()
+    live, whole = desk.usages.live(one.id), await desk.usages.whole(one)
+    assert live is not None
+    assert whole is not None
+    assert whole.device_seconds == pytest.approx(60)
+    assert live.usage.device_seconds == pytest.approx(60)
+    assert live.usage.watt_hours == pytest.approx(whole.watt_hours)
+
+
 async def test_an_ended_session_is_measured_over_all_its_attempts(desk: Desk) -> None:
     begin = desk.clock.time()
     await desk.pass_(120, 100.0)
