@@ -14,7 +14,7 @@ from cli.app import App
 from cli.drafts import whole_file
 from cli.group import BadValue
 from cli.output import COLOURS
-from nsml.view.units import counted, parse_duration
+from nsml.view.units import parse_duration
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from nsml.view.plot import Piece
     from nsml.view.series import Axis, Series
 
-_COLUMNS = 80
+COLUMNS = 80
+"""Cells of a chart where there is no terminal."""
 _MOST_TEXT = 80
 
 
@@ -128,7 +129,7 @@ def chart_lines(app: App, groups: Mapping[str, Sequence[Series]], wish: Wish) ->
 
     axis, smoothing = wish.look.axis, wish.look.smoothing
     is_told = wish.in_words or app.is_read_aloud or not app.can_show(view.LETTERS)
-    columns = wish.width or app.room or _COLUMNS
+    columns = wish.width or app.room or COLUMNS
     smoothed = {name: [smooth(line, smoothing) for line in ls] for name, ls in groups.items()}
     for title, lines in narrowed(smoothed, wish.span).items():
         if is_told:
@@ -179,15 +180,15 @@ def write_pictures(
     *,
     svg: str | None,
     png: str | None,
+    left_out: int,
 ) -> None:
-    """Draw into files, and write their names."""
+    """Draw into files, and write their names; `left_out` further metrics are told of there."""
     from nsml.view import figure as view
     from nsml.view.svg import svg as as_svg
 
-    drawn = view.figure(groups, wish.look, low=wish.span.low, high=wish.span.high)
-    left_out = len(groups) - view.MOST_CHARTS
-    if left_out > 0:
-        app.say(f"{counted(left_out, 'metric')} left out: -m GLOB says which are drawn")
+    drawn = view.figure(
+        groups, wish.look, low=wish.span.low, high=wish.span.high, left_out=left_out
+    )
     if svg:
         with whole_file(Path(svg)) as file:
             for line in as_svg(drawn, view.described(groups)):

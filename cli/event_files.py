@@ -23,6 +23,7 @@ from nsml.view.units import counted
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Sequence
 
+    from cli.series import Source
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import MetricPoint, ReadMetricsResponse, Session
 
@@ -45,9 +46,7 @@ class Counts:
     places: list[Path] = field(default_factory=list)
 
 
-def write_event_files(
-    app: App, references: Sequence[str], globs: Sequence[str], folder: Path
-) -> None:
+def write_event_files(app: App, references: Sequence[str], source: Source, folder: Path) -> None:
     """Write a run a session below `folder`, each file whole or not at all, and say where."""
     if folder.exists() and not folder.is_dir():
         raise CommandError(
@@ -61,17 +60,19 @@ def write_event_files(
     async def copy(client: Client) -> None:
         sessions = [await client.sessions.get(name) for name in await expand(client, references)]
         found = {one.name: await client.sessions.metrics(one.id) for one in sessions}
-        check_known(found, globs, "plot {} -m {} --tensorboard " + str(folder))
+        check_known(found, source.globs, "plot {} -m {} --tensorboard " + str(folder))
         named = (metric for metrics in found.values() for metric in metrics)
-        total = sum(metric.count for metric in named if fits(metric.name, globs))
+        total = sum(metric.count for metric in named if fits(metric.name, source.globs))
+        read = 0
         for session in sessions:
             run = Run(session, folder)
             try:
-                async with aclosing(_points(app, client, session, globs)) as stream:
+                async with aclosing(_points(app, client, session, source.globs)) as stream:
                     async for answer in stream:
                         counts.missing += answer.missing_reports
-                        run.add(answer.points, counts)
-                        progress.update(min(counts.points + counts.others, total), total)
+                        run.add([p for p in answer.points if source.takes(p)], counts)
+                        read += len(answer.points)
+                        progress.update(min(read, total), total)
                 counts.places += run.finish()
             finally:
                 run.close()

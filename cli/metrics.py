@@ -34,15 +34,16 @@ from cli.reported import (
     reduce_option,
     reduced,
 )
+from cli.series import Source, fetch, label_of, points_of
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from cli.series import Fetched
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
-    from nsml.view.series import Series
 
-_PATIENCE_S = 30.0
 _ROWS = 12
 
 
@@ -134,20 +135,23 @@ def plot(
     In pictures, lines have the same colour and dashes in all charts, and a metric `NAME@std` is drawn
     as a band around NAME. The numbers of a list that was reported as `NAME@vector` or `NAME@stack` are lines of
     one chart, as are `NAME@vector:A` and `NAME@vector:B`. Every spike is there, however many points there are.
+    At most 48 metrics are drawn, by name; how many are left out is said.
     """
     from nsml.view.figure import Look
     from nsml.view.series import Axis
 
     look = Look(axis=Axis(axis), smoothing=smooth, is_log=is_log)
     span = parse_span(app, given_span, look.axis)
+    source = Source(globs=metrics, rank=rank, attempt=attempt, how=how)
     if tensorboard is not None:
         if watch or svg or png or form or given_span or smooth or is_log or how:
             raise click.UsageError(
-                "--tensorboard writes what was reported as it is: -m alone goes with it"
+                "--tensorboard writes what was reported as it is: -m, --rank and --attempt alone go"
+                " with it"
             )
         from cli.event_files import write_event_files
 
-        write_event_files(app, given_references(app, references), metrics, tensorboard)
+        write_event_files(app, given_references(app, references), source, tensorboard)
         return
     if png:
         from cli.png import check_library
@@ -168,30 +172,17 @@ def plot(
             only=(rank, attempt),
         )
         return
-    sessions, events = _read(app, references, metrics)
-    if metrics and not events:
-        ask_known(app, [session.name for session in sessions], metrics, "plot {} -m {}")
-    events = reduced(chosen(events, rank, attempt), how)
     is_drawn = bool(svg or png)
     if not is_drawn and (form or ("chart" if app.room else "csv")) == "csv":
-        app.flags.output = Format.CSV
-        kept = _within(events, span, look.axis)
-        write_list(app, kept, columns=EVENT_COLUMNS, record=event_record, name="metric")
+        _write_points(app, references, source, wish)
         return
-    _show(
-        app,
-        _grouped(sessions, events, look.axis),
-        wish,
-        svg=svg,
-        png=png,
-        form=form,
-        span=given_span,
-    )
+    fetched = fetch(app, given_references(app, references), source, wish, is_picture=is_drawn)
+    _show(app, fetched, wish, svg=svg, png=png, form=form, span=given_span)
 
 
 def _show(
     app: App,
-    groups: dict[str, list[Series]],
+    fetched: Fetched,
     wish: Wish,
     *,
     svg: str | None,
@@ -200,12 +191,15 @@ def _show(
     span: str | None,
 ) -> None:
     """Into files, on the terminal, or both; `span`: as it was given."""
-    if not groups:
+    groups = fetched.groups
+    if not groups and not (span and fetched.is_any_reported):
         app.say("nothing reported yet")
     elif not narrowed(groups, wish.span):
         app.say(f"nothing was reported within {span}")
+    if fetched.left_out:
+        app.say(f"{counted(fetched.left_out, 'metric')} left out: -m GLOB says which are drawn")
     if svg or png:
-        write_pictures(app, groups, wish, svg=svg, png=png)
+        write_pictures(app, groups, wish, svg=svg, png=png, left_out=fetched.left_out)
     if form or not (svg or png):
         for line in chart_lines(app, groups, wish):
             app.write(line)
@@ -228,17 +222,20 @@ def _watch(
 
     async def follow(client: Client) -> None:
         sessions = [await client.sessions.get(name) for name in await expand(client, given)]
-        await live.follow(client, sessions, [_label(session) for session in sessions])
+        await live.follow(client, sessions, [label_of(session) for session in sessions])
 
     app.call(follow)
 
 
-def _label(session: Session) -> str:
-    """What a session's lines are called."""
-    from nsml.view.sessions import SIMULATED
-    from nsml.view.text import visible
-
-    return visible(f"{session.name} ({SIMULATED})" if session.simulated else session.name)
+def _write_points(app: App, references: Sequence[str], source: Source, wish: Wish) -> None:
+    """The points of all sessions, in the order of the references, as CSV."""
+    sessions, events = _read(app, references, source.globs)
+    if source.globs and not events:
+        ask_known(app, [session.name for session in sessions], source.globs, "plot {} -m {}")
+    events = reduced(chosen(events, source.rank, source.attempt), source.how)
+    app.flags.output = Format.CSV
+    kept = _within(events, wish.span, wish.look.axis)
+    write_list(app, kept, columns=EVENT_COLUMNS, record=event_record, name="metric")
 
 
 def _within(events: Sequence[Event], span: Span, axis: Any) -> Sequence[Event]:
@@ -261,41 +258,20 @@ def _within(events: Sequence[Event], span: Span, axis: Any) -> Sequence[Event]:
     return [event for event in events if span.low <= place(event) <= span.high]
 
 
-def _grouped(
-    sessions: Sequence[Session], events: Sequence[Event], axis: Any
-) -> dict[str, list[Series]]:
-    """The series of all sessions by metric, for reading: every text made safe."""
-    from nsml.view.series import collect
-    from nsml.view.text import visible
-
-    groups: dict[str, list[Series]] = {}
-    for session in sessions:
-        points = [event.point for event in events if event.session == session.name]
-        for metric, lines in collect(points, session=_label(session), axis=axis).items():
-            groups.setdefault(visible(metric), []).extend(lines)
-    return dict(sorted(groups.items()))
-
-
 def _read(
     app: App, references: Sequence[str], names: Sequence[str]
 ) -> tuple[list[Session], list[Event]]:
     """Sessions and their points, in the order of the references."""
-    from nsml.client.streams import read_metrics
-
     given = given_references(app, references)
 
-    async def fetch(client: Client) -> tuple[list[Session], list[Event]]:
+    async def work(client: Client) -> tuple[list[Session], list[Event]]:
         sessions = [await client.sessions.get(name) for name in await expand(client, given)]
-        events: list[Event] = []
+        found: list[Event] = []
         for session in sessions:
-            stream = read_metrics(
-                client, session.id, names=names, patience_s=_PATIENCE_S, on_link=app.link_words()
-            )
+            stream = points_of(app, client, session, names)
             async with aclosing(stream):
-                async for answer in stream:
-                    if answer.missing_reports:
-                        app.say(f"({answer.missing_reports:,} reports of {session.name} are lost)")
-                    events += [Event(session.name, point) for point in answer.points]
-        return sessions, events
+                async for events in stream:
+                    found += events
+        return sessions, found
 
-    return app.call(fetch)
+    return app.call(work)

@@ -25,24 +25,31 @@ class Element(NamedTuple):
     value: float
 
 
+def element_in(name: str) -> tuple[str, str]:
+    """The chart of a metric that holds numbers alone, and its name within that; "" where it is alone."""
+    if "@" in name:
+        for family in _FAMILIES:
+            metric, found, element = name.partition(family + ":")
+            if found and element:
+                return metric + family, element
+    return name, ""
+
+
+def may_be_list(name: str) -> bool:
+    """Whether a metric of this name is drawn where lists of numbers were reported."""
+    return name.endswith(_FAMILIES)
+
+
 def elements_of(point: MetricPoint) -> Iterator[Element]:
     """The numbers of a point: itself, or those of a list; none of what is no number.
 
     `NAME@vector:a` and `NAME@stack:a`, as NSML had them, are elements, too; so is each number of a
     list that was reported as `NAME@vector`, by its place from 0.
     """
-    is_number = point.HasField("number")
-    if "@" in point.name:
-        for family in _FAMILIES if is_number else ():
-            metric, found, name = point.name.partition(family + ":")
-            if found and name:
-                yield Element(metric + family, name, point.number)
-                return
-        if not is_number and point.name.endswith(_FAMILIES):
-            yield from _listed(point)
-            return
-    if is_number:
-        yield Element(point.name, "", point.number)
+    if point.HasField("number"):
+        yield Element(*element_in(point.name), point.number)
+    elif may_be_list(point.name):
+        yield from _listed(point)
 
 
 def _listed(point: MetricPoint) -> Iterator[Element]:

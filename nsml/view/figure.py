@@ -12,7 +12,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from nsml.view.plot import above_zero, finite_range, within
+from nsml.view.plot import above_zero, dropped_text, finite_range, within
 from nsml.view.series import Axis, Series, smooth
 from nsml.view.text import fit, width
 from nsml.view.ticks import Ticks, log_ticks, place_ticks, value_ticks
@@ -33,11 +33,14 @@ _INK, _MUTED, _GRID, _BAD = "#1a1a1a", "#5f6368", "#e3e5e8", "#b00020"
 _MARGIN, _GAP = 16.0, 14.0
 _CHART = (456.0, 250.0)
 _LEFT, _RIGHT, _TOP, _BOTTOM = 54.0, 12.0, 30.0, 36.0
+COLUMNS = 2 * int(_CHART[0] - _LEFT - _RIGHT)
+"""Of a series that are worth having for a picture: two for each pixel."""
 _ROW, _HEADING = 18.0, 30.0
 _SMALL, _PLAIN, _LARGE = 10.0, 12.0, 15.0
 _LETTER = 0.58
 """Width of a letter, of its height, on average."""
-_STD = "@std"
+STD = "@std"
+"""The end of the name of a deviation."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,14 +122,16 @@ def figure(
     *,
     low: float = -math.inf,
     high: float = math.inf,
+    left_out: int = 0,
 ) -> Figure:
     """Charts of all metrics, two beside each other, under headings of what is before their `/`.
 
     Only what is from `low` to `high` on the horizontal axis is drawn; an average knows all before it.
+    `left_out` metrics are told of that are not among those given.
     """
     bands = {name: lines for name, lines in groups.items() if _mean_of(name, groups)}
     drawn = {name: lines for name, lines in groups.items() if name not in bands}
-    left_out = len(drawn) - MOST_CHARTS
+    left_out += max(len(drawn) - MOST_CHARTS, 0)
     names = list(drawn)[:MOST_CHARTS]
     pens = _pens([line.label for name in names for line in drawn[name]])
     across = min(len(names), 2) or 1
@@ -141,7 +146,7 @@ def figure(
             if group:
                 tiles.append(_heading(group, y, whole))
                 y += _HEADING
-        std = bands.get(name + _STD, ())
+        std = bands.get(name + STD, ())
         pairs = [_cut(line, look, low, high) for line in drawn[name]]
         shapes = _chart(name, pairs, std, pens=pens, look=look)
         x = _MARGIN + column * (_CHART[0] + _GAP)
@@ -155,7 +160,7 @@ def figure(
 
 def _mean_of(name: str, groups: Mapping[str, Sequence[Series]]) -> bool:
     """Whether it is the deviation of another metric that is there as well."""
-    return name.endswith(_STD) and name.removesuffix(_STD) in groups
+    return name.endswith(STD) and name.removesuffix(STD) in groups
 
 
 def _pens(labels: Sequence[str]) -> dict[str, _Pen]:
@@ -246,21 +251,22 @@ def _chart(
 ) -> tuple[Shape, ...]:
     title_room = int((_CHART[0] - _LEFT - 150) / (_PLAIN * _LETTER))
     title = Label(x=_LEFT, y=18, text=fit(name, title_room), is_bold=True)
-    dropped = 0
+    lost = 0
     shown: list[tuple[Series, Series]] = []
     for raw, smoothed in lines:
         if look.is_log:
             positive, count = above_zero(raw)
-            dropped += count
+            lost += count
             shown.append((positive, above_zero(smoothed)[0]))
         else:
             shown.append((raw, smoothed))
     shown = [(raw, smoothed) for raw, smoothed in shown if raw.x and smoothed.x]
-    bad = sum(1 for raw, _ in shown for value in raw.y if not math.isfinite(value))
+    bad = sum(raw.odd for raw, _ in shown)
+    dropped = dropped_text([raw for raw, _ in lines], lost) if lost else ""
     count_label = Label(
         x=_CHART[0] - _RIGHT,
         y=18,
-        text=_count_text(sum(len(raw.x) for raw, _ in lines), bad, dropped),
+        text=_count_text(sum(raw.points for raw, _ in lines), bad, dropped),
         size=_SMALL,
         anchor="end",
         colour=_BAD if bad or dropped else _MUTED,
@@ -287,12 +293,12 @@ def _chart(
     return tuple(shapes)
 
 
-def _count_text(points: int, bad: int, dropped: int) -> str:
+def _count_text(points: int, bad: int, dropped: str) -> str:
     text = counted(points, "point")
     if bad:
         text += f", {bad:,} not a number"
     if dropped:
-        text += f", {dropped:,} not above 0"
+        text += f", {dropped} not above 0"
     return text
 
 
@@ -425,15 +431,16 @@ def _band(line: Series, std: Series, pen: _Pen, frame: _Frame) -> list[Shape]:
 
 
 def _at(line: Series, x: float) -> float:
-    """A line's value at a place, straight between its points."""
+    """A line's value at a place, straight between its points; of columns their means."""
+    values = line.means or line.y
     right = bisect_left(line.x, x)
     if right == len(line.x):
-        return line.y[-1]
+        return values[-1]
     if line.x[right] == x or right == 0:
-        return line.y[right]
+        return values[right]
     x0, x1 = line.x[right - 1], line.x[right]
     share = (x - x0) / (x1 - x0)
-    return line.y[right - 1] * (1 - share) + line.y[right] * share
+    return values[right - 1] * (1 - share) + values[right] * share
 
 
 def _bad_marks(line: Series, frame: _Frame) -> list[Shape]:
@@ -455,5 +462,5 @@ def described(groups: Mapping[str, Sequence[Series]]) -> list[str]:
         for line in drawn[:_MOST_LEGEND]:
             finite = [value for value in line.y if math.isfinite(value)]
             said = f"last {number_text(finite[-1])}" if finite else "no finite value"
-            lines.append(f"{name} of {line.label}: {counted(len(line.y), 'point')}, {said}")
+            lines.append(f"{name} of {line.label}: {counted(line.points, 'point')}, {said}")
     return lines

@@ -26,6 +26,7 @@ _BLANK = 0x2800
 # Bit of each dot of a cell: [row from the top][column].
 _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _LABEL_CELLS = 9
+_LEAST_COLUMNS = 10
 _LARGEST_POWER = 308.25
 LETTERS = chr(_BLANK) + "┤━"
 """A terminal that shows these shows a chart."""
@@ -34,6 +35,15 @@ MARK = "×"  # noqa: RUF001 - told from a letter x
 
 
 _Cells: TypeAlias = "tuple[tuple[tuple[str, int | None], ...], ...]"
+
+
+def worth(columns: int) -> int:
+    """Columns of a series that are worth having for a chart of so many cells: two for each dot."""
+    return 4 * _plot_columns(columns)
+
+
+def _plot_columns(columns: int) -> int:
+    return max(columns - _LABEL_CELLS - 1, _LEAST_COLUMNS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,10 +204,10 @@ def chart(
     kept = [above_zero(line) for line in lines] if is_log else [(line, 0) for line in lines]
     dropped = sum(count for _, count in kept)
     drawn = [line for line, _ in kept if line.x]
-    left_out = f", {dropped:,} left out: not above 0" if dropped else ""
+    left_out = f", {dropped_text(lines, dropped)} left out: not above 0" if dropped else ""
     if not drawn:
         return [[Piece(text=f"{title}: no points {f'above 0{left_out}' if dropped else 'yet'}")]]
-    plot_columns = max(columns - _LABEL_CELLS - 1, 10)
+    plot_columns = _plot_columns(columns)
     shown = [_logarithms(line) for line in drawn] if is_log else drawn
     raster = rasterise(shown, columns=plot_columns, rows=rows)
     scale = ", log" if is_log else ""
@@ -221,15 +231,47 @@ def chart(
 def within(line: Series, low: float, high: float) -> Series:
     """The part of a line from `low` to `high` on its horizontal axis."""
     first, last = bisect_left(line.x, low), bisect_right(line.x, high)
-    return replace(line, x=line.x[first:last], y=line.y[first:last])
+    return replace(
+        line,
+        x=line.x[first:last],
+        y=line.y[first:last],
+        counts=line.counts and line.counts[first:last],
+        means=line.means and line.means[first:last],
+    )
 
 
 def above_zero(line: Series) -> tuple[Series, int]:
-    """A line without the values that no logarithmic axis can show, and how many these are."""
-    kept = [pair for pair in zip(line.x, line.y, strict=True) if not pair[1] <= 0]
+    """A line without the values that no logarithmic axis can show, and at how many places these are."""
+    kept = [place for place, value in enumerate(line.y) if not value <= 0]
     if len(kept) == len(line.x):
         return line, 0
-    return replace(line, x=[x for x, _ in kept], y=[y for _, y in kept]), len(line.x) - len(kept)
+    shown = replace(
+        line,
+        x=[line.x[place] for place in kept],
+        y=[line.y[place] for place in kept],
+        counts=line.counts and _counts_above_zero(line),
+        means=line.means and [line.means[place] for place in kept],
+    )
+    return shown, len(line.x) - len(kept)
+
+
+def _counts_above_zero(line: Series) -> list[int]:
+    """A column that has lost the place of its count has it at the next one that is left."""
+    counts, carried = [], 0
+    for value, count in zip(line.y, line.counts or (), strict=True):
+        if value <= 0:
+            carried = count or carried
+        elif math.isfinite(value):
+            counts.append(count or carried)
+            carried = 0
+        else:
+            counts.append(count)
+    return counts
+
+
+def dropped_text(lines: Sequence[Series], dropped: int) -> str:
+    """How many values were dropped at so many places of lines; of columns no more than some is known."""
+    return "some" if any(line.counts for line in lines) else f"{dropped:,}"
 
 
 def finite_range(lines: Sequence[Series]) -> tuple[float, float] | None:
@@ -270,9 +312,8 @@ def _label(value: float) -> str:
 
 
 def _points(lines: Sequence[Series]) -> str:
-    count = sum(len(line.x) for line in lines)
-    bad = sum(1 for line in lines for value in line.y if not math.isfinite(value))
-    text = _count(count)
+    bad = sum(line.odd for line in lines)
+    text = _count(sum(line.points for line in lines))
     return f"{text}, {bad:,} of them not a number ({MARK})" if bad else text
 
 
@@ -321,18 +362,27 @@ def _legend(lines: Sequence[Series]) -> Iterator[list[Piece]]:
         ]
 
 
+def _of_first(line: Series) -> int:
+    """Finite points of the first column that has any."""
+    counts = zip(line.counts or (), line.y, strict=True)
+    return next((count for count, value in counts if count and math.isfinite(value)), 0)
+
+
 def words(title: str, line: Series, *, axis: Axis) -> str:
     """A series in one sentence, for those who do not see charts."""
     finite = [value for value in line.y if math.isfinite(value)]
     if not finite:
-        return f"{title} of {line.label}: no finite value in {_count(len(line.y))}"
-    first, last = finite[0], finite[-1]
+        return f"{title} of {line.label}: no finite value in {_count(line.points)}"
+    first, last, of_first = finite[0], finite[-1], ""
+    if line.means and (count := _of_first(line)) > 1:
+        first = next(mean for mean in line.means if math.isfinite(mean))
+        of_first = f" (mean of the first {count:,})"
     verb = "fell" if last < first else "rose" if last > first else "stayed"
-    span = f"over {_count(len(line.y))}, {axis.value} {axis_text(line.x[0], axis)}"
+    span = f"over {_count(line.points)}, {axis.value} {axis_text(line.x[0], axis)}"
     text = (
-        f"{title} of {line.label} {verb} {number_text(first)} -> {number_text(last)} {span}"
+        f"{title} of {line.label} {verb} {number_text(first)}{of_first} -> {number_text(last)} {span}"
         f" to {axis_text(line.x[-1], axis)}; least {number_text(min(finite))},"
         f" greatest {number_text(max(finite))}"
     )
-    bad = len(line.y) - len(finite)
+    bad = line.odd
     return f"{text}; {bad:,} not a number" if bad else text

@@ -55,6 +55,16 @@ def scalars(folder):
     }
 
 
+def test_only_one_replica_or_attempt(nsml, state, reported, runs):
+    state.report(reported, "train/loss", 7.0, step=60, rank=1)
+    state.points[reported.id][-1].attempt = 2
+    result = nsml("plot", "mnist/1", "--tensorboard", str(runs), "--rank", "1", "--attempt", "2")
+    place = runs / "kim/mnist/1/attempt-2/rank-1"
+    assert result.stdout.splitlines() == [str(place)]
+    assert [(step, value) for step, value, _ in scalars(place)["train/loss"]] == [(60, 7.0)]
+    assert result.stderr.startswith("1 point · ")
+
+
 def test_tensorboard_reads_the_same_numbers(nsml, reported, runs):
     result = nsml("plot", "mnist/1", "mnist/2", "--tensorboard", str(runs))
     places = [runs / "kim/mnist/1", runs / "kim/mnist/1/rank-1", runs / "kim/mnist/2"]

@@ -109,6 +109,46 @@ def test_a_plot_is_drawn_on_a_terminal(nsml, everything, monkeypatch):
     assert "\x1b[36m" in nsml("plot", "@last", terminal=True).stdout
 
 
+def test_charts_are_read_in_columns(nsml, everything, server, tmp_path):
+    for words in (["--chart"], ["--svg", str(tmp_path / "a.svg")]):
+        server.state.calls.clear()
+        nsml("plot", "@last", *words)
+        assert "ReadSeries" in server.state.calls
+        assert "ReadMetrics" not in server.state.calls
+
+
+def test_not_every_one_of_many_metrics_is_drawn(nsml, state, tmp_path):
+    session = state.add("kim/mnist/1")
+    for number in range(10_000):
+        state.report(session, f"layer/{number:04}[*?]", 1.0, step=0)
+    state.report(session, "layer/0000[*?]@std", 0.5, step=0)
+    for place in "ab":
+        state.report(session, f"layer/0001@vector:{place}", 1.0, step=0)
+    state.report(session, "layer/0001@stack", json="[1, 2]", step=0)
+    result = nsml("plot", "@last", "--chart")
+    assert result.stderr == "9,954 metrics left out: -m GLOB says which are drawn\n"
+    drawn = [line for line in result.stdout.splitlines() if "(step)" in line]
+    assert len(drawn) == 49
+    assert "2 points" in next(line for line in drawn if line.startswith("layer/0001@vector"))
+    assert "2 points" in next(line for line in drawn if line.startswith("layer/0001@stack"))
+    nsml("plot", "@last", "--svg", str(tmp_path / "a.svg"))
+    assert "9,954 metrics more, not drawn" in (tmp_path / "a.svg").read_text()
+    last = nsml("plot", "@last", "--chart", "-m", "layer/9999*")
+    assert (last.stderr, "layer/9999[*?]  (step)  1 point" in last.stdout) == ("", True)
+
+
+def test_an_average_knows_what_was_before_the_range(nsml, state):
+    session = state.add("kim/mnist/1")
+    for step in range(40):
+        state.report(session, "x", float(step >= 20), step=step)
+    said = nsml("plot", "@last", "--table", "--smooth", "0.9", "--range", "20:29").stdout
+    average, weight = 0.0, 0.0
+    for step in range(30):
+        average, weight = 0.9 * average + 0.1 * (step >= 20), 0.9 * weight + 0.1
+    assert "over 10 points, step 20 to 29" in said
+    assert f"-> {average / weight:.4g} over" in said
+
+
 def test_a_plot_in_words(nsml, everything):
     words = (
         "train/loss of kim/mnist/1 (simulated) fell 1 -> 0.3333 over 3 points,"

@@ -514,6 +514,10 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 fits = any(fnmatch.fnmatchcase(point.name, glob) for glob in request.names)
                 if not point.HasField("number") or (request.names and not fits):
                     continue
+                if request.ranks and point.rank not in request.ranks:
+                    continue
+                if request.attempts and point.attempt not in request.attempts:
+                    continue
                 key = (point.name, point.rank, point.attempt)
                 named = {"name": point.name, "rank": point.rank, "attempt": point.attempt}
                 series = found.setdefault(key, pb.Series(session_id=session.id, grain=1, **named))
@@ -524,6 +528,12 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                     x = time - series.start
                 elif request.axis == pb.SERIES_AXIS_WALL:
                     x = time
+                low, high = (
+                    getattr(request, end) if request.HasField(end) else other
+                    for end, other in (("low", -math.inf), ("high", math.inf))
+                )
+                if not low <= x <= high:
+                    continue
                 is_finite = math.isfinite(point.number)
                 value = point.number if is_finite else 0.0
                 for values in (series.low, series.high, series.mean, series.last):
@@ -534,7 +544,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 series.finite.append(int(is_finite))
                 series.odd.append(int(not is_finite))
             yield pb.ReadSeriesResponse(
-                session_id=session.id, series=[found[key] for key in sorted(found)]
+                session_id=session.id,
+                series=[found[key] for key in sorted(found)],
             )
 
     def ListMetrics(self, request, context):

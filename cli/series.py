@@ -1,0 +1,262 @@
+"""What charts are drawn of: columns from the control plane, as many as are drawn, of as many metrics."""
+
+from __future__ import annotations
+
+import math
+import re
+from contextlib import aclosing
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from cli.app import App
+from cli.arguments import expand
+from cli.charts import COLUMNS, Span, Wish
+from cli.reported import Event, check_known, chosen, fits, reduced
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1 import sessions_pb2 as pb
+    from nsml.view.series import Axis, Series
+
+_PATIENCE_S = 30.0
+_MOST_SESSIONS = 1_000
+"""Of one request."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """Of what charts are drawn: None is everything."""
+
+    globs: Sequence[str] = ()
+    rank: int | None = None
+    attempt: int | None = None
+    how: str | None = None
+    """The word of a reduction over replicas."""
+
+    def takes(self, point: pb.MetricPoint) -> bool:
+        """Whether its replica and its attempt are meant."""
+        return self.rank in {None, point.rank} and self.attempt in {None, point.attempt}
+
+
+@dataclass(slots=True)
+class Fetched:
+    """Series by metric, for reading: every text made safe; `left_out` further metrics were not fetched."""
+
+    groups: dict[str, list[Series]] = field(default_factory=dict)
+    left_out: int = 0
+    is_any_reported: bool = False
+
+
+def fetch(
+    app: App, references: Sequence[str], source: Source, wish: Wish, *, is_picture: bool
+) -> Fetched:
+    """The series of all sessions that are worth drawing.
+
+    Raises CommandError when sessions reported something, but nothing that a glob fits.
+    """
+    from nsml.view import figure, plot
+
+    width = plot.worth(wish.width or app.room or COLUMNS)
+    if is_picture:
+        width = max(width, figure.COLUMNS)
+
+    async def work(client: Client) -> Fetched:
+        sessions = [await client.sessions.get(name) for name in await expand(client, references)]
+        reported = {one.name: await client.sessions.metrics(one.id) for one in sessions}
+        listed = {metric.name for metrics in reported.values() for metric in metrics}
+        names = {name for name in listed if fits(name, source.globs)}
+        is_of_points = source.how is not None
+        if listed and not names:
+            # What a session has beyond its listed metrics is in no series.
+            names, is_of_points = await _unlisted(app, client, sessions, source.globs), True
+            if not names:
+                check_known(reported, source.globs, "plot {} -m {}")
+        taken, left_out = _chosen(names)
+        reading = _Reading(app, client, source, wish, names=taken, width=width)
+        found = await reading.run(sessions, is_of_points=is_of_points) if taken else {}
+        return Fetched(groups=found, left_out=left_out, is_any_reported=bool(listed))
+
+    return app.call(work)
+
+
+async def _unlisted(
+    app: App, client: Client, sessions: Sequence[pb.Session], globs: Sequence[str]
+) -> set[str]:
+    """The metrics that globs fit, from the points themselves."""
+    names: set[str] = set()
+    for session in sessions:
+        async with aclosing(points_of(app, client, session, globs)) as stream:
+            async for events in stream:
+                names |= {event.point.name for event in events}
+    return names
+
+
+def _chosen(names: Iterable[str]) -> tuple[frozenset[str], int]:
+    """The metrics of the first charts by name, and how many metrics are left out."""
+    from nsml.view.elements import element_in
+    from nsml.view.figure import MOST_CHARTS, STD
+
+    charts: dict[str, list[str]] = {}
+    for name in names:
+        charts.setdefault(element_in(name)[0], []).append(name)
+    # A deviation is drawn with what it is of.
+    alone = sorted(one for one in charts if one.removesuffix(STD) not in charts.keys() - {one})
+    drawn = {*alone[:MOST_CHARTS], *(one + STD for one in alone[:MOST_CHARTS])}
+    left_out = sum(len(metrics) for chart, metrics in charts.items() if chart not in drawn)
+    return frozenset(name for chart in drawn for name in charts.get(chart, ())), left_out
+
+
+def _globs(names: Iterable[str]) -> list[str]:
+    """Globs that these metrics fit; others may fit as well. Few, however many numbers a list has."""
+    from nsml.view.elements import element_in
+
+    globs = set()
+    for name in names:
+        metric, element = element_in(name)
+        plain = re.sub(r"[*?\[]", "?", metric)
+        globs.add(f"{plain}:*" if element else plain)
+    return sorted(globs)
+
+
+class _Reading:
+    """The reads that charts take."""
+
+    def __init__(
+        self,
+        app: App,
+        client: Client,
+        source: Source,
+        wish: Wish,
+        *,
+        names: frozenset[str],
+        width: int,
+    ) -> None:
+        self._app = app
+        self._client = client
+        self._source = source
+        self._wish = wish
+        self._names = names
+        self._width = width
+
+    async def run(
+        self, sessions: Sequence[pb.Session], *, is_of_points: bool
+    ) -> dict[str, list[Series]]:
+        """Series by metric, in the order of the names; `is_of_points`: no columns are read."""
+        from nsml.view.elements import may_be_list
+        from nsml.view.series import collect, gather
+        from nsml.view.text import visible
+
+        lists = {name for name in self._names if is_of_points or may_be_list(name)}
+        parts = {} if is_of_points else await self._parts(sessions)
+        axis = self._wish.look.axis
+        groups: dict[str, list[Series]] = {}
+        for session in sessions:
+            label = label_of(session)
+            found = gather(parts.get(session.id, ()), session=label)
+            of_points = lists - {series.name for series, *_ in parts.get(session.id, ())}
+            if of_points:
+                events = await self._events(session, of_points)
+                more = collect((event.point for event in events), session=label, axis=axis)
+                found = {name: found.get(name, []) + more.get(name, []) for name in found | more}
+            for metric, lines in found.items():
+                groups.setdefault(visible(metric), []).extend(lines)
+        return dict(sorted(groups.items()))
+
+    async def _parts(
+        self, sessions: Sequence[pb.Session]
+    ) -> Mapping[str, Sequence[tuple[pb.Series, float, float]]]:
+        """Columns by session, with the ranges that were asked for."""
+        span = self._wish.span
+        parts: dict[str, list[tuple[pb.Series, float, float]]] = {}
+        for at in range(0, len(sessions), _MOST_SESSIONS):
+            some = sessions[at : at + _MOST_SESSIONS]
+            found = await self._columns(some, span, is_told=True)
+            asked = [(span, found)]
+            if self._wish.look.smoothing and span.low > -math.inf and found:
+                # An average has to know what was before: as finely as what it is drawn of where
+                # that is near.
+                end = max(series.x_high[-1] for series in found)
+                near = Span(
+                    low=span.low - (end - span.low), high=math.nextafter(span.low, -math.inf)
+                )
+                far = Span(low=-math.inf, high=math.nextafter(near.low, -math.inf))
+                asked += [(one, await self._columns(some, one)) for one in (near, far)]
+            for one, columns in asked:
+                for series in columns:
+                    parts.setdefault(series.session_id, []).append((series, one.low, one.high))
+        return parts
+
+    async def _columns(
+        self, sessions: Sequence[pb.Session], span: Span, *, is_told: bool = False
+    ) -> list[pb.Series]:
+        """What was asked for and is not empty; `is_told`: what is left out is said."""
+        from nsml.client.streams import read_series
+        from nsml.v1 import sessions_pb2 as pb
+        from nsml.view.series import Axis
+
+        axes: dict[Axis, pb.SeriesAxis] = {
+            Axis.STEP: pb.SERIES_AXIS_STEP,
+            Axis.RELATIVE: pb.SERIES_AXIS_RELATIVE,
+            Axis.WALL: pb.SERIES_AXIS_WALL,
+        }
+        source = self._source
+        request = pb.ReadSeriesRequest(
+            sessions=[session.id for session in sessions],
+            names=_globs(self._names),
+            ranks=[] if source.rank is None else [source.rank],
+            attempts=[] if source.attempt is None else [source.attempt],
+            axis=axes[self._wish.look.axis],
+            low=None if span.low == -math.inf else span.low,
+            high=None if span.high == math.inf else span.high,
+            width=self._width,
+        )
+        answers = await read_series(
+            self._client, request, patience_s=_PATIENCE_S, on_link=self._app.link_words()
+        )
+        names = {session.id: session.name for session in sessions}
+        for answer in answers if is_told else ():
+            for count, words in (
+                (answer.missing_reports, "reports of {} are lost"),
+                (answer.left_out_points, "points of {} are in no series: it has too many metrics"),
+                (answer.left_out_series, "series of {} left out: -m GLOB"),
+            ):
+                if count:
+                    self._app.say(f"({count:,} {words.format(names[answer.session_id])})")
+        series = (one for answer in answers for one in answer.series)
+        return [one for one in series if one.name in self._names and one.x_low]
+
+    async def _events(self, session: pb.Session, names: Iterable[str]) -> list[Event]:
+        """The points themselves of some metrics, reduced as was asked."""
+        stream = points_of(self._app, self._client, session, _globs(names))
+        found: list[Event] = []
+        async with aclosing(stream):
+            async for events in stream:
+                found += [event for event in events if event.point.name in names]
+        source = self._source
+        return reduced(chosen(found, source.rank, source.attempt), source.how)
+
+
+async def points_of(
+    app: App, client: Client, session: pb.Session, globs: Sequence[str]
+) -> AsyncGenerator[list[Event], None]:
+    """The points of a session in their order; what is lost for ever is said."""
+    from nsml.client.streams import read_metrics
+
+    stream = read_metrics(
+        client, session.id, names=globs, patience_s=_PATIENCE_S, on_link=app.link_words()
+    )
+    async with aclosing(stream):
+        async for answer in stream:
+            if answer.missing_reports:
+                app.say(f"({answer.missing_reports:,} reports of {session.name} are lost)")
+            yield [Event(session.name, point) for point in answer.points]
+
+
+def label_of(session: pb.Session) -> str:
+    """What a session's lines are called."""
+    from nsml.view.sessions import SIMULATED
+    from nsml.view.text import visible
+
+    return visible(f"{session.name} ({SIMULATED})" if session.simulated else session.name)
