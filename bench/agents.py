@@ -5,13 +5,14 @@
 Each has joined with a key and a certificate of its own, and speaks the Control stream over a connection of
 its own with mutual TLS: it registers eight devices, says something in time, takes orders and says that it
 obeys them, acknowledges what a control plane asks, and comes back with all that it has when its stream
-breaks. What a real agent does beside that (programs, records, telemetry) is left out.
+breaks. With `"readings_every_s"` it sends a reading of all its devices that often over an Ingest stream, too. What a
+real agent does beside that (programs, records) is left out.
 
 It is told what to do by lines of JSON on standard input, first of all `{"server": "HOST:PORT", "token":
-"SECRET.DIGEST", "count": 1000, "does": "nothing"}`; then `{"connect": true}`, and `{"offer": false}` to have
+"SECRET.DIGEST", "count": 1000, "does": "nothing", "readings_every_s": 0}`; then `{"connect": true}`, and `{"offer": false}` to have
 them withhold their devices for a while. Of what they are ordered to run they say nothing, that it starts
 (`"does": "starts"`), or that it has ended at once (`"ends"`). It says, a line each, with seconds of the machine's
-monotonic clock: `{"joined": 1000}`, `{"connected": 1000, "at": 3.2}`, `{"ordered": [["SESSION", 7.5], ...]}`, the
+monotonic clock: `{"joined": 1000}`, `{"connected": 1000, "at": 3.2}`, once a second `{"readings": 5000}` of all that were sent, `{"ordered": [["SESSION", 7.5], ...]}`, the
 same with `ended` for those whose end was acknowledged, and `{"broken": "..."}` for a stream that broke.
 """
 
@@ -25,7 +26,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Self
 
 import grpc
 import grpc.aio
@@ -135,6 +136,8 @@ class Agent:
         ended: told of each when its end is acknowledged.
         registered: told once, at the first registration.
         broken: told why a stream ended.
+        readings_every_s: how often it sends a reading; 0: never.
+        sent: told of each reading that was sent.
     """
 
     node: str
@@ -145,7 +148,10 @@ class Agent:
     registered: Callable[[], None]
     broken: Callable[[str], None]
     is_withheld: bool = False
+    readings_every_s: float = 0.0
+    sent: Callable[[], None] = lambda: None
     _call: Any = None
+    _sequence: int = 0
     _cluster_id: str = ""
     _highest: tuple[int, int] = (0, 0)
     _has: dict[Key, agents_pb2.ReplicaReport] = field(default_factory=dict)
@@ -165,6 +171,11 @@ class Agent:
                 request_serializer=agents_pb2.ControlRequest.SerializeToString,
                 response_deserializer=agents_pb2.ControlResponse.FromString,
             )
+            ingest: Any = channel.stream_stream(
+                "/nsml.v1.AgentService/Ingest",
+                request_serializer=agents_pb2.IngestRequest.SerializeToString,
+                response_deserializer=agents_pb2.IngestResponse.FromString,
+            )
             while True:
                 try:
                     async with TaskGroup() as group:
@@ -173,10 +184,13 @@ class Agent:
                             heartbeat_s = await self._register(call)
                         self._call = call
                         await self.offer(is_withheld=self.is_withheld)
-                        beating = group.create_task(self._beat(call, heartbeat_s))
+                        going = [group.create_task(self._beat(call, heartbeat_s))]
+                        if self.readings_every_s:
+                            going.append(group.create_task(self._read_devices(ingest())))
                         while (message := await call.read()) is not _EOF:
                             await self._take(call, message)
-                        beating.cancel()
+                        for one in going:
+                            one.cancel()
                     why = "it ended"
                 except* Exception as errors:  # noqa: BLE001 - as the agent has it: nothing ends it
                     why = _why(errors.exceptions[0])
@@ -245,6 +259,41 @@ class Agent:
         while True:
             await self._say(call, beat)
             await asyncio.sleep(every_s)
+
+    async def _read_devices(self, call: Any) -> None:
+        """Send what the devices do, as a probe would tell it, at a steady pace."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + self.readings_every_s * random.random()
+        while True:
+            await asyncio.sleep(due - loop.time())
+            await call.write(agents_pb2.IngestRequest(sample=self._reading()))
+            self.sent()
+            # What is late is not made up for by two at once.
+            due = max(due + self.readings_every_s, loop.time() + self.readings_every_s / 2)
+
+    def _reading(self) -> agents_pb2.NodeSample:
+        self._sequence += 1
+        reading = agents_pb2.NodeSample(
+            sequence=self._sequence,
+            boot_id=f"boot-{self.node}",
+            devices=[
+                resources_pb2.DeviceSample(
+                    uuid=f"GPU-{self.node}-{index}",
+                    utilization_percent=random.randint(0, 100),
+                    memory_used_bytes=random.randint(0, 80 << 10) << 20,
+                    power_watts=random.randint(100_000, 700_000) / 1000,
+                    temperature_celsius=random.randint(30, 85),
+                    clock_mhz=1980,
+                    memory_clock_mhz=2619,
+                    process_count=1,
+                )
+                for index in range(DEVICES)
+            ],
+            cpu_percent=random.random() * 100,
+            memory_used_bytes=random.randint(0, MEMORY_BYTES),
+        )
+        reading.at.GetCurrentTime()
+        return reading
 
     async def _take(self, call: Any, message: agents_pb2.ControlResponse) -> None:
         match message.WhichOneof("kind"):
@@ -335,6 +384,7 @@ class _Said:
         self._count = count
         self._news: dict[str, list[tuple[str, float]]] = {}
         self._connected = 0
+        self._sent = 0
 
     def ordered(self, session: str) -> None:
         self._note("ordered", session)
@@ -355,6 +405,15 @@ class _Said:
         self._connected += 1
         if self._connected == self._count:
             _say(connected=self._connected, at=time.monotonic())
+
+    def sent(self) -> None:
+        self._sent += 1
+
+    async def tell_readings(self) -> NoReturn:
+        """How many were sent, once a second."""
+        while True:
+            await asyncio.sleep(1.0)
+            _say(readings=self._sent)
 
     @staticmethod
     def broken(why: str) -> None:
@@ -383,11 +442,15 @@ async def _run() -> None:
             ended=said.ended,
             registered=said.connected,
             broken=said.broken,
+            readings_every_s=told["readings_every_s"],
+            sent=said.sent,
         )
         for name in names
     ]
     async with TaskGroup() as group:
         running: list[asyncio.Task[None]] = []
+        if told["readings_every_s"]:
+            running.append(group.create_task(said.tell_readings()))
         while line := await lines.readline():
             told = json.loads(line)
             if told.get("connect"):
@@ -419,7 +482,9 @@ class AgentProcess:
 
     @classmethod
     @asynccontextmanager
-    async def of(cls, *, server: str, token: str, count: int, does: str) -> AsyncIterator[Self]:
+    async def of(
+        cls, *, server: str, token: str, count: int, does: str, readings_every_s: float = 0.0
+    ) -> AsyncIterator[Self]:
         """They have joined, and are not connected, at the beginning of an `async with`."""
         process = await asyncio.create_subprocess_exec(
             *(sys.executable, "-m", "bench.agents"),
@@ -429,7 +494,13 @@ class AgentProcess:
         )
         agents = cls(process)
         try:
-            await agents._tell(server=server, token=token, count=count, does=does)
+            await agents._tell(
+                server=server,
+                token=token,
+                count=count,
+                does=does,
+                readings_every_s=readings_every_s,
+            )
             await agents._until("joined")
             yield agents
         finally:
@@ -444,6 +515,11 @@ class AgentProcess:
         await self._tell(connect=True)
         await self._until("connected")
         return self._facts["at"] - began
+
+    @property
+    def readings(self) -> int:
+        """How many were sent, as of a second ago at most."""
+        return int(self._facts.get("readings", 0))
 
     async def offer(self, *, is_withheld: bool) -> None:
         """Have them offer all devices, or withhold them."""

@@ -98,13 +98,19 @@ class Cells:
 
     def add(self, start: float, length: float, readings: Mapping[str, Sequence[float]]) -> None:
         """One reading of everything, which stands for `length` seconds from `start` on."""
-        self._begin(start, length, length)
+        before = len(self)
+        self.starts.append(start)
+        self.lengths.append(length)
+        self.seconds.append(length)
         for key, values in readings.items():
-            column = self._column(key, len(values))
+            column = self._known(key, len(values), before)
             if column is not None and len(column.figures) == len(values):
-                column.counts[-1] = 1.0
+                column.counts.append(1.0)
                 for figure, value in zip(column.figures, values, strict=True):
-                    figure.least[-1] = figure.most[-1] = figure.total[-1] = value
+                    figure.put(value, value, value)
+        for column in self.columns.values():
+            if len(column.counts) == before:
+                _fill(column, before + 1)
 
     def extend(self, other: Cells, since: float = -math.inf, until: float = math.inf) -> None:
         """Those of other cells that begin from `since` on, before `until`, and behind our own."""
@@ -127,16 +133,6 @@ class Cells:
                 figure.total += more.total[first:last]
         for column in self.columns.values():
             _fill(column, before + count)
-
-    def _begin(self, start: float, length: float, seconds: float) -> None:
-        self.starts.append(start)
-        self.lengths.append(length)
-        self.seconds.append(seconds)
-        for column in self.columns.values():
-            _fill(column, len(self))
-
-    def _column(self, key: str, figures: int) -> Column | None:
-        return self._known(key, figures, len(self))
 
     def _known(self, key: str, figures: int, cells: int) -> Column | None:
         column = self.columns.get(key)

@@ -247,7 +247,18 @@ CREATE INDEX chunks_lost ON chunks (stream_id) WHERE body IS NULL;
 {FOLD_WHAT_IS_THERE};
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _TELEMETRY_IN_BLOCKS, _MEDIA, _FOLDED)
+_NEWEST_READINGS: Final = """
+-- What came to each control plane last of its nodes; see history.sql.telemetry. Compressed already.
+CREATE TABLE newest_readings (
+    teller bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    told_at double precision NOT NULL,
+    body bytea NOT NULL
+);
+ALTER TABLE newest_readings ALTER COLUMN body SET STORAGE EXTERNAL;
+DROP TABLE readings;
+"""
+
+STEPS: tuple[str, ...] = (_FIRST, _TELEMETRY_IN_BLOCKS, _MEDIA, _FOLDED, _NEWEST_READINGS)
 
 
 def migrate(line: Line, shown: str) -> None:

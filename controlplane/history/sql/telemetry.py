@@ -6,8 +6,9 @@ the one below once a span is over, which may be repeated; how far that went is i
 was not made coarser yet is not dropped. A question is answered from the coarsest level that is fine
 enough; where that does not reach the end, finer ones go on, and at last what is still in memory.
 
-Where several control planes share the database, each node's agent reports to any of them: what is
-newest is then in a table, too, which all of them write every second and read when they are asked.
+Where several control planes share the database, each node's agent reports to any of them: what came
+to it last of all its nodes each of them writes every second, as one row, which the others read when they
+are asked.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import asyncio
 import math
 import zlib
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
 import structlog
+import zstandard
 
 from controlplane.history.cells import (
     CLUSTER,
@@ -83,10 +86,12 @@ SHARED_AFTER_S: Final = 1.0
 LOOK_S: Final = 1.0
 """How long whoever asks for the newest waits for what others know."""
 _TOLD_FOR_S: Final = 6 * 3600.0
+_MOST_TOLD: Final = 256 << 20
+"""Bytes of a row, unpacked."""
 
 _log = structlog.get_logger("history.telemetry")
 _ENCODER = msgspec.msgpack.Encoder()
-_DECODER = msgspec.msgpack.Decoder(NodeSample)
+_DECODER = msgspec.msgpack.Decoder(list[tuple[float, NodeSample]])
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +129,10 @@ class SqlTelemetry:
         self._read_until: dict[str, float] = {}
         self._full: list[_Block] = []
         self._being_written: list[_Block] = []
-        self._fresh: set[str] = set()
+        self._ours: set[str] = set()
+        self._has_news = False
+        self._teller: int | None = None
+        self._others: dict[int, float] = {}
         self._writing = asyncio.Lock()
         self._flushed_at = clock.monotonic()
         self._folded_at = clock.monotonic()
@@ -143,7 +151,8 @@ class SqlTelemetry:
             ):
                 continue
             self._newest[sample.node] = _Known(sample, self._clock.time())
-            self._fresh.add(sample.node)
+            self._ours.add(sample.node)
+            self._has_news = True
             self._take(sample.node, sample.at, _readings(sample))
             taken += 1
         await self._write_now_and_then()
@@ -242,28 +251,34 @@ class SqlTelemetry:
         async with self._writing:
             self._flushed_at = self._clock.monotonic()
             full, self._full = self._full[-MOST_HELD:], []
-            fresh, self._fresh = self._fresh, set()
-            newest = [self._newest[node] for node in sorted(fresh)]
-            if not full and not (newest and self._database.is_shared):
+            is_told = self._has_news and self._database.is_shared
+            self._has_news = False
+            if not full and not is_told:
                 return
             self._being_written = full
             now = self._clock.time()
-            is_shared = self._database.is_shared
+            newest = self._to_tell(now) if is_told else []
 
-            def work(connection: Connection) -> None:
+            def work(connection: Connection) -> int | None:
                 if full:
                     _put(connection, 0, [(b.node, b.start, packed(b.cells, b.start)) for b in full])
                     _forget(connection, now)
-                if is_shared:
-                    _tell(connection, newest, now - _TOLD_FOR_S)
+                return _tell(connection, self._teller, newest, now) if is_told else self._teller
 
             try:
-                await self._database.write(work, touches=("telemetry",))
+                self._teller = await self._database.write(work, touches=("telemetry",))
             except BaseException:
                 self._full = full + self._full
                 raise
             finally:
                 self._being_written = []
+
+    def _to_tell(self, now: float) -> list[_Known]:
+        """The newest of each node whose newest came to us, without what is old."""
+        horizon = now - _TOLD_FOR_S
+        known = {node: self._newest[node] for node in sorted(self._ours)}
+        self._ours = {node for node, one in known.items() if one.received_at >= horizon}
+        return [one for node, one in known.items() if node in self._ours]
 
     async def _fold(self) -> bool:
         """Make a few nodes' blocks of a span that is over coarser; False: there are none."""
@@ -325,35 +340,60 @@ class SqlTelemetry:
         self._looked_at = now
         try:
             async with asyncio.timeout(LOOK_S):
-                rows = await self._database.read(_told)
+                rows = await self._database.read(partial(_told, self._teller, self._others))
         except (HistoryUnavailable, TimeoutError):
             return
-        for known in rows:
-            ours = self._newest.get(known.sample.node)
-            if ours is None or ours.is_before(known):
-                self._newest[known.sample.node] = known
+        for teller, told_at, body in rows:
+            self._others[teller] = told_at
+            for known in _readable_newest(body):
+                before = self._newest.get(known.sample.node)
+                if before is None or before.is_before(known):
+                    self._newest[known.sample.node] = known
+                    self._ours.discard(known.sample.node)
 
 
-def _tell(connection: Connection, newest: Iterable[_Known], horizon: float) -> None:
-    connection.execute("DELETE FROM readings WHERE received_at < ?", (horizon,))
-    connection.executemany(
-        "INSERT INTO readings (node, boot_id, sequence, received_at, body) VALUES (?, ?, ?, ?, ?)"
-        " ON CONFLICT (node) DO UPDATE SET boot_id = excluded.boot_id,"
-        " sequence = excluded.sequence, received_at = excluded.received_at, body = excluded.body"
-        " WHERE CASE WHEN readings.boot_id = excluded.boot_id"
-        " THEN readings.sequence < excluded.sequence"
-        " ELSE readings.received_at < excluded.received_at END",
-        [
-            (one.sample.node, one.sample.boot_id, one.sample.sequence, one.received_at, body)
-            for one in newest
-            for body in [_ENCODER.encode(one.sample)]
-        ],
+def _tell(
+    connection: Connection, teller: int | None, newest: Iterable[_Known], now: float
+) -> int | None:
+    """Write our row, and make one where we have none; gives its number."""
+    connection.execute("DELETE FROM newest_readings WHERE told_at < ?", (now - _TOLD_FOR_S,))
+    plain = _ENCODER.encode([(one.received_at, one.sample) for one in newest])
+    body = zstandard.ZstdCompressor(level=1).compress(plain)
+    if teller is not None:
+        done = connection.execute(
+            "UPDATE newest_readings SET told_at = ?, body = ? WHERE teller = ?", (now, body, teller)
+        )
+        if done.rowcount:
+            return teller
+    made = connection.execute(
+        "INSERT INTO newest_readings (told_at, body) VALUES (?, ?) RETURNING teller", (now, body)
     )
+    return int(made.fetchone()[0])
 
 
-def _told(connection: Connection) -> list[_Known]:
-    rows = connection.execute("SELECT body, received_at FROM readings")
-    return [_Known(_DECODER.decode(body), received_at) for body, received_at in rows]
+def _told(
+    teller: int | None, known: Mapping[int, float], connection: Connection
+) -> list[tuple[int, float, bytes]]:
+    """The rows of others that are not known yet."""
+    every = connection.execute("SELECT teller, told_at FROM newest_readings").fetchall()
+    return [
+        (number, told_at, body)
+        for number, at in every
+        if number != teller and known.get(number) != at
+        for told_at, body in connection.execute(
+            "SELECT told_at, body FROM newest_readings WHERE teller = ?", (number,)
+        )
+    ]
+
+
+def _readable_newest(body: bytes) -> list[_Known]:
+    """What a row tells; one that cannot be read is left out, as if nothing had come."""
+    try:
+        plain = zstandard.ZstdDecompressor().decompress(body, max_output_size=_MOST_TOLD)
+        return [_Known(sample, received_at) for received_at, sample in _DECODER.decode(plain)]
+    except (msgspec.DecodeError, zstandard.ZstdError) as error:
+        _log.warning("history.readings.unreadable", why=str(error))
+        return []
 
 
 def _readings(sample: NodeSample) -> dict[str, tuple[float, ...]]:

@@ -7,12 +7,25 @@ from typing import Any
 
 import pytest
 
-from bench.agents import _STEPS, Agent, Papers
+from bench.agents import _STEPS, DEVICES, Agent, Papers
 from nsml.v1 import agents_pb2
 
 SESSIONS = ("one", "two")
 WORDS = 1 + len(SESSIONS) * len(_STEPS["ends"])
 """What is said of such orders: that they are accepted, and each step of each replica."""
+
+
+class Ingest:
+    """Takes so many readings, and breaks at the next."""
+
+    def __init__(self, takes: int) -> None:
+        self.samples: list[agents_pb2.NodeSample] = []
+        self._takes = takes
+
+    async def write(self, message: agents_pb2.IngestRequest) -> None:
+        if len(self.samples) == self._takes:
+            raise asyncio.InvalidStateError
+        self.samples.append(message.sample)
 
 
 class Stream:
@@ -57,3 +70,28 @@ async def test_what_a_broken_stream_did_not_take_is_said_to_the_next(takes: int)
         SESSIONS, agents_pb2.REPLICA_PHASE_FINALIZED
     )
     assert ordered == list(SESSIONS)
+
+
+async def test_readings_of_all_devices_go_on_where_they_were_on_the_next_stream() -> None:
+    sent: list[None] = []
+    nothing: Any = lambda *_: None  # noqa: E731
+    agent = Agent(
+        node="n",
+        papers=Papers(key=b"", certificate=b"", authority=b"", address=""),
+        steps=(),
+        ordered=nothing,
+        ended=nothing,
+        registered=nothing,
+        broken=nothing,
+        readings_every_s=0.001,
+        sent=lambda: sent.append(None),
+    )
+    streams = [Ingest(3), Ingest(2)]
+    for one in streams:
+        with pytest.raises(asyncio.InvalidStateError):
+            await agent._read_devices(one)
+    # The fourth was lost with its stream, as an agent's are.
+    assert [sample.sequence for one in streams for sample in one.samples] == [1, 2, 3, 5, 6]
+    assert len(sent) == 5
+    uuids = {device.uuid for device in streams[0].samples[0].devices}
+    assert uuids == {f"GPU-n-{index}" for index in range(DEVICES)}
