@@ -59,6 +59,7 @@ class Choices:
         platform_key: file that opens a shared platform's keys; empty: in the folder.
         port: on the loopback, for users of this machine.
         listen: HOST:PORT with TLS for everybody else; agents dial the next port. Empty: nobody.
+        http: HOST:PORT for health and metrics; empty: nobody asks.
         server: a joined node only: HOST:PORT of the platform.
         agents: a joined node only: HOST:PORT of its listener for agents, once joined.
         node: name of this machine as a node.
@@ -80,6 +81,7 @@ class Choices:
     platform_key: str = ""
     port: int = DEFAULT_PORT
     listen: str = ""
+    http: str = ""
     server: str = ""
     agents: str = ""
     node: str = ""

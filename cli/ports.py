@@ -69,6 +69,25 @@ def parse_listener(text: str) -> Listener:
     return Listener(host, port)
 
 
+def parse_http(text: str) -> tuple[str, int]:
+    """Read HOST:PORT or [IPV6]:PORT of the listener for health and metrics.
+
+    Raises:
+        CommandError: it is neither.
+    """
+    host, colon, port = text.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    is_port = port.isascii() and port.isdigit() and 0 < int(port) <= 65535
+    if not colon or not host or "/" in text or not is_port:
+        raise CommandError(
+            f"{text!r} is not HOST:PORT",
+            code=ExitCode.USAGE,
+            advice="--http 127.0.0.1:18555   for this machine, without TLS\n"
+            "--http 0.0.0.0:18555     for others too, with TLS",
+        )
+    return host, int(port)
+
+
 def with_ports(listener: Listener, before: str, avoid: int) -> Listener:
     """The same listener with a port: the one it had `before`, or one that is free with the next."""
     if listener.port:

@@ -88,6 +88,7 @@ def standing_options(function: F) -> F:
         "nsml up",
         "nsml up --simulate-gpus 8 --isolation container",
         "nsml up --listen 0.0.0.0:18600",
+        "nsml up --http 127.0.0.1:18555",
         "nsml up --etcd https://a:2379,https://b:2379 --history postgresql:///nsml --objects s3://nsml",
     ],
 )
@@ -102,6 +103,9 @@ def standing_options(function: F) -> F:
     help="Port on the loopback; default 18553.",
 )
 @click.option("--listen", metavar="HOST:PORT", help="Also serve other machines there, with TLS.")
+@click.option(
+    "--http", metavar="HOST:PORT", help="Answer /healthz, /readyz and /metrics there over HTTP."
+)
 @click.option("--no-agent", is_flag=True, help="Run no sessions on this machine.")
 @pass_app
 def up(app: App, /, *, data: Path | None, no_agent: bool, **options: Any) -> None:
@@ -142,6 +146,7 @@ def _chosen(
     isolation: str | None,
     port: int | None,
     listen: str | None,
+    http: str | None,
     has_agent: bool,
     **elsewhere: str | None,
 ) -> Choices:
@@ -174,6 +179,8 @@ def _chosen(
     if listen:
         asked = ports.parse_listener(listen)
         listen = str(ports.with_ports(asked, before=choices.listen, avoid=port or choices.port))
+    if http:
+        ports.parse_http(http)
     changed = replace(
         choices,
         coordination=wanted,
@@ -181,6 +188,7 @@ def _chosen(
         isolation=isolation or choices.isolation,
         port=port or choices.port,
         listen=choices.listen if listen is None else listen,
+        http=choices.http if http is None else http,
         has_agent=has_agent,
         **{name: value for name, value in elsewhere.items() if value is not None},
     )
@@ -217,6 +225,11 @@ def _with_ports(
     """
     if folder.running(CONTROL_PLANE) is not None:
         return choices
+    if choices.http:
+        host, port = ports.parse_http(choices.http)
+        if taken := ports.obstacle(host, port):
+            raise ports.refusal(choices.http, taken, "--http HOST:ANOTHER_PORT")
+        held.hold(host, port)
     reason = ports.obstacle(ports.LOOPBACK, choices.port)
     if choices.listen:
         listener = ports.parse_listener(choices.listen)
@@ -274,6 +287,8 @@ def control_plane_settings(folder: DataFolder, choices: Choices) -> Mapping[str,
         "platform_key": choices.platform_key,
     }
     settings.update({name: value for name, value in elsewhere.items() if value})
+    if choices.http:
+        settings["http"] = choices.http
     if choices.listen:
         listener = ports.parse_listener(choices.listen)
         settings["listen"] = str(listener)
@@ -426,6 +441,8 @@ def _tell_up(
             app.write(f"  {title:<14} {without_password(url)}")
     if choices.listen:
         app.write(f"  other machines {choices.listen}, with TLS")
+    if said.get("http"):
+        app.write(f"  http           {said['http']}  /healthz /readyz /metrics")
     tell_node(app, choices, agent)
     app.write(f"  you            {choices.admin}, context {CONTEXT_NAME}")
     app.write(f"  data           {folder.path}")

@@ -100,6 +100,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     listen_agents: str = ""
     """Listener with mutual TLS for joined agents: HOST:PORT. Empty: none."""
 
+    http: str = ""
+    """Listener for /healthz, /readyz and /metrics: HOST:PORT, on the loopback without TLS, elsewhere
+    with the platform's. Empty: none."""
+
+    metrics_token_file: Path | None = None
+    """A file for us alone with a token of at least 16 bytes, which reads /metrics and nothing else; read at
+    each scrape, so that it may change. Administrators' tokens read them in any case."""
+
     hosts: tuple[str, ...] = ()
     """Names and addresses under which others reach us, beside those of this host: what our
     certificate bears. The first one is what others are told to dial."""

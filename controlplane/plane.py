@@ -47,6 +47,7 @@ from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Listings
 from controlplane.operations.media import Shown
 from controlplane.operations.members import Member, Members
+from controlplane.operations.node_states import NodeStates
 from controlplane.operations.nodes import NodeKeeper
 from controlplane.operations.projects import Projects
 from controlplane.operations.references import References
@@ -108,7 +109,7 @@ if TYPE_CHECKING:
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
     from controlplane.domain.cluster import Restore
-    from controlplane.history.interface import History
+    from controlplane.history.interface import History, Telemetry
     from controlplane.objects.interface import ObjectStore
     from controlplane.store.interface import KeyValueStore
     from nsml.clock import Clock, Offload
@@ -239,7 +240,7 @@ class ControlPlane:
         self.identities = Identities(store, wall)
         self.accounts = Accounts(store, self.identities, clock=wall, random_bytes=on.random_bytes)
         self.secrets = UserSecrets(store, on.vault, clock=wall)
-        self._limiter = FailureLimiter(wall)
+        self.limiter = FailureLimiter(wall)
         self._audit = Audit(ledger=history.ledger, clock=wall)
         self.state = LiveState(store, clock, half_life_s=character.half_life_s)
         self.committer = Committer(
@@ -253,6 +254,13 @@ class ControlPlane:
             contacts=self.contacts,
             clock=clock,
             notice_s=character.notice_s,
+        )
+        self.node_states = NodeStates(
+            state=self.state,
+            contacts=self.contacts,
+            leads=lambda: bool(self.leading.term),
+            silent_after_s=character.silent_after_s,
+            clock=clock,
         )
         self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
         self.references = References(state=self.state, history=history)
@@ -442,7 +450,7 @@ class ControlPlane:
 
     def interceptors(self) -> tuple[Interceptor, ...]:
         """What every call passes, in this order; the first is the door."""
-        door = AccessInterceptor(self.identities, TABLE, limiter=self._limiter, refuse=refuse)
+        door = AccessInterceptor(self.identities, TABLE, limiter=self.limiter, refuse=refuse)
         return door, self._passing_on, Freshness(self.state)
 
     def add_services(self, server: Any) -> None:
@@ -494,6 +502,16 @@ class ControlPlane:
         ]
         for add, servicer in services:
             add(servicer, server)
+
+    @property
+    def telemetry(self) -> Telemetry:
+        """What was read of nodes and devices."""
+        return self._on.history.telemetry
+
+    @property
+    def clock(self) -> Clock:
+        """The one that what is decided goes by."""
+        return self._on.clock
 
     def _telemetry(self) -> TelemetryServicer:
         return TelemetryServicer(
@@ -583,7 +601,6 @@ class ControlPlane:
             members=self.members,
             leader=lambda: self.leading.leader,
             leads=lambda: bool(self.leading.term),
-            silent_after_s=self.character.silent_after_s,
             conditions=self.health.conditions,
             known_at=self.health.known_at,
             wall=self._wall.time,
@@ -596,7 +613,7 @@ class ControlPlane:
             usages=self.usages,
             audit=self._audit,
             facts=facts,
-            clock=self._on.clock,
+            states=self.node_states,
         )
 
     def _accounts(self) -> AccountServicer:
@@ -608,5 +625,5 @@ class ControlPlane:
             agent_address=self.character.agent_address,
         )
         return AccountServicer(
-            self.accounts, joining, self.projects, platform=platform, limiter=self._limiter
+            self.accounts, joining, self.projects, platform=platform, limiter=self.limiter
         )

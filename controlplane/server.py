@@ -34,6 +34,7 @@ from controlplane.access.listeners import (
     listen_plain,
     listen_tls,
     names_of_this_host,
+    take_port,
 )
 from controlplane.access.peers import SocketPeers, process_name
 from controlplane.access.table import TABLE
@@ -70,6 +71,7 @@ if TYPE_CHECKING:
     from controlplane.access.authority import Authority
     from controlplane.domain.cluster import Cluster
     from controlplane.plane import Interceptor, Surroundings
+    from controlplane.web import Web
 
 _log = structlog.get_logger("controlplane.server")
 
@@ -124,6 +126,9 @@ class Listeners:
         self.socket: Address | None = None
         self.users: Address | None = None
         self.agents: Address | None = None
+        self.http: Address | None = None
+        self._http_socket: socket.socket | None = None
+        self._identity: Identity | None = None
         self._open(authority)
 
     def _open(self, authority: Authority) -> None:
@@ -133,8 +138,10 @@ class Listeners:
         path = self._socket_path()
         if path:
             self.socket = listen_plain(server, f"unix:{path}")
-        if settings.listen or settings.listen_agents:
-            identity = Identity(authority, names_of_this_host(settings.hosts))
+        if settings.http:
+            self.http, self._http_socket = take_port(settings.http)
+        if settings.listen or settings.listen_agents or self._has_https:
+            identity = self._identity = Identity(authority, names_of_this_host(settings.hosts))
             if settings.listen:
                 self.users = listen_tls(server, settings.listen, identity)
             if settings.listen_agents:
@@ -145,6 +152,23 @@ class Listeners:
             return self._settings.socket
         path = self._settings.data.absolute() / "socket"
         return str(path) if len(os.fsencode(path)) <= LONGEST_SOCKET_PATH else ""
+
+    @property
+    def _has_https(self) -> bool:
+        return self.http is not None and not self.http.is_private
+
+    def web(self, plane: ControlPlane) -> Web | None:
+        """What answers over HTTP; None where nobody listens for that."""
+        if self._http_socket is None:
+            return None
+        from controlplane.web import Web  # noqa: PLC0415 - a tenth of a second for who needs it
+
+        return Web(
+            plane,
+            self._http_socket,
+            identity=self._identity if self._has_https else None,
+            token_file=self._settings.metrics_token_file,
+        )
 
     @property
     def primary(self) -> str:
@@ -160,6 +184,11 @@ class Listeners:
         """HOST:PORT that joined agents dial; "" when there is no listener for them."""
         return self._reached(self.agents)
 
+    def _http_url(self) -> str:
+        if self.http is None or not self._has_https:
+            return f"http://{self.http}" if self.http else ""
+        return f"https://{self._reached(self.http)}"
+
     def _reached(self, listener: Address | None) -> str:
         if listener is None:
             return ""
@@ -173,6 +202,7 @@ class Listeners:
             "socket": self.socket.path if self.socket else "",
             "listen": self.for_users(),
             "listen_agents": self.for_agents(),
+            "http": self._http_url(),
         }
         return {name: text for name, text in found.items() if text}
 
@@ -256,10 +286,12 @@ async def _serve(
     )
     peers = SocketPeers(on.authority, member)
     plane = ControlPlane(replace(on, peers=peers), character, cluster.id)
-    door.open(plane.interceptors())
+    web = listeners.web(plane)
+    door.open((*((web.calls,) if web else ()), *plane.interceptors()))
     plane.add_services(server)
     health_servicer = _add_standard_services(server)
     running = asyncio.create_task(plane.run(), name="controlplane")
+    answering = asyncio.create_task(web.serve() if web else _nothing(), name="web")
     ready = settings.data / "ready.json"
     try:
         # The others find this very process by it.
@@ -271,21 +303,32 @@ async def _serve(
         write_private(ready, json.dumps({**own, **listeners.facts()}).encode() + b"\n")
         _log.info("controlplane.serving", **listeners.facts())
         started.set()
+        if web:
+            web.serves = True
         stopping = asyncio.create_task(_leave_at(stop, plane), name="stop")
         await asyncio.wait({running, stopping}, return_when=asyncio.FIRST_COMPLETED)
         stopping.cancel()
     finally:
         ready.unlink(missing_ok=True)
+        if web:
+            web.serves = False
         await _set_health(health_servicer, health_pb2.HealthCheckResponse.NOT_SERVING)
         await _within(RESIGN_WITHIN_S, plane.resign())
         plane.contacts.close_all(Unavailable("this control plane stops"))
         await server.stop(STOP_GRACE_S)
         running.cancel()
-        await asyncio.wait({running})
+        if web:
+            web.stop()
+        await asyncio.wait({running, answering})
         await _within(LEAVE_WITHIN_S, plane.members.leave())
         await peers.close()
-        if not running.cancelled():
-            running.result()
+        for task in (running, answering):
+            if not task.cancelled():
+                task.result()
+
+
+async def _nothing() -> None:
+    """Where there is no HTTP listener."""
 
 
 async def _leave_at(stop: asyncio.Event, plane: ControlPlane) -> None:

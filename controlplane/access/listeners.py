@@ -147,6 +147,27 @@ def listen_agents(server: grpc.aio.Server, text: str, identity: Identity) -> Add
     return _bound(address, lambda: server.add_secure_port(str(address), credentials))
 
 
+def take_port(text: str) -> tuple[Address, socket.socket]:
+    """Take HOST:PORT for a server that is not gRPC's; gives the address with its port, and the socket.
+
+    Raises:
+        ListenRefused: it is no HOST:PORT.
+        CannotListen: it is taken.
+    """
+    address = parse_address(text)
+    if address.path:
+        raise ListenRefused(f"refuse to listen on {text}: HTTP is served on HOST:PORT")
+    taken = socket.socket(socket.AF_INET6 if ":" in address.host else socket.AF_INET)
+    try:
+        taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        taken.bind((address.host, address.port))
+        taken.listen()
+    except OSError as error:
+        taken.close()
+        raise _cannot_listen(address) from error
+    return Address(host=address.host, port=int(taken.getsockname()[1])), taken
+
+
 def names_of_this_host(extra: Sequence[str] = ()) -> tuple[str, ...]:
     """Return what a listener's certificate should bear: `extra`, this host's names, its addresses."""
     interfaces = psutil.net_if_addrs().values()
@@ -218,8 +239,12 @@ def _bound(address: Address, bind: Callable[[], int]) -> Address:
     try:
         port = bind()
     except RuntimeError as error:
-        raise CannotListen(
-            f"cannot listen on {address}: it is taken or not an address of this machine; "
-            "choose another port"
-        ) from error
+        raise _cannot_listen(address) from error
     return address if address.path else Address(host=address.host, port=port)
+
+
+def _cannot_listen(address: Address) -> CannotListen:
+    return CannotListen(
+        f"cannot listen on {address}: it is taken or not an address of this machine; "
+        "choose another port"
+    )

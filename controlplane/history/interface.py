@@ -195,6 +195,10 @@ class Telemetry(Protocol):
         """
         ...
 
+    def known(self) -> Mapping[str, NodeSample]:
+        """As `newest`, from memory alone: what other control planes took is of the last `newest`."""
+        ...
+
     async def note(self, figures: Sequence[float]) -> None:
         """Take a reading of the platform as a whole: cells.CLUSTER_FIGURES, as of now."""
         ...

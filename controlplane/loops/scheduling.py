@@ -59,6 +59,8 @@ class Scheduling:
 
     Attributes:
         repaired: records that the comparison had to correct.
+        placed, dropped, preempted: gangs since the start whose placement was committed, those whose
+            placement did not stand any more, and sessions that were told to give way.
     """
 
     def __init__(
@@ -79,7 +81,7 @@ class Scheduling:
         self._changes: Subscription | None = None
         self._told: dict[str, str] = {}
         self._compared_at = 0.0
-        self.repaired = 0
+        self.repaired = self.placed = self.dropped = self.preempted = 0
 
     def waiting(self, session_id: str) -> Explanation | None:
         """Why a queued session waits, as things are now."""
@@ -215,6 +217,9 @@ class Scheduling:
             for placement, stands in zip(plan.placements, done, strict=True)
             if not stands
         }
+        self.placed += sum(done)
+        self.dropped += len(dropped)
+        self.preempted += sum(left)
         if dropped:
             self._log.info("plan.dropped", gangs=len(dropped))
             if not any(done):

@@ -67,6 +67,9 @@ class Committer:
     Args:
         state: what is live; learns of every commit at once.
         leader: gives the address of who leads, for refusals.
+
+    Attributes:
+        commits, decisions: transactions that were written since the start, and what was decided in them.
     """
 
     def __init__(
@@ -80,6 +83,8 @@ class Committer:
         self._queue: deque[_Pending[Any]] = deque()
         self._wake = asyncio.Event()
         self._leading = False
+        self.commits = 0
+        self.decisions = 0
 
     @property
     def is_leading(self) -> bool:
@@ -177,6 +182,8 @@ class Committer:
             if result is None:
                 return batch
             draft.applied(result.revision)
+            self.commits += 1
+            self.decisions += len(results)
             self._log.debug("plan.committed", revision=result.revision, decisions=len(results))
         for pending, outcome in zip(batch, results, strict=False):
             _resolve(pending, outcome)

@@ -12,11 +12,12 @@ from controlplane.domain.values import HeldDevice, Usage
 from controlplane.history.errors import HistoryUnavailable
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Mapping
 
     from controlplane.domain.values import Session
     from controlplane.history.cells import Used
     from controlplane.history.interface import History
+    from controlplane.history.values import NodeSample
     from controlplane.operations.state import LiveState
     from nsml.clock import Clock
 
@@ -140,10 +141,14 @@ class Usages:
 
     async def load(self) -> Load:
         """What all devices do now, as their nodes said lately."""
+        return self.load_of(await self._history.telemetry.newest())
+
+    def load_of(self, samples: Mapping[str, NodeSample]) -> Load:
+        """What all devices do now by readings of nodes, each that is of lately."""
         now = self._clock.time()
         devices = held = running = busy = 0
         load = watts = 0.0
-        for name, sample in (await self._history.telemetry.newest()).items():
+        for name, sample in samples.items():
             stored = self._state.nodes.get(name)
             if stored is None or abs(now - sample.at) > LATELY_S:
                 continue

@@ -48,11 +48,11 @@ if TYPE_CHECKING:
     from controlplane.operations.conditions import Conditions
     from controlplane.operations.contacts import Contacts
     from controlplane.operations.members import Members
+    from controlplane.operations.node_states import NodeStates
     from controlplane.operations.nodes import NodeKeeper
     from controlplane.operations.state import LiveState
     from controlplane.operations.usage import Usages
     from controlplane.store.election import Leader
-    from nsml.clock import Clock
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,7 +71,6 @@ class ClusterFacts:
     members: Members
     leader: Callable[[], Leader | None]
     leads: Callable[[], bool]
-    silent_after_s: float
     conditions: Conditions
     known_at: Callable[[], float]
     wall: Callable[[], float]
@@ -83,13 +82,6 @@ MOST_CLOSED: Final = 20
 MOST_SILENT: Final = 5
 LATELY_S: Final = 60.0
 """What a node said of itself counts for so long."""
-
-_STATES: Final = {
-    "": "NODE_STATE_READY",
-    "drained": "NODE_STATE_DRAINING",
-    "fenced": "NODE_STATE_FENCED",
-    "held": "NODE_STATE_HELD",
-}
 
 
 class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
@@ -105,7 +97,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         usages: Usages,
         audit: Audit,
         facts: ClusterFacts,
-        clock: Clock,
+        states: NodeStates,
     ) -> None:
         self._state = state
         self._history = history
@@ -114,7 +106,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         self._usages = usages
         self._audit = audit
         self._facts = facts
-        self._clock = clock
+        self._states = states
 
     @answering
     async def ListNodes(  # noqa: N802 - named by the contract
@@ -336,14 +328,7 @@ class NodeServicer(nodes_pb2_grpc.NodeServiceServicer):
         )
 
     def _state_of(self, node: Node) -> str:
-        is_silent = node.name in self._state.silent or node.name in self._contacts.unheard
-        if is_silent and not self._facts.leads():
-            # Agents are connected to the leader alone; while there is none, their records still come.
-            heard_at = self._contacts.last_contact_at(node.name)
-            is_silent = self._clock.time() - heard_at >= self._facts.silent_after_s
-        if is_silent and node.fence is None:
-            return "NODE_STATE_SILENT"
-        return _STATES[node.closed_by]
+        return f"NODE_STATE_{self._states.of(node)}"
 
 
 def _names(sessions: Iterable[Session], who: UserCaller) -> list[str]:

@@ -167,6 +167,10 @@ class SqlTelemetry:
         """See Telemetry."""
         if self._database.is_shared:
             await self._look()
+        return self.known()
+
+    def known(self) -> Mapping[str, NodeSample]:
+        """See Telemetry."""
         return MappingProxyType({node: known.sample for node, known in self._newest.items()})
 
     async def read(

@@ -7,7 +7,8 @@ import sys
 
 import pytest
 
-from cli.ports import LOOPBACK, Held, obstacle
+from cli.exits import CommandError
+from cli.ports import LOOPBACK, Held, obstacle, parse_http
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="ports are held on Linux alone")
 
@@ -89,3 +90,10 @@ def test_what_is_taken_is_not_held_and_stays_taken() -> None:
         held.hold(LOOPBACK, port)
         assert obstacle(LOOPBACK, port)
     listening(port).close()
+
+
+def test_where_http_is_answered_is_a_host_and_a_port() -> None:
+    assert parse_http("[::1]:80") == ("::1", 80)
+    for text in ("18555", "host", "host:0", "host:65536", "http://host:80", ":80", "host:x"):
+        with pytest.raises(CommandError, match="is not HOST:PORT"):
+            parse_http(text)

@@ -9,6 +9,8 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.error
+import urllib.request
 from pathlib import Path
 from typing import Self
 
@@ -99,6 +101,36 @@ def test_it_serves_health_and_users_and_stops_in_order(tmp_path: Path) -> None:
         assert not (program.data / "ready.json").exists()
 
 
+def test_it_answers_over_http_while_it_runs(tmp_path: Path) -> None:
+    with Program(tmp_path, f'{PLAIN}http = "127.0.0.1:0"\n') as program:
+        url = program.ready()["http"]
+        boss = {"Authorization": f"Bearer {(program.data / 'admin.token').read_text().strip()}"}
+
+        def get(path: str) -> str:
+            request = urllib.request.Request(url + path, headers=boss)
+            with urllib.request.urlopen(request, timeout=10) as answer:
+                return answer.read().decode()
+
+        assert get("/healthz") == "ok\n"
+        deadline = time.monotonic() + 30
+        while (told := ready_at(url)) != "ready\n":
+            assert time.monotonic() < deadline, told
+        assert 'nsml_sessions{state="QUEUED"} 0.0' in get("/metrics")
+        program.process.send_signal(signal.SIGTERM)
+        code, said = program.refused()
+        assert code == 0, said
+        with pytest.raises(urllib.error.URLError, match="refused"):
+            get("/healthz")
+
+
+def ready_at(url: str) -> str:
+    try:
+        with urllib.request.urlopen(f"{url}/readyz", timeout=10) as answer:
+            return answer.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.read().decode()
+
+
 def test_after_a_kill_it_goes_on_where_it_was(tmp_path: Path) -> None:
     with Program(tmp_path) as program:
         first = program.ready()
@@ -153,6 +185,7 @@ def test_one_process_has_a_data_folder(tmp_path: Path) -> None:
         ('coordination = "https://me:canary@10.0.0.1:2379"', "no user in its URL: etcd_user"),
         ('etcd_user = "me"\netcd_password_file = "p"', "etcd_user is for an etcd cluster by URLs"),
         ('history = "postgresql://me:canary@10.0.0.1/nsml"', "sslmode=verify-full"),
+        ('http = "unix:/tmp/x"', "HTTP is served on HOST:PORT"),
         ('objects = "file:///nowhere/at/all"', "is it mounted?"),
         ('objects = "s3://bucket"\ns3_endpoint = "http://10.0.0.1"', "not encrypted: use https"),
     ],

@@ -1,0 +1,1 @@
+"""What is reached over HTTP: health, readiness, metrics for Prometheus."""

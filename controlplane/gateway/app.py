@@ -1,0 +1,110 @@
+"""The paths that are answered over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client import exposition
+from starlette.applications import Starlette
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import Route
+
+from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
+from nsml.clock import in_own_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from prometheus_client import Metric
+    from starlette.requests import Request
+
+    from controlplane.gateway.readers import Readers
+    from nsml.clock import Clock
+
+FRESH_S: Final = 1.0
+"""So long what one scrape was told is told to others: more of them cost no more."""
+
+
+class Scrapes:
+    """The page of metrics, made once for all who ask at about the same time.
+
+    Args:
+        figures: gives all of them, as of now; called on the event loop.
+    """
+
+    def __init__(self, figures: Callable[[], Iterable[Metric]], clock: Clock) -> None:
+        self._figures = figures
+        self._clock = clock
+        self._making = asyncio.Lock()
+        self._pages: dict[str, tuple[float, bytes]] = {}
+
+    async def page(self, accept: str) -> tuple[bytes, str]:
+        """The page in the newest format that is taken, and its content type."""
+        encode, content_type = exposition.choose_encoder(accept)
+        async with self._making:
+            known = self._pages.get(content_type)
+            if known is not None and self._clock.monotonic() - known[0] < FRESH_S:
+                return known[1], content_type
+            found = _Found(list(self._figures()))
+            # Some tenths of a second for thousands of devices, in which calls are answered.
+            body = await in_own_thread(lambda: encode(found))
+            self._pages[content_type] = self._clock.monotonic(), body
+            return body, content_type
+
+
+class _Found:
+    """What a registry is to the encoder: metrics that have been collected."""
+
+    def __init__(self, metrics: Sequence[Metric]) -> None:
+        self._metrics = metrics
+
+    def collect(self) -> Sequence[Metric]:
+        return self._metrics
+
+
+def make_app(*, scrapes: Scrapes, readers: Readers, why_not_ready: Callable[[], str]) -> Starlette:
+    """The application.
+
+    Args:
+        scrapes: what /metrics answers.
+        readers: who may read that.
+        why_not_ready: why no call should be sent here now; "" where they are answered.
+    """
+
+    async def health(_: Request) -> Response:
+        return PlainTextResponse("ok\n")
+
+    async def ready(_: Request) -> Response:
+        reason = why_not_ready()
+        return PlainTextResponse(f"{reason or 'ready'}\n", status_code=503 if reason else 200)
+
+    async def metrics(request: Request) -> Response:
+        await readers.check(request.headers.get("authorization", ""), address_of(request))
+        body, content_type = await scrapes.page(request.headers.get("accept", ""))
+        return Response(body, headers={"content-type": content_type})
+
+    return Starlette(
+        routes=[Route("/healthz", health), Route("/readyz", ready), Route("/metrics", metrics)],
+        exception_handlers={NsmlError: _refused},
+    )
+
+
+def address_of(request: Request) -> str:
+    """The caller's address as failures are counted by it, the same as of gRPC's calls."""
+    host = request.client.host if request.client else ""
+    return f"ipv6:[{host}]" if ":" in host else f"ipv4:{host}"
+
+
+async def _refused(_: Request, error: Exception) -> Response:
+    """A refusal in the words that a client of gRPC gets."""
+    assert isinstance(error, NsmlError)  # noqa: S101 - what this is registered for
+    lines = [error.message, error.why, error.attempt]
+    body = "".join(f"{line}\n" for line in lines if line)
+    match error:
+        case NotSignedIn():
+            headers = {"www-authenticate": 'Bearer realm="nsml"'}
+            return PlainTextResponse(body, status_code=401, headers=headers)
+        case Denied():
+            return PlainTextResponse(body, status_code=403)
+    return PlainTextResponse(body, status_code=503)

@@ -1,0 +1,306 @@
+"""What a scrape is told: figures of the platform as this control plane has them in memory.
+
+Nothing here waits, and no label grows with what users do: there are none of sessions, users or
+projects. Those of nodes and devices grow with the machines, up to MOST_DEVICES.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+)
+
+from controlplane.domain.lifecycle import SessionState
+from controlplane.domain.values import WHOLE_DEVICE, Priority
+from controlplane.gateway.rpcs import BUCKETS_S
+from controlplane.operations.node_states import NodeState
+from controlplane.operations.usage import LATELY_S
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from prometheus_client import Metric
+
+    from controlplane.domain.values import Node
+    from controlplane.gateway.rpcs import CallCounts
+    from controlplane.history.interface import Telemetry
+    from controlplane.history.values import DeviceSample, NodeSample
+    from controlplane.loops.scheduling import Scheduling
+    from controlplane.operations.committer import Committer
+    from controlplane.operations.conditions import Conditions
+    from controlplane.operations.members import Members
+    from controlplane.operations.node_states import NodeStates
+    from controlplane.operations.state import LiveState
+    from controlplane.operations.usage import Usages
+    from controlplane.store.election import Leader
+    from nsml.clock import Clock
+
+MOST_DEVICES: Final = 20_000
+"""Devices that have series of their own; further ones count in the sums alone."""
+MOST_MODELS: Final = 50
+"""GPU models with a label of their own, those of most devices first."""
+OTHER_MODEL: Final = "other"
+LONGEST_LABEL: Final = 100
+_PERCENT: Final = 100.0
+_DEVICE: Final = ("node", "gpu", "uuid")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What the figures are made of, all of it in memory and kept up by others.
+
+    Attributes:
+        leader, leads: who decides, and whether that is this control plane.
+        scheduling, committer: what they did since the start, as plain counts.
+        clock: the one by which sessions were made.
+    """
+
+    cluster_id: str
+    state: LiveState
+    telemetry: Telemetry
+    usages: Usages
+    states: NodeStates
+    members: Members
+    conditions: Conditions
+    leader: Callable[[], Leader | None]
+    leads: Callable[[], bool]
+    scheduling: Scheduling
+    committer: Committer
+    clock: Clock
+
+
+def figures(known: Known, calls: CallCounts) -> Iterator[Metric]:
+    """All of them, as of now."""
+    nodes = [stored.value for stored in known.state.nodes.values()]
+    samples = known.telemetry.known()
+    yield from _platform(known)
+    yield from _sessions(known)
+    yield from _work(known)
+    yield from _nodes(known, nodes)
+    yield from _gpus(known, nodes, samples)
+    yield from _machines(known, nodes, samples)
+    yield from _devices(known, nodes, samples)
+    yield from _calls(calls)
+
+
+def _platform(known: Known) -> Iterator[Metric]:
+    own, leader = known.members.own, known.leader()
+    told = {"version": own.version, "member": own.name, "cluster": known.cluster_id}
+    yield InfoMetricFamily("nsml_controlplane", "This control plane.", told)
+    yield _gauge("nsml_leads", "1 where this control plane leads, else 0.", float(known.leads()))
+    yield _gauge(
+        "nsml_leader_term",
+        "Number of the leader's term; 0 while nobody leads.",
+        leader.term if leader else 0,
+    )
+    count = len(known.members.everyone())
+    yield _gauge("nsml_controlplanes", "Control planes that run.", count)
+    standing = GaugeMetricFamily(
+        "nsml_condition",
+        "1 for each condition that stands; see nsml status.",
+        labels=["name", "of"],
+    )
+    for one in known.conditions.standing():
+        standing.add_metric([one.name.value, one.subject[:LONGEST_LABEL]], 1)
+    yield standing
+
+
+def _sessions(known: Known) -> Iterator[Metric]:
+    live = [stored.value for stored in known.state.sessions.values()]
+    by_state = Counter(one.state for one in live)
+    states = GaugeMetricFamily(
+        "nsml_sessions", "Sessions that have not left the platform, by state.", labels=["state"]
+    )
+    for state in SessionState:
+        states.add_metric([state.value], by_state[state])
+    yield states
+    queued = [one for one in live if one.state is SessionState.QUEUED]
+    waiting: Counter[Priority] = Counter()
+    wanted: Counter[Priority] = Counter()
+    for one in queued:
+        waiting[one.spec.priority] += 1
+        wanted[one.spec.priority] += one.spec.resources.gpu_thousandths * one.spec.replica_count
+    length = GaugeMetricFamily("nsml_queue_sessions", "Sessions that wait.", labels=["priority"])
+    gpus = GaugeMetricFamily("nsml_queue_gpus", "GPUs that they ask for.", labels=["priority"])
+    for priority in Priority:
+        label = [priority.name.lower()]
+        length.add_metric(label, waiting[priority])
+        gpus.add_metric(label, wanted[priority] / WHOLE_DEVICE)
+    yield length
+    yield gpus
+    oldest = min((one.created_at for one in queued), default=None)
+    age = 0.0 if oldest is None else max(known.clock.time() - oldest, 0.0)
+    yield _gauge("nsml_queue_oldest_seconds", "Age of the oldest session that waits.", age)
+
+
+def _work(known: Known) -> Iterator[Metric]:
+    scheduling, committer = known.scheduling, known.committer
+    for name, text, count in (
+        ("placements", "Gangs that this control plane has placed.", scheduling.placed),
+        ("placements_dropped", "Gangs whose place was taken meanwhile.", scheduling.dropped),
+        ("preemptions", "Sessions that were told to give way.", scheduling.preempted),
+        ("commits", "Transactions that this leader has written.", committer.commits),
+        ("decisions", "Decisions that were written in them.", committer.decisions),
+    ):
+        yield CounterMetricFamily(f"nsml_{name}", text, count)
+
+
+def _nodes(known: Known, nodes: Sequence[Node]) -> Iterator[Metric]:
+    found = Counter(known.states.of(node) for node in nodes)
+    family = GaugeMetricFamily("nsml_nodes", "Nodes by state.", labels=["state"])
+    for state in NodeState:
+        family.add_metric([state.value], found[state])
+    yield family
+
+
+def _gpus(
+    known: Known, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
+) -> Iterator[Metric]:
+    total: Counter[str] = Counter()
+    ready: Counter[str] = Counter()
+    held: Counter[str] = Counter()
+    for node in nodes:
+        is_ready = known.states.of(node) is NodeState.READY
+        shares = _held(known, node)
+        for device in node.devices:
+            total[device.model] += 1
+            ready[device.model] += is_ready and not device.withheld
+            held[device.model] += shares.get(device.uuid, 0)
+    for name, text, counted, unit in (
+        ("nsml_gpus", "GPUs of all nodes that are known.", total, 1),
+        ("nsml_gpus_ready", "GPUs that are offered, of nodes that are READY.", ready, 1),
+        ("nsml_gpus_allocated", "GPUs that sessions hold, shares counted.", held, WHOLE_DEVICE),
+    ):
+        family = GaugeMetricFamily(name, text, labels=["model"])
+        for model, count in _by_label(counted, total).items():
+            family.add_metric([model], count / unit)
+        yield family
+    load = known.usages.load_of(samples)
+    for name, text, value in (
+        (
+            "nsml_gpus_reporting",
+            "GPUs of which a reading of the last minute is here.",
+            load.devices,
+        ),
+        ("nsml_gpus_running", "Of these, those with a utilisation above 0.", load.running),
+        ("nsml_gpus_busy", "Of these, those with a utilisation above 80 %.", load.busy),
+        ("nsml_gpus_power_watts", "What these take together.", load.watts),
+    ):
+        yield _gauge(name, text, value)
+
+
+def _by_label(counted: Counter[str], total: Counter[str]) -> dict[str, int]:
+    """What was counted by model, those of the fewest devices as one where there are too many."""
+    own = {model for model, _ in total.most_common(MOST_MODELS)}
+    found: dict[str, int] = {}
+    for model in total:
+        label = model[:LONGEST_LABEL] if model in own else OTHER_MODEL
+        found[label] = found.get(label, 0) + counted[model]
+    return found
+
+
+def _machines(
+    known: Known, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
+) -> Iterator[Metric]:
+    state = GaugeMetricFamily(
+        "nsml_node_state", "1 for the state that a node is in.", labels=["node", "state"]
+    )
+    cpu = GaugeMetricFamily("nsml_node_cpu_ratio", "CPU load, 0 to 1.", labels=["node"])
+    memory = GaugeMetricFamily(
+        "nsml_node_memory_used_bytes", "Memory that is in use.", labels=["node"]
+    )
+    now = known.clock.time()
+    for node in nodes[:MOST_DEVICES]:
+        state.add_metric([node.name, known.states.of(node).value], 1)
+        sample = samples.get(node.name)
+        if sample is not None and abs(now - sample.at) <= LATELY_S:
+            cpu.add_metric([node.name], sample.cpu_percent / _PERCENT)
+            memory.add_metric([node.name], sample.memory_used_bytes)
+    yield from (state, cpu, memory)
+
+
+def _devices(
+    known: Known, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
+) -> Iterator[Metric]:
+    shown = [(node, device) for node in nodes for device in node.devices]
+    left_out = len(shown) - MOST_DEVICES
+    info = InfoMetricFamily("nsml_gpu", "Each GPU.", labels=_DEVICE)
+    memory = _of_device("nsml_gpu_memory_bytes", "Memory that it has.")
+    held = _of_device("nsml_gpu_allocated_ratio", "How much of it sessions hold, 0 to 1.")
+    read = {name: _of_device(f"nsml_gpu_{name}", text) for name, text, _ in _READ}
+    now = known.clock.time()
+    shares: dict[str, Mapping[str, int]] = {}
+    readings: dict[str, Mapping[str, DeviceSample]] = {}
+    for node, device in shown[:MOST_DEVICES]:
+        if node.name not in shares:
+            shares[node.name] = _held(known, node)
+            sample = samples.get(node.name)
+            is_new = sample is not None and abs(now - sample.at) <= LATELY_S
+            devices = sample.devices if sample is not None and is_new else ()
+            readings[node.name] = {one.uuid: one for one in devices}
+        label = [node.name, str(device.index), device.uuid[:LONGEST_LABEL]]
+        info.add_metric(label, {"model": device.model[:LONGEST_LABEL]})
+        memory.add_metric(label, device.memory_bytes)
+        held.add_metric(label, shares[node.name].get(device.uuid, 0) / WHOLE_DEVICE)
+        reading = readings[node.name].get(device.uuid)
+        if reading is not None:
+            for name, _, value in _READ:
+                read[name].add_metric(label, value(reading))
+    yield from (info, memory, held, *read.values())
+    text = "GPUs without series of their own, since there are too many."
+    yield _gauge("nsml_gpus_left_out", text, max(left_out, 0))
+
+
+_READ: Final[tuple[tuple[str, str, Callable[[DeviceSample], float]], ...]] = (
+    (
+        "utilization_ratio",
+        "How much of the time it computed, 0 to 1.",
+        lambda one: one.utilization_percent / _PERCENT,
+    ),
+    ("memory_used_bytes", "Memory that is in use.", lambda one: one.memory_used_bytes),
+    ("power_watts", "What it takes.", lambda one: one.power_watts),
+    ("temperature_celsius", "How hot it is.", lambda one: one.temperature_celsius),
+    ("throttled", "1 while its clocks are held down.", lambda one: float(bool(one.throttled))),
+)
+
+
+def _held(known: Known, node: Node) -> Mapping[str, int]:
+    stored = known.state.allocations.get(node.name)
+    return stored.value.held_thousandths() if stored else {}
+
+
+def _calls(calls: CallCounts) -> Iterator[Metric]:
+    ended = CounterMetricFamily(
+        "nsml_rpc_calls", "Calls of one request and one answer, by end.", labels=["method", "code"]
+    )
+    for (method, code), count in sorted(calls.ended.items()):
+        ended.add_metric([_short(method), code], count)
+    yield ended
+    took = HistogramMetricFamily("nsml_rpc_seconds", "How long they took.", labels=["method"])
+    bounds = [*map(str, BUCKETS_S), "+Inf"]
+    for method, one in sorted(calls.durations.items()):
+        cumulative = [float(count) for count in accumulate(one.buckets)]
+        buckets = list(zip(bounds, cumulative, strict=True))
+        took.add_metric([_short(method)], buckets, sum_value=one.seconds)
+    yield took
+
+
+def _short(method: str) -> str:
+    """`SessionService/GetSession` of `/nsml.v1.SessionService/GetSession`."""
+    return method.rpartition(".")[2]
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(name, text, value)
+
+
+def _of_device(name: str, text: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(name, text, labels=_DEVICE)

@@ -1,0 +1,99 @@
+"""An HTTP listener in this process: plaintext on the loopback, the platform's TLS everywhere else."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import ssl
+from typing import TYPE_CHECKING, Any, Final
+
+import uvicorn
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from starlette.types import ASGIApp
+
+    from controlplane.access.authority import KeyPair
+    from controlplane.access.listeners import Identity
+
+MOST_CONNECTIONS: Final = 500
+IDLE_S: Final = 30
+"""So long a connection stays on which nothing is asked."""
+STOP_WITHIN_S: Final = 1
+"""So long what is being answered may take when we stop."""
+_MOST_HEADERS: Final = 32 << 10
+
+
+class HttpServer(uvicorn.Server):
+    """Answers on a socket; `serve` ends orderly when `should_exit` is set.
+
+    Args:
+        identity: whose certificate is shown; None: without TLS.
+    """
+
+    def __init__(self, app: ASGIApp, taken: socket.socket, identity: Identity | None) -> None:
+        options: dict[str, Any] = {}
+        if identity is not None:
+            context = _context(identity)
+            options["ssl_context_factory"] = lambda *_: context
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="none",
+                loop="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                limit_concurrency=MOST_CONNECTIONS,
+                timeout_keep_alive=IDLE_S,
+                timeout_graceful_shutdown=STOP_WITHIN_S,
+                h11_max_incomplete_event_size=_MOST_HEADERS,
+                **options,
+            )
+        )
+        self._taken = taken
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None, None, None]:
+        """Leave signals alone: they are the control plane's."""
+        yield
+
+    async def run_until_told(self) -> None:
+        """Serve until `should_exit`."""
+        await self.serve(sockets=[self._taken])
+
+
+def _context(identity: Identity) -> ssl.SSLContext:
+    """Show the certificate that is the current one at each handshake."""
+    shown = identity.current()
+    made = _showing(shown)
+
+    def renewed(connection: Any, _: Any, __: Any) -> None:
+        nonlocal shown, made
+        newest = identity.current()
+        if newest is not shown:
+            shown, made = newest, _showing(newest)
+        connection.context = made
+
+    first = _showing(shown)
+    first.sni_callback = renewed
+    return first
+
+
+def _showing(pair: KeyPair) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # OpenSSL takes files alone: this one has no name, and no other process sees it.
+    descriptor = os.memfd_create("certificate", os.MFD_CLOEXEC)
+    try:
+        with os.fdopen(os.dup(descriptor), "wb") as file:
+            file.write(pair.key + pair.chain)
+        context.load_cert_chain(f"/proc/self/fd/{descriptor}")
+    finally:
+        os.close(descriptor)
+    return context

@@ -1,0 +1,89 @@
+"""Who may read metrics: administrators by their tokens, and whoever has the token for scrapes."""
+
+from __future__ import annotations
+
+import hmac
+from typing import TYPE_CHECKING, Final
+
+import structlog
+
+from controlplane.access.files import read_private
+from controlplane.access.limiter import MOST_FAILURES
+from controlplane.access.secret import parse_secret
+from controlplane.domain.errors import Denied, NotSignedIn
+from controlplane.domain.identity import UserCaller
+from nsml.clock import in_own_thread
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from controlplane.access.identities import Identities
+    from controlplane.access.limiter import FailureLimiter
+
+SHORTEST_TOKEN: Final = 16
+"""Bytes of a token for scrapes: a word that can be guessed is none."""
+_BEARER: Final = "Bearer "
+_LONGEST: Final = 512
+
+_log = structlog.get_logger("gateway.readers")
+
+
+class Readers:
+    """The door of what is told of the whole platform.
+
+    Args:
+        token_file: of the token for scrapes, read each time, so that it may change; None: there is none.
+    """
+
+    def __init__(
+        self, identities: Identities, limiter: FailureLimiter, *, token_file: Path | None
+    ) -> None:
+        self._identities = identities
+        self._limiter = limiter
+        self._token_file = token_file
+
+    async def check(self, authorization: str, address: str) -> None:
+        """Let a reader pass.
+
+        Args:
+            authorization: the header, "" for none.
+            address: the caller's, without a port.
+
+        Raises:
+            NotSignedIn: there is no token, or one that is not valid.
+            Denied: it is not an administrator's.
+            Unavailable: who it is cannot be checked now.
+        """
+        if not authorization.startswith(_BEARER) or len(authorization) > _LONGEST:
+            raise NotSignedIn(
+                "metrics are shown to whoever brings a token",
+                attempt="Authorization: Bearer TOKEN, an administrator's or that of metrics_token_file",
+            )
+        shown = authorization.removeprefix(_BEARER).strip()
+        if await self._is_scraper(shown):
+            return
+        is_limited = self._limiter.is_limited(address)
+        secret = parse_secret(shown)
+        who = secret and await self._identities.of_secret(secret, thorough=not is_limited)
+        if who is None:
+            failures = self._limiter.failed(address)
+            if failures <= MOST_FAILURES:
+                _log.warning("gateway.token_refused", address=address, failures=failures)
+            raise NotSignedIn("the token is not valid", why="it is unknown, expired or revoked")
+        if not isinstance(who, UserCaller) or not who.is_admin:
+            raise Denied("metrics of the whole platform are for administrators")
+
+    async def _is_scraper(self, shown: str) -> bool:
+        file = self._token_file
+        if file is None:
+            return False
+        try:
+            content = await in_own_thread(lambda: read_private(file))
+        except OSError as error:  # of which an exposed file is one
+            _log.warning("gateway.token_file_unusable", reason=str(error))
+            return False
+        expected = (content or b"").strip()
+        if len(expected) < SHORTEST_TOKEN:
+            _log.warning("gateway.token_file_unusable", reason="it has no token of 16 bytes")
+            return False
+        return hmac.compare_digest(expected, shown.encode())

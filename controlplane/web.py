@@ -1,0 +1,86 @@
+"""The HTTP listener of one control plane, made of its parts. Only who listens there loads its libraries."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from controlplane.access.table import TABLE
+from controlplane.domain.conditions import ConditionName
+from controlplane.gateway.app import Scrapes, make_app
+from controlplane.gateway.figures import Known, figures
+from controlplane.gateway.listener import HttpServer
+from controlplane.gateway.readers import Readers
+from controlplane.gateway.rpcs import CallCounts
+
+if TYPE_CHECKING:
+    import socket
+    from pathlib import Path
+
+    from controlplane.access.listeners import Identity
+    from controlplane.plane import ControlPlane
+
+
+class Web:
+    """Answers over HTTP while its control plane runs.
+
+    Args:
+        taken: the socket to answer on.
+        identity: whose certificate is shown; None: without TLS.
+        token_file: of the token for scrapes.
+
+    Attributes:
+        calls: counts what the gRPC server answers; one of its interceptors.
+        serves: whether the control plane answers calls.
+    """
+
+    def __init__(
+        self,
+        plane: ControlPlane,
+        taken: socket.socket,
+        *,
+        identity: Identity | None,
+        token_file: Path | None,
+    ) -> None:
+        self.calls = CallCounts(TABLE, time.monotonic)
+        self.serves = False
+        self._conditions = plane.health.conditions
+        known = _known(plane)
+        app = make_app(
+            scrapes=Scrapes(lambda: figures(known, self.calls), plane.clock),
+            readers=Readers(plane.identities, plane.limiter, token_file=token_file),
+            why_not_ready=self._why_not_ready,
+        )
+        self._server = HttpServer(app, taken, identity)
+
+    async def serve(self) -> None:
+        """Answer until `stop`."""
+        await self._server.run_until_told()
+
+    def stop(self) -> None:
+        """Let `serve` end, once what is being answered is, within a moment."""
+        self._server.should_exit = True
+
+    def _why_not_ready(self) -> str:
+        if not self.serves:
+            return "it starts or stops"
+        if self._conditions.stands(ConditionName.COORDINATION_GONE):
+            return ConditionName.COORDINATION_GONE.value
+        return ""
+
+
+def _known(plane: ControlPlane) -> Known:
+    return Known(
+        cluster_id=plane.cluster_id,
+        state=plane.state,
+        telemetry=plane.telemetry,
+        usages=plane.usages,
+        states=plane.node_states,
+        members=plane.members,
+        conditions=plane.health.conditions,
+        leader=lambda: plane.leading.leader,
+        leads=lambda: bool(plane.leading.term),
+        scheduling=plane.scheduling,
+        committer=plane.committer,
+        clock=plane.clock,
+    )
