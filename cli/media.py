@@ -16,6 +16,7 @@ from cli.group import command, near, pass_app
 from cli.models import folder_name
 from cli.output import write_list
 from cli.progress import Progress
+from nsml.content.media import MOST_OF_SESSION
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
@@ -38,6 +39,7 @@ class _Exported:
     expected: int = 0
     there: int = 0
     absent: int = 0
+    is_full: bool = False
 
 
 @command(
@@ -95,7 +97,7 @@ def media(
         return
     from nsml.view import media as view
 
-    found, has_more = app.call(lambda client: _listed(client, request))
+    found, has_more, is_full = app.call(lambda client: _listed(client, request))
     write_list(
         app,
         found,
@@ -108,6 +110,12 @@ def media(
         app.say(
             f"only the first {_MOST_LISTED:,} are listed; -m, --kind, --from and --to narrow it"
         )
+    _tell_full(app, is_full)
+
+
+def _tell_full(app: App, is_full: bool) -> None:
+    if is_full:
+        app.say(f"of a session {MOST_OF_SESSION:,} are kept: what it shows beyond that is left out")
 
 
 def _literally(name: str) -> str:
@@ -115,16 +123,19 @@ def _literally(name: str) -> str:
     return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
-async def _listed(client: Client, request: ListMediaRequest) -> tuple[list[Media], bool]:
+async def _listed(client: Client, request: ListMediaRequest) -> tuple[list[Media], bool, bool]:
+    """Some in their order, whether there are more, and whether the session has shown as many as are kept."""
     from nsml.client.media import pages
 
     found: list[Media] = []
+    is_full = False
     async with aclosing(pages(client, request)) as every:
         async for page in every:
             found += page.media
             if len(found) >= _MOST_LISTED:
-                return found[:_MOST_LISTED], True
-    return found, False
+                return found[:_MOST_LISTED], True, False
+            is_full = page.is_full
+    return found, False, is_full
 
 
 def _show(app: App, request: ListMediaRequest, name: str) -> None:
@@ -208,6 +219,7 @@ def _export(app: App, request: ListMediaRequest, folder: Path) -> None:
     app.say(f"{len(exported.paths)} files of {exported.session}: {size_text(exported.size)}")
     if exported.there:
         app.say(f"{exported.there} were there already and are left as they are")
+    _tell_full(app, exported.is_full)
     if exported.absent:
         app.say(f"{exported.absent} are on their node still, or lost: nsml media {request.session}")
 
@@ -220,7 +232,7 @@ async def _fetched(
     done = _Exported()
     async with aclosing(pages(client, request)) as every:
         async for page in every:
-            done.session = page.session
+            done.session, done.is_full = page.session, page.is_full
             wanted = []
             for one in page.media:
                 path = folder / _path_of(one)

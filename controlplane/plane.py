@@ -31,6 +31,7 @@ from controlplane.loops.ordering import Ordering
 from controlplane.loops.probing import Probing
 from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
+from controlplane.loops.settling import Settling
 from controlplane.loops.upkeep import Upkeep
 from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
@@ -45,7 +46,7 @@ from controlplane.operations.following import Followers
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Listings
-from controlplane.operations.media import Shown
+from controlplane.operations.media import Overdue, Shown
 from controlplane.operations.members import Member, Members
 from controlplane.operations.node_states import NodeStates
 from controlplane.operations.nodes import NodeKeeper
@@ -315,6 +316,7 @@ class ControlPlane:
             usages=self.usages,
             term=lambda: self.leading.term,
         )
+        overdue = Overdue(history=on.history, references=self.references, clock=on.clock)
         compacting = Compacting(
             store=on.store, revision=lambda: self.state.revision, clock=on.clock
         )
@@ -325,6 +327,7 @@ class ControlPlane:
             Ordering(state=self.state, contacts=self.contacts),
             Upkeep(state=self.state, keeper=self.keeper, clock=on.clock),
             Exporting(state=self.state, exporter=exporter, clock=on.clock),
+            Settling(overdue=overdue, clock=on.clock),
             Liveness(
                 state=self.state,
                 committer=self.committer,

@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         NodeSample,
         PageKey,
         Recorded,
+        ReplicaKey,
         SeriesPage,
         SeriesQuery,
         SessionPage,
@@ -348,8 +349,8 @@ class MediaCatalogue(Protocol):
     once its record has come.
     """
 
-    async def tell(self, told: Sequence[Media]) -> int:
-        """Store what records tell, the first word on each file; how many there was room for.
+    async def tell(self, told: Sequence[Media]) -> Mapping[str, int]:
+        """Store what records tell, the first word on each file; by session for how many there was no room.
 
         At most 100,000 files of a session are kept.
         """
@@ -365,6 +366,14 @@ class MediaCatalogue(Protocol):
         self, query: MediaQuery, *, after: MediaKey | None = None, limit: int = 100
     ) -> MediaPage:
         """A page by (time, attempt, rank, file)."""
+        ...
+
+    async def unsettled(self) -> tuple[ReplicaKey, ...]:
+        """The replicas of which media are SAVED: nobody has said what became of them."""
+        ...
+
+    async def lose(self, replica: ReplicaKey, why: str) -> int:
+        """What is SAVED of a replica is LOST, unless its node says otherwise later; how many that are."""
         ...
 
 

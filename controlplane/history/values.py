@@ -443,6 +443,14 @@ class MediaContent:
     why_lost: str = ""
 
 
+class ReplicaKey(NamedTuple):
+    """Which replica of which attempt of a session showed something."""
+
+    session_id: str
+    attempt: int
+    rank: int
+
+
 class MediaKey(NamedTuple):
     """Where a page of media ends."""
 
@@ -465,10 +473,14 @@ class MediaQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MediaPage:
-    """Some of them in order; `next` is None after the last."""
+    """Some of them in order; `next` is None after the last.
+
+    `is_full`: the session has as many as are kept, and what it shows since is not. Known on the last page.
+    """
 
     media: tuple[Media, ...]
     next: MediaKey | None
+    is_full: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,10 +14,11 @@ from controlplane.domain.names import MOST_CHECKPOINT_NAME
 from controlplane.history.records import LATEST_TIME, is_deep
 from controlplane.history.values import Channel, Checkpoint, Chunk, NodeSample, StreamKey
 from controlplane.operations.media import media_in
+from controlplane.operations.recent import Recent
 from nsml._frames import REPORT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from controlplane.domain.identity import NodeCaller
     from controlplane.domain.values import Session
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _log = structlog.get_logger("operations.ingest")
 
+_MOST_TOLD: Final = 1_000
 MOST_FOLDER_CHARS: Final = 2_048
 MOST_SUMMARY_BYTES: Final = 16 << 10
 """What a checkpoint says of the reports before it; a listing of thousands has to stay readable."""
@@ -74,6 +76,8 @@ class Ingestor:
     def __init__(self, *, history: History, rights: Rights) -> None:
         self._history = history
         self._rights = rights
+        self._told: Recent[str, None] = Recent(_MOST_TOLD)
+        """Sessions of which it was said that they show more than is kept."""
 
     async def ingest(
         self, caller: NodeCaller, chunks: Sequence[Chunk], sample: NodeSample | None
@@ -100,10 +104,17 @@ class Ingestor:
             for checkpoint in checkpoints_in(chunk, caller.node):
                 await self._history.catalogue.put_checkpoint(checkpoint)
         if shown := [one for chunk in kept for one in media_in(chunk)]:
-            await self._history.media.tell(shown)
+            self._say_left_out(await self._history.media.tell(shown))
         if kept:
             wanted |= await self._history.streams.append(kept)
         return wanted
+
+    def _say_left_out(self, left_out: Mapping[str, int]) -> None:
+        """Once a session; whoever looks for what is not there, `nsml media` says it to."""
+        for session_id, files in left_out.items():
+            if session_id not in self._told:
+                self._told.keep(session_id, None)
+                _log.warning("media.left_out", session=session_id, files=files)
 
 
 class _Told(msgspec.Struct):

@@ -10,9 +10,11 @@ import msgspec
 import structlog
 
 from controlplane.domain.errors import InvalidRequest, MissingBlobs, TooLarge
+from controlplane.domain.lifecycle import ReplicaPhase
 from controlplane.domain.names import check_digest
 from controlplane.history.records import LATEST_TIME, MAX_NAME_CHARS, is_deep
 from controlplane.history.values import Channel, Media, MediaContent
+from controlplane.operations.reports import SETTLED_WITHIN_S
 from nsml._frames import REPORT
 from nsml.content.media import FILE_NAME, MOST_AT_ONCE
 
@@ -20,10 +22,13 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from controlplane.domain.identity import NodeCaller
+    from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.history.values import Chunk, MediaKey, MediaPage, MediaQuery, StreamKey
     from controlplane.operations.content import Content
     from controlplane.operations.ingest import Rights
+    from controlplane.operations.references import References
+    from nsml.clock import Clock
 
 MOST_CAPTION_CHARS: Final = 2_000
 MOST_FACTS_BYTES: Final = 4 << 10
@@ -84,6 +89,40 @@ class Shown:
         await self._history.media.settle(
             session_id, attempt, rank, [_checked(one, root, sizes) for one in files]
         )
+
+
+class Overdue:
+    """Media that their nodes will not send any more are lost, so that nobody waits for them."""
+
+    def __init__(self, *, history: History, references: References, clock: Clock) -> None:
+        self._history = history
+        self._references = references
+        self._clock = clock
+
+    async def settle(self) -> None:
+        """Look at what no node has said anything of. A node that does say it later is right."""
+        for one in await self._history.media.unsettled():
+            session = await self._references.by_id(one.session_id)
+            if session is None:
+                continue  # removed meanwhile
+            if why := why_lost(session, one.attempt, one.rank, self._clock.time()):
+                files = await self._history.media.lose(one, why)
+                _log.warning(
+                    "media.lost", session=session.name, rank=one.rank, files=files, reason=why
+                )
+
+
+def why_lost(session: Session, attempt: int, rank: int, now: float) -> str:
+    """Why media of a replica that were not sent by `now` (Unix seconds) will not be; "" while they may."""
+    ended = next((one for one in session.attempts if one.number == attempt), None)
+    if ended is None or now - ended.ended_at < SETTLED_WITHIN_S:
+        return ""
+    if attempt == session.attempt and any(
+        one.rank == rank and one.phase is not ReplicaPhase.FINALIZED for one in session.replicas
+    ):
+        return ""  # its node is there, and has more to send than goes into that time
+    node = ended.nodes[rank] if rank < len(ended.nodes) else "its node"
+    return f"{node} did not send it within {SETTLED_WITHIN_S / 60:g} minutes of its attempt's end"
 
 
 def _checked(told: MediaContent, root: str, sizes: dict[str, int]) -> MediaContent:

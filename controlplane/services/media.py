@@ -52,6 +52,7 @@ class MediaServicer(media_pb2_grpc.MediaServiceServicer):
             media=map(_message, page.media),
             next_cursor="" if page.next is None else json.dumps(page.next),
             session=session.name,
+            is_full=page.is_full,
         )
 
     @answering

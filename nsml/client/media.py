@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from asyncio import gather
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
@@ -12,18 +13,24 @@ from nsml.content.digests import verify
 from nsml.content.media import MOST_BYTES
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.media_pb2 import ListMediaRequest, Media
 
+_ROOTS_AT_ONCE = 16
+
 
 class Page(NamedTuple):
-    """Some of what a session showed; `shown_by` has the platform show it again."""
+    """Some of what a session showed; `shown_by` has the platform show it again.
+
+    `is_full`: the session has shown as many as are kept. Known on the last page.
+    """
 
     session: str
     media: Sequence[Media]
     shown_by: Callable[[], Awaitable[object]]
+    is_full: bool
 
 
 async def pages(client: Client, request: ListMediaRequest) -> AsyncGenerator[Page, None]:
@@ -36,7 +43,7 @@ async def pages(client: Client, request: ListMediaRequest) -> AsyncGenerator[Pag
         answer = await client.media.page(asked)
         again = ListMediaRequest()
         again.CopyFrom(asked)
-        yield Page(answer.session, answer.media, partial(client.media.page, again))
+        yield Page(answer.session, answer.media, partial(client.media.page, again), answer.is_full)
         asked.cursor = answer.next_cursor
         if not asked.cursor:
             return
@@ -47,38 +54,65 @@ async def contents(
 ) -> AsyncGenerator[tuple[Media, bytes], None]:
     """Those of a page that are durable with their bytes, each held against its digests.
 
+    One call a manifest, some manifests at a time: programs that show one file now and then leave many.
     `shown_by` is the page's. Raises ClientError and ContentError.
     """
     by_root: dict[str, list[Media]] = {}
     for one in media:
         if one.root:
             by_root.setdefault(one.root, []).append(one)
+    for roots in _batches(by_root):
+        fetched = await gather(*[_files(client, root, by_root[root], shown_by) for root in roots])
+        for files in fetched:
+            for file in files:
+                yield file
+
+
+def _batches(by_root: Mapping[str, Sequence[Media]]) -> Iterator[list[str]]:
+    """The manifests that are fetched together, so that what is held is little more than a large file."""
+    batch: list[str] = []
+    size = 0
     for root, wanted in by_root.items():
-        manifest = await read_manifest(client, root, shown_by=shown_by)
-        chunks = {entry.path: entry.chunks for entry in manifest.entries}
-        for one in wanted:
-            if one.file not in chunks:
-                raise PlatformFault(f"{one.name!r} is not in the content that was named for it")
-            digests = [ref.digest for ref in chunks[one.file]]
-            yield one, await _whole(client, root, digests, shown_by)
+        more = sum(one.size_bytes for one in wanted)
+        if batch and (len(batch) == _ROOTS_AT_ONCE or size + more > MOST_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(root)
+        size += more
+    if batch:
+        yield batch
 
 
-async def _whole(
+async def _files(
+    client: Client,
+    root: str,
+    wanted: Sequence[Media],
+    shown_by: Callable[[], Awaitable[object]],
+) -> list[tuple[Media, bytes]]:
+    """Files of one manifest, by one call for the bytes of all."""
+    manifest = await read_manifest(client, root, shown_by=shown_by)
+    chunks = {entry.path: entry.chunks for entry in manifest.entries}
+    if lacks := next((one for one in wanted if one.file not in chunks), None):
+        raise PlatformFault(f"{lacks.name!r} is not in the content that was named for it")
+    for one in wanted:
+        if sum(ref.size for ref in chunks[one.file]) > MOST_BYTES:
+            raise PlatformFault(f"a file of media has more than {MOST_BYTES} bytes")
+    digests = [ref.digest for one in wanted for ref in chunks[one.file]]
+    async with aclosing(_blobs(client, root, digests, shown_by)) as blobs:
+        return [(one, b"".join([await anext(blobs) for _ in chunks[one.file]])) for one in wanted]
+
+
+async def _blobs(
     client: Client, root: str, digests: Sequence[str], shown_by: Callable[[], Awaitable[object]]
-) -> bytes:
-    """The bytes of one file; nothing is asked for an empty one."""
-    if not digests:
-        return b""
-    held = bytearray()
+) -> AsyncGenerator[bytes, None]:
+    """The bytes of each digest, held against it; nothing is asked for none."""
     asked = iter(digests)
-    async with aclosing(read_blobs(client, root, digests, shown_by=shown_by)) as blobs:
-        async for digest, data in blobs:
-            if digest != next(asked, None):
-                raise PlatformFault("the content came back in another order")
-            verify(digest, data)
-            held += data
-            if len(held) > MOST_BYTES:
-                raise PlatformFault(f"a file of media has more than {MOST_BYTES} bytes")
+    if digests:
+        async with aclosing(read_blobs(client, root, digests, shown_by=shown_by)) as blobs:
+            async for digest, data in blobs:
+                if digest != next(asked, None):
+                    raise PlatformFault("the content came back in another order")
+                verify(digest, data)
+                yield data
     if next(asked, None) is not None:
         raise PlatformFault("the content ended before its file did")
-    return bytes(held)

@@ -11,5 +11,8 @@ FILE_NAME: Final = re.compile(r"(?P<sha256>[0-9a-f]{64})-[0-9a-z-]{1,64}")
 MOST_BYTES: Final = 64 << 20
 """Of one file."""
 
+MOST_OF_SESSION: Final = 100_000
+"""Files that are kept of a session."""
+
 MOST_AT_ONCE: Final = 512
 """Files of which one call says what became of them."""

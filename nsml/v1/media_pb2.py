@@ -26,27 +26,27 @@ from google.protobuf import struct_pb2 as google_dot_protobuf_dot_struct__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/media.proto\x12\x07nsml.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbd\x02\n\x05Media\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\"\n\x05state\x18\x03 \x01(\x0e\x32\x13.nsml.v1.MediaState\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\x04step\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\r\x12\x0c\n\x04rank\x18\x07 \x01(\r\x12\x14\n\x0c\x63ontent_type\x18\x08 \x01(\t\x12\x0f\n\x07\x63\x61ption\x18\t \x01(\t\x12&\n\x05\x66\x61\x63ts\x18\n \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\nsize_bytes\x18\x0b \x01(\x04\x12\x0c\n\x04root\x18\x0c \x01(\t\x12\x0c\n\x04\x66ile\x18\r \x01(\t\x12\x10\n\x08why_lost\x18\x0e \x01(\tB\x07\n\x05_step\"\xb1\x01\n\x10ListMediaRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x17\n\nfirst_step\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tlast_step\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\tB\r\n\x0b_first_stepB\x0c\n\n_last_step\"X\n\x11ListMediaResponse\x12\x1d\n\x05media\x18\x01 \x03(\x0b\x32\x0e.nsml.v1.Media\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\"B\n\x0cMediaContent\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x10\n\x08why_lost\x18\x03 \x01(\t\"{\n\x12\x43ommitMediaRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0c\n\x04root\x18\x04 \x01(\t\x12$\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x15.nsml.v1.MediaContent\"\x15\n\x13\x43ommitMediaResponse*o\n\nMediaState\x12\x1b\n\x17MEDIA_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MEDIA_STATE_SAVED\x10\x01\x12\x17\n\x13MEDIA_STATE_DURABLE\x10\x02\x12\x14\n\x10MEDIA_STATE_LOST\x10\x03\x32\x9c\x01\n\x0cMediaService\x12\x42\n\tListMedia\x12\x19.nsml.v1.ListMediaRequest\x1a\x1a.nsml.v1.ListMediaResponse\x12H\n\x0b\x43ommitMedia\x12\x1b.nsml.v1.CommitMediaRequest\x1a\x1c.nsml.v1.CommitMediaResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x13nsml/v1/media.proto\x12\x07nsml.v1\x1a\x1cgoogle/protobuf/struct.proto\x1a\x1fgoogle/protobuf/timestamp.proto\"\xbd\x02\n\x05Media\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0c\n\x04kind\x18\x02 \x01(\t\x12\"\n\x05state\x18\x03 \x01(\x0e\x32\x13.nsml.v1.MediaState\x12(\n\x04time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x11\n\x04step\x18\x05 \x01(\x01H\x00\x88\x01\x01\x12\x0f\n\x07\x61ttempt\x18\x06 \x01(\r\x12\x0c\n\x04rank\x18\x07 \x01(\r\x12\x14\n\x0c\x63ontent_type\x18\x08 \x01(\t\x12\x0f\n\x07\x63\x61ption\x18\t \x01(\t\x12&\n\x05\x66\x61\x63ts\x18\n \x01(\x0b\x32\x17.google.protobuf.Struct\x12\x12\n\nsize_bytes\x18\x0b \x01(\x04\x12\x0c\n\x04root\x18\x0c \x01(\t\x12\x0c\n\x04\x66ile\x18\r \x01(\t\x12\x10\n\x08why_lost\x18\x0e \x01(\tB\x07\n\x05_step\"\xb1\x01\n\x10ListMediaRequest\x12\x0f\n\x07session\x18\x01 \x01(\t\x12\r\n\x05names\x18\x02 \x03(\t\x12\x0c\n\x04kind\x18\x03 \x01(\t\x12\x17\n\nfirst_step\x18\x04 \x01(\x01H\x00\x88\x01\x01\x12\x16\n\tlast_step\x18\x05 \x01(\x01H\x01\x88\x01\x01\x12\x11\n\tpage_size\x18\x06 \x01(\r\x12\x0e\n\x06\x63ursor\x18\x07 \x01(\tB\r\n\x0b_first_stepB\x0c\n\n_last_step\"i\n\x11ListMediaResponse\x12\x1d\n\x05media\x18\x01 \x03(\x0b\x32\x0e.nsml.v1.Media\x12\x13\n\x0bnext_cursor\x18\x02 \x01(\t\x12\x0f\n\x07session\x18\x03 \x01(\t\x12\x0f\n\x07is_full\x18\x04 \x01(\x08\"B\n\x0cMediaContent\x12\x0c\n\x04\x66ile\x18\x01 \x01(\t\x12\x12\n\nsize_bytes\x18\x02 \x01(\x04\x12\x10\n\x08why_lost\x18\x03 \x01(\t\"{\n\x12\x43ommitMediaRequest\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0f\n\x07\x61ttempt\x18\x02 \x01(\r\x12\x0c\n\x04rank\x18\x03 \x01(\r\x12\x0c\n\x04root\x18\x04 \x01(\t\x12$\n\x05\x66iles\x18\x05 \x03(\x0b\x32\x15.nsml.v1.MediaContent\"\x15\n\x13\x43ommitMediaResponse*o\n\nMediaState\x12\x1b\n\x17MEDIA_STATE_UNSPECIFIED\x10\x00\x12\x15\n\x11MEDIA_STATE_SAVED\x10\x01\x12\x17\n\x13MEDIA_STATE_DURABLE\x10\x02\x12\x14\n\x10MEDIA_STATE_LOST\x10\x03\x32\x9c\x01\n\x0cMediaService\x12\x42\n\tListMedia\x12\x19.nsml.v1.ListMediaRequest\x1a\x1a.nsml.v1.ListMediaResponse\x12H\n\x0b\x43ommitMedia\x12\x1b.nsml.v1.CommitMediaRequest\x1a\x1c.nsml.v1.CommitMediaResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'nsml.v1.media_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_MEDIASTATE']._serialized_start=901
-  _globals['_MEDIASTATE']._serialized_end=1012
+  _globals['_MEDIASTATE']._serialized_start=918
+  _globals['_MEDIASTATE']._serialized_end=1029
   _globals['_MEDIA']._serialized_start=96
   _globals['_MEDIA']._serialized_end=413
   _globals['_LISTMEDIAREQUEST']._serialized_start=416
   _globals['_LISTMEDIAREQUEST']._serialized_end=593
   _globals['_LISTMEDIARESPONSE']._serialized_start=595
-  _globals['_LISTMEDIARESPONSE']._serialized_end=683
-  _globals['_MEDIACONTENT']._serialized_start=685
-  _globals['_MEDIACONTENT']._serialized_end=751
-  _globals['_COMMITMEDIAREQUEST']._serialized_start=753
-  _globals['_COMMITMEDIAREQUEST']._serialized_end=876
-  _globals['_COMMITMEDIARESPONSE']._serialized_start=878
-  _globals['_COMMITMEDIARESPONSE']._serialized_end=899
-  _globals['_MEDIASERVICE']._serialized_start=1015
-  _globals['_MEDIASERVICE']._serialized_end=1171
+  _globals['_LISTMEDIARESPONSE']._serialized_end=700
+  _globals['_MEDIACONTENT']._serialized_start=702
+  _globals['_MEDIACONTENT']._serialized_end=768
+  _globals['_COMMITMEDIAREQUEST']._serialized_start=770
+  _globals['_COMMITMEDIAREQUEST']._serialized_end=893
+  _globals['_COMMITMEDIARESPONSE']._serialized_start=895
+  _globals['_COMMITMEDIARESPONSE']._serialized_end=916
+  _globals['_MEDIASERVICE']._serialized_start=1032
+  _globals['_MEDIASERVICE']._serialized_end=1188
 # @@protoc_insertion_point(module_scope)

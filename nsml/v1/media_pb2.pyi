@@ -73,14 +73,16 @@ class ListMediaRequest(_message.Message):
     def __init__(self, session: _Optional[str] = ..., names: _Optional[_Iterable[str]] = ..., kind: _Optional[str] = ..., first_step: _Optional[float] = ..., last_step: _Optional[float] = ..., page_size: _Optional[int] = ..., cursor: _Optional[str] = ...) -> None: ...
 
 class ListMediaResponse(_message.Message):
-    __slots__ = ("media", "next_cursor", "session")
+    __slots__ = ("media", "next_cursor", "session", "is_full")
     MEDIA_FIELD_NUMBER: _ClassVar[int]
     NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
     SESSION_FIELD_NUMBER: _ClassVar[int]
+    IS_FULL_FIELD_NUMBER: _ClassVar[int]
     media: _containers.RepeatedCompositeFieldContainer[Media]
     next_cursor: str
     session: str
-    def __init__(self, media: _Optional[_Iterable[_Union[Media, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., session: _Optional[str] = ...) -> None: ...
+    is_full: bool
+    def __init__(self, media: _Optional[_Iterable[_Union[Media, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., session: _Optional[str] = ..., is_full: _Optional[bool] = ...) -> None: ...
 
 class MediaContent(_message.Message):
     __slots__ = ("file", "size_bytes", "why_lost")

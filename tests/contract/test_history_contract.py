@@ -30,6 +30,7 @@ from controlplane.history.values import (
     MediaQuery,
     MediaState,
     Recorded,
+    ReplicaKey,
     SessionQuery,
     SessionRecord,
     StreamKey,
@@ -1116,7 +1117,7 @@ async def test_a_record_and_its_file_meet_in_either_order(
     one = medium(1, facts='{"width": 3}', caption="a\ud7ff", step=None)
     sent = [MediaContent(file=one.file, root="ab" * 32, size_bytes=9)]
     if is_told_first:
-        assert await history.media.tell([one]) == 1
+        assert await history.media.tell([one]) == {}
         assert await shown(history) == [one]
         await history.media.settle("s1", 1, 0, sent)
     else:
@@ -1166,11 +1167,34 @@ async def test_a_session_shows_only_so_many(
     history: History, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("controlplane.history.sql.media.MOST_OF_SESSION", 3)
-    assert await history.media.tell([medium(1), medium(2)]) == 2
-    assert await history.media.tell([medium(3), medium(4)]) == 1
+    assert await history.media.tell([medium(1), medium(2)]) == {}
+    again = [medium(2), medium(3), medium(4), medium(1, session_id="s2")]
+    assert await history.media.tell(again) == {"s1": 1}, "what is there takes no room"
+    assert await history.media.tell([medium(1), medium(2), medium(3)]) == {}
     stray = [MediaContent(file=medium(5).file, root="ab" * 32)]
     await history.media.settle("s1", 1, 0, stray)
     await history.media.tell([medium(5)])
     assert [one.name for one in await shown(history)] == ["val/1", "val/2", "val/3"]
     await history.media.settle("s1", 1, 0, [MediaContent(file=medium(3).file, root="ab" * 32)])
     assert (await shown(history))[2].state is MediaState.DURABLE
+    pages = [await history.media.list(MediaQuery(session_id=one)) for one in ("s1", "s2")]
+    assert [page.is_full for page in pages] == [True, False]
+    assert not (await history.media.list(MediaQuery(session_id="s1"), limit=1)).is_full
+
+
+async def test_what_no_node_speaks_of_is_lost_until_one_does(history: History) -> None:
+    here, there = ReplicaKey("s1", 1, 0), ReplicaKey("s1", 2, 1)
+    await history.media.tell([medium(1), medium(2), medium(3, attempt=2, rank=1)])
+    sent = [MediaContent(file=medium(1).file, root="ab" * 32)]
+    await history.media.settle("s1", 1, 0, sent)
+    assert await history.media.unsettled() == (here, there)
+    assert await history.media.lose(here, "its node is gone") == 1
+    assert await history.media.lose(here, "again") == 0
+    assert await history.media.unsettled() == (there,)
+    one, two, three = await shown(history)
+    assert (two.state, two.why_lost) == (MediaState.LOST, "its node is gone")
+    assert (one.state, three.state) == (MediaState.DURABLE, MediaState.SAVED)
+    late = [MediaContent(file=medium(2).file, root="cd" * 32)]
+    await history.media.settle("s1", 1, 0, late)
+    two = (await shown(history))[1]
+    assert (two.state, two.root, two.why_lost) == (MediaState.DURABLE, "cd" * 32, "")

@@ -258,7 +258,19 @@ ALTER TABLE newest_readings ALTER COLUMN body SET STORAGE EXTERNAL;
 DROP TABLE readings;
 """
 
-STEPS: tuple[str, ...] = (_FIRST, _TELEMETRY_IN_BLOCKS, _MEDIA, _FOLDED, _NEWEST_READINGS)
+_MEDIA_ON_NODES: Final = """
+-- Which media are on their nodes only, without a look at all the others.
+CREATE INDEX media_saved ON media (session_id, attempt, rank) WHERE state = 'SAVED';
+"""
+
+STEPS: tuple[str, ...] = (
+    _FIRST,
+    _TELEMETRY_IN_BLOCKS,
+    _MEDIA,
+    _FOLDED,
+    _NEWEST_READINGS,
+    _MEDIA_ON_NODES,
+)
 
 
 def migrate(line: Line, shown: str) -> None:

@@ -5,17 +5,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, fields
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
-from controlplane.history.values import Media, MediaKey, MediaPage, MediaState
+from controlplane.history.values import Media, MediaKey, MediaPage, MediaState, ReplicaKey
+from nsml.content.media import MOST_OF_SESSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from controlplane.history.values import MediaContent, MediaQuery
-
-MOST_OF_SESSION: Final = 100_000
 
 
 class SqlMedia:
@@ -24,16 +23,22 @@ class SqlMedia:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def tell(self, told: Sequence[Media]) -> int:
+    async def tell(self, told: Sequence[Media]) -> Mapping[str, int]:
         """See MediaCatalogue."""
 
-        def work(connection: Connection) -> int:
-            kept = []
+        def work(connection: Connection) -> dict[str, int]:
+            left_out: dict[str, int] = {}
             for session_id in sorted({one.session_id for one in told}):
+                some = [one for one in told if one.session_id == session_id]
                 room = _room(connection, session_id)
-                kept += [one for one in told if one.session_id == session_id][:room]
-            connection.executemany(_TELL, [asdict(one) for one in kept])
-            return len(kept)
+                if len(some) > room:
+                    # Those that are there take no room: records come again after a break.
+                    new = [one for one in some if not _is_there(connection, one)]
+                    if len(new) > room:
+                        left_out[session_id] = len(new) - room
+                    some = new[:room]
+                connection.executemany(_TELL, [asdict(one) for one in some])
+            return left_out
 
         return await self._database.write(work, touches={one.session_id for one in told})
 
@@ -79,10 +84,37 @@ class SqlMedia:
         def work(connection: Connection) -> MediaPage:
             rows = connection.execute(statement, parameters).fetchall()
             found = tuple(map(_media, rows[:limit]))
-            has_more = len(rows) > limit and found
-            return MediaPage(media=found, next=_key(found[-1]) if has_more else None)
+            if len(rows) > limit and found:
+                return MediaPage(media=found, next=_key(found[-1]))
+            is_full = not _room(connection, query.session_id)
+            return MediaPage(media=found, next=None, is_full=is_full)
 
         return await self._database.read(work)
+
+    async def unsettled(self) -> tuple[ReplicaKey, ...]:
+        """See MediaCatalogue."""
+
+        def work(connection: Connection) -> tuple[ReplicaKey, ...]:
+            rows = connection.execute(
+                "SELECT DISTINCT session_id, attempt, rank FROM media WHERE state = 'SAVED'"
+                " ORDER BY session_id, attempt, rank",
+                (),
+            )
+            return tuple(ReplicaKey(*row) for row in rows)
+
+        return await self._database.read(work)
+
+    async def lose(self, replica: ReplicaKey, why: str) -> int:
+        """See MediaCatalogue."""
+
+        def work(connection: Connection) -> int:
+            return connection.execute(
+                "UPDATE media SET state = 'LOST', why_lost = :why WHERE session_id = :session_id"
+                " AND attempt = :attempt AND rank = :rank AND state = 'SAVED'",
+                {**replica._asdict(), "why": why},
+            ).rowcount
+
+        return await self._database.write(work, touches={replica.session_id})
 
 
 def delete_media(connection: Connection, session_id: str) -> None:
@@ -95,6 +127,15 @@ def _room(connection: Connection, session_id: str) -> int:
         "SELECT count(*) FROM media WHERE session_id = ?", (session_id,)
     ).fetchone()[0]
     return max(0, MOST_OF_SESSION - int(held))
+
+
+def _is_there(connection: Connection, told: Media) -> bool:
+    """Whether it has a row already, with a name or without."""
+    row = connection.execute(
+        "SELECT 1 FROM media WHERE session_id = ? AND attempt = ? AND rank = ? AND file = ?",
+        (told.session_id, told.attempt, told.rank, told.file),
+    ).fetchone()
+    return row is not None
 
 
 def _conditions(query: MediaQuery, after: MediaKey | None, dialect: Dialect) -> Iterator[str]:

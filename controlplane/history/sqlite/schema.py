@@ -342,6 +342,13 @@ def _folded(tables: Database) -> None:
     tables.execute(FOLD_WHAT_IS_THERE)
 
 
+def _media_on_nodes(tables: Database) -> None:
+    """Which media are on their nodes only, without a look at all the others."""
+    tables.execute(
+        "CREATE INDEX media_saved ON media (session_id, attempt, rank) WHERE state = 'SAVED'"
+    )
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -349,4 +356,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _telemetry_in_blocks,
     _media,
     _folded,
+    _media_on_nodes,
 )

@@ -135,3 +135,24 @@ def test_files_are_exported_once_and_below_the_folder(nsml, state, session, tmp_
     again = nsml("media", "@last", "--export", str(target))
     assert "5 were there already" in again.stderr
     assert again.stdout == ""
+
+
+def test_that_no_more_are_kept_is_said(nsml, state, session, tmp_path):
+    for step in range(3):
+        show(state, session, "x", "text", b"same", step=step)
+    assert "are kept" not in nsml("media", "@last").stderr
+    state.is_full_of_media = True
+    for words in ((), ("--export", str(tmp_path / "out"))):
+        said = nsml("media", "@last", *words).stderr
+        assert (
+            said.count("of a session 100,000 are kept: what it shows beyond that is left out") == 1
+        )
+
+
+def test_what_is_damaged_on_the_way_is_not_written(nsml, state, session, tmp_path):
+    one = show(state, session, "x", "text", b"bytes")
+    state.blobs[digest_of(b"bytes")] = b"other"
+    result = nsml("media", "@last", "--export", str(tmp_path / "out"), check=False)
+    assert result.code == 1
+    assert not [path for path in tmp_path.rglob("*.bin") if path.is_file()]
+    assert one.root not in result.stdout

@@ -86,6 +86,7 @@ class State:
         self.datasets: list[datasets_pb2.Dataset] = []
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
         self.media: dict[str, list[media_pb2.Media]] = {}
+        self.is_full_of_media = False
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
         self.hidden_on_nodes = 0
@@ -678,6 +679,7 @@ class Media(media_pb2_grpc.MediaServiceServicer):
             media=fitting[start : start + 2],
             next_cursor=str(start + 2) if more else "",
             session=session.name,
+            is_full=not more and self.state.is_full_of_media,
         )
 
 
