@@ -66,7 +66,7 @@ class LivePlot:
         self._has_height = has_height
         self._rank, self._attempt = only
         self._charts = GrowingCharts(wish.look.axis)
-        self._screen = Redrawn(app)
+        self._screen = Redrawn(app, draws=True)
         self._lost: dict[str, str] = {}
         self._is_stale = True
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -60,7 +61,7 @@ def gpustat(app: App, *, nodes: tuple[str, ...], free: bool, watch: bool) -> Non
 
 
 def _watch_gpus(app: App, names: Sequence[str], *, free: bool) -> None:
-    from cli.redrawn import Redrawn
+    from cli.redrawing import Redrawn
     from cli.telemetry import LOOKS_EVERY_S
     from nsml.view import nodes as view
 
@@ -71,13 +72,17 @@ def _watch_gpus(app: App, names: Sequence[str], *, free: bool) -> None:
             advice=f"nsml gpustat -o {app.format.value}",
         )
     screen = Redrawn(app)
+    none = "no free GPUs" if free else "no GPUs"
 
     async def follow(client: Client) -> None:
-        while True:
-            devices = view.devices(_chosen(await client.nodes.every(), names))
-            shown = [item for item in devices if not free or view.is_free(item)]
-            screen.show(table_lines(app, shown, view.DEVICE_COLUMNS) if shown else ["no GPUs"])
-            await client.clock.sleep(LOOKS_EVERY_S)
+        from nsml.client.streams import look_again
+
+        looking = look_again(client, client.nodes.every, every_s=LOOKS_EVERY_S, on_link=screen.link)
+        async with aclosing(looking):
+            async for nodes in looking:
+                devices = view.devices(_chosen(nodes, names))
+                shown = [item for item in devices if not free or view.is_free(item)]
+                screen.show(table_lines(app, shown, view.DEVICE_COLUMNS) if shown else [none])
 
     app.call(follow)
 

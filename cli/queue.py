@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -11,6 +13,7 @@ from cli.arguments import PROJECT, WholeRange
 from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import table_lines, write_list
+from cli.redrawing import Redrawn
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -72,12 +75,23 @@ def show_queue(
     if not watch:
         _write(app, app.call(fetch))
         return
-    screen = _Screen(app)
+    screen = Redrawn(app)
 
     async def follow(client: Client) -> None:
-        while True:
-            screen.show(await fetch(client))
-            await client.clock.sleep(LOOKS_EVERY_S)
+        from nsml.client.streams import look_again
+
+        shown: ListQueueResponse | None = None
+        looking = look_again(
+            client, partial(fetch, client), every_s=LOOKS_EVERY_S, on_link=screen.link
+        )
+        async with aclosing(looking):
+            async for page in looking:
+                if screen.draws:  # also the ages
+                    screen.show(_lines(app, page))
+                elif page != shown:
+                    shown = page
+                    _write(app, page)
+                    app.stdout.flush()
 
     app.call(follow)
 
@@ -106,38 +120,3 @@ def _lines(app: App, page: ListQueueResponse) -> list[str]:
 
     rows = table_lines(app, page.sessions, view.COLUMNS) if page.sessions else []
     return [visible(view.totals_text(page)), *rows]
-
-
-class _Screen:
-    """The queue as it was shown last: drawn over at a terminal, else written again when it changed."""
-
-    def __init__(self, app: App) -> None:
-        self._app = app
-        self._draws = app.room is not None and app.is_for_people and app.has_live_progress
-        self._drawn: list[str] = []
-        self._shown: ListQueueResponse | None = None
-
-    def show(self, page: ListQueueResponse) -> None:
-        """Show it, where anything differs; at a terminal also the ages."""
-        if self._draws:
-            self._draw(page)
-        elif page != self._shown:
-            self._shown = page
-            _write(self._app, page)
-        self._app.stdout.flush()
-
-    def _draw(self, page: ListQueueResponse) -> None:
-        import shutil
-
-        from nsml.view.text import fit_coloured
-
-        room, height = shutil.get_terminal_size()
-        lines = _lines(self._app, page)
-        if len(lines) > height - 2:
-            lines = [*lines[: height - 3], f"... {len(lines) - height + 3} more"]
-        # A line that wrapped would take two, and the next redrawing start too low.
-        lines = [fit_coloured(line, room) for line in lines]
-        if lines != self._drawn:
-            up = f"\x1b[{len(self._drawn)}A" if self._drawn else ""
-            self._app.stdout.write(up + "\x1b[J" + "".join(f"{line}\n" for line in lines))
-            self._drawn = lines

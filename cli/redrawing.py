@@ -1,4 +1,4 @@
-"""Lines on a terminal that are drawn over the ones before."""
+"""What is shown again and again: drawn over at a terminal, else written again when it changed."""
 
 from __future__ import annotations
 
@@ -8,26 +8,58 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from cli.app import App
+    from nsml.client.streams import Link
 
 
 class Redrawn:
-    """What is on the screen; the cursor stays below it."""
+    """Lines as they were shown last; where it draws, the cursor stays below them.
 
-    def __init__(self, app: App) -> None:
+    Args:
+        draws: over the lines before; None: where the result is for people, at a terminal.
+    """
+
+    def __init__(self, app: App, *, draws: bool | None = None) -> None:
+        can_draw = app.room is not None and app.is_for_people and app.has_live_progress
+        self.draws = can_draw if draws is None else draws
         self._app = app
-        self._drawn: list[str] = []
+        self._lines: list[str] = []
+        self._shown: list[str] = []
+        self._lost = ""
+        self._tell = app.link_words()
 
     def show(self, lines: Sequence[str]) -> None:
-        """Put these lines in place of the last ones; they must fit the terminal's height."""
+        """Show these in place of those before, where anything differs; at most as many as there is room for."""
+        self._lines = list(lines)
+        self._show()
+
+    def link(self, link: Link) -> None:
+        """Show the state of the connection: below the lines where they are drawn, else in words."""
+        if not self.draws:
+            self._tell(link)
+            return
+        self._lost = "" if link.is_live else f"connection lost, reconnecting ({link.reason})"
+        self._show()
+
+    def _show(self) -> None:
+        shown = self._fitted() if self.draws else self._lines
+        if shown == self._shown:
+            return
+        up = f"\x1b[{len(self._shown)}A" if self._shown else ""
+        before = f"{up}\x1b[J" if self.draws else ""
+        self._app.stdout.write(before + "".join(f"{line}\n" for line in shown))
+        self._app.stdout.flush()
+        self._shown = shown
+
+    def _fitted(self) -> list[str]:
         import shutil
 
-        from nsml.view.text import fit_coloured
+        from nsml.view.text import fit_coloured, visible
 
+        columns, height = shutil.get_terminal_size()
+        lines, rows = self._lines, height - 2 - bool(self._lost)
+        if len(lines) > rows:
+            lines = [*lines[: rows - 1], f"... {len(lines) - rows + 1} more"]
+        if self._lost:
+            lines = [*lines, visible(self._lost)]
         # A line that wrapped would take two, and the next redrawing start too low.
-        fitting = [fit_coloured(line, shutil.get_terminal_size().columns) for line in lines]
-        if fitting == self._drawn:
-            return
-        up = f"\x1b[{len(self._drawn)}A" if self._drawn else ""
-        self._app.stdout.write(up + "\x1b[J" + "".join(f"{line}\n" for line in fitting))
-        self._app.stdout.flush()
-        self._drawn = fitting
+        return [fit_coloured(line, columns) for line in lines]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import aclosing
 from typing import TYPE_CHECKING, Final
 
 import click
@@ -13,7 +14,10 @@ from cli.group import DURATION, command, pass_app
 from cli.output import write_list
 
 if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable
+
     from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import Session
     from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 
 LOOKS_EVERY_S: Final = 2.0
@@ -33,7 +37,7 @@ _HISTORY_S: Final = 86_400.0
 @session_argument()
 @click.option("--window", type=DURATION, metavar="TIME", help="The last so much only.")
 @click.option("--csv", is_flag=True, help="The values, one piece of time and GPU a line.")
-@click.option("-w", "--watch", is_flag=True, help="Stay, and show it as it changes.")
+@click.option("-w", "--watch", is_flag=True, help="Stay until the session ends, and redraw.")
 @pass_app
 def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch: bool) -> None:
     """Show what a session's GPUs did while it held them: load, memory, power, heat; piped, as a table.
@@ -47,39 +51,61 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     if csv:
         app.flags.output = Format.CSV
 
-    async def fetch(client: Client) -> ReadTelemetryResponse:
+    async def fetch(client: Client, reference: str = session) -> ReadTelemetryResponse:
         return await client.telemetry.read(
-            session=session, window_s=window, width=app.room or _COLUMNS
+            session=reference, window_s=window, width=app.room or _COLUMNS
         )
 
     if watch:
-        from cli.redrawn import Redrawn
-
-        if app.format not in {Format.TABLE, Format.WIDE}:
-            raise CommandError(
-                f"-w draws, and does not write {app.format.value}",
-                code=ExitCode.USAGE,
-                advice="nsml gpumonitor SESSION -j",
-            )
-        screen = Redrawn(app)
-
-        async def follow(client: Client) -> None:
-            while True:
-                answer = await fetch(client)
-                lines = view.device_lines(answer, room=app.room or _COLUMNS)
-                screen.show([visible(line) for line in lines])
-                await client.clock.sleep(LOOKS_EVERY_S)
-
-        app.call(follow)
+        _watch(app, session, fetch)
         return
     answer = app.call(fetch)
-    if not answer.series:
+    if not answer.series and window is not None:
+        app.say("it held no GPU then, or nobody knows which any more")
+    elif not answer.series:
         app.say("it held no GPU yet, or nobody knows which any more")
     if _draws(app):
         for line in view.device_lines(answer, room=app.room or _COLUMNS) if answer.series else ():
             app.write(visible(line))
         return
     write_list(app, view.cells(answer), columns=view.COLUMNS, record=view.cell_record, name="uuid")
+
+
+def _watch(
+    app: App, session: str, fetch: Callable[[Client, str], Awaitable[ReadTelemetryResponse]]
+) -> None:
+    """Draw what `fetch` gives of a session until it has ended."""
+    from cli.redrawing import Redrawn
+    from nsml.view import telemetry as view
+    from nsml.view.text import visible
+
+    if app.format not in {Format.TABLE, Format.WIDE}:
+        raise CommandError(
+            f"-w draws, and does not write {app.format.value}",
+            code=ExitCode.USAGE,
+            advice="nsml gpumonitor SESSION -j",
+        )
+    screen = Redrawn(app)
+
+    async def follow(client: Client) -> None:
+        from nsml.client.streams import ENDED_STATES, look_again
+
+        # `@last` may be another one by the next look.
+        chosen = (await client.sessions.get(session)).id
+
+        async def look() -> tuple[Session, ReadTelemetryResponse]:
+            # Asked before: what an ended one did does not change.
+            return await client.sessions.get(chosen), await fetch(client, chosen)
+
+        looking = look_again(client, look, every_s=LOOKS_EVERY_S, on_link=screen.link)
+        async with aclosing(looking):
+            async for found, answer in looking:
+                lines = view.device_lines(answer, room=app.room or _COLUMNS)
+                screen.show([visible(line) for line in lines])
+                if found.state in ENDED_STATES:
+                    return
+
+    app.call(follow)
 
 
 def show_history(app: App, window_s: float | None) -> None:

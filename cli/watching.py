@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from collections.abc import AsyncIterator, Sequence
 
     from nsml.client.calls import Client
-    from nsml.client.streams import Link
     from nsml.clock import Clock
     from nsml.v1.sessions_pb2 import Session, SessionFilter
 
@@ -31,11 +30,9 @@ class Watched:
     def __init__(self, app: App) -> None:
         self._app = app
         self._known: dict[str, Session] = {}
-        self._draws = app.room is not None and app.is_for_people and app.has_live_progress
         self._screen = Redrawn(app)
-        self._lost = ""
         self._is_stale = False
-        self._tell = app.link_words()
+        self.link = self._screen.link
 
     def take(self, changed: Sequence[Session], removed: Sequence[str], *, reset: bool) -> None:
         """Take one answer of the stream; a new list and a line are shown at once."""
@@ -45,20 +42,12 @@ class Watched:
         self._known.update({session.id: session for session in changed})
         for session_id in removed:
             self._known.pop(session_id, None)
-        if not self._draws:
+        if not self._screen.draws:
             self._lines(news)
         elif reset:
             self.draw()
         else:
             self._is_stale = True
-
-    def link(self, link: Link) -> None:
-        """Show the state of the connection: under the list where it is redrawn, else in words."""
-        if not self._draws:
-            self._tell(link)
-            return
-        self._lost = "" if link.is_live else f"connection lost, reconnecting ({link.reason})"
-        self.draw()
 
     @asynccontextmanager
     async def kept_true(self, clock: Clock) -> AsyncIterator[None]:
@@ -67,7 +56,7 @@ class Watched:
 
         async def redraw() -> None:
             turn = 0
-            while self._draws:
+            while self._screen.draws:
                 await clock.sleep(_REDRAW_S)
                 turn = (turn + 1) % _AGEING
                 if self._is_stale or not turn:
@@ -92,23 +81,11 @@ class Watched:
 
     def draw(self) -> None:
         """Draw the list over what was drawn before."""
-        import shutil
-
         from nsml.view import sessions as view
-        from nsml.view.text import visible
 
         newest = sorted(self._known.values(), key=lambda s: -view.seconds_of(s.created_at))
         self._is_stale = False
-        rows = shutil.get_terminal_size().lines - 2
-        lines = table_lines(self._app, newest, view.COLUMNS)
-        if self._lost:
-            rows -= 1
-        left_out = len(lines) - rows
-        if left_out > 0:
-            lines = [*lines[: rows - 1], f"... {left_out + 1} more"]
-        if self._lost:
-            lines.append(visible(self._lost))
-        self._screen.show(lines)
+        self._screen.show(table_lines(self._app, newest, view.COLUMNS))
 
 
 def watch_list(app: App, chosen: SessionFilter) -> None:

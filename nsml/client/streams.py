@@ -11,16 +11,18 @@ import random
 from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from nsml.client.calls import in_project
 from nsml.client.errors import Unavailable
 from nsml.v1 import sessions_pb2 as pb
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Sequence
+    from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 
     from nsml.client.calls import Client
+
+T = TypeVar("T")
 
 _FIRST_DELAY_S = 0.1
 _LONGEST_DELAY_S = 2.0
@@ -381,6 +383,30 @@ async def read_series(
             await retry.after(error)
         else:
             return answers
+
+
+async def look_again(
+    client: Client,
+    look: Callable[[], Awaitable[T]],
+    *,
+    every_s: float,
+    on_link: OnLink | None = None,
+) -> AsyncGenerator[T, None]:
+    """What `look` gives, for ever, with a pause of `every_s` seconds after each.
+
+    A connection that breaks is waited for, once there was one: the first look raises Unavailable.
+    """
+    yield await look()
+    retry = _Retry(client, None, on_link)
+    while True:
+        await client.clock.sleep(every_s)
+        try:
+            seen = await look()
+        except Unavailable as error:
+            await retry.after(error)
+        else:
+            retry.heard()
+            yield seen
 
 
 async def wait_until(

@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from cli.app import App, Format
+from cli.redrawing import Redrawn
 from cli.watching import Watched
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
@@ -81,6 +82,16 @@ def test_no_line_is_wider_than_the_terminal(app, monkeypatch):
     shown = app.stdout.raw_bytes.decode().rpartition("\x1b[J")[2].splitlines()
     assert {len(line) for line in shown} == {60}
     assert shown[-1].endswith("…")
+
+
+def test_where_nothing_is_drawn_lines_are_written_when_they_change(environ):
+    app = App(environ=environ, stdout=Stream(), stderr=Stream(), stdin=Stream())
+    screen = Redrawn(app)
+    for lines in (["a", "b"], ["a", "b"], ["c"]):
+        screen.show(lines)
+    screen.link(lost("reset"))
+    assert app.stdout.raw_bytes == b"a\nb\nc\n"
+    assert app.stderr.raw_bytes == b"connection lost, reconnecting (reset)\n"
 
 
 async def test_ages_grow_while_nothing_changes(app):

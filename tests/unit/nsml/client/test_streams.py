@@ -8,6 +8,7 @@ import pytest
 
 from nsml.client import errors
 from nsml.client.streams import (
+    look_again,
     read_logs,
     read_metrics,
     read_series,
@@ -213,3 +214,37 @@ async def test_an_end_before_the_watch_began_is_found(client, server):
 
     ended = await asyncio.wait_for(wait_until(client, session.id, reached), 10)
     assert ended.state == pb.SESSION_STATE_SUCCEEDED
+
+
+async def test_who_looks_again_waits_for_a_connection_that_broke(client, server):
+    session = server.state.add("kim/mnist/1")
+    links, is_told = [], asyncio.Event()
+
+    def on_link(link):
+        links.append(link.is_live)
+        is_told.set()
+
+    async def come_back():
+        await is_told.wait()
+        server.state.change(session, memo="later")
+        await asyncio.to_thread(server.restore)
+
+    back = asyncio.create_task(come_back())
+    looking = look_again(
+        client, lambda: client.sessions.get(session.id), every_s=0.01, on_link=on_link
+    )
+    async with asyncio.timeout(60), aclosing(looking):
+        assert (await anext(looking)).memo == ""
+        await asyncio.to_thread(server.cut)
+        assert (await anext(looking)).memo == "later"
+    await back
+    assert (links[0], links[-1]) == (False, True)
+
+
+async def test_a_first_look_that_finds_nobody_is_no_silence(client, server):
+    await asyncio.to_thread(server.cut)
+    looking = look_again(client, client.nodes.every, every_s=0.01)
+    async with aclosing(looking):
+        with pytest.raises(errors.Unavailable):
+            await anext(looking)
+    await asyncio.to_thread(server.restore)
