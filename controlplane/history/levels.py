@@ -18,7 +18,7 @@ from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import frame, unframe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from controlplane.history.records import Told
 
@@ -71,7 +71,30 @@ class Bucket(NamedTuple):
         return self.finite + self.odd
 
 
-_COLUMNS: Final = 13
+class Columns(NamedTuple):
+    """Buckets column by column: each of `values` has one field of all of them, in the order of Bucket's.
+
+    Reading takes many buckets and a few of their fields, and so no bucket is made. `dots` are of those
+    that have theirs with them, by their places here.
+    """
+
+    values: Sequence[array[float]]
+    dots: Mapping[int, tuple[tuple[float, float, float], ...]]
+
+    def buckets(self) -> list[Bucket]:
+        """One by one."""
+        rows = enumerate(zip(*self.values, strict=True))
+        return [Bucket._make((*row, self.dots.get(at, ()))) for at, row in rows]
+
+
+def columns_of(buckets: Sequence[Bucket]) -> Columns:
+    """Some buckets, at least one, column by column."""
+    *values, _ = zip(*buckets, strict=True)
+    dots = {at: bucket.dots for at, bucket in enumerate(buckets) if bucket.dots}
+    return Columns([array("d", column) for column in values], dots)
+
+
+COLUMNS: Final = 13
 _KEPT: Final = -1.0
 """The `place` of a bucket that has its points with it, in its stored form."""
 
@@ -99,7 +122,7 @@ def together(dots: Sequence[Dot]) -> Bucket:
         float(len(values) - len(finite)),
         min(finite, default=math.inf),
         max(finite, default=-math.inf),
-        _sum(finite),
+        total_of(finite),
         finite[-1] if finite else _NOTHING,
         min(xs),
         max(xs),
@@ -124,7 +147,7 @@ def merged(buckets: Sequence[Bucket]) -> Bucket:
         sum(odd),
         min(low),
         max(high),
-        _sum(total),
+        total_of(total),
         next((one for one in reversed(last) if one == one), _NOTHING),  # noqa: PLR0124 - NaN
         min(x_low),
         max(x_high),
@@ -138,8 +161,8 @@ def _all_finite(values: Sequence[float]) -> bool:
     return total - total == 0
 
 
-def _sum(values: Sequence[float]) -> float:
-    """The same for the same values everywhere; infinite where it is beyond every number."""
+def total_of(values: Sequence[float]) -> float:
+    """A sum, the same for the same values everywhere; infinite where it is beyond every number."""
     try:
         return math.fsum(values)
     except (OverflowError, ValueError):
@@ -233,7 +256,7 @@ def levels_of(body: bytes) -> Levels:
     sizes = [(reader.whole(1 << 53), reader.whole(ROW - 1)) for _ in range(depth)]
     levels.filling = list(zip(*reader.columns(5, filling), strict=True))
     levels.sealed = [sealed for sealed, _ in sizes]
-    levels.open = [reader.buckets(count) for _, count in sizes]
+    levels.open = [reader.buckets(count).buckets() for _, count in sizes]
     reader.end()
     return levels
 
@@ -245,8 +268,8 @@ def encode_row(row: Row) -> bytes:
     return _packed(values)
 
 
-def buckets_of(body: bytes) -> list[Bucket]:
-    """What `encode_row` gave; BlobCorrupt for anything else."""
+def columns_in(body: bytes) -> Columns:
+    """The buckets of what `encode_row` gave; BlobCorrupt for anything else."""
     reader = _Reader(body)
     buckets = reader.buckets(reader.whole(ROW))
     reader.end()
@@ -309,21 +332,17 @@ class _Reader:
             raise BlobCorrupt("a row of levels that is cut short")
         return [self._values[begin + n * length : begin + (n + 1) * length] for n in range(number)]
 
-    def buckets(self, length: int) -> list[Bucket]:
-        columns = self.columns(_COLUMNS, length)
-        places = columns[-1]
-        if _KEPT not in places:
-            return [Bucket(*row) for row in zip(*columns, strict=True)]
-        dots = list(zip(*self.columns(3, FIRST * places.count(_KEPT)), strict=True))
-        found = []
-        at = 0
-        for row in zip(*columns, strict=True):
-            if row[-1] == _KEPT:
-                found.append(Bucket._make((*row[:-1], 0.0, tuple(dots[at : at + FIRST]))))
-                at += FIRST
-            else:
-                found.append(Bucket(*row))
-        return found
+    def buckets(self, length: int) -> Columns:
+        values = self.columns(COLUMNS, length)
+        places = values[-1]
+        kept = [at for at, place in enumerate(places) if place == _KEPT]
+        if not kept:
+            return Columns(values, {})
+        dots = list(zip(*self.columns(3, FIRST * len(kept)), strict=True))
+        for at in kept:
+            places[at] = 0.0
+        parts = (tuple(dots[at : at + FIRST]) for at in range(0, len(dots), FIRST))
+        return Columns(values, dict(zip(kept, parts, strict=True)))
 
     def end(self) -> None:
         if self._at != len(self._values):

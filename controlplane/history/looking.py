@@ -3,37 +3,110 @@
 from __future__ import annotations
 
 import math
+from array import array
 from dataclasses import dataclass
+from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
 
-from controlplane.history.levels import FACTOR, FIRST, ROW, Bucket, merged, single, size_of
-from controlplane.history.values import SeriesAxis, SeriesColumn
+from controlplane.history.levels import (
+    COLUMNS,
+    FACTOR,
+    FIRST,
+    ROW,
+    Bucket,
+    columns_of,
+    single,
+    size_of,
+    total_of,
+)
+from controlplane.history.values import SeriesAxis, SeriesColumns
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from typing import TypeAlias
 
-    from controlplane.history.levels import Levels
+    from controlplane.history.levels import Columns, Levels
     from controlplane.history.records import Told
 
-    Load: TypeAlias = Callable[[int, Sequence[int]], Mapping[int, Sequence[Bucket]]]
+    Load: TypeAlias = Callable[[int, Sequence[int]], Mapping[int, Columns]]
     """The sealed rows of a level with these numbers."""
 
 ENDS: Final = 8
 """So many buckets that a range cuts are looked into; more only where steps go back and forth."""
 
+_FINITE, _ODD, _LOW, _HIGH, _TOTAL, _LAST, _X_LOW, _X_HIGH, _TIME_LOW, _TIME_HIGH = range(10)
+
 
 class Part(NamedTuple):
-    """A bucket with its place: the `number`-th of its `level`, counted from 0."""
+    """A bucket of level 1 with its number, from 0."""
 
-    level: int
     number: int
     bucket: Bucket
 
+
+class _Parts:
+    """Buckets of several levels, in commit order and column by column: see Columns."""
+
+    def __init__(self) -> None:
+        self.levels = array("q")
+        self.numbers = array("q")
+        """Which each is of its level, from 0."""
+        self.values = [array("d") for _ in range(COLUMNS)]
+        self.dots: dict[int, tuple[tuple[float, float, float], ...]] = {}
+        """By number."""
+
+    def __len__(self) -> int:
+        return len(self.levels)
+
+    def put(self, level: int, first: int, some: Columns, begin: int, end: int) -> None:
+        """Add those from `begin` to `end` of some buckets, of which the first has the number `first`."""
+        for mine, other in zip(self.values, some.values, strict=True):
+            mine.extend(other[begin:end])
+        self.levels.extend([level] * (end - begin))
+        self.numbers.extend(range(first + begin, first + end))
+        for at, dots in some.dots.items():
+            if begin <= at < end:
+                self.dots[first + at] = dots
+
+    def put_all(self, level: int, first: int, some: Columns) -> None:
+        """Add some buckets that follow one another."""
+        self.put(level, first, some, 0, len(some.values[0]))
+
+    def put_one(self, level: int, number: int, bucket: Bucket) -> None:
+        """Add a bucket."""
+        for mine, value in zip(self.values, bucket[:COLUMNS], strict=True):
+            mine.append(value)
+        self.levels.append(level)
+        self.numbers.append(number)
+
+    def put_from(self, other: _Parts, begin: int, end: int) -> None:
+        """Add those from `begin` to `end` of others."""
+        self.levels.extend(other.levels[begin:end])
+        self.numbers.extend(other.numbers[begin:end])
+        for mine, values in zip(self.values, other.values, strict=True):
+            mine.extend(values[begin:end])
+
+    def those(self, chosen: Sequence[bool]) -> _Parts:
+        """Those of them that are chosen."""
+        if all(chosen):
+            return self
+        few = _Parts()
+        few.levels = array("q", compress(self.levels, chosen))
+        few.numbers = array("q", compress(self.numbers, chosen))
+        few.values = [array("d", compress(values, chosen)) for values in self.values]
+        few.dots = self.dots
+        return few
+
+    def part(self, at: int) -> Part:
+        """One of level 1."""
+        number = self.numbers[at]
+        row = (values[at] for values in self.values)
+        return Part(number, Bucket._make((*row, self.dots.get(number, ()))))
+
     @property
-    def place(self) -> tuple[int, int]:
-        """Which it is of its series."""
-        return self.level, self.number
+    def points(self) -> float:
+        """Of all of them, of any value."""
+        return sum(self.values[_FINITE]) + sum(self.values[_ODD])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,28 +123,35 @@ class Span:
         """Whether it leaves nothing out."""
         return self.low == -math.inf and self.high == math.inf
 
-    def of(self, bucket: Bucket) -> tuple[float, float]:
-        """Where a bucket begins and ends."""
+    def of(self, parts: _Parts) -> tuple[list[float], list[float]]:
+        """Where each begins and where it ends."""
+        values = parts.values
         match self.axis:
             case SeriesAxis.STEP:
-                return bucket.x_low, bucket.x_high
+                return values[_X_LOW].tolist(), values[_X_HIGH].tolist()
             case SeriesAxis.WALL:
-                return bucket.time_low, bucket.time_high
+                return values[_TIME_LOW].tolist(), values[_TIME_HIGH].tolist()
             case SeriesAxis.RELATIVE:
+                start = self.start
                 return (
-                    max(bucket.time_low - self.start, 0.0),
-                    max(bucket.time_high - self.start, 0.0),
+                    [max(time - start, 0.0) for time in values[_TIME_LOW]],
+                    [max(time - start, 0.0) for time in values[_TIME_HIGH]],
                 )
 
-    def touches(self, bucket: Bucket) -> bool:
-        """Whether a point of it may be in the range."""
-        low, high = self.of(bucket)
-        return low <= self.high and high >= self.low
+    def touched(self, parts: _Parts) -> list[bool]:
+        """Of each whether a point of it may be in the range."""
+        low, high = self.low, self.high
+        places = zip(*self.of(parts), strict=True)
+        return [first <= high and last >= low for first, last in places]
 
-    def cuts(self, bucket: Bucket) -> bool:
-        """Whether a point of it may be in the range, and another outside."""
-        low, high = self.of(bucket)
-        return self.touches(bucket) and not (self.low <= low and high <= self.high)
+    def cut(self, parts: _Parts) -> list[bool]:
+        """Of each whether a point of it may be in the range, and another outside."""
+        low, high = self.low, self.high
+        places = zip(*self.of(parts), strict=True)
+        return [
+            first <= high and last >= low and not (low <= first and last <= high)
+            for first, last in places
+        ]
 
 
 class Look:
@@ -85,7 +165,7 @@ class Look:
         self._span = span
         self._width = width
         self._load = load
-        self._parts: list[Part] = []
+        self._parts = _Parts()
         self.wanted: list[Part] = []
         self.grain = 1
         """Points of the parts, but for the last and those at the ends."""
@@ -93,138 +173,168 @@ class Look:
     def settle(self) -> None:
         """Go down to the level that is fine enough."""
         top = len(self._levels.open)
-        level = min(top, self._finest_for(self._levels.count)) if self._span.is_all else top
-        self._parts = list(self._touched(self._all(level)))
-        while level > 1 and self._points / size_of(level) < self._width:
-            self._open({part.place for part in self._parts if part.level == level})
+        level = min(top, self._coarsest_for(self._levels.count)) if self._span.is_all else top
+        self._parts = self._touched(self._all(level))
+        while level > 1 and not self._is_enough(self._parts.points, level):
+            self._open({at for at, other in enumerate(self._parts.levels) if other == level})
             level -= 1
         while 0 < len(cut := self._cut(2)) <= ENDS:
             self._open(cut)
-        # Points cost more than buckets: half as many of those as columns are enough.
-        if level <= 1 and 2 * self._points / FIRST < self._width:
+        if level <= 1 and not self._is_enough(self._parts.points, 1):
             self.grain = 1
-            wanted = {part.place for part in self._parts if part.level == 1}
+            wanted = {at for at, other in enumerate(self._parts.levels) if other == 1}
         else:
             self.grain = size_of(level)
             wanted = self._cut(1)
             wanted = wanted if len(wanted) <= ENDS else set()
-        self._open({part.place for part in self._parts if part.bucket.dots} & wanted)
-        self.wanted = [part for part in self._parts if part.place in wanted]
+        parts = [self._parts.part(at) for at in sorted(wanted)]
+        self.wanted = [part for part in parts if not part.bucket.dots]
+        self._replace({part.number: part.bucket.dots for part in parts if part.bucket.dots})
 
     def serve(self, points: Mapping[int, Sequence[Told]]) -> None:
         """Take the points of wanted buckets by their number; those that are not there stay whole."""
         if self.grain == 1 and len(points) < len(self.wanted):
             self.grain = FIRST
-        parts: list[Part] = []
-        for part in self._parts:
-            found = points.get(part.number) if part.level == 1 else None
-            parts.extend([part] if found is None else self._touched(_points(part.number, found)))
-        self._parts = parts
+        self._replace(points)
 
-    def columns(self) -> tuple[SeriesColumn, ...]:
+    def columns(self) -> SeriesColumns:
         """What is in the range, in the order of the axis."""
-        span = self._span
-        placed = sorted(
-            ((span.of(part.bucket), part.bucket) for part in self._parts), key=lambda one: one[0][0]
-        )
-        if len(placed) <= 2 * self._width:
-            return tuple(_column(bucket, *place) for place, bucket in placed)
-        left, right = placed[0][0][0], placed[-1][0][0]
-        scale = self._width / ((right - left) or 1.0)
-        columns: list[SeriesColumn] = []
-        begin, number = 0, 0
-        bins = [min(int((place[0] - left) * scale), self._width - 1) for place, _ in placed]
-        while begin < len(placed):
-            number = bins[begin]
-            end = begin + 1
-            while end < len(placed) and bins[end] == number:
-                end += 1
-            some = placed[begin:end]
-            columns.append(
-                _column(
-                    merged([bucket for _, bucket in some]),
-                    some[0][0][0],
-                    max(place[1] for place, _ in some),
-                )
+        begins, ends = self._span.of(self._parts)
+        values: list[Sequence[float]] = [column.tolist() for column in self._parts.values[:10]]
+        if begins != sorted(begins):
+            order = sorted(range(len(begins)), key=begins.__getitem__)
+            begins = [begins[at] for at in order]
+            ends = [ends[at] for at in order]
+            values = [[column[at] for at in order] for column in values]
+        finite, odd, low, high, total, last = values[:6]
+        time = values[_TIME_HIGH]
+        if len(begins) > 2 * self._width:
+            some = self._binned(begins)
+            begins = [begins[one.start] for one in some]
+            ends = [max(ends[one]) for one in some]
+            finite = [sum(finite[one]) for one in some]
+            odd = [sum(odd[one]) for one in some]
+            low = [min(low[one]) for one in some]
+            high = [max(high[one]) for one in some]
+            total = [total_of(total[one]) for one in some]
+            last = [_last(last, one) for one in some]
+            time = [max(time[one]) for one in some]
+        if not all(finite):  # without a finite value there are no extremes
+            low, high, last = (
+                [value if count else 0.0 for value, count in zip(column, finite, strict=True)]
+                for column in (low, high, last)
             )
-            begin = end
-        return tuple(columns)
+        return SeriesColumns(
+            x_low=begins,
+            x_high=ends,
+            time=time,
+            low=low,
+            high=high,
+            mean=list(map(_mean, total, finite, low, high)),
+            last=last,
+            finite=list(map(int, finite)),
+            odd=list(map(int, odd)),
+        )
 
-    def _finest_for(self, points: float) -> int:
+    def _binned(self, begins: Sequence[float]) -> list[slice]:
+        """The parts of each column where there are more than columns; `begins` where each part does."""
+        left, most = begins[0], self._width - 1
+        scale = self._width / ((begins[-1] - left) or 1.0)
+        bins = [min(int((begin - left) * scale), most) for begin in begins]
+        firsts = [at for at in range(1, len(bins)) if bins[at - 1] != bins[at]]
+        return [slice(*pair) for pair in pairwise((0, *firsts, len(bins)))]
+
+    def _coarsest_for(self, points: float) -> int:
         level = 1
-        while points / size_of(level + 1) >= self._width:
+        while self._is_enough(points, level + 1):
             level += 1
         return level
 
-    @property
-    def _points(self) -> float:
-        return sum(part.bucket.points for part in self._parts)
+    def _is_enough(self, points: float, level: int) -> bool:
+        """Whether so many points are enough buckets: half as many as columns were asked for.
 
-    def _all(self, level: int) -> Iterator[Part]:
+        Finer ones cost up to eight times as much to read and are made fewer again.
+        """
+        return 2 * points / size_of(level) >= self._width
+
+    def _all(self, level: int) -> _Parts:
+        parts = _Parts()
         if level:
             sealed = self._levels.sealed[level - 1]
             rows = self._load(level, range(sealed)) if sealed else {}
             for row in range(sealed):
-                for at, bucket in enumerate(rows[row]):
-                    yield Part(level, row * ROW + at, bucket)
-            for at, bucket in enumerate(self._levels.open[level - 1]):
-                yield Part(level, sealed * ROW + at, bucket)
+                parts.put_all(level, row * ROW, rows[row])
+            if buckets := self._levels.open[level - 1]:
+                parts.put_all(level, sealed * ROW, columns_of(buckets))
         for rest_level, number, bucket in self._levels.rest(level or 1):
-            yield Part(rest_level, number, bucket)
+            parts.put_one(rest_level, number, bucket)
+            if bucket.dots:
+                parts.dots[number] = bucket.dots
+        return parts
 
-    def _touched(self, parts: Iterable[Part]) -> Iterator[Part]:
-        span = self._span
-        return iter(parts) if span.is_all else (p for p in parts if span.touches(p.bucket))
+    def _touched(self, parts: _Parts) -> _Parts:
+        return parts if self._span.is_all else parts.those(self._span.touched(parts))
 
-    def _cut(self, level: int) -> set[tuple[int, int]]:
-        """Parts of this level or above with points in the range and points outside."""
+    def _cut(self, level: int) -> set[int]:
+        """Where the parts are of this level or above with points in the range and points outside."""
         if self._span.is_all:
             return set()
-        return {p.place for p in self._parts if p.level >= level and self._span.cuts(p.bucket)}
+        cut = zip(self._span.cut(self._parts), self._parts.levels, strict=True)
+        return {at for at, (is_cut, other) in enumerate(cut) if is_cut and other >= level}
 
-    def _open(self, chosen: Collection[tuple[int, int]]) -> None:
-        """Put what the chosen parts are made of in their place, as far as it is in the range."""
+    def _open(self, chosen: Collection[int]) -> None:
+        """Put what the chosen parts are made of, of level 2 and above, in their place."""
         lacking: dict[int, set[int]] = {}
-        for level, number in chosen:
-            row = number * FACTOR // ROW
-            if level > 1 and row < self._levels.sealed[level - 2]:
-                lacking.setdefault(level - 1, set()).add(row)
+        for at in chosen:
+            level, row = self._parts.levels[at] - 1, self._parts.numbers[at] * FACTOR // ROW
+            if row < self._levels.sealed[level - 1]:
+                lacking.setdefault(level, set()).add(row)
         rows = {level: self._load(level, sorted(numbers)) for level, numbers in lacking.items()}
-        parts: list[Part] = []
-        for part in self._parts:
-            if part.place not in chosen:
-                parts.append(part)
-            elif part.level == 1:
-                parts += self._touched(_points(part.number, part.bucket.dots))
-            else:
-                level, first = part.level - 1, part.number * FACTOR
-                row, at = divmod(first, ROW)
-                buckets = rows.get(level, {}).get(row) or self._levels.open[level - 1]
-                parts += self._touched(
-                    Part(level, first + n, buckets[at + n]) for n in range(FACTOR)
-                )
-        self._parts = parts
+        parts, before = _Parts(), 0
+        for at in sorted(chosen):
+            parts.put_from(self._parts, before, at)
+            before = at + 1
+            level = self._parts.levels[at] - 1
+            row, begin = divmod(self._parts.numbers[at] * FACTOR, ROW)
+            some = rows.get(level, {}).get(row) or columns_of(self._levels.open[level - 1])
+            parts.put(level, row * ROW, some, begin, begin + FACTOR)
+        parts.put_from(self._parts, before, len(self._parts))
+        parts.dots |= self._parts.dots
+        self._parts = self._touched(parts)
+
+    def _replace(self, points: Mapping[int, Iterable[Told]]) -> None:
+        """Put points in the place of their buckets of level 1, by number."""
+        if not points:
+            return
+        parts, before = _Parts(), 0
+        for at, (level, number) in enumerate(
+            zip(self._parts.levels, self._parts.numbers, strict=True)
+        ):
+            found = points.get(number) if level == 1 else None
+            if found is None:
+                continue
+            parts.put_from(self._parts, before, at)
+            before = at + 1
+            for place, (x, time, value) in enumerate(found, number * FIRST):
+                parts.put_one(0, place, single(float(place) if x is None else x, time, value))
+        parts.put_from(self._parts, before, len(self._parts))
+        parts.dots |= self._parts.dots
+        self._parts = self._touched(parts)
 
 
-def _points(bucket: int, points: Iterable[Told]) -> Iterator[Part]:
-    for number, (x, time, value) in enumerate(points, bucket * FIRST):
-        yield Part(0, number, single(float(number) if x is None else x, time, value))
+def _last(values: Sequence[float], some: slice) -> float:
+    """The last of some values that is a number; NaN where none is."""
+    last = values[some.stop - 1]
+    if not math.isnan(last):
+        return last
+    return next((one for one in reversed(values[some]) if not math.isnan(one)), math.nan)
 
 
-def _column(bucket: Bucket, x_low: float, x_high: float) -> SeriesColumn:
-    finite = int(bucket.finite)
-    low, high = (bucket.low, bucket.high) if finite else (0.0, 0.0)
-    mean = bucket.total / finite if finite else 0.0
+def _mean(total: float, finite: float, low: float, high: float) -> float:
+    if not finite:
+        return 0.0
+    mean = total / finite
+    if low <= mean <= high:
+        return mean
     # A sum may be beyond every number, a mean of finite values is not.
-    mean = min(max(mean, low), high) if math.isfinite(mean) else low / 2 + high / 2
-    return SeriesColumn(
-        x_low=x_low,
-        x_high=x_high,
-        time=bucket.time_high,
-        low=low,
-        high=high,
-        mean=mean,
-        last=bucket.last if finite else 0.0,
-        finite=finite,
-        odd=int(bucket.odd),
-    )
+    return min(max(mean, low), high) if math.isfinite(mean) else low / 2 + high / 2

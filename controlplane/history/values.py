@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import enum
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, overload
 
 from controlplane.domain.identity import User
 from controlplane.domain.values import Visibility
@@ -192,10 +193,39 @@ class SeriesColumn(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class SeriesView:
-    """A range of one series: at most twice as many columns as were asked for, in the order of the axis.
+class SeriesColumns(Sequence[SeriesColumn]):
+    """Columns of a series, each field of all of them as one list: many are read, and none is made."""
 
-    `grain` is how many points each column has at least, but for the last ones; 1 where the points
+    x_low: Sequence[float]
+    x_high: Sequence[float]
+    time: Sequence[float]
+    low: Sequence[float]
+    high: Sequence[float]
+    mean: Sequence[float]
+    last: Sequence[float]
+    finite: Sequence[int]
+    odd: Sequence[int]
+
+    def __len__(self) -> int:
+        return len(self.x_low)
+
+    @overload
+    def __getitem__(self, at: int) -> SeriesColumn: ...
+    @overload
+    def __getitem__(self, at: slice) -> Sequence[SeriesColumn]: ...
+    def __getitem__(self, at: int | slice) -> SeriesColumn | Sequence[SeriesColumn]:
+        """One of them, or some."""
+        if isinstance(at, slice):
+            return [self[one] for one in range(*at.indices(len(self)))]
+        return SeriesColumn(*(getattr(self, field)[at] for field in SeriesColumn._fields))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SeriesView:
+    """A range of one series, in the order of the axis.
+
+    It has at most twice as many columns as were asked for, and at least half as many where there are points
+    enough. `grain` is how many points each column has at least, but for the last ones; 1 where the points
     themselves were read. `start` is what relative times are counted from.
     """
 
@@ -204,7 +234,7 @@ class SeriesView:
     rank: int
     start: float
     grain: int
-    columns: tuple[SeriesColumn, ...]
+    columns: SeriesColumns
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -241,7 +241,7 @@ class SessionServiceServicer:
 
     def ReadSeries(self, request, context):
         """Ranges of the numbers that sessions reported, each series in at most twice as many columns as are
-        asked for, so that a plot of any length is read at once: no column leaves out its least and
+        asked for and, where there are points enough, at least half as many, so that a plot of any length is read at once: no column leaves out its least and
         greatest value. Session by session in the order asked; the stream ends with what is there now.
         Callers: users who may see all of them. Errors: NOT_FOUND; INVALID_ARGUMENT (a width, a range or an
         axis that is none; no session); RESOURCE_EXHAUSTED (more than 256 names or 1,000 sessions). UNAVAILABLE:

@@ -14,7 +14,8 @@ from controlplane.history.levels import (
     FIRST,
     Levels,
     Row,
-    buckets_of,
+    columns_in,
+    columns_of,
     encode_row,
     levels_of,
 )
@@ -26,7 +27,7 @@ from controlplane.history.values import Channel, SeriesPage, SeriesQuery, Series
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from controlplane.history.levels import Bucket
+    from controlplane.history.levels import Bucket, Columns
     from controlplane.history.looking import Part
     from controlplane.history.records import Told
     from controlplane.history.sql.interface import Connection, Database, Dialect
@@ -233,7 +234,7 @@ class _Session:
             for series_id, body in rows:
                 yield series_id, levels_of(body)
 
-    def rows(self, series_id: int, level: int, numbers: Sequence[int]) -> dict[int, list[Bucket]]:
+    def rows(self, series_id: int, level: int, numbers: Sequence[int]) -> dict[int, Columns]:
         """Sealed rows."""
         if isinstance(numbers, range):
             rows = self.connection.execute(
@@ -247,7 +248,7 @@ class _Session:
                 f" AND {self.dialect.among('number', 'numbers')}",
                 {"id": series_id, "level": level, "numbers": self.dialect.many(numbers)},
             )
-        return {number: buckets_of(body) for number, body in rows}
+        return {number: columns_in(body) for number, body in rows}
 
 
 def _weight(body: bytes, plain: bytes) -> int:
@@ -399,7 +400,7 @@ class _Reading:
         self._query = query
         self._names = names
         self._streams = session.streams()
-        self._fresh: dict[Key, dict[tuple[int, int], Sequence[Bucket]]] = {}
+        self._fresh: dict[Key, dict[tuple[int, int], Columns]] = {}
         """Rows that were sealed by points which are not folded yet."""
         self._dropped = 0
 
@@ -488,12 +489,12 @@ class _Reading:
         for key in keys:
             levels[key] = open_parts[ids[key]] if key in ids else Levels()
             rows = _added(levels[key], tail.get(key, []))
-            self._fresh[key] = {(row.level, row.number): row.buckets for row in rows}
+            self._fresh[key] = {(row.level, row.number): columns_of(row.buckets) for row in rows}
         return levels
 
     def _rows(
         self, key: Key, series_id: int | None, level: int, numbers: Sequence[int]
-    ) -> dict[int, Sequence[Bucket]]:
+    ) -> dict[int, Columns]:
         fresh = self._fresh[key]
         rows = {number: fresh[level, number] for number in numbers if (level, number) in fresh}
         lacking = [number for number in numbers if number not in rows] if rows else numbers

@@ -67,17 +67,16 @@ def to_series_query(request: sessions_pb2.ReadSeriesRequest) -> SeriesQuery:
 
 def series_message(view: SeriesView, session_id: str) -> sessions_pb2.Series:
     """A range of a series, column by column in lists."""
-    message = sessions_pb2.Series(
+    columns = view.columns
+    return sessions_pb2.Series(
         session_id=session_id,
         name=view.name,
         attempt=view.attempt,
         rank=view.rank,
         start=view.start,
         grain=view.grain,
+        **{field: getattr(columns, field) for field in SeriesColumn._fields},
     )
-    for field, values in zip(SeriesColumn._fields, zip(*view.columns, strict=True), strict=False):
-        getattr(message, field).extend(values)
-    return message
 
 
 def point_message(point: Point) -> sessions_pb2.MetricPoint:

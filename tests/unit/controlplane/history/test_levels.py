@@ -17,7 +17,8 @@ from controlplane.history.levels import (
     ROW,
     Levels,
     Row,
-    buckets_of,
+    columns_in,
+    columns_of,
     encode_row,
     levels_of,
     merged,
@@ -85,7 +86,7 @@ def test_in_how_many_turns_points_come_changes_nothing(
     assert in_turns.encoded() == at_once.encoded()
     assert list(map(encode_row, others)) == list(map(encode_row, rows))
     for row in rows:
-        again = row._replace(buckets=tuple(buckets_of(encode_row(row))))
+        again = row._replace(buckets=tuple(columns_in(encode_row(row)).buckets()))
         assert encode_row(again) == encode_row(row)
 
 
@@ -109,14 +110,14 @@ def test_a_sum_beyond_every_number_is_no_error() -> None:
 
 @given(st.binary(max_size=300))
 def test_bytes_that_are_no_levels_are_refused(body: bytes) -> None:
-    for read in (levels_of, buckets_of):
+    for read in (levels_of, columns_in):
         with pytest.raises(BlobCorrupt):
             read(body)
 
 
 def test_bytes_that_are_nearly_levels_are_refused() -> None:
     levels, rows, _ = grown(5_000)
-    for read, body in ((levels_of, levels.encoded()), (buckets_of, encode_row(rows[0]))):
+    for read, body in ((levels_of, levels.encoded()), (columns_in, encode_row(rows[0]))):
         rng = random.Random(zlib.crc32(body))
         read(body)
         for _ in range(50):
@@ -135,7 +136,7 @@ def no_rows(level: int, numbers: object) -> dict[int, tuple[()]]:
 @pytest.mark.parametrize("count", [100_000, 300_000])
 def test_a_look_reads_few_rows_however_long_the_series_is(count: int) -> None:
     levels, rows, values = grown(count, chunk=1_000)
-    stored = {(row.level, row.number): row.buckets for row in rows}
+    stored = {(row.level, row.number): columns_of(row.buckets) for row in rows}
     for width in (1, 30, 200, 1_000):
         for low, high in [
             (-math.inf, math.inf),
