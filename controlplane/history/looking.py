@@ -324,7 +324,7 @@ class Look:
 
 def _last(values: Sequence[float], some: slice) -> float:
     """The last of some values that is a number; NaN where none is."""
-    last = values[some.stop - 1]
+    last: float = values[some.stop - 1]  # the end of a slice is anything to type checkers
     if not math.isnan(last):
         return last
     return next((one for one in reversed(values[some]) if not math.isnan(one)), math.nan)
