@@ -35,7 +35,8 @@ MOST_FACTS_BYTES: Final = 4 << 10
 """What is said of one without its content; a page of them has to fit into a message."""
 MOST_WORDS: Final = 500
 MOST_GLOBS: Final = 32
-MOST_A_PAGE: Final = 200
+MOST_A_PAGE: Final = 100
+"""Of which each may have 28 KiB as a message: what is JSON in `MOST_FACTS_BYTES` is up to four times that."""
 
 _log = structlog.get_logger("operations.media")
 

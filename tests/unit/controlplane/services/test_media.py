@@ -122,6 +122,25 @@ async def test_only_what_was_sent_becomes_durable(rig: Rig) -> None:
     assert refusal[0] == "RESOURCE_EXHAUSTED"
 
 
+async def test_a_page_of_the_longest_fits_into_a_message(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent()).connect()
+    session = await kim.submit()
+    await agent.assignments(1)
+    longest = {
+        "name": "\U0001f600" * 512,
+        "caption": "\U0001f600" * 2_000,
+        "content_type": "\U0001f600" * 100,
+        "facts": {"x": [1] * 1_360},
+    }
+    records = [told(number, **longest) for number in range(200)]
+    ingest = Ingest(agent.stubs)
+    for first in range(0, 200, 50):
+        await ingest.send(chunk(session.id, first + 1, *records[first : first + 50]))
+    found = await listed(kim, session.name)
+    assert [len(one.facts["x"]) for one in found] == [1_360] * 200
+
+
 async def test_what_programs_say_is_taken_or_left(rig: Rig) -> None:
     kim = await rig.user("kim")
     agent = await (await rig.agent()).connect()
