@@ -46,6 +46,8 @@ CLUSTER: Final = "*"
 """In place of a node's name: the platform as a whole."""
 MOST_KEYS: Final = 128
 _MOST_BODY: Final = 16 << 20
+_ROUNDED_S: Final = 1e-3
+"""Moments that are closer are one: sums of steps are not exact."""
 _FORMAT: Final = 1
 _ENCODER: Final = msgspec.msgpack.Encoder()
 
@@ -114,7 +116,7 @@ class Cells:
 
     def extend(self, other: Cells, since: float = -math.inf, until: float = math.inf) -> None:
         """Those of other cells that begin from `since` on, before `until`, and behind our own."""
-        first = bisect_left(other.starts, max(since, self.end - 1e-3))
+        first = bisect_left(other.starts, max(since, self.end - _ROUNDED_S))
         last = bisect_left(other.starts, until)
         if first >= last:
             return
@@ -162,8 +164,9 @@ def coarser(cells: Cells, since: float, until: float, step: float) -> Cells:
     first, last = bisect_left(cells.starts, since), bisect_left(cells.starts, until)
     runs: list[tuple[int, int]] = []
     while first < last:
-        number = math.floor((cells.starts[first] - since) / step)
-        end = max(bisect_left(cells.starts, since + (number + 1) * step, first, last), first + 1)
+        number = math.floor((cells.starts[first] - since + _ROUNDED_S) / step)
+        behind = since + (number + 1) * step - _ROUNDED_S
+        end = max(bisect_left(cells.starts, behind, first, last), first + 1)
         runs.append((first, end))
         longest = cells.lengths[first]
         found.starts.append(since + number * step if longest <= step else cells.starts[first])
