@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Final
 from controlplane.access.current import require_user
 from controlplane.domain.errors import InvalidRequest, NotFound
 from controlplane.domain.names import check_node
-from controlplane.history.cells import CLUSTER, CLUSTER_FIGURES, DEVICE_FIGURES, NODE_FIGURES
+from controlplane.history.cells import (
+    CLUSTER,
+    CLUSTER_FIGURES,
+    DEVICE_FIGURES,
+    NODE_FIGURES,
+    coarser,
+)
 from controlplane.services.convert.times import time_of, timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import telemetry_pb2 as pb
@@ -72,9 +78,11 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         self, request: pb.ReadTelemetryRequest, node: str
     ) -> pb.ReadTelemetryResponse:
         since, until = self._span(request)
-        cells = await self._history.telemetry.read(
-            node, since=since, until=until, width=_width(request, 8)
-        )
+        width = _width(request, 1)
+        cells = await self._history.telemetry.read(node, since=since, until=until, width=width)
+        # How many devices it had is known only now.
+        if (most := _width(request, len(cells.columns))) < width:
+            cells = coarser(cells, since, until, (until - since) / most)
         keys = sorted(cells.columns)
         names = CLUSTER_FIGURES if node == CLUSTER else NODE_FIGURES
         series = [

@@ -36,6 +36,7 @@ from nsml.v1 import (
     secrets_pb2_grpc,
     sessions_pb2,
     sessions_pb2_grpc,
+    telemetry_pb2_grpc,
 )
 from tests.platforms import ensure_cluster
 
@@ -54,6 +55,7 @@ class Stubs:
         self.datasets = _As(datasets_pb2_grpc.DatasetServiceStub(channel), self.metadata)
         self.checkpoints = _As(checkpoints_pb2_grpc.CheckpointServiceStub(channel), self.metadata)
         self.media = _As(media_pb2_grpc.MediaServiceStub(channel), self.metadata)
+        self.telemetry = _As(telemetry_pb2_grpc.TelemetryServiceStub(channel), self.metadata)
         self.secrets = _As(secrets_pb2_grpc.SecretServiceStub(channel), self.metadata)
         self.projects = _As(projects_pb2_grpc.ProjectServiceStub(channel), self.metadata)
         self.accounts = _As(accounts_pb2_grpc.AccountServiceStub(channel), self.metadata)

@@ -1,0 +1,84 @@
+"""Telemetry through real gRPC: who may ask of what, and what fits into an answer."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from controlplane.history.values import DeviceSample, NodeSample
+from controlplane.services import telemetry
+from nsml.v1 import resources_pb2
+from nsml.v1 import telemetry_pb2 as pb
+from tests.unit.controlplane.rig import Rig, platform
+from tests.unit.controlplane.services.test_sessions import refused
+
+
+@pytest.fixture
+async def rig():
+    async with platform() as rig:
+        yield rig
+
+
+async def record(rig: Rig, seconds: int, *uuids: str) -> None:
+    """So many readings of node `a`, the last one now."""
+    now = rig.on.clock.time()
+    for number in range(seconds):
+        devices = tuple(DeviceSample(uuid=uuid, utilization_percent=50.0) for uuid in uuids)
+        at = now - seconds + number + 1
+        sample = NodeSample(node="a", boot_id="b", sequence=number, at=at, devices=devices)
+        await rig.on.history.telemetry.record([sample])
+
+
+async def test_what_devices_did_is_told_to_who_may_see_the_session(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agent = await (await rig.agent("a")).connect()
+    private = await kim.submit()
+    public = await kim.submit(visibility=resources_pb2.VISIBILITY_PUBLIC)
+    await agent.assignments(1)
+    for who, session, is_told in ((kim, private, True), (lee, private, False), (lee, public, True)):
+        asked = who.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(session=session.name))
+        if is_told:
+            assert all(one.node == "a" for one in (await asked).series)
+        else:
+            assert (await refused(asked))[0] == "NOT_FOUND"
+    told = await kim.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(session=private.name))
+    assert [(one.attempt, one.thousandths) for one in told.series] == [(1, 1000)]
+
+
+@pytest.mark.parametrize(
+    ("asked", "code"),
+    [
+        ({}, "INVALID_ARGUMENT"),
+        ({"cluster": False}, "INVALID_ARGUMENT"),
+        ({"node": "nobody"}, "NOT_FOUND"),
+        ({"session": "kim/None/7"}, "NOT_FOUND"),
+        (
+            {"cluster": True, "since": {"seconds": 2000}, "until": {"seconds": 1000}},
+            "INVALID_ARGUMENT",
+        ),
+    ],
+)
+async def test_questions_that_mean_nothing_are_refused(
+    rig: Rig, asked: dict[str, Any], code: str
+) -> None:
+    kim = await rig.user("kim")
+    refusal = await refused(kim.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(**asked)))
+    assert refusal[0] == code
+
+
+async def test_of_many_devices_an_answer_has_fewer_pieces_of_time(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(telemetry, "MOST_NUMBERS", 16 * 4 * 5)
+    kim = await rig.user("kim")
+    await (await rig.agent("a")).connect()
+    await record(rig, 20, "GPU-1", "GPU-2", "GPU-3")
+    request = pb.ReadTelemetryRequest(node="a", width=1000)
+    request.since.FromSeconds(int(rig.on.clock.time()) - 20)
+    told = await kim.telemetry.ReadTelemetry(request)
+    assert [one.device_uuid for one in told.series] == ["", "GPU-1", "GPU-2", "GPU-3"]
+    for one in told.series:
+        assert 4 <= len(one.at) <= 6
+        if one.device_uuid:
+            assert set(one.figures[0].mean) == {50.0}
