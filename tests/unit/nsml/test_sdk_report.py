@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.history.records import readable_reports
@@ -21,6 +21,7 @@ from nsml import _report
 from nsml._frames import REPORT, parse
 from nsml._report import Reporter, encode
 from nsml._spool import Spool
+from tests.examples import examples
 
 JSON_VALUES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(),
@@ -326,6 +327,7 @@ def test_the_scope_of_the_last_report_that_gave_one_is_kept(recorded: Recorded) 
 
 
 @given(st.dictionaries(st.text(), JSON_VALUES))
+@settings(max_examples=examples(100))
 def test_any_json_becomes_strict_utf8_json(values: dict[str, Any]) -> None:
     def refuse(constant: str) -> None:
         raise AssertionError(constant)
@@ -340,6 +342,7 @@ def test_lone_surrogates_never_reach_a_reader(text: str) -> None:
 
 
 @given(st.dictionaries(st.text(), JSON_VALUES))
+@settings(max_examples=examples(100))
 def test_the_encoder_for_other_interpreters_writes_the_same(values: dict[str, Any]) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(json.encoder, "c_make_encoder", None)

@@ -17,6 +17,7 @@ from controlplane.operations.export import row_of
 from controlplane.operations.listing import Filter, Listings
 from controlplane.operations.state import LiveState
 from nsml.clock import inline
+from tests.examples import examples
 from tests.unit.controlplane.builders import session
 from tests.unit.controlplane.workbench import HandClock
 
@@ -53,7 +54,7 @@ STATES = st.sampled_from([SessionState.QUEUED, SessionState.RUNNING, SessionStat
 KINDS = st.tuples(st.integers(0, 3), STATES, st.sampled_from(["kim", "lee"]), st.booleans())
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(KINDS, max_size=25), st.integers(1, 7))
 def test_each_once_and_in_order(kinds, size: int) -> None:
     async def run() -> None:
@@ -168,7 +169,7 @@ FILTERS = st.builds(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(SESSIONS, CALLERS, FILTERS)
 @example(
     [{"owner": "kim", "memo": "ÜBER lauf"}, {"owner": "kim"}],

@@ -13,6 +13,7 @@ from controlplane.domain.values import Isolation, Node
 from controlplane.operations.unfit import MOST_DEVICES, Nearest, refusal_of
 from controlplane.scheduler import Extent, Request, can_ever_fit
 from nsml.mosts import MOST_REPLICAS
+from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, node
 from tests.unit.controlplane.scheduler.test_extent import A100, asked, machines, requests
 
@@ -140,7 +141,7 @@ def test_what_is_proposed_is_within_the_quota_and_what_if_is_told_as_such() -> N
     )
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=examples(500), deadline=None)
 @given(nodes=machines(), request=requests)
 def test_every_proposed_command_is_possible(nodes: list[Node], request: Request) -> None:
     refused = refusal_of(Nearest(Extent(nodes)), request)

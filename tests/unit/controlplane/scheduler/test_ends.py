@@ -21,6 +21,7 @@ from controlplane.domain.values import Allocation, Drain, Stop
 from controlplane.scheduler.ends import Ends
 from controlplane.scheduler.fit import Request, resources_on
 from controlplane.scheduler.outlook import earliest, nearest
+from tests.examples import examples
 from tests.unit.controlplane.builders import node
 from tests.unit.controlplane.scheduler import plain_outlook as plain
 from tests.unit.controlplane.scheduler.test_reservations import HOUR, Clocked
@@ -158,7 +159,7 @@ def compare(draw: random.Random, world: Clocked) -> None:
         assert tuple(ends.on(room)) == plain.ending(room, known, now)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32))
 def test_what_is_kept_up_answers_as_a_look_at_every_node_would(seed: int) -> None:
     draw, world = random.Random(seed), Clocked()

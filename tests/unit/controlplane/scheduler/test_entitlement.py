@@ -36,6 +36,7 @@ from controlplane.domain.values import (
 from controlplane.scheduler import Answers, ClusterIndex, schedule
 from controlplane.scheduler.entitlement import Claim, claim_of, date_text, gpu_hours, never
 from controlplane.scheduler.fit import request_of
+from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW, places, reason
 
@@ -270,7 +271,7 @@ QUOTAS = st.builds(
 BUDGETS = st.sampled_from([None, Budget(gpu_seconds=10.0, period_days=1, anchor=0.0)])
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.data())
 def test_no_plan_gives_a_project_more_than_its_record_says(data: st.DataObject) -> None:
     names = ["p", "q"]

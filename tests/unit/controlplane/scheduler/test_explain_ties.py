@@ -13,6 +13,7 @@ from controlplane.scheduler import explain
 from controlplane.scheduler.fit import request_of
 from controlplane.scheduler.room import alone
 from controlplane.scheduler.rooms import Rooms
+from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, held, node, session
 
 
@@ -41,7 +42,7 @@ def machines(draw: st.DrawFn) -> list[tuple[Node, Allocation]]:
     return found
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(machines(), st.data())
 def test_words_are_those_of_a_look_at_each_node(
     cluster: list[tuple[Node, Allocation]], data: st.DataObject

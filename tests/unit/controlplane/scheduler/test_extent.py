@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controlplane.domain.values import Device, Drain, Isolation, Node
 from controlplane.scheduler import Extent, Request, can_ever_fit, keep_to_owners
 from controlplane.scheduler.explain import never_words
+from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, node
 
 A100, V100, P40 = "NVIDIA A100-SXM4-80GB", "Tesla V100-SXM2-16GB", "Tesla P40"
@@ -209,7 +210,7 @@ requests = st.builds(
 )
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(nodes=machines(), request=requests)
 def test_what_is_proposed_is_possible_and_less_than_what_was_asked(
     nodes: list[Node], request: Request
@@ -249,7 +250,7 @@ def test_what_is_proposed_is_possible_and_less_than_what_was_asked(
         assert not possible
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(nodes=machines(), request=requests)
 def test_no_gang_of_the_same_cores_and_memory_in_its_place_has_more_or_larger(
     nodes: list[Node], request: Request

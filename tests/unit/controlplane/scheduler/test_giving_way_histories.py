@@ -40,6 +40,7 @@ from controlplane.scheduler.giving_way import (
     Rules,
 )
 from controlplane.scheduler.order import LEAST_PATIENCE_S
+from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 
@@ -234,7 +235,7 @@ wishes = st.tuples(
 )
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=examples(120), deadline=None)
 @given(
     st.sampled_from(list(InClass)),
     st.integers(1, 3),
@@ -270,7 +271,7 @@ def test_nobody_gives_way_without_ground_and_nothing_goes_in_circles(
         assert count <= HOURS * 3_600.0 / IDLE_LEAST_RUN_S / 2
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.sampled_from(list(InClass)), st.integers(1, 3), st.lists(wishes, min_size=2, max_size=12))
 def test_who_only_runs_on_is_stopped_few_times(
     in_class: InClass, nodes: int, asked: list[tuple]

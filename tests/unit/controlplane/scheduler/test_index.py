@@ -38,6 +38,7 @@ from controlplane.domain.values import (
     Stock,
 )
 from controlplane.scheduler import Answers, ClusterIndex, schedule
+from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 
@@ -110,7 +111,7 @@ class World:
         self.happen(SessionRemoved(session_id=session_id))
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.data())
 def test_an_index_kept_by_changes_plans_like_a_fresh_one(data: st.DataObject) -> None:
     world = World()
@@ -192,7 +193,7 @@ def test_an_index_kept_by_changes_plans_like_a_fresh_one(data: st.DataObject) ->
     assert world.index.plan(NOW).placements == schedule(world.snapshot, NOW).placements
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_plans_that_are_cut_short_come_to_what_one_whole_plan_does(data: st.DataObject) -> None:
     world = World()

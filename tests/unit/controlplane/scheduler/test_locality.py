@@ -25,6 +25,7 @@ from controlplane.scheduler.fit import request_of
 from controlplane.scheduler.fits import Suits
 from controlplane.scheduler.locality import ASSUMED_BYTES_PER_S, MOST_LOOKED_AT, Locality
 from controlplane.scheduler.rooms import Rooms
+from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, held, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 
@@ -247,7 +248,7 @@ def worth(index: ClusterIndex, one: Session, placement: Placement) -> list[Any]:
     return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     clusters(),
     st.lists(things, min_size=8, max_size=8),
@@ -282,7 +283,7 @@ def test_it_changes_neither_what_is_placed_nor_how_well(
     assert worths[0] == worths[1]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(st.lists(st.tuples(st.sampled_from("abc"), things), max_size=20))
 def test_who_has_what_is_what_was_said_last(said: list[tuple[str, dict[str, int]]]) -> None:
     kept, last = Locality(Rooms()), Locality(Rooms())

@@ -21,6 +21,7 @@ from controlplane.domain.values import (
 )
 from controlplane.scheduler import Answers, ClusterIndex, schedule
 from controlplane.scheduler.order import LEAST_PATIENCE_S, MOST_PATIENCE_S
+from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 
@@ -126,7 +127,7 @@ def test_who_holds_nothing_gets_a_small_one_before_anybody_gets_more() -> None:
     assert order(plan) == [urgent[0].id, urgent[1].id]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         st.tuples(

@@ -38,6 +38,7 @@ from controlplane.scheduler.ends import ends_by
 from controlplane.scheduler.fit import refusal, request_of
 from controlplane.scheduler.fragmentation import FIRST_MIX
 from controlplane.scheduler.outlook import MOST_HOLDERS
+from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.looks import look
 from tests.unit.controlplane.scheduler.test_index import World
@@ -178,7 +179,7 @@ def seen(index: ClusterIndex) -> list[Deferral]:
     return [outlook(index, one.session_id) for one in Answers(index).deferrals(NOW)]
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_whoever_waits_is_told_why_and_what_is_told_is_true(data: st.DataObject) -> None:
     world = a_cluster(data)
@@ -223,7 +224,7 @@ def test_whoever_waits_is_told_why_and_what_is_told_is_true(data: st.DataObject)
             assert not one.expected_start
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_once_time_limits_are_used_up_there_is_room_for_whoever_was_told_when(
     data: st.DataObject,
@@ -251,7 +252,7 @@ def test_once_time_limits_are_used_up_there_is_room_for_whoever_was_told_when(
         assert one.expected_start >= NOW
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_what_would_be_is_what_comes_when_it_is_asked_for(data: st.DataObject) -> None:
     world = a_cluster(data)
@@ -275,7 +276,7 @@ def is_open_to(index: ClusterIndex, node: str, session_id: str) -> bool:
     return room is not None and not room.keeper and room.promised in ("", session_id)
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_what_would_start_does_when_it_is_submitted(data: st.DataObject) -> None:
     world = a_cluster(data)
@@ -289,7 +290,7 @@ def test_what_would_start_does_when_it_is_submitted(data: st.DataObject) -> None
     assert Answers(world.index).deferral(new.id, NOW) == supposed.deferral
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.data())
 def test_asking_what_would_be_changes_nothing(data: st.DataObject) -> None:
     world = a_cluster(data)

@@ -33,6 +33,7 @@ from controlplane.domain.values import (
 from controlplane.scheduler import Answers, ClusterIndex, Rules
 from controlplane.scheduler.giving_way import LEAST_RUN_S
 from controlplane.scheduler.preemption import AGAIN_S
+from tests.examples import examples
 from tests.unit.controlplane.builders import cluster, node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 
@@ -287,7 +288,7 @@ def test_room_is_not_kept_for_one_that_is_gone() -> None:
     assert [one.session_id for one in index.plan(NOW).placements] == [eager.id]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(list(Priority)), st.integers(1, 4), st.integers(0, 600)),

@@ -25,6 +25,7 @@ from controlplane.scheduler import Answers
 from controlplane.scheduler.order import LEAST_PATIENCE_S, MOST_PATIENCE_S
 from controlplane.scheduler.reservations import REVIEW_S, STARTING_S
 from controlplane.scheduler.room import HELD
+from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_index import World
 
@@ -330,7 +331,7 @@ def a_stream(draw: random.Random, world: Clocked, *, limited: bool, most_s: floa
     )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.integers(0, 2**32))
 def test_nothing_delays_a_reservation_while_limits_are_kept(seed: int) -> None:
     draw = random.Random(seed)
@@ -358,7 +359,7 @@ def check_promises(world: Clocked, promised: dict[str, float]) -> None:
         assert one in waiting or world.began[one] <= at
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 2**32))
 def test_nobody_waits_longer_than_the_bound(seed: int) -> None:
     """Its patience, and then for as long as those that were due before it and what runs take to end."""
@@ -400,7 +401,7 @@ def history(seed: int, world: Clocked) -> list[Plan]:
     return world.plans
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=examples(30), deadline=None)
 @given(st.integers(0, 2**32))
 def test_the_same_history_leads_to_the_same_plans(seed: int) -> None:
     assert history(seed, clocked(2, 4, 4)) == history(seed, clocked(2, 4, 4))

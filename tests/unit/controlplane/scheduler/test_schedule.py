@@ -18,6 +18,7 @@ from controlplane.domain.values import (
 )
 from controlplane.scheduler import schedule
 from controlplane.scheduler.fit import MOST_ON_ONE_NODE
+from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
 
 NOW = 1_000_000.0
@@ -385,7 +386,7 @@ def clusters(draw: st.DrawFn) -> ClusterSnapshot:
     return cluster(*nodes, *allocations, *draw(SESSIONS), silent=silent)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(clusters())
 def test_a_plan_is_sound(snapshot: ClusterSnapshot) -> None:
     plan = schedule(snapshot, NOW)
@@ -428,7 +429,7 @@ def test_a_plan_is_sound(snapshot: ClusterSnapshot) -> None:
     assert [d.place for d in plan.deferrals] == list(range(1, len(waiting) + 1))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(clusters())
 def test_what_waits_does_not_fit_what_is_left(snapshot: ClusterSnapshot) -> None:
     """No hole is left that a waiting session fits into."""

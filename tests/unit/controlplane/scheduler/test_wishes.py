@@ -15,6 +15,7 @@ from controlplane.domain.snapshot import SessionChanged, SessionRemoved
 from controlplane.domain.values import Device, Node, Priority, Session, SessionSpec
 from controlplane.scheduler import ClusterIndex, can_ever_fit, request_of, schedule
 from controlplane.scheduler.fragmentation import FIRST_MIX
+from tests.examples import examples
 from tests.unit.controlplane.builders import GIB, cluster, held, node, session
 
 NOW = 1_000_000.0
@@ -185,7 +186,7 @@ WISHES = st.lists(
 )
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(nodes=NODES, wishes=WISHES)
 def test_nobody_gets_another_model_or_pod_or_more_than_there_is(
     nodes: list[tuple[list[str], str]], wishes: list[tuple[int, int, str, str]]

@@ -26,6 +26,7 @@ from controlplane.scheduler.entitlement import held_by
 from controlplane.scheduler.giving_way import DUE, InClass, Rules, Taker, ground
 from controlplane.scheduler.room import Room
 from controlplane.scheduler.yielders import MOST_ROOMS, Giving
+from tests.examples import examples
 from tests.unit.controlplane.builders import node, session
 from tests.unit.controlplane.scheduler.test_schedule import NOW
 
@@ -147,7 +148,7 @@ class Nodes:
         return found
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.data())
 def test_nodes_are_found_as_by_a_look_at_all(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:
