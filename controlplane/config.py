@@ -160,6 +160,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """The most that a session may run, by its class: `["high=24h", "normal=7d"]`. It is also what one gets
     that asks for no time limit. A class that is not named has none. The same on every control plane."""
 
+    archive_logs_after_s: float = 3600.0
+    """So long after its end a session's logs move from the history into the object store, in compressed blocks."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""
 
@@ -214,6 +217,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 not self.objects or self.objects.startswith(("s3://", "file:///")),
                 "s3://BUCKET/PREFIX, file:///FOLDER, or nothing",
             ),
+            ("archive_logs_after_s", 0 <= self.archive_logs_after_s <= 1e9, "0 or more"),
             ("lease_s", 0.5 <= (self.lease_s or 2.0) <= 60, "between 0.5 and 60"),
         ]
         for field, is_sound, rule in problems:

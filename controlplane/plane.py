@@ -21,6 +21,7 @@ from controlplane.access.user_secrets import UserSecrets
 from controlplane.domain.conditions import ConditionName
 from controlplane.health import Health
 from controlplane.loops.accounting import Accounting
+from controlplane.loops.archiving import Archiving
 from controlplane.loops.deposing import Deposing
 from controlplane.loops.export import Exporting
 from controlplane.loops.folding import Folding
@@ -46,6 +47,7 @@ from controlplane.operations.following import Followers
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Listings
+from controlplane.operations.logs import Logs
 from controlplane.operations.media import Overdue, Shown
 from controlplane.operations.members import Member, Members
 from controlplane.operations.node_states import NodeStates
@@ -125,6 +127,7 @@ _SUCCESSOR_FIRST_S: Final = 0.2
 """How long the successor is left alone to decide, before all who read and all agents come to it."""
 _DISMISSED_WITHIN_S: Final = 0.3
 """How long it takes to send all who read there, one after the other."""
+ARCHIVE_LOGS_AFTER_S: Final = 3600.0
 LEADERLESS_S: Final = 3.0
 """So long nobody leads before that is a condition."""
 
@@ -175,6 +178,7 @@ class Character:
         local_address: where programs of its own machine call; "" for nowhere.
         instance: of its data folder: another one with the same `member` is refused.
         coordination: "etcd" or "embedded", for display.
+        archive_logs_after_s: how long after its end a session's logs stay in the history.
         rules: of giving way.
         time_limits: of the classes of sessions.
     """
@@ -192,6 +196,7 @@ class Character:
     lease_s: float = 3.0
     notice_s: float = NOTICE_S
     half_life_s: float = HALF_LIFE_S
+    archive_logs_after_s: float = ARCHIVE_LOGS_AFTER_S
     rules: Rules = RULES
     time_limits: TimeLimits = field(default_factory=lambda: NO_LIMITS)
 
@@ -287,6 +292,7 @@ class ControlPlane:
         )
         self.projects = Projects(store=store, state=self.state, users=self.accounts, clock=clock)
         self.usages = Usages(state=self.state, history=history, clock=clock)
+        self.logs = Logs(history=history, objects=on.objects, run=on.run)
         self.process = new_name(on.random_bytes)
         self.leading = self._leader_loop()
         self._deposing = Deposing(store=store, leading=self.leading, peers=on.peers, clock=clock)
@@ -328,6 +334,12 @@ class ControlPlane:
             Upkeep(state=self.state, keeper=self.keeper, clock=on.clock),
             Exporting(state=self.state, exporter=exporter, clock=on.clock),
             Settling(overdue=overdue, clock=on.clock),
+            Archiving(
+                history=on.history,
+                logs=self.logs,
+                clock=on.clock,
+                after_s=who.archive_logs_after_s,
+            ),
             Liveness(
                 state=self.state,
                 committer=self.committer,
@@ -534,7 +546,7 @@ class ControlPlane:
     def _session_operations(self) -> SessionOperations:
         on = self._on
         writer = SessionWriter(store=on.store, state=self.state)
-        followers = Followers(state=self.state, history=on.history)
+        followers = Followers(state=self.state, history=on.history, logs=self.logs)
         return SessionOperations(
             submitter=self.submitter,
             references=self.references,

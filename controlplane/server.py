@@ -275,6 +275,7 @@ async def _serve(
         silent_after_s=settings.silent_after_s,
         notice_s=settings.notice_s,
         half_life_s=settings.half_life_days * DAY_S,
+        archive_logs_after_s=settings.archive_logs_after_s,
         time_limits=settings.limits_by_class,
         rules=Rules(
             least_run_s=settings.least_run_s,

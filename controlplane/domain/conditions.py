@@ -75,7 +75,7 @@ _WORDS: Final[Mapping[ConditionName, tuple[str, str]]] = {
         "ends by itself once the history's database answers again; nodes then send what they kept",
     ),
     ConditionName.OBJECTS_GONE: (
-        "programs go on; checkpoints wait on their nodes (FINALIZING holds no device), code is not sent",
+        "programs go on; checkpoints wait on their nodes (FINALIZING holds no device), code is not sent, older logs not read",
         "ends by itself once the object store answers again; nodes then send what they kept",
     ),
     ConditionName.NODES_SILENT: (

@@ -5,6 +5,7 @@ NsmlError
     HistoryFull: its disk has no room
     HistoryDenied: it is there, and does not let us in
   AlreadyExists > HistoryConflict: another row has this name, request id, or charge
+  LogElsewhere: a part of a log is in a block, without which it cannot be read
   HistoryFenced: a later leader has written already
   HistoryCorrupt: the database is damaged; nothing of it is served
   HistoryTooNew: the database was written by a newer version
@@ -60,3 +61,13 @@ class HistoryFenced(NsmlError):
     """A leader of a later term has written: what an earlier one still has to say is not taken."""
 
     reason = "HISTORY_FENCED"
+
+
+class LogElsewhere(NsmlError):
+    """A part of a log that is to be read is in a block that was not given: that with this digest."""
+
+    reason = "LOG_ELSEWHERE"
+
+    def __init__(self, digest: str) -> None:
+        super().__init__("a part of the log is in the object store", why=digest)
+        self.digest = digest

@@ -18,11 +18,22 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from controlplane.history.blocks import NO_BLOCKS
+
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Collection, Iterable, Mapping, Sequence
+    from collections.abc import (
+        AsyncGenerator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Mapping,
+        Sequence,
+    )
     from contextlib import AbstractContextManager
 
     from controlplane.domain.identity import User
+    from controlplane.history.blocks import Blocks
     from controlplane.history.cells import Cells, Used
     from controlplane.history.changes import Change
     from controlplane.history.portable import Batch
@@ -63,6 +74,10 @@ class Streams(Protocol):
     A stream is a run of positions. `append` extends it; positions that are stored already are left
     out, positions that are skipped become a gap, which readers see, and which data that comes after
     all still fills.
+
+    Of a log that was archived there are references to blocks, which are elsewhere. What reads a log
+    needs those from `blocks` that it comes to, and raises LogElsewhere for one that is not there: it
+    is asked again with that one as well. Blocks change nothing of what is read.
     """
 
     async def append(self, chunks: Sequence[Chunk]) -> dict[StreamKey, int]:
@@ -78,7 +93,12 @@ class Streams(Protocol):
         ...
 
     async def read(
-        self, stream: StreamKey, start: int, *, limit_bytes: int = 1 << 20
+        self,
+        stream: StreamKey,
+        start: int,
+        *,
+        limit_bytes: int = 1 << 20,
+        blocks: Blocks = NO_BLOCKS,
     ) -> tuple[Recorded | Gap, ...]:
         """What is stored from position `start` on, in order, first part trimmed to begin there.
 
@@ -96,6 +116,7 @@ class Streams(Protocol):
         tail_lines: int | None = None,
         stop: int | None = None,
         limit_bytes: int = 64 << 10,
+        blocks: Blocks = NO_BLOCKS,
     ) -> LogPage:
         """Up to `limit_bytes` of a log from `offset`, or from `tail_lines` before its end if that is later.
 
@@ -106,7 +127,13 @@ class Streams(Protocol):
         ...
 
     async def log_at(
-        self, session_id: str, moment: float, *, attempt: int | None = None, rank: int = 0
+        self,
+        session_id: str,
+        moment: float,
+        *,
+        attempt: int | None = None,
+        rank: int = 0,
+        blocks: Blocks = NO_BLOCKS,
     ) -> LogPlace:
         """The first byte of a log that was received at `moment` (Unix seconds) or later; its end if none was.
 
@@ -117,6 +144,19 @@ class Streams(Protocol):
 
     async def next_log(self, session_id: str, attempt: int, *, rank: int = 0) -> int | None:
         """The first attempt after `attempt` that has a log; None when there is none."""
+        ...
+
+    async def unarchived(self, *, ended_before: float, limit: int = 16) -> tuple[StreamKey, ...]:
+        """Logs of sessions that ended before a moment and are not archived to their end, the oldest first."""
+        ...
+
+    async def archive(self, log: StreamKey, keep: Callable[[bytes], Awaitable[str]]) -> bool:
+        """Put the next rows of a log into a block; False when there was nothing (left) to do.
+
+        `keep` gives the digest of a block's content once that is kept for good. Then one transaction removes the
+        rows and refers to it: whatever breaks off, all of it is read as before. Gaps stay where they
+        are; what fills one later is for the next call.
+        """
         ...
 
     async def read_metrics(

@@ -32,7 +32,10 @@ class Batch(msgspec.Struct, frozen=True, kw_only=True, array_like=True, forbid_u
 
 TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
     {
-        "streams": ("id", "session_id", "attempt", "rank", "channel", "writer", "wanted"),
+        "streams": (
+            *("id", "session_id", "attempt", "rank", "channel", "writer", "wanted"),
+            "archived",
+        ),
         "chunks": ("id", "stream_id", "first", "last", "received_at", "body"),
         "summaries": ("session_id", "attempt", "time", "step", "report"),
         "metric_counts": ("session_id", "name", "points"),

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.history.values import LogPage, MetricPage
     from controlplane.operations.listing import Filter
+    from controlplane.operations.logs import Logs
     from controlplane.operations.state import LiveState
     from controlplane.operations.subscriptions import Subscription
     from nsml.clock import Clock
@@ -87,9 +88,10 @@ class Notice:
 class Followers:
     """Reads what is on disk; never what is on its way."""
 
-    def __init__(self, *, state: LiveState, history: History) -> None:
+    def __init__(self, *, state: LiveState, history: History, logs: Logs) -> None:
         self._state = state
         self._history = history
+        self._logs = logs
 
     @contextlib.contextmanager
     def _noticed(self, session_id: str) -> Iterator[Notice]:
@@ -111,23 +113,20 @@ class Followers:
         start.check(follow=follow)
         attempt, offset, tail = start.attempt or None, start.offset, start.tail_lines
         since, stop = start.since, None
-        streams = self._history.streams
         with self._noticed(session_id) as notice:
             while True:
                 # Asked before reading: what a session leaves is stored before it counts as ended.
                 has_ended = await self._has_ended(session_id)
                 if since is not None:
-                    place = await streams.log_at(
-                        session_id, since, attempt=attempt, rank=start.rank
-                    )
+                    place = await self._logs.at(session_id, since, attempt=attempt, rank=start.rank)
                     if place.attempt:
                         attempt, offset, since = place.attempt, place.offset, None
                 if stop is None and start.until is not None:
-                    place = await streams.log_at(
+                    place = await self._logs.at(
                         session_id, start.until, attempt=attempt, rank=start.rank
                     )
                     attempt, stop = place.attempt or None, place.offset
-                page = await streams.read_log(
+                page = await self._logs.read(
                     session_id,
                     attempt=attempt,
                     rank=start.rank,

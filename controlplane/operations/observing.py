@@ -70,7 +70,7 @@ HISTORY_WRITES: Final = frozenset(
         "probe",
     }
 )
-HISTORY_HELD: Final = frozenset({"record", "note", "newest", "fold", "close"})
+HISTORY_HELD: Final = frozenset({"record", "note", "newest", "fold", "archive", "close"})
 """Those that may be answered from memory, or find nothing to write: their success shows nothing."""
 OBJECTS_WRITES: Final = frozenset({"put", "put_many", "delete"})
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from controlplane.history.errors import HistoryTooNew
 from controlplane.history.sql.appending import FOLD_WHAT_IS_THERE
+from controlplane.history.values import Channel
 
 if TYPE_CHECKING:
     from controlplane.history.postgresql.line import Line
@@ -263,6 +264,13 @@ _MEDIA_ON_NODES: Final = """
 CREATE INDEX media_saved ON media (session_id, attempt, rank) WHERE state = 'SAVED';
 """
 
+_ARCHIVED: Final = f"""
+-- `archived`: what a log has before this position is in blocks (controlplane.history.blocks), or lost.
+ALTER TABLE streams ADD COLUMN archived bigint NOT NULL DEFAULT 0;
+CREATE INDEX logs_to_archive ON streams (session_id)
+    WHERE channel = {int(Channel.LOG)} AND archived < wanted;
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST,
     _TELEMETRY_IN_BLOCKS,
@@ -270,6 +278,7 @@ STEPS: tuple[str, ...] = (
     _FOLDED,
     _NEWEST_READINGS,
     _MEDIA_ON_NODES,
+    _ARCHIVED,
 )
 
 

@@ -123,6 +123,10 @@ class Appending:
                 self._insert(stream, high + 1, last, None)
             self._flush()
             self._connection.execute("DELETE FROM chunks WHERE id = ?", (row_id,))
+            self._connection.execute(
+                "UPDATE streams SET archived = ? WHERE id = ? AND archived > ?",
+                (low, stream.id, low),
+            )
 
     def _store(
         self, stream: Stream, chunk: Chunk, low: int, high: int, *, is_late: bool = False

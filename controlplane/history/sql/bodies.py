@@ -1,30 +1,73 @@
-"""What a stored chunk holds: a frame (nsml.content.framing) of log bytes, or of joined records."""
+"""What a stored chunk holds: a frame (nsml.content.framing) of log bytes, or of joined records.
+
+Or `0x02` and a digest: the log bytes are in that block (controlplane.history.blocks).
+"""
 
 from __future__ import annotations
 
 import struct
 from typing import TYPE_CHECKING, NamedTuple
 
+from controlplane.history.errors import LogElsewhere
 from controlplane.history.values import Channel, Gap, Recorded
-from nsml.content.framing import frame, unframe
+from nsml.content.framing import RAW, frame, unframe
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from controlplane.history.blocks import Block, Blocks, Piece
     from controlplane.history.values import Chunk
 
 LOG_PIECE_BYTES = 256 << 10
 _MAX_BODY_BYTES = 64 << 20
 _LENGTH = struct.Struct("<I")
+_REFERENCE = 2
 
 
 class Row(NamedTuple):
-    """A stored part of a stream; without a body it is a gap."""
+    """A stored part of a stream; without a body it is a gap. Of a block's row it was received when that begins."""
 
     first: int
     last: int
     received_at: float
     body: bytes | None
+
+
+def reference(digest: str) -> bytes:
+    """The body of a row that stands for a block."""
+    return bytes((_REFERENCE,)) + bytes.fromhex(digest)
+
+
+def is_reference(row: Row) -> bool:
+    """Whether a row stands for a block."""
+    return row.body is not None and row.body[0] == _REFERENCE
+
+
+def opened(row: Row, low: int, high: int, blocks: Blocks) -> Iterator[Row]:
+    """A row, or of a block's the rows that it stands for, with any of the positions [low, high)."""
+    if is_reference(row):
+        yield from map(_row, _block(row, blocks).pieces(low, high))
+    else:
+        yield row
+
+
+def opened_back(row: Row, low: int, high: int, blocks: Blocks) -> Iterator[Row]:
+    """The same, from the last one back."""
+    if is_reference(row):
+        yield from map(_row, _block(row, blocks).pieces_back(low, high))
+    else:
+        yield row
+
+
+def _block(row: Row, blocks: Blocks) -> Block:
+    digest = (row.body or b"")[1:].hex()
+    if digest not in blocks:
+        raise LogElsewhere(digest)
+    return blocks[digest]
+
+
+def _row(piece: Piece) -> Row:
+    return Row(piece.first, piece.last, piece.received_at, bytes((RAW,)) + piece.data)
 
 
 def content(body: bytes) -> bytes:

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.history.sql.appending import find_stream
-from controlplane.history.sql.bodies import Row, content
+from controlplane.history.sql.bodies import Row, content, opened, opened_back
 from controlplane.history.values import Channel, LogPage, StreamKey
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from controlplane.history.blocks import Blocks
     from controlplane.history.sql.appending import Stream
     from controlplane.history.sql.interface import Connection
 
@@ -39,7 +40,7 @@ class Log(NamedTuple):
 class Tail(NamedTuple):
     """How far back the beginning of the last lines was looked for.
 
-    It is at `start` when that is known. Else `lines` more line ends are wanted in the rows that end
+    It is at `start` when that is known. Else `lines` more line ends are wanted in the rows that begin
     before `before`.
     """
 
@@ -68,13 +69,13 @@ def _last_attempt(connection: Connection, session_id: str, rank: int) -> int:
     return int(row[0] or 0)
 
 
-def log_page(connection: Connection, log: Log, start: int, limit: int) -> LogPage:
+def log_page(connection: Connection, log: Log, start: int, limit: int, blocks: Blocks) -> LogPage:
     """At most `limit` bytes from `start` on, and at most 1,024 chunks."""
     attempt, stream = log
     pieces: list[bytes] = []
     times: list[tuple[int, float]] = []
     missing = held = 0
-    rows = iter(()) if stream is None else rows_from(connection, stream, start)
+    rows = iter(()) if stream is None else rows_from(connection, stream, start, blocks)
     for count, row in enumerate(rows, start=1):
         at, end = start + missing + held, min(row.last + 1, log.end)
         if row.body is None:
@@ -101,8 +102,11 @@ def log_page(connection: Connection, log: Log, start: int, limit: int) -> LogPag
     )
 
 
-def first_received(connection: Connection, log: Stream, moment: float) -> int:
-    """Found by halving: times grow with positions, but for what came late."""
+def first_received(connection: Connection, log: Stream, moment: float, blocks: Blocks) -> int:
+    """Found by halving: times grow with positions, but for what came late.
+
+    Of a block the row tells when it begins: so the byte may be in one before the row that is found.
+    """
     low, high = 0, log.wanted
     while low < high:
         row = connection.execute(
@@ -115,28 +119,29 @@ def first_received(connection: Connection, log: Stream, moment: float) -> int:
             high = max(low, first)
         else:
             low = last + 1
-    return low
-
-
-def begin_tail(connection: Connection, log: Log, lines: int) -> Tail:
-    """The last `lines` lines, not looked for yet."""
-    if log.stream is None or lines <= 0:
-        return Tail(log, lines, 0, start=log.end)
-    row = connection.execute(
-        "SELECT last FROM chunks WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT 1",
-        (log.stream.id, log.end - 1),
+    before = connection.execute(
+        "SELECT first, last, received_at, body FROM chunks WHERE stream_id = ? AND last = ?",
+        (log.id, low - 1),
     ).fetchone()
-    return Tail(log, lines, before=row[0] + 1 if row else 0)
+    pieces = opened(Row._make(before), 0, low, blocks) if before else ()
+    return next((one.first for one in pieces if one.received_at >= moment), low)
 
 
-def look_back(connection: Connection, tail: Tail) -> Tail:
+def begin_tail(log: Log, lines: int) -> Tail:
+    """The last `lines` lines, not looked for yet."""
+    return Tail(log, lines, before=log.end, start=log.end if lines <= 0 else None)
+
+
+def look_back(connection: Connection, tail: Tail, blocks: Blocks) -> Tail:
     """Look for where the last lines begin, in so many chunks; a line end at the very end begins no line."""
     log, lines, before, start = tail
-    if log.stream is None or start is not None:
+    if start is not None:
         return tail
+    if log.stream is None:
+        return tail._replace(start=0)
     floor = max(0, log.end - TAIL_LOOKS_BACK_BYTES)
-    count = 0
-    for count, row in enumerate(_rows_back(connection, log.stream, floor, before), start=1):
+    rows = _rows_back(connection, log.stream, floor, before, blocks)
+    for count, row in enumerate(rows, start=1):
         if row.body is not None:
             data = content(row.body)[: log.end - row.first]
             is_last = row.first + len(data) == log.end
@@ -147,11 +152,11 @@ def look_back(connection: Connection, tail: Tail) -> Tail:
                     return tail._replace(start=max(floor, row.first + at + 1))
                 end = at
         if count >= TAIL_ROWS_A_LOOK:
-            return Tail(log, lines, before=row.last)
+            return Tail(log, lines, before=row.first)
     return tail._replace(start=floor)
 
 
-def rows_from(connection: Connection, stream: Stream, start: int) -> Iterator[Row]:
+def rows_from(connection: Connection, stream: Stream, start: int, blocks: Blocks) -> Iterator[Row]:
     """The rows before the end, by position; a few at a time, because the caller may stop anywhere."""
     for step in _steps(_BODIES_A_STEP):
         rows = connection.execute(
@@ -162,24 +167,34 @@ def rows_from(connection: Connection, stream: Stream, start: int) -> Iterator[Ro
         for row in map(Row._make, rows):
             if row.first >= stream.wanted:
                 return
-            yield row
+            yield from opened(row, start, stream.wanted, blocks)
         if len(rows) < step:
             return
         start = rows[-1][1] + 1
 
 
-def _rows_back(connection: Connection, log: Stream, floor: int, before: int) -> Iterator[Row]:
-    """The rows from `floor` on that end before `before`, from the last one back."""
+def _rows_back(
+    connection: Connection, log: Stream, floor: int, before: int, blocks: Blocks
+) -> Iterator[Row]:
+    """The rows with anything from `floor` on that begin before `before`, from the last one back."""
+    if before <= floor:
+        return
+    row = connection.execute(
+        "SELECT last FROM chunks WHERE stream_id = ? AND last >= ? ORDER BY last LIMIT 1",
+        (log.id, before - 1),
+    ).fetchone()
+    end = row[0] + 1 if row else 0
     for step in _steps(_BODIES_A_STEP_BACK):
         rows = connection.execute(
             "SELECT first, last, received_at, body FROM chunks"
             " WHERE stream_id = ? AND last >= ? AND last < ? ORDER BY last DESC LIMIT ?",
-            (log.id, floor, before, step),
+            (log.id, floor, end, step),
         ).fetchall()
-        yield from map(Row._make, rows)
+        for row in map(Row._make, rows):
+            yield from opened_back(row, floor, before, blocks)
         if len(rows) < step:
             return
-        before = rows[-1][1]
+        end = rows[-1][1]
 
 
 def _steps(sizes: tuple[int, ...]) -> Iterator[int]:

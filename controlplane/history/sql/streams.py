@@ -8,6 +8,7 @@ import json
 from functools import partial
 from typing import TYPE_CHECKING
 
+from controlplane.history.blocks import NO_BLOCKS
 from controlplane.history.records import (
     NameFilter,
     dropped_in,
@@ -16,6 +17,7 @@ from controlplane.history.records import (
     report_of,
 )
 from controlplane.history.sql.appending import Appending, find_stream
+from controlplane.history.sql.archiving import next_run, put_away, unarchived
 from controlplane.history.sql.bodies import content, part, split, weight
 from controlplane.history.sql.logs import (
     Tail,
@@ -40,9 +42,10 @@ from controlplane.history.values import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
     from contextlib import AbstractContextManager
 
+    from controlplane.history.blocks import Blocks
     from controlplane.history.changes import Change
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from nsml.clock import Clock
@@ -88,7 +91,12 @@ class SqlStreams:
         return await self._database.read(work)
 
     async def read(
-        self, stream: StreamKey, start: int, *, limit_bytes: int = 1 << 20
+        self,
+        stream: StreamKey,
+        start: int,
+        *,
+        limit_bytes: int = 1 << 20,
+        blocks: Blocks = NO_BLOCKS,
     ) -> tuple[Recorded | Gap, ...]:
         """See Streams."""
 
@@ -98,7 +106,7 @@ class SqlStreams:
                 return ()
             parts: list[Recorded | Gap] = []
             held = 0
-            for row in rows_from(connection, found, start):
+            for row in rows_from(connection, found, start, blocks):
                 parts.append(part(row, stream.channel, start))
                 held += weight(parts[-1])
                 if held >= limit_bytes:
@@ -117,6 +125,7 @@ class SqlStreams:
         tail_lines: int | None = None,
         stop: int | None = None,
         limit_bytes: int = 64 << 10,
+        blocks: Blocks = NO_BLOCKS,
     ) -> LogPage:
         """See Streams."""
 
@@ -124,11 +133,11 @@ class SqlStreams:
             log = tail.log if tail else find_log(connection, session_id, attempt, rank, stop)
             start = offset
             if tail_lines is not None:
-                tail = look_back(connection, tail or begin_tail(connection, log, tail_lines))
+                tail = look_back(connection, tail or begin_tail(log, tail_lines), blocks)
                 if tail.start is None:
                     return tail
                 start = max(offset, tail.start)
-            return log_page(connection, log, start, max(1, limit_bytes))
+            return log_page(connection, log, start, max(1, limit_bytes), blocks)
 
         found = await self._database.read(partial(work, None))
         while isinstance(found, Tail):
@@ -136,13 +145,21 @@ class SqlStreams:
         return found
 
     async def log_at(
-        self, session_id: str, moment: float, *, attempt: int | None = None, rank: int = 0
+        self,
+        session_id: str,
+        moment: float,
+        *,
+        attempt: int | None = None,
+        rank: int = 0,
+        blocks: Blocks = NO_BLOCKS,
     ) -> LogPlace:
         """See Streams."""
 
         def work(connection: Connection) -> LogPlace:
             number, log = find_log(connection, session_id, attempt, rank)
-            return LogPlace(number, 0 if log is None else first_received(connection, log, moment))
+            if log is None:
+                return LogPlace(number, 0)
+            return LogPlace(number, first_received(connection, log, moment, blocks))
 
         return await self._database.read(work)
 
@@ -159,6 +176,20 @@ class SqlStreams:
             return number
 
         return await self._database.read(work)
+
+    async def unarchived(self, *, ended_before: float, limit: int = 16) -> tuple[StreamKey, ...]:
+        """See Streams."""
+        return await self._database.read(partial(unarchived, ended_before, limit))
+
+    async def archive(self, log: StreamKey, keep: Callable[[bytes], Awaitable[str]]) -> bool:
+        """See Streams."""
+        run = await self._database.read(partial(next_run, log))
+        if run is None:
+            return False
+        digest = await keep(run.content) if run.ids else ""
+        return await self._database.write(
+            partial(put_away, log, run, digest), touches={log.session_id}
+        )
 
     async def read_metrics(
         self,

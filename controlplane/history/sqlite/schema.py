@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from controlplane.history.errors import HistoryTooNew
 from controlplane.history.sql.appending import FOLD_WHAT_IS_THERE
+from controlplane.history.values import Channel
 
 if TYPE_CHECKING:
     import sqlite3
@@ -349,6 +350,15 @@ def _media_on_nodes(tables: Database) -> None:
     )
 
 
+def _archived(tables: Database) -> None:
+    """`archived`: what a log has before this position is in blocks (controlplane.history.blocks), or lost."""
+    tables.table("streams").add_column("archived", int, not_null_default=0)
+    tables.execute(
+        "CREATE INDEX logs_to_archive ON streams (session_id)"
+        f" WHERE channel = {int(Channel.LOG)} AND archived < wanted"
+    )
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -357,4 +367,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _media,
     _folded,
     _media_on_nodes,
+    _archived,
 )

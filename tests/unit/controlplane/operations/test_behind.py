@@ -24,12 +24,14 @@ from controlplane.domain.values import (
 )
 from controlplane.history.sqlite import SqliteHistory, open_history
 from controlplane.history.values import Channel, Chunk, LogPage, SessionRecord, StreamKey
+from controlplane.objects.memory import MemoryObjects
 from controlplane.operations import following, records
 from controlplane.operations.changing import SessionWriter
 from controlplane.operations.export import row_of
 from controlplane.operations.following import Followers, LogPosition, SessionWatch
 from controlplane.operations.ingest import Ingestor, Rights
 from controlplane.operations.listing import Filter
+from controlplane.operations.logs import Logs
 from controlplane.operations.references import References
 from controlplane.operations.remove import Remover
 from controlplane.operations.state import LiveState
@@ -95,6 +97,12 @@ async def behind() -> AsyncIterator[Behind]:
         history = await open_history(":memory:", clock=clock, run=inline)
         yield Behind(store, history, LiveState(store, clock))
         await history.close()
+
+
+def followers_of(plane: Behind) -> Followers:
+    objects = MemoryObjects(SystemClock())
+    logs = Logs(history=plane.history, objects=objects, run=inline)
+    return Followers(state=plane.state, history=plane.history, logs=logs)
 
 
 CHUNK = Chunk(stream=LOG, first=0, last=4, data=b"hello")
@@ -206,7 +214,7 @@ async def test_what_is_stored_while_a_session_ends_is_followed_to_its_end() -> N
             return page
 
         plane.history.streams.read_log = read_and_end  # type: ignore[method-assign]
-        followers = Followers(state=plane.state, history=plane.history)
+        followers = followers_of(plane)
         async with asyncio.timeout(60):
             pages = [page async for page in followers.log(SESSION.id, LogPosition(), follow=True)]
         assert b"".join(page.data for page in pages) == b"hello last"
@@ -274,7 +282,7 @@ async def test_a_slow_reader_of_a_log_is_shown_every_attempt() -> None:
     async with behind() as plane:
         plane.state.put_session(SESSION, await plane.write(SESSION))
         await plane.history.streams.append([log_chunk(1, b"one")])
-        followers = Followers(state=plane.state, history=plane.history)
+        followers = followers_of(plane)
         pages = followers.log(SESSION.id, LogPosition(), follow=True)
         read = [(await anext(pages)).data]
         await plane.history.streams.append([log_chunk(2, b"two"), log_chunk(3, b"three")])
@@ -316,7 +324,7 @@ async def test_what_comes_with_the_end_behind_a_look_reaches_followers(
             return page
 
         monkeypatch.setattr(plane.history.streams, what, read)
-        followers = Followers(state=plane.state, history=plane.history)
+        followers = followers_of(plane)
         if channel is Channel.LOG:
             pages: Any = followers.log(SESSION.id, LogPosition(), follow=True)
         else:
@@ -333,7 +341,7 @@ async def test_who_reads_what_is_being_removed_is_not_told_that_this_was_all(rea
         await plane.history.catalogue.put_session(row_of(ENDED), term=1)
         await plane.history.catalogue.delete_session(ENDED.id)
         plane.state.put_session(ENDED, 5)
-        followers = Followers(state=plane.state, history=plane.history)
+        followers = followers_of(plane)
         if read == "log":
             pages: Any = followers.log(ENDED.id, LogPosition(attempt=1), follow=True)
         else:
@@ -346,6 +354,6 @@ async def test_what_an_ended_session_left_is_read_before_it_is_recorded() -> Non
     async with behind() as plane:
         await plane.history.streams.append([CHUNK])
         plane.state.put_session(ENDED, await plane.write(ENDED))
-        followers = Followers(state=plane.state, history=plane.history)
+        followers = followers_of(plane)
         pages = [page async for page in followers.log(ENDED.id, LogPosition(), follow=True)]
         assert [page.data for page in pages] == [b"hello"]
