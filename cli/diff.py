@@ -12,6 +12,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import table_lines, write_list
 from cli.reported import ask_known, fits, metric_option, rank_options
+from cli.series import tell_left_out
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def diff(
         rows += found
     rows = [row for row in compare.judged(rows, better) if not (ignore and fits(row.key, ignore))]
     differing = [row for row in rows if row.differs]
-    _tell_left_out(app, sessions, answers)
+    tell_left_out(app, sessions, answers)
     _write(app, sessions, rows if all_keys else differing)
     if app.is_for_people and not all_keys:
         _tell_same(app, [row for row in rows if not row.differs])
@@ -140,19 +141,6 @@ async def _series(
     request.sessions.extend(session.id for session in sessions)
     request.axis, request.width = SERIES_AXIS_WALL, 1
     return await read_series(client, request, patience_s=_PATIENCE_S, on_link=app.link_words())
-
-
-def _tell_left_out(
-    app: App, sessions: Sequence[Session], answers: Sequence[ReadSeriesResponse]
-) -> None:
-    """Say of which sessions not everything is compared."""
-    names = {session.id: session.name for session in sessions}
-    for said in answers:
-        name = names.get(said.session_id, said.session_id)
-        if said.left_out_series:
-            app.say(f"({said.left_out_series:,} more series of {name}: -m narrows them)")
-        if said.left_out_points:
-            app.say(f"({said.left_out_points:,} points of {name} are in no series: too many names)")
 
 
 def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row]) -> None:

@@ -215,15 +215,8 @@ class _Reading:
         answers = await read_series(
             self._client, request, patience_s=_PATIENCE_S, on_link=self._app.link_words()
         )
-        names = {session.id: session.name for session in sessions}
-        for answer in answers if is_told else ():
-            for count, words in (
-                (answer.missing_reports, "reports of {} are lost"),
-                (answer.left_out_points, "points of {} are in no series: it has too many metrics"),
-                (answer.left_out_series, "series of {} left out: -m GLOB"),
-            ):
-                if count:
-                    self._app.say(f"({count:,} {words.format(names[answer.session_id])})")
+        if is_told:
+            tell_left_out(self._app, sessions, answers)
         series = (one for answer in answers for one in answer.series)
         return [one for one in series if one.name in self._names and one.x_low]
 
@@ -236,6 +229,24 @@ class _Reading:
                 found += [event for event in events if event.point.name in names]
         source = self._source
         return reduced(chosen(found, source.rank, source.attempt), source.how)
+
+
+def tell_left_out(
+    app: App, sessions: Sequence[pb.Session], answers: Sequence[pb.ReadSeriesResponse]
+) -> None:
+    """Say of which sessions not everything is in their series."""
+    names = {session.id: session.name for session in sessions}
+    for answer in answers:
+        for count, words in (
+            (answer.missing_reports, "reports of {} are lost"),
+            (
+                answer.left_out_points,
+                "points of {} are in no series: too many metrics, or too long names",
+            ),
+            (answer.left_out_series, "series of {} left out: -m GLOB"),
+        ):
+            if count:
+                app.say(f"({count:,} {words.format(names[answer.session_id])})")
 
 
 async def points_of(

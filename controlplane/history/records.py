@@ -86,10 +86,14 @@ def _is_common(value: Any) -> bool:
 
 
 class Numbers(NamedTuple):
-    """What series take from some records: numbers by metric name, and how many reports were dropped."""
+    """What series take from some records: numbers by metric name.
+
+    `dropped`: how many reports their programs lost; `left_out`: how many numbers have a name that is too long.
+    """
 
     told: dict[str, list[Told]]
     dropped: int
+    left_out: int
 
 
 def numbers_in(records: Iterable[bytes], names: Collection[str] | None = None) -> Numbers:
@@ -98,7 +102,7 @@ def numbers_in(records: Iterable[bytes], names: Collection[str] | None = None) -
     `names`: only these. What is no number or no report is passed over.
     """
     found: dict[str, list[Told]] = {}
-    dropped = 0
+    dropped = left_out = 0
     for record in records:
         try:
             metric = _DECODER.decode(record)
@@ -115,9 +119,13 @@ def numbers_in(records: Iterable[bytes], names: Collection[str] | None = None) -
             if names is not None and name not in names:
                 continue
             number = value if type(value) is float else _number(value)
-            if number is not None and len(name) <= MAX_NAME_CHARS:
+            if number is None:
+                continue
+            if len(name) <= MAX_NAME_CHARS:
                 found.setdefault(name, []).append((step, time, number))
-    return Numbers(found, dropped)
+            else:
+                left_out += 1
+    return Numbers(found, dropped, left_out)
 
 
 def _number(value: Any) -> float | None:

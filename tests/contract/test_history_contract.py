@@ -494,6 +494,16 @@ async def test_counted_names_are_bounded(history: History) -> None:
     assert len((await history.streams.read_metrics("s1")).points) >= 10_500
 
 
+async def test_a_name_with_nul_is_counted_on_when_there_is_room_for_no_more(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("controlplane.history.sql.appending.MAX_COUNTED_NAMES", 2)
+    for first in (1, 2):
+        values = {"los": 1, "los\0s": 1, f"more\0{first}": 1}
+        await history.streams.append([reports(metric(), first, values)])
+    assert await history.streams.metric_counts("s1") == {"los": 2, "los\0s": 2}
+
+
 @pytest.mark.parametrize(
     "change",
     [
@@ -683,6 +693,7 @@ async def test_each_sees_what_he_may(history: History) -> None:
         ({"text": "--lr"}, "5"),
         ({"text": "' OR 1=1 --"}, ""),
         ({"owners": ("kim' OR '1'='1",)}, ""),
+        ({"owners": ("lee\0", "kim\0lee")}, ""),
     ],
 )
 async def test_filters(history: History, query: dict[str, Any], expected: str) -> None:

@@ -147,6 +147,16 @@ async def test_names_are_globs(history: History) -> None:
         await fold_all(history)
 
 
+async def test_names_that_are_too_long_are_left_out_and_said(history: History) -> None:
+    values = {"n" * 513: 1.0, "n" * 512: 2.0, "x" * 10_000: 3.0, "y" * 513: "no number"}
+    await history.streams.append([chunk(key(), 1, {"values": values})])
+    for _ in range(2):
+        page = await history.series.read("s1", SeriesQuery(width=10))
+        assert [view.name for view in page.series] == ["n" * 512]
+        assert page.left_out == 2
+        await fold_all(history)
+
+
 async def test_without_steps_points_are_numbered(history: History) -> None:
     for first in range(1, 101, 10):
         reports = [{"values": {"loss": 1.0}, "step": step} for step in [None, "NaN"] * 5]

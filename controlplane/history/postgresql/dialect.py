@@ -23,6 +23,15 @@ class PostgresDialect:
         """See Dialect."""
         return f"{column} = ANY(:{name})"
 
+    def rows_named(
+        self, connection: Connection, statement: str, session_id: str, names: Collection[str]
+    ) -> Iterator[tuple[Any, ...]]:
+        """See Dialect."""
+        kept = [self.any_text(name) for name in sorted(names)]
+        yield from connection.execute(
+            f"{statement} AND name = ANY(:names)", {"session_id": session_id, "names": kept}
+        )
+
     def glob(self, glob: str) -> Any:
         """See Dialect."""
         return pattern_of(glob)

@@ -199,10 +199,11 @@ class Appending:
         kept = {self._dialect.any_text(name): count for name, count in points.items()}
         known = {
             row[0]
-            for row in self._connection.execute(
-                "SELECT name FROM metric_counts WHERE session_id = :session_id"
-                f" AND {self._dialect.among('name', 'names')}",
-                {"session_id": session_id, "names": self._dialect.many(kept)},
+            for row in self._dialect.rows_named(
+                self._connection,
+                "SELECT name FROM metric_counts WHERE session_id = :session_id",
+                session_id,
+                points,
             )
         }
         new = [name for name in kept if name not in known]

@@ -62,7 +62,16 @@ class Dialect(Protocol):
         ...
 
     def among(self, column: str, name: str) -> str:
-        """The condition that a column is one of a list."""
+        """The condition that a column is one of a list; a text with NUL is in none."""
+        ...
+
+    def rows_named(
+        self, connection: Connection, statement: str, session_id: str, names: Collection[str]
+    ) -> Iterator[tuple[Any, ...]]:
+        """The rows of a session whose column `name` is one of these, which may have any character.
+
+        `statement` is a query that ends with the condition on the session, `:session_id`.
+        """
         ...
 
     def glob(self, glob: str) -> Any:

@@ -7,7 +7,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from functools import partial
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from controlplane.domain.errors import InvalidRequest
 from controlplane.history.levels import (
@@ -197,31 +197,22 @@ class _Session:
 
     def counted(self, names: Collection[str]) -> set[str]:
         """Those of the names that are among the session's counted ones: others have no series."""
-        statement = "SELECT name FROM metric_counts WHERE session_id = ?"
-        return {self.dialect.text_of(row[0]) for row in self._of_names(statement, names)}
+        statement = "SELECT name FROM metric_counts WHERE session_id = :session_id"
+        rows = self.dialect.rows_named(self.connection, statement, self.id, names)
+        return {self.dialect.text_of(row[0]) for row in rows}
 
     def series(self, names: Collection[str] | None = None) -> dict[Key, int]:
         """The ids of its series; of these names, or of all."""
-        statement = "SELECT name, rank, attempt, id FROM series WHERE session_id = ?"
+        statement = "SELECT name, rank, attempt, id FROM series WHERE session_id = :session_id"
         rows = (
-            self.connection.execute(statement, (self.id,))
+            self.connection.execute(statement, {"session_id": self.id})
             if names is None
-            else self._of_names(statement, names)
+            else self.dialect.rows_named(self.connection, statement, self.id, names)
         )
         return {
             Key(self.dialect.text_of(name), rank, attempt): series_id
             for name, rank, attempt, series_id in rows
         }
-
-    def _of_names(self, statement: str, names: Collection[str]) -> Iterator[tuple[Any, ...]]:
-        """The rows with one of these names. Not `Dialect.among`: SQLite's cuts a name at a NUL."""
-        kept = [self.dialect.any_text(name) for name in sorted(names)]
-        for at in range(0, len(kept), _SERIES_A_STEP):
-            some = kept[at : at + _SERIES_A_STEP]
-            places = ", ".join("?" * len(some))
-            yield from self.connection.execute(
-                f"{statement} AND name IN ({places})", (self.id, *some)
-            )
 
     def levels(self, series: Sequence[int]) -> Iterator[tuple[int, Levels]]:
         """The open parts of series."""
@@ -293,7 +284,7 @@ class _Turn:
         if not streams:
             return None
         fold = self._session.folded()
-        last, size, weight, dropped = fold.last, 0, 0, 0
+        last, size, weight, dropped, left_out = fold.last, 0, 0, 0, 0
         taken: dict[Key, _Chunks] = {}
         for chunk, stream_id, body in self._session.chunks(streams, fold.last):
             last = chunk
@@ -303,13 +294,14 @@ class _Turn:
                 weight += _weight(body, plain)
                 numbers = numbers_in(split(plain))
                 dropped += numbers.dropped
+                left_out += numbers.left_out
                 _gathered(taken, streams[stream_id], chunk, numbers.told)
             if weight >= TURN_BYTES:
                 break
         if last == fold.last and not fold.waiting:
             return None
         ids = self._session.series({key.name for key in taken}) if taken else {}
-        left_out = _leave_out(self._session, taken, ids, MAX_SERIES - fold.series)
+        left_out += _leave_out(self._session, taken, ids, MAX_SERIES - fold.series)
         made = list(self._folded(taken, ids))
         return _Folded(fold.last, last, size, left_out, dropped, made)
 
@@ -403,6 +395,7 @@ class _Reading:
         self._fresh: dict[Key, dict[tuple[int, int], Columns]] = {}
         """Rows that were sealed by points which are not folded yet."""
         self._dropped = 0
+        self._left_out = 0
 
     def run(self) -> SeriesPage | None:
         """The answer; None when too much is not folded yet."""
@@ -411,7 +404,8 @@ class _Reading:
         if tail is None:
             return None
         ids = {key: one for key, one in self._session.series().items() if self._is_wanted(key)}
-        left_out = fold.left_out + _leave_out(self._session, tail, ids, MAX_SERIES - fold.series)
+        left_out = fold.left_out + self._left_out
+        left_out += _leave_out(self._session, tail, ids, MAX_SERIES - fold.series)
         keys = sorted(ids.keys() | tail.keys())
         more, keys = len(keys[MAX_SERIES_READ:]), keys[:MAX_SERIES_READ]
         width = max(min(self._query.width, MOST_COLUMNS // max(len(keys), 1)), 1)
@@ -470,6 +464,7 @@ class _Reading:
             whose = self._streams[stream_id]
             numbers = numbers_in(split(plain))
             self._dropped += numbers.dropped
+            self._left_out += numbers.left_out
             wanted = {
                 name: points
                 for name, points in numbers.told.items()

@@ -5,12 +5,15 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Iterator
 
     from controlplane.history.sql.interface import Connection
+
+
+_NAMES_AT_ONCE: Final = 500
 
 
 class SqliteDialect:
@@ -19,12 +22,24 @@ class SqliteDialect:
     for_update = ""  # one connection writes
 
     def many(self, values: Collection[Any]) -> Any:
-        """See Dialect."""
-        return json.dumps(list(values))
+        """See Dialect. What json_each gives ends at a NUL, and would be another text."""
+        return json.dumps([one for one in values if not (isinstance(one, str) and "\0" in one)])
 
     def among(self, column: str, name: str) -> str:
         """See Dialect."""
         return f"{column} IN (SELECT value FROM json_each(:{name}))"
+
+    def rows_named(
+        self, connection: Connection, statement: str, session_id: str, names: Collection[str]
+    ) -> Iterator[tuple[Any, ...]]:
+        """See Dialect."""
+        every = sorted(names)
+        for at in range(0, len(every), _NAMES_AT_ONCE):
+            some = {f"name_{n}": name for n, name in enumerate(every[at : at + _NAMES_AT_ONCE])}
+            places = ", ".join(f":{key}" for key in some)
+            yield from connection.execute(
+                f"{statement} AND name IN ({places})", {"session_id": session_id, **some}
+            )
 
     def glob(self, glob: str) -> Any:
         """See Dialect."""
