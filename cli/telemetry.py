@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Final
+from functools import partial
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
@@ -25,6 +26,13 @@ _COLUMNS: Final = 100
 _HISTORY_S: Final = 86_400.0
 
 
+class _Seen(NamedTuple):
+    """A session, and what its devices did as long as it was so."""
+
+    session: Session
+    answer: ReadTelemetryResponse
+
+
 @command(
     "gpumonitor",
     reads=True,
@@ -35,7 +43,7 @@ _HISTORY_S: Final = 86_400.0
     ],
 )
 @session_argument()
-@click.option("--window", type=DURATION, metavar="TIME", help="The last so much only.")
+@click.option("--window", type=DURATION, metavar="TIME", help="The last so much of it only.")
 @click.option("--csv", is_flag=True, help="The values, one piece of time and GPU a line.")
 @click.option("-w", "--watch", is_flag=True, help="Stay until the session ends, and redraw.")
 @pass_app
@@ -46,23 +54,27 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     30 days and 10 minutes for a year. Of a GPU that is shared it is the whole GPU's.
     """
     from nsml.view import telemetry as view
+    from nsml.view.sessions import seconds_of
     from nsml.view.text import visible
 
     if csv:
         app.flags.output = Format.CSV
 
-    async def fetch(client: Client, reference: str = session) -> ReadTelemetryResponse:
-        return await client.telemetry.read(
-            session=reference, window_s=window, width=app.room or _COLUMNS
+    async def fetch(client: Client, reference: str = session) -> _Seen:
+        found = await client.sessions.get(reference)
+        answer = await client.telemetry.read(
+            session=found.id,
+            window_s=window,
+            until=seconds_of(found.ended_at) if found.HasField("ended_at") else None,
+            width=app.room or _COLUMNS,
         )
+        return _Seen(found, answer)
 
     if watch:
-        _watch(app, session, fetch)
+        _watch(app, fetch)
         return
-    answer = app.call(fetch)
-    if not answer.series and window is not None:
-        app.say("it held no GPU then, or nobody knows which any more")
-    elif not answer.series:
+    answer = app.call(fetch).answer
+    if not answer.series:
         app.say("it held no GPU yet, or nobody knows which any more")
     if _draws(app):
         for line in view.device_lines(answer, room=app.room or _COLUMNS) if answer.series else ():
@@ -71,9 +83,7 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     write_list(app, view.cells(answer), columns=view.COLUMNS, record=view.cell_record, name="uuid")
 
 
-def _watch(
-    app: App, session: str, fetch: Callable[[Client, str], Awaitable[ReadTelemetryResponse]]
-) -> None:
+def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
     """Draw what `fetch` gives of a session until it has ended."""
     from cli.redrawing import Redrawn
     from nsml.view import telemetry as view
@@ -91,18 +101,15 @@ def _watch(
         from nsml.client.streams import ENDED_STATES, look_again
 
         # `@last` may be another one by the next look.
-        chosen = (await client.sessions.get(session)).id
-
-        async def look() -> tuple[Session, ReadTelemetryResponse]:
-            # Asked before: what an ended one did does not change.
-            return await client.sessions.get(chosen), await fetch(client, chosen)
-
-        looking = look_again(client, look, every_s=LOOKS_EVERY_S, on_link=screen.link)
+        chosen = (await fetch(client)).session.id
+        looking = look_again(
+            client, partial(fetch, client, chosen), every_s=LOOKS_EVERY_S, on_link=screen.link
+        )
         async with aclosing(looking):
-            async for found, answer in looking:
-                lines = view.device_lines(answer, room=app.room or _COLUMNS)
+            async for seen in looking:
+                lines = view.device_lines(seen.answer, room=app.room or _COLUMNS)
                 screen.show([visible(line) for line in lines])
-                if found.state in ENDED_STATES:
+                if seen.session.state in ENDED_STATES:
                     return
 
     app.call(follow)

@@ -614,11 +614,13 @@ class Telemetry:
         session: str = "",
         node: str = "",
         window_s: float | None = None,
+        until: float | None = None,
         width: int = 0,
     ) -> telemetry.ReadTelemetryResponse:
-        """What a session's devices, a node, or without either the platform did, in the last so many seconds.
+        """What a session's devices, a node, or without either the platform did, in so many seconds before `until`.
 
-        None: of a session since it was placed first, else an hour. NotFound: no such session or node.
+        `until`: Unix seconds; None: now. `window_s` None: of a session all since it was placed first, else
+        an hour. NotFound: no such session or node.
         """
         from nsml.v1 import telemetry_pb2 as pb
 
@@ -630,9 +632,9 @@ class Telemetry:
         else:
             request.cluster = True
         if window_s is not None:
-            now = self._clock.time()
-            request.since.FromMicroseconds(round((now - window_s) * 1e6))
-            request.until.FromMicroseconds(round(now * 1e6))
+            end = self._clock.time() if until is None else until
+            request.since.FromMicroseconds(round((end - window_s) * 1e6))
+            request.until.FromMicroseconds(round(end * 1e6))
         return await self._rpc.unary(
             "TelemetryService/ReadTelemetry", request, pb.ReadTelemetryResponse
         )

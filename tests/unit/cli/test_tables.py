@@ -6,6 +6,7 @@ import pytest
 
 from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import EPOCH
 
 
 def test_ps(nsml, everything):
@@ -65,6 +66,13 @@ def test_gpumonitor(nsml, everything):
     rows = nsml("gpumonitor", "@last", "--csv").stdout.splitlines()
     assert rows[0].startswith("time,node,uuid,index,attempt,utilization_percent,")
     assert len(rows) == 3
+
+
+def test_a_window_of_an_ended_session_is_its_last_part(nsml, everything, state):
+    session = state.add("kim/mnist/2", ended_at={"seconds": EPOCH})
+    state.change(session, state=pb.SESSION_STATE_SUCCEEDED)
+    [row] = nsml("gpumonitor", "@last", "--window", "5s").stdout.splitlines()[2:]
+    assert row.endswith("  4°C")
 
 
 def test_the_history_of_the_platform(nsml, everything):

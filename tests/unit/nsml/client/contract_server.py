@@ -782,18 +782,23 @@ class Backups(backups_pb2_grpc.BackupServiceServicer):
 class Telemetry(telemetry_pb2_grpc.TelemetryServiceServicer):
     def ReadTelemetry(self, request, context):
         told = telemetry_pb2.ReadTelemetryResponse(since=request.since, until=request.until)
-        if request.WhichOneof("of") == "session":
+        if request.WhichOneof("of") == "session" and not request.HasField("until"):
             told.until.seconds = EPOCH
             told.since.seconds = EPOCH - 10
         names = ["utilization_percent", "memory_used_bytes", "power_watts", "temperature_celsius"]
-        series = told.series.add(at=[EPOCH - 7, EPOCH - 2])
+        cells = [(EPOCH - 7, 8), (EPOCH - 2, 4)]
+        if request.WhichOneof("of") == "session":
+            cells = [one for one in cells if told.since.seconds <= one[0] < told.until.seconds]
+        series = told.series.add(at=[at for at, _ in cells])
         if request.cluster:
             names = ["devices", "held", "running", "busy", "utilization_percent", "power_watts"]
         else:
             series.node, series.device_uuid, series.device_index = "gpu-1", "SIM-0", 0
             series.thousandths, series.attempt = 1000, 1
         for name in names:
-            series.figures.add(name=name, least=[1, 2], most=[8, 8], mean=[8, 4])
+            count = len(cells)
+            means = [mean for _, mean in cells]
+            series.figures.add(name=name, least=[1] * count, most=[8] * count, mean=means)
         return told
 
 
