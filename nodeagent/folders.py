@@ -13,7 +13,7 @@
     tmp/         private scratch space                   seen as /tmp
     root/        where the shim builds a namespace's root (always empty from outside)
     run/         all that user code is given to write    seen as /nsml
-        spool/   record files of the SDK: <writer>.records
+        spool/   record files of the SDK: <writer>.records, and what it lost: <writer>.lost
         checkpoints/
         media/   what it shows: files that the agent sends and removes
         notice.json, resumable.json, left.json   saving on notice: shim/notice.py

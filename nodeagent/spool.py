@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import json
 import os
 import re
 import stat
@@ -48,6 +49,8 @@ _LONGEST_GAP = 1 << 32
 """Numbers further ahead than this are taken for noise,"""
 _HIGHEST = 1 << 53
 """and so are those above this: no program counts so far, and no store need carry them."""
+_LONGEST_TEXT = 4096
+"""Bytes that are read of the file in which a writer counts what it lost."""
 _UNTOLD_S = 5.0
 """How long until a look at files that are watched: nothing may hang because a word was missed."""
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
@@ -129,6 +132,7 @@ class ReplicaSpool:
             file = self._files.get(writer) or self._new_file(writer)
             descriptor = _open_regular(f"{writer}.records", spool, longer_than=file.cursor.offset)
             if descriptor is None:
+                items += file.lost_at_end(_text_of(f"{writer}.lost", spool)) if final else []
                 continue
             try:
                 found = file.read(descriptor, self._limits, final=final)
@@ -144,10 +148,11 @@ class ReplicaSpool:
     def _writers(self, spool: int) -> list[int]:
         """The lowest numbers; of a folder with more in it than any SDK makes, some of them."""
         with os.scandir(spool) as entries:
-            names = [entry.name for entry in islice(entries, 2 * self._limits.files)]
+            # Two of each writer, and whatever else there may be.
+            names = [entry.name for entry in islice(entries, 3 * self._limits.files)]
         found = map(_RECORD_FILE.fullmatch, names)
         writers = sorted(int(match[1]) for match in found if match is not None)
-        if len(names) > self._limits.files and not self._has_warned:
+        if len(names) > 2 * self._limits.files and not self._has_warned:
             self._has_warned = True
             log.warning("spool.too_many_files", replica=str(self._replica_id))
         return writers[: self._limits.files]
@@ -200,6 +205,19 @@ class RecordFile:
             items = self._read_on(descriptor, limits, final=final)
             if items or self.cursor == before:
                 return items
+
+    def lost_at_end(self, told: bytes) -> list[Item]:
+        """What a dead writer says that it lost behind its last record; nothing where one followed."""
+        try:
+            lost = json.loads(told)
+            after, count = lost["after"], lost["count"]
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return []
+        is_count = type(count) is int and 0 < count <= _LONGEST_GAP
+        if after != self.cursor.last or not is_count or after + count > _HIGHEST:
+            return []
+        self.cursor = Cursor(last=after + count, offset=self.cursor.offset)
+        return [self._gap(after + 1, "the program ended before it could say what it had lost")]
 
     def _read_on(self, descriptor: int, limits: SpoolLimits, *, final: bool) -> list[Item]:
         size = os.fstat(descriptor).st_size
@@ -473,6 +491,17 @@ def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
         return descriptor
     os.close(descriptor)
     return None
+
+
+def _text_of(name: str, folder: int) -> bytes:
+    """What a program wrote into a small file in `folder`; nothing of anything else."""
+    descriptor = _open_regular(name, folder, longer_than=0)
+    if descriptor is None:
+        return b""
+    try:
+        return os.pread(descriptor, _LONGEST_TEXT, 0)
+    finally:
+        os.close(descriptor)
 
 
 def _open(path: str | os.PathLike[str], folder: int | None = None) -> int | None:

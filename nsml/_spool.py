@@ -1,7 +1,8 @@
 """Appends records to this process's own file of the spool: one `write` each, and never an error.
 
 What cannot be written is counted and the loop goes on; when writing works again, a record of kind
-`dropped` says how many are missing.
+`dropped` says how many are missing. Until then the count stands in a file of its own, whose room is
+taken early, so that it survives a program that ends while the disk is full.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 _REOPEN_AFTER_S = 1.0
 _MOST_OWED = 1000
 _HIGH_FD = 200
+_LOST_BYTES = 64
+"""Of the file that counts: what overwrites it needs no new room."""
 
 
 class Spool:
@@ -52,6 +55,7 @@ class Spool:
         self._dropped = 0
         self._dropped_since = 0.0
         self._dropped_reason = ""
+        self._lost_path = ""
         self._reopen_at = 0.0
         self._reopen_errno = 0
 
@@ -122,6 +126,7 @@ class Spool:
                 self._write(payload, must_arrive)
             elif must_arrive and len(self._owed) < _MOST_OWED:
                 self._owed.append(payload)
+                self._keep_count()
                 self._warn(f"records wait to be written, training goes on: {error}")
             elif payload:
                 self._count_drop(str(error))
@@ -178,7 +183,7 @@ class Spool:
         if time.monotonic() < self._reopen_at:
             raise OSError(self._reopen_errno, os.strerror(self._reopen_errno))
         try:
-            self._fd = _create(str(self._folder))
+            self._fd, self._lost_path = _create(str(self._folder))
         except OSError as error:
             self._reopen_at = time.monotonic() + _REOPEN_AFTER_S
             self._reopen_errno = error.errno or errno.EIO
@@ -191,7 +196,21 @@ class Spool:
             self._dropped_since = time.time()
         self._dropped += 1
         self._dropped_reason = reason
+        self._keep_count()
         self._warn("" if is_told else f"records are being dropped, training goes on: {reason}")
+
+    def _keep_count(self) -> None:
+        """Say, in the room that was taken for it, how many records are lost if none follows any more."""
+        if not self._lost_path:
+            return
+        told = {"after": self._tail[1], "count": self._dropped + len(self._owed)}
+        # Opened each time: a number that a program has closed may be a file of its own by now.
+        with suppress(OSError):
+            fd = os.open(self._lost_path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
+            try:
+                os.write(fd, json.dumps(told).encode().ljust(_LOST_BYTES))
+            finally:
+                os.close(fd)
 
     def _warn(self, text: str) -> None:
         """Say so, the first time, and try to write what is owed when the program ends."""
@@ -205,8 +224,11 @@ class Spool:
             notice(text)
 
 
-def _create(folder: str) -> int:
-    """A new record file with its magic, open for appending; never a file that was there before."""
+def _create(folder: str) -> Tuple[int, str]:
+    """A new record file with its magic, open for appending; never a file that was there before.
+
+    And the path of the file that counts what is lost; "" where there is no room for one.
+    """
     os.makedirs(folder, mode=0o700, exist_ok=True)
     stems = [name[: -len(".records")] for name in os.listdir(folder) if name.endswith(".records")]
     number = max([int(stem) for stem in stems if stem.isdecimal()], default=0)
@@ -223,10 +245,29 @@ def _create(folder: str) -> int:
             continue
         with suppress(OSError):
             if os.write(fd, MAGIC) == len(MAGIC):
-                return _out_of_the_way(fd)
+                return _out_of_the_way(fd), _take_room(os.path.join(folder, f"{number}.lost"))
         os.close(fd)
         os.unlink(path)
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+
+def _take_room(path: str) -> str:
+    """Take the room of the file that counts, which says nothing yet; its path, "" for none."""
+    flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
+    try:
+        fd = os.open(path, flags, 0o600)
+    except OSError:
+        return ""
+    try:
+        written = os.write(fd, b" " * _LOST_BYTES)
+    except OSError:
+        written = 0
+    os.close(fd)
+    if written == _LOST_BYTES:
+        return path
+    with suppress(OSError):
+        os.unlink(path)
+    return ""
 
 
 def _out_of_the_way(fd: int) -> int:

@@ -125,6 +125,48 @@ def test_a_torn_tail_of_a_dead_writer_is_no_gap(folder: ReplicaFolder) -> None:
     assert records_in(items) == {1: payload(1), 2: payload(2)}
 
 
+def tell_lost(folder: ReplicaFolder, told: str, writer: int = 1) -> None:
+    (folder.spool / f"{writer}.lost").write_text(told)
+
+
+def test_what_a_dead_writer_counted_behind_its_last_record_is_a_gap(folder: ReplicaFolder) -> None:
+    put(folder, whole(3))
+    tell_lost(folder, '{"after": 3, "count": 2}' + " " * 40)
+    spool = spool_of(folder)
+    # While it lives it may say so itself.
+    assert list(records_in(drain(spool, final=False))) == [1, 2, 3]
+    [gap] = drain(spool)
+    assert isinstance(gap, Gap)
+    assert (gap.first, gap.last) == (4, 5)
+    assert drain(spool) == []
+    # What is acknowledged is not told again, by this agent or the next.
+    assert drain(ReplicaSpool(REPLICA, folder, {metric(1): gap.cursor})) == []
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        "", " " * 64, "[" * 5000, "7", "[]", '{"after": 3}',
+        '{"after": 2, "count": 2}',  # a record followed, which says so
+        '{"after": 3, "count": 0}', '{"after": 3, "count": -1}', '{"after": 3, "count": 1.5}',
+        '{"after": 3, "count": true}', '{"after": 3, "count": 1e400}',
+        '{"after": 3, "count": 99999999999999}', '{"after": "3", "count": 1}',
+    ],
+)  # fmt: skip
+def test_a_count_that_says_nothing_is_none(folder: ReplicaFolder, told: str) -> None:
+    put(folder, whole(3))
+    tell_lost(folder, told)
+    assert list(records_in(drain(spool_of(folder)))) == [1, 2, 3]
+
+
+def test_a_link_in_place_of_a_count_is_not_followed(folder: ReplicaFolder) -> None:
+    put(folder, whole(3))
+    target = folder.path / "target"
+    target.write_text('{"after": 3, "count": 2}')
+    (folder.spool / "1.lost").symlink_to(target)
+    assert list(records_in(drain(spool_of(folder)))) == [1, 2, 3]
+
+
 def test_a_flipped_bit_is_a_gap_of_one(folder: ReplicaFolder) -> None:
     content = bytearray(whole(5))
     content[content.index(payload(3))] ^= 1

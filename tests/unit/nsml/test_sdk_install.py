@@ -238,7 +238,7 @@ def test_it_runs_on_this_python(python: str, sdk: Path, tmp_path: Path) -> None:
     assert answer == "Paused.\n"
     kinds = [
         [json.loads(payload)["kind"] for _, payload in parse(path.read_bytes())[0]]
-        for path in sorted((tmp_path / "run/spool").iterdir())
+        for path in sorted((tmp_path / "run/spool").glob("*.records"))
     ]
     assert kinds == [["metric"] * 4 + ["checkpoint", "state", "state"], ["metric"]]
 

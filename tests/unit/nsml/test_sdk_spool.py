@@ -279,6 +279,46 @@ def test_a_full_disk_costs_records_that_are_counted_and_hides_no_later_ones(
     assert rest[2:] == [{"n": 7}]
 
 
+def counted(path: Path) -> dict[str, int]:
+    return {name: int(count) for name, count in json.loads(path.read_text()).items()}
+
+
+def test_what_is_lost_is_counted_where_there_is_room_for_it_until_a_record_says_so(
+    tmp_path: Path, file_limit: Callable[[int | None], None]
+) -> None:
+    spool = Spool(str(tmp_path))
+    path, lost = tmp_path / "1.records", tmp_path / "1.lost"
+    spool.append(b'{"n":0,"text":"%s"}' % (b"x" * 100))
+    assert lost.read_text().strip() == ""
+    room = lost.stat().st_size
+    file_limit(path.stat().st_size)
+    for number in range(1, 4):
+        spool.append(b"{}")
+        assert counted(lost) == {"after": 1, "count": number}
+    spool.append(b"{}", must_arrive=True)
+    assert counted(lost) == {"after": 1, "count": 4}
+    file_limit(None)
+    spool.append(b"{}")
+    # Records follow number 1: whoever reads the count knows that it is told there.
+    assert len(read(path)) == 4
+    file_limit(path.stat().st_size)
+    spool.append(b"{}")
+    assert counted(lost) == {"after": 4, "count": 1}
+    assert lost.stat().st_size == room
+
+
+def test_the_count_of_a_child_is_not_its_parents(tmp_path: Path) -> None:
+    spool = Spool(str(tmp_path))
+    spool.append(b"{}")
+    spool.after_fork()
+    spool.drop("lost before it had a file")
+    spool.append(b"{}")
+    spool.drop("lost")
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == ["1.lost", "1.records", "2.lost", "2.records"]
+    assert (tmp_path / "1.lost").read_text().strip() == ""
+
+
 def test_a_process_too_many_drops_its_records_and_says_so(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -287,7 +327,8 @@ def test_a_process_too_many_drops_its_records_and_says_so(
     one_too_many = Spool(str(tmp_path))
     one_too_many.append(b"{}")
     one_too_many.append(b"{}")
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["4095.records", "4096.records"]
+    names = sorted(path.name for path in tmp_path.glob("*.records"))
+    assert names == ["4095.records", "4096.records"]
     assert capsys.readouterr().err.count("4096 processes have reported") == 1
 
 
