@@ -10,6 +10,7 @@ image   what the session or its code asks for exists as an image, where there ar
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import shutil
@@ -182,7 +183,8 @@ class PythonHook:
                 draft.python = await _provided(self._run, provide, draft, "environment")
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
-            raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
+            cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
+            raise PreparationFailed(cause, text) from error
 
 
 class ImageHook:
@@ -209,7 +211,14 @@ class ImageHook:
             draft.image = await _provided(self._run, provide, draft, "image")
         except (EnvironmentFailed, OSError) as error:
             text = f"the environment could not be made: {error}"
-            raise PreparationFailed(sessions.CAUSE_ENVIRONMENT_FAILED, text) from error
+            cause = cause_of(error, sessions.CAUSE_ENVIRONMENT_FAILED)
+            raise PreparationFailed(cause, text) from error
+
+
+def cause_of(error: Exception, otherwise: sessions.Cause) -> sessions.Cause:
+    """Why a replica was not started: a full disk is its node's fault, and a later attempt may find room."""
+    has_no_room = isinstance(error, OSError) and error.errno in {errno.ENOSPC, errno.EDQUOT}
+    return sessions.CAUSE_DATA_FAILED if has_no_room else otherwise
 
 
 async def _provided(run: Offload, provide: Callable[..., T], draft: Draft, kind: str) -> T:

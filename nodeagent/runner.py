@@ -20,7 +20,7 @@ from nodeagent.checkpoints import Uploads
 from nodeagent.folders import ReplicaFolder, ReplicaId
 from nodeagent.gang_network import NONE, GangNetwork
 from nodeagent.given import GivenSecrets
-from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, environment_of
+from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, cause_of, environment_of
 from nodeagent.outbox import Outbox
 from nodeagent.preparation import PreparationLog
 from nodeagent.progress import LOOKS_S, TOLD_EVERY_S, Looks, Progress, read_progress
@@ -262,7 +262,8 @@ class Runner:
         except ImageGone:
             raise
         except (AccountsError, StartRefused, OSError, ValueError) as error:
-            return await self._fail(draft, sessions.CAUSE_START_FAILED, str(error))
+            cause = cause_of(error, sessions.CAUSE_START_FAILED)
+            return await self._fail(draft, cause, str(error))
         return None
 
     async def _prepare(

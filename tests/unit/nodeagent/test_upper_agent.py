@@ -19,10 +19,11 @@ from structlog.testing import capture_logs
 from nodeagent.agent import Agent
 from nodeagent.config import Settings
 from nodeagent.environments.virtualenvs import Environments
-from nodeagent.folders import ReplicaFolders, ReplicaId
-from nodeagent.hooks import Draft, Hook, PreparationFailed, PythonHook
+from nodeagent.folders import ReplicaFolder, ReplicaFolders, ReplicaId
+from nodeagent.hooks import Draft, Hook, ImageHook, PreparationFailed, PythonHook
 from nodeagent.journal import Journal
 from nodeagent.parts import Machine, Parts
+from nodeagent.preparation import PreparationLog
 from nodeagent.probes.fake import FakeProbe
 from nodeagent.probes.interface import Device
 from nodeagent.runtimes.fake import Act, FakeDriver, FakeMachine, Script
@@ -1317,6 +1318,45 @@ def test_what_was_prepared_and_vanished_is_prepared_once_more(
             assert "image x is not on this node" in report.exit.message
 
     on_virtual_time(tmp_path, test, {"train": Script(acts=[Act(output=b"three\n")])})
+
+
+@pytest.mark.parametrize(
+    ("number", "cause"),
+    [
+        (errno.ENOSPC, sessions.CAUSE_DATA_FAILED),
+        (errno.EACCES, sessions.CAUSE_START_FAILED),
+    ],
+)
+def test_a_start_that_finds_no_room_may_be_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, cause: sessions.Cause
+) -> None:
+    async def refuse(self: FakeDriver, spec: ReplicaSpec) -> ReplicaHandle:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(FakeDriver, "start", refuse)
+
+    async def test(world: World) -> None:
+        async with world.agent():
+            await world.platform.order(assignment(S, "train"))
+            report = await world.platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+        assert report.exit.cause == cause
+        assert os.strerror(number) in report.exit.message
+
+    on_virtual_time(tmp_path, test)
+
+
+async def test_an_environment_that_finds_no_room_may_be_tried_again(tmp_path: Path) -> None:
+    async def full(_work: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    order = assignment(S, "train")
+    draft = Draft(
+        order, ReplicaFolder(tmp_path), PreparationLog(ReplicaFolder(tmp_path), lambda: None)
+    )
+    for hook in (PythonHook(None, full), ImageHook(None, full)):  # type: ignore[arg-type]
+        with pytest.raises(PreparationFailed) as failed:
+            await hook.prepare(draft)
+        assert failed.value.cause == sessions.CAUSE_DATA_FAILED
 
 
 @pytest.mark.parametrize("first", [b"one\n", b"half a li"])
