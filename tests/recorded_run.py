@@ -40,10 +40,13 @@ def leader(revision, *, gone=False):
 
 
 def program(name, begin, last, device, steps, **more):
+    numbers = list(range(steps))
+    did = {"reported": numbers, "printed": numbers, "shown": numbers[1:2], "saved": numbers[1:2]}
+    did |= {what: more.pop(what) for what in did if what in more}
+    times = {what: [begin + 10 * step for step in done] for what, done in did.items()}
     return {
         "session": name, "attempt": 1, "rank": 0, "pid": begin, "devices": [device],
-        "from": begin, "to": last, "end": 0, "reported": list(range(steps)),
-        "printed": list(range(steps)), "saved": [1], **more,
+        "from": begin, "to": last, "end": 0, **did, "at": times, **more,
     }  # fmt: skip
 
 
@@ -52,7 +55,8 @@ def ended(name, steps, state="SUCCEEDED", **more):
     return {
         "session": name, "name": f"kim/None/{name}", "state": state, "attempt": 1, "exit_code": 0,
         "end": "CAUSE_COMPLETED", "reports": {"1.0": steps}, "lines": {"1.0": steps},
-        "checkpoints": ["1"], "missing": 0, **more,
+        "checkpoints": ["1"], "media": {"1.0": [1]}, "media_lost": 0, "missing": 0,
+        "missing_bytes": 0, **more,
     }  # fmt: skip
 
 
@@ -67,7 +71,7 @@ def create(op, name, at, client="c1"):
 SOUND = Recorded(
     run={
         "seed": 7, "lasted_s": 9.0, "fired": {"kill agent": 1}, "failed": {}, "left_out": [],
-        "left": [],
+        "left": [], "faults": ["kill", "disk"],
     },
     operations=(
         *create(1, "s1", 10),
@@ -84,6 +88,8 @@ SOUND = Recorded(
     faults=(
         {"began": "kill", "parts": ["node1"], "at": 1},
         {"healed": "kill", "kind": "agent", "parts": ["node1"], "proof": "gone", "at": 2},
+        {"began": "disk", "parts": ["n2"], "at": 105},
+        {"healed": "disk", "kind": "agent", "parts": ["n2"], "proof": "refused", "at": 115},
     ),
     programs=(program("s1", 100, 200, GPU, 3), program("s2", 201, 300, GPU, 2)),
     store=(

@@ -36,6 +36,12 @@ KINDS: Final = (
 ENDED: Final = frozenset({"SUCCEEDED", "FAILED", "STOPPED"})
 PROGRAM: Final = "program"
 """The fault that ends the program of a session; `parts` of its record are SESSION.ATTEMPT.RANK."""
+DISK: Final = "disk"
+"""The fault that leaves no room on a disk; `parts` of its record are whose it is."""
+_FULL_FOR_NS = 3_000_000_000
+"""So long after there is room again may a call return that found none: it is noted after its return."""
+_FOUND_NO_ROOM = frozenset({"CAUSE_NODE_LOST"})
+"""The end of a session whose shim could not write down that it began."""
 _WHOLE = 1000
 """Thousandths of a device."""
 
@@ -56,7 +62,7 @@ def violations(recorded: Recorded) -> list[Violation]:
         *_ended_otherwise(answers, recorded),
         *_ran_twice(answers, recorded.programs),
         *_held_twice(recorded.store),
-        *_records(recorded.programs, recorded.outcome),
+        *_records(recorded),
         *_followed(recorded.operations, recorded.programs),
         *_stale(recorded.store),
         *_changed(recorded),
@@ -114,7 +120,7 @@ def _lost(answers: Sequence[Answer], outcome: Iterable[Record]) -> Iterator[Viol
 
 
 def _ended_otherwise(answers: Sequence[Answer], recorded: Recorded) -> Iterator[Violation]:
-    outcome = recorded.outcome
+    outcome, full = recorded.outcome, _FullDisks.of(recorded)
     killed = {
         part.split(".")[0]
         for fault in recorded.faults
@@ -134,8 +140,11 @@ def _ended_otherwise(answers: Sequence[Answer], recorded: Recorded) -> Iterator[
             continue
         item = ends[session]
         code = 3 if wish["wish"] == "FAILED" else 0
-        is_as_wished = item["state"] == wish["wish"] and item["attempt"] <= 1
-        if session in killed and _was_killed(item):
+        found_no_room = full.kept_from_starting(recorded.programs, session)
+        is_as_wished = item["state"] == wish["wish"] and (item["attempt"] <= 1 or found_no_room)
+        if session in killed and _was_killed(item, found_no_room=found_no_room):
+            continue
+        if found_no_room and item["state"] == "FAILED" and item["end"] in _FOUND_NO_ROOM:
             continue
         if not is_as_wished or (item["state"] != "STOPPED" and item["exit_code"] != code):
             yield Violation(
@@ -145,10 +154,10 @@ def _ended_otherwise(answers: Sequence[Answer], recorded: Recorded) -> Iterator[
             )
 
 
-def _was_killed(item: Record) -> bool:
+def _was_killed(item: Record, *, found_no_room: bool) -> bool:
     """Whether a session ended as one does whose program got SIGKILL; it may have ended just before."""
     is_by_signal = item["exit_code"] in {-signal.SIGKILL, 128 + signal.SIGKILL}
-    return item["state"] == "FAILED" and is_by_signal and item["attempt"] <= 1
+    return item["state"] == "FAILED" and is_by_signal and (item["attempt"] <= 1 or found_no_room)
 
 
 def _repeated(answers: Sequence[Answer], store: Iterable[Record]) -> Iterator[Violation]:
@@ -211,37 +220,109 @@ def _devices_held(programs: Iterable[Record], shares: dict[str, int]) -> Iterato
                 yield Violation(TWICE, f"{device} is held {held}/{_WHOLE} when {session} begins")
 
 
-def _records(programs: Iterable[Record], outcome: Iterable[Record]) -> Iterator[Violation]:
-    """Every report, line and checkpoint once and in order.
+def _records(recorded: Recorded) -> Iterator[Violation]:
+    """Every report, line, medium and checkpoint once and in order, or within a gap that is told.
 
     A program that was killed may have done one thing more than its ledger says.
     """
-    told = {item["session"]: item for item in outcome}
-    for program in programs:
+    told = {item["session"]: item for item in recorded.outcome}
+    full = _FullDisks.of(recorded)
+    lost: Counter[str] = Counter()
+    cut_short: Counter[str] = Counter()
+    for program in recorded.programs:
         item = told.get(program["session"])
         if item is None:
             continue
-        replica = f"{program['attempt']}.{program['rank']}"
         more = 0 if program["end"] is not None else 1
-        for what, done in (("reports", program["reported"]), ("lines", program["printed"])):
-            said = item[what].get(replica, [])
-            where = f"{item['name']} ({program['session']}) {replica}, {what}"
-            if said != list(range(len(said))):
+        cut_short[program["session"]] += more
+        yield from _lines(program, item, more)
+        for what, said in _kept(program, item).items():
+            where = f"{item['name']} ({program['session']}) {_replica(program)}, {what}"
+            done = dict(zip(program[what], program["at"][what], strict=True))
+            beyond = [step for step in said if step not in done]
+            if said != sorted(set(said)):
                 yield Violation(REPORTS, f"{where}: not once and in order: {_around(said)}")
-            elif not len(done) <= len(said) <= len(done) + more:
-                yield Violation(REPORTS, f"{where}: {len(done)} done, {len(said)} told")
-        yield from _checkpoints(program, item)
-    for item in told.values():
-        if item["missing"]:
-            yield Violation(REPORTS, f"{item['name']}: {item['missing']} are told as missing")
+            if len(beyond) > more or any(step < max(done, default=-1) for step in beyond):
+                yield Violation(REPORTS, f"{where}: nobody made {beyond[:4]}")
+            absent = sorted(done.keys() - set(said))
+            lost[program["session"]] += len(absent)
+            unexplained = [step for step in absent if not full.explains(program, done[step])]
+            if unexplained:
+                text = f"{where}: {len(unexplained)} lost though no disk was full: "
+                yield Violation(REPORTS, f"{text}{unexplained[:4]}")
+    for session, item in told.items():
+        # One that was killed may have counted what it had not returned from.
+        gap, most = item["missing"], lost[session] + cut_short[session]
+        if not lost[session] <= gap <= (most if lost[session] else 0):
+            text = f"{lost[session]} lost, {gap} told as missing"
+            yield Violation(REPORTS, f"{item['name']} ({session}): {text}")
+        if item["media_lost"] or item["missing_bytes"]:
+            text = f"{item['media_lost']} media and {item['missing_bytes']} bytes of the log"
+            yield Violation(REPORTS, f"{item['name']} ({session}): {text} are lost")
 
 
-def _checkpoints(program: Record, item: Record) -> Iterator[Violation]:
-    told: Counter[str] = Counter(item["checkpoints"])
-    for step in program["saved"]:
-        if told[str(step)] != 1:
-            text = f"{item['name']}: checkpoint {step} is there {told[str(step)]} times"
-            yield Violation(REPORTS, text)
+def _lines(program: Record, item: Record, more: int) -> Iterator[Violation]:
+    """A line that a full disk does not take is the program's own to write again: there is no gap."""
+    said, done = item["lines"].get(_replica(program), []), program["printed"]
+    where = f"{item['name']} ({program['session']}) {_replica(program)}, lines"
+    if said != list(range(len(said))):
+        yield Violation(REPORTS, f"{where}: not once and in order: {_around(said)}")
+    elif not len(done) <= len(said) <= len(done) + more:
+        yield Violation(REPORTS, f"{where}: {len(done)} done, {len(said)} told")
+
+
+def _kept(program: Record, item: Record) -> dict[str, list[int]]:
+    """The steps that the platform tells of one program, by what it did there."""
+    replica, first = _replica(program), f"{program['attempt']}.0"
+    return {
+        "reported": item["reports"].get(replica, []),
+        "shown": item["media"].get(replica, []),
+        # They are the session's, and only single programs save.
+        "saved": sorted(map(int, item["checkpoints"])) if replica == first else [],
+    }
+
+
+def _replica(program: Record) -> str:
+    return f"{program['attempt']}.{program['rank']}"
+
+
+@dataclass(frozen=True, slots=True)
+class _FullDisks:
+    """When the disk of which node was full, in nanoseconds, and where replicas ran."""
+
+    spans: dict[str, list[tuple[int, int]]]
+    nodes: dict[tuple[str, int, int], str]
+
+    @classmethod
+    def of(cls, recorded: Recorded) -> _FullDisks:
+        spans: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        began: dict[str, int] = {}
+        for fault in recorded.faults:
+            if fault.get("began") == DISK:
+                began[fault["parts"][0]] = fault["at"]
+            elif fault.get("healed") == DISK:
+                part = fault["parts"][0]
+                spans[part].append((began.pop(part), fault["at"] + _FULL_FOR_NS))
+        nodes = {
+            (replica["session"], replica["attempt"], replica["rank"]): change["key"][6:]
+            for change in recorded.store
+            if change["key"].startswith("alloc/") and change["value"]
+            for replica in change["value"]["replicas"]
+        }
+        return cls(dict(spans), nodes)
+
+    def kept_from_starting(self, programs: Iterable[Record], session: str) -> bool:
+        """Whether a replica of a session never began on a node whose disk was full at some time."""
+        begun = {(one["session"], one["attempt"], one["rank"]) for one in programs}
+        return any(
+            replica[0] == session and replica not in begun and node in self.spans
+            for replica, node in self.nodes.items()
+        )
+
+    def explains(self, program: Record, at: int) -> bool:
+        """Whether what the program did then may have found no room."""
+        node = self.nodes.get((program["session"], program["attempt"], program["rank"]), "")
+        return any(begin <= at <= end for begin, end in self.spans.get(node, []))
 
 
 def _followed(operations: Iterable[Record], programs: Iterable[Record]) -> Iterator[Violation]:
@@ -409,5 +490,9 @@ def _unproved(recorded: Recorded) -> Iterator[Violation]:
     """A run without faults, or without anything that they could have harmed, shows nothing."""
     if not any("healed" in record for record in recorded.faults):
         yield Violation(UNPROVED, "no fault fired")
+    fired = {record["healed"] for record in recorded.faults if "healed" in record}
+    for name in recorded.run["faults"]:
+        if name not in fired:
+            yield Violation(UNPROVED, f"the fault {name} never fired")
     if not any(program["reported"] for program in recorded.programs):
         yield Violation(UNPROVED, "no program reported anything")

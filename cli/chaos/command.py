@@ -115,10 +115,11 @@ def chaos(
     """Try a platform of its own under faults, and judge it.
 
     Starts three etcd members, PostgreSQL, control planes, agents with simulated GPUs, all in a temporary
-    folder and apart from every other platform; submits, stops, follows; kills, pauses and parts them.
-    Each is on a host of its own (network namespaces: root, or user namespaces); else nothing is cut.
-    A run that found something, or broke, is kept. Exit code 1 for a violation, or when no fault fired or no
-    program reported anything: that is counted as "nothing proved". The longest wait is how long one call was
+    folder and apart from every other platform; submits, stops, follows; kills, pauses and parts them, and
+    fills their disks. Each is on a host of its own (network namespaces: root, or user namespaces); else nothing
+    is cut, and without a mount namespace no disk is filled: the run says so.
+    A run that found something, or broke, is kept. Exit code 1 for a violation, or when a fault that was to fire
+    never did or no program reported anything: that is counted as "nothing proved". The longest wait is how long one call was
     repeated until it was answered, all faults of that time together; it is no violation.
     """
     if recorded is not None:

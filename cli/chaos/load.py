@@ -25,9 +25,11 @@ from nsml.client.errors import (
     StateConflict,
     Unavailable,
 )
+from nsml.client.media import contents, pages
 from nsml.client.streams import ENDED_STATES, read_logs, read_metrics, watch_sessions
 from nsml.concurrency import beside_each_other
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.media_pb2 import ListMediaRequest
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
@@ -213,11 +215,18 @@ class Load:
         kind = rng.choice(["trains", "trains", "saves", "fails", "endless", "endless", "gang"])
         steps, pause = rng.randrange(5, 150), rng.choice([0.005, 0.02, 0.04])
         every = rng.randrange(10, 60) if kind == "saves" else 0
+        shown = rng.choice([0, 5, 20])
         code = 3 if kind == "fails" else 0
         gpus = 1000 if kind == "gang" else rng.choice([1000, 1000, 500, 2000])
         spec = pb.SessionSpec(
             entry="main.py",
-            args=[str(-1 if kind == "endless" else steps), str(pause), str(code), str(every)],
+            args=[
+                str(-1 if kind == "endless" else steps),
+                str(pause),
+                str(code),
+                str(every),
+                str(shown),
+            ],
             bundle_digest=self.code.manifest.digest,
             replica_count=2 if kind == "gang" else 1,
             environment={LEDGERS: str(self.ledgers)},
@@ -391,7 +400,7 @@ class Load:
     async def _told(self, session: pb.Session) -> dict[str, Any]:
         client = self._clients[0]
         reports: dict[str, list[int]] = {}
-        missing = 0
+        missing = missing_bytes = 0
         async for answer in read_metrics(client, session.id, names=["loss"], patience_s=PATIENCE_S):
             missing += answer.missing_reports
             for point in answer.points:
@@ -404,18 +413,37 @@ class Load:
                     client, session.id, attempt=attempt, rank=rank, patience_s=PATIENCE_S
                 )
                 async for piece in pieces:
-                    missing += piece.missing_bytes
+                    missing_bytes += piece.missing_bytes
                     data += piece.data
                 logs[f"{attempt}.{rank}"] = _lines_of(data)
         saved = await client.checkpoints.every(session.id)
+        shown, lost = await self._shown(client, session.id)
         return _session_told(session) | {
             "exit_code": session.end.exit_code,
             "end": pb.Cause.Name(session.end.cause),
             "reports": reports,
             "lines": logs,
             "checkpoints": [checkpoint.name for checkpoint in saved],
+            "media": shown,
+            "media_lost": lost,
             "missing": missing,
+            "missing_bytes": missing_bytes,
         }
+
+    async def _shown(self, client: Client, session_id: str) -> tuple[dict[str, list[int]], int]:
+        """The steps that media tell in their own bytes, by replica, and how many have none."""
+        shown: dict[str, list[int]] = {}
+        lost = 0
+        async for page in pages(client, ListMediaRequest(session=session_id)):
+            told = contents(client, page.media, shown_by=page.shown_by)
+            found = {(one.attempt, one.rank, one.file): data async for one, data in told}
+            for one in page.media:
+                data = found.get((one.attempt, one.rank, one.file))
+                if data is None:
+                    lost += 1
+                else:
+                    shown.setdefault(f"{one.attempt}.{one.rank}", []).append(int(data))
+        return shown, lost
 
 
 def _lines_of(data: bytes) -> list[int]:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Final
 
 import psutil
 
-from cli.chaos.check import PROGRAM
+from cli.chaos.check import DISK, PROGRAM
 from cli.chaos.hosts import CLIENT
 from cli.chaos.parts import (
     AGENT,
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
     from typing import Any
 
+    from cli.chaos.disks import Disk
     from cli.chaos.platform import ChaosPlatform
     from cli.chaos.recording import Recorder
 
@@ -51,6 +52,7 @@ FAULTS: Final = {
     "cut": "a partition between two hosts, both ways",
     "one-way": "a partition in one direction",
     "loss": "an etcd member gone for long",
+    DISK: "a full disk: an agent's with its programs, the database's, that of the objects",
     PROGRAM: "SIGKILL of the program of a session, in the middle of whatever it does",
     "takeovers": "the leader killed twenty times in a row, at the end",
 }
@@ -63,6 +65,8 @@ _MOST_AT_ONCE = 4
 _LEADER_ASKED_S = 2.0
 _SUPERVISED_S = 0.5
 _REST_S = 2.0, 8.0
+_FULL_S = 1.0, 6.0
+_TRIES = 20
 
 
 class NothingFree(Exception):
@@ -91,16 +95,29 @@ class Nemesis:
     failed: Counter[str] = field(default_factory=Counter)
     _held: set[str] = field(default_factory=set)
 
+    @property
+    def offered(self) -> list[str]:
+        """Those of the chosen faults that this platform can have."""
+        absent = set()
+        if self.platform.hosts.why_no_cuts:
+            absent |= {"cut", "one-way"}
+        if not self.platform.disks.by_part:
+            absent.add(DISK)
+        if self.ledgers is None:
+            absent.add(PROGRAM)
+        return [name for name in self.chosen if name not in absent]
+
     async def torment(self, lasts_s: float, count: int | None = None) -> None:
         """Fault after fault for so many seconds, or until `count` have fired if that is sooner.
 
-        All is healed when this returns.
+        Each of them once first, so that a short run has them all. All is healed when this returns.
         """
-        at_random = [name for name in self.chosen if name != "takeovers"]
+        at_random = [name for name in self.offered if name != "takeovers"]
         async with beside_each_other() as group:
             supervision = group.create_task(self._supervise())
             last = TAKEOVERS if "takeovers" in self.chosen else 0
             await self._draw_for(lasts_s, at_random, None if count is None else count - last)
+            await self._draw_rest(at_random)
             if "takeovers" in self.chosen:
                 await self._take_over_and_over()
             await self._heal_all()
@@ -108,41 +125,40 @@ class Nemesis:
 
     async def _draw_for(self, lasts_s: float, names: Sequence[str], count: int | None) -> None:
         ends_at = time.monotonic() + lasts_s
+        first = self.rng.sample(names, len(names))
         async with beside_each_other() as group:
             while names and time.monotonic() < ends_at:
                 if count is not None and self.fired.total() >= count:
                     break
                 if len(self._held) < _MOST_AT_ONCE:
+                    name = first.pop() if first else self.rng.choice(_weighed(names))
                     with suppress(NothingFree):
-                        group.create_task(self._draw(self.rng.choice(self._weighed(names))))
+                        group.create_task(self._draw(name))
                 await asyncio.sleep(self.rng.uniform(*self.every_s))
 
-    def _weighed(self, names: Sequence[str]) -> list[str]:
-        weights = {
-            "kill": 4, "pause": 3, "cut": 3, "one-way": 3, "stop": 2, "loss": 1,
-            PROGRAM: 0 if self.ledgers is None else 2,
-        }  # fmt: skip
-        can_cut = not self.platform.hosts.why_no_cuts
-        return [
-            name
-            for name in names
-            if can_cut or name not in {"cut", "one-way"}
-            for _ in range(weights[name])
-        ]
+    async def _draw_rest(self, names: Sequence[str]) -> None:
+        """Those that did not fire, found nobody free, or had no time: one after the other."""
+        for _ in range(_TRIES):
+            fired = {key.partition(" ")[0] for key in self.fired}
+            left = [name for name in names if name not in fired]
+            if not left:
+                return
+            with suppress(NothingFree):
+                await self._draw(left[0])
+            await asyncio.sleep(self.every_s[0])
 
     def _draw(self, name: str) -> Coroutine[Any, Any, None]:
         """A fault on parts that are held from now on; raises NothingFree."""
         match name:
-            case "kill":
-                return self._on(name, self._part(), self._kill)
-            case "pause":
-                return self._on(name, self._part(), self._pause)
-            case "stop":
-                return self._on(name, self._part(), self._stop)
+            case "kill" | "pause" | "stop":
+                harm = {"kill": self._kill, "pause": self._pause, "stop": self._stop}[name]
+                return self._on(name, self._part(), harm)
             case "loss":
                 return self._on(name, self._part(ETCD), self._lose)
             case "program":  # PROGRAM
                 return self._kill_program()
+            case "disk":  # DISK
+                return self._fill(self._disk())
             case _:
                 return self._partition(name, is_one_way=name == "one-way")
 
@@ -218,6 +234,44 @@ class Nemesis:
         await asyncio.sleep(lasts_s)
         await self._start(part)
         return f"gone for {lasts_s:.1f} s"
+
+    def _disk(self) -> Disk:
+        """One that is free, each kind as likely as the other."""
+        free: dict[str, list[Disk]] = {}
+        for disk in self.platform.disks.by_part.values():
+            part = self.platform.parts.get(disk.part)
+            is_held = _full(disk) in self._held
+            if not is_held and (disk.kind != DATABASE or (part and self._is_free(part))):
+                free.setdefault(disk.kind, []).append(disk)
+        if not free:
+            raise NothingFree
+        return self.rng.choice(free[self.rng.choice(sorted(free))])
+
+    async def _fill(self, disk: Disk) -> None:
+        """Leave no room on a disk for a while. Its part may be killed meanwhile, but for the database.
+
+        PostgreSQL ends by itself where it has no room for its log, and has it again when it is started.
+        """
+        held = {_full(disk)} | ({disk.part} if disk.kind == DATABASE else set())
+        self._held |= held
+        disks = self.platform.disks
+        try:
+            self._began(DISK, disk.part)
+            proof = await asyncio.to_thread(disks.fill, disk.part)
+            lasts_s = self.rng.uniform(*_FULL_S)
+            try:
+                await asyncio.sleep(lasts_s)
+            finally:
+                disks.empty(disk.part)
+            if disk.kind == DATABASE:
+                await self._start(self.platform.parts[disk.part])
+            self._count(DISK, disk.kind, parts=[disk.part], proof=f"{proof}, for {lasts_s:.1f} s")
+            if disk.kind == DATABASE:
+                await asyncio.sleep(self.rng.uniform(*_REST_S))
+        except NotDone as error:
+            self._note_failure(DISK, error)
+        finally:
+            self._held -= held
 
     async def _kill_program(self) -> None:
         """One that is in the middle of something; none, where none runs."""
@@ -393,6 +447,18 @@ class Nemesis:
             if all(self.platform.is_ready(part) for part in waiting):
                 return
             await asyncio.sleep(0.2)
+
+
+def _weighed(names: Sequence[str]) -> list[str]:
+    weights = {
+        "kill": 4, "pause": 3, "cut": 3, "one-way": 3, "stop": 2, "loss": 1, PROGRAM: 2, DISK: 3,
+    }  # fmt: skip
+    return [name for name in names for _ in range(weights[name])]
+
+
+def _full(disk: Disk) -> str:
+    """What a full disk holds, so that it is filled by nobody else."""
+    return f"disk of {disk.part}"
 
 
 def _is_gone(pid: int) -> bool:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from cli.chaos.certificates import ServerFiles, make_certificates
+from cli.chaos.disks import Disk, Disks
 from cli.chaos.hosts import CLIENT, Hosts
 from cli.chaos.parts import AGENT, CONTROL_PLANE, DATABASE, ETCD, MARK, Part
 from cli.chaos.reaper import Reaper, end_all
@@ -33,10 +34,14 @@ if TYPE_CHECKING:
 
 MEMBERS: Final = 3
 PORT: Final = 18600
+OBJECTS: Final = "objects"
+"""The kind of the disk that control planes keep files on: objects, and their history where that is SQLite."""
 _ETCD_PORT, _PEER_PORT, _DATABASE_PORT = 2379, 2380, 5432
 _READY_WITHIN_S = 90.0
 _POLL_S = 0.05
 ADMIN: Final = "chaos"
+_DISK_BYTES: Final = {AGENT: 64 << 20, DATABASE: 512 << 20, OBJECTS: 256 << 20}
+"""Of the disks of each kind: memory, as far as it is used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +61,7 @@ class ChaosPlatform:
 
     Attributes:
         database: the folder of PostgreSQL's programs; None: history in SQLite.
+        disks: what programs, objects and history lie on.
     """
 
     folder: Path
@@ -65,6 +71,7 @@ class ChaosPlatform:
     etcd_binary: str
     database: Path | None
     say: Callable[[str], None]
+    disks: Disks = field(default_factory=lambda: Disks(why_none="nobody asked for any"))
     parts: dict[str, Part] = field(default_factory=dict)
     _reaper: Reaper | None = field(default=None, repr=False)
     _password: str = field(default_factory=lambda: secrets.token_urlsafe(24), repr=False)
@@ -108,6 +115,8 @@ class ChaosPlatform:
         if self.database is not None:
             await self._until(self._has_database, self.parts["database"])
         self.say(f"starting {self.shape.control_planes} control planes")
+        # Alone, a control plane has history and objects in its own folder.
+        self._lay_disk("cp1" if self.database is None else OBJECTS, OBJECTS)
         for number in range(1, self.shape.control_planes + 1):
             self._add_control_plane(number)
             part = self.parts[f"cp{number}"]
@@ -117,6 +126,8 @@ class ChaosPlatform:
             await self._until(lambda part=part: self.is_ready(part), part)  # type: ignore[misc]
         self.say(f"starting {self.shape.agents} agents")
         numbers = range(1, self.shape.agents + 1)
+        for number in numbers:
+            self._lay_disk(f"node{number}", AGENT)
         await asyncio.gather(*(asyncio.to_thread(self._join, number) for number in numbers))
         for number in numbers:
             self._add_agent(number)
@@ -129,6 +140,7 @@ class ChaosPlatform:
         for part in reversed(self.parts.values()):
             part.end()
         end_all(self.folder)
+        self.disks.close()
         if self._reaper is not None:
             self._reaper.dismiss()
 
@@ -173,6 +185,16 @@ class ChaosPlatform:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     # Parts
+
+    def _lay_disk(self, name: str, kind: str) -> None:
+        """Let a folder of this name be a disk of its own."""
+        place = self.folder / name
+        place.mkdir(mode=0o700, exist_ok=True)
+        disk = Disk(part=name, kind=kind, place=place, size_bytes=_DISK_BYTES[kind])
+        try:
+            self.disks.put(disk)
+        except OSError as error:
+            raise CommandError(f"no disk can be mounted at {place}", why=str(error)) from error
 
     def _add(self, name: str, kind: str, command: Sequence[str], **more: Any) -> Part:
         part = Part(
@@ -226,7 +248,7 @@ class ChaosPlatform:
         """PostgreSQL refuses to run as root: then it is its own user, in a folder of that one's."""
         by: list[str] = []
         data = self.folder / "database"
-        data.mkdir(mode=0o700)
+        self._lay_disk("database", DATABASE)
         key, password = data / "server.key", data / "password"
         write_private(password, self._password + "\n")
         shutil.copy(files.key, key)
@@ -264,6 +286,8 @@ class ChaosPlatform:
             "ssl_cert_file": files.certificate,
             "ssl_key_file": key,
             "max_connections": 100,
+            "min_wal_size": "32MB",
+            "max_wal_size": "64MB",
         }
         rules = cluster / "pg_hba.conf"
         rules.write_text("hostssl all all 0.0.0.0/0 scram-sha-256\n", encoding="utf-8")
@@ -301,8 +325,7 @@ class ChaosPlatform:
             "silent_after_s": self.shape.silent_after_s,
         }
         if self.database is not None:
-            objects = self.folder / "objects"
-            objects.mkdir(mode=0o700, exist_ok=True)
+            objects = self.folder / OBJECTS
             settings |= {"history": self._history(), "objects": f"file://{objects}"}
         file = self.folder / f"{name}.toml"
         write_private(file, toml(settings))
@@ -345,6 +368,8 @@ class ChaosPlatform:
         more = {
             "NSML_AGENT_OWNER": ADMIN,
             "NSML_AGENT_ENGINE_SOCKET": str(self.folder / "no-engine.sock"),
+            # A full disk ends no session: what it reports meanwhile is to be accounted for.
+            "NSML_AGENT_DISK_FLOOR_BYTES": "0",
             # So many that only devices are scarce, and nothing of the machine's groups is touched.
             "NSML_AGENT_CPUS": "64",
             "NSML_AGENT_MEMORY_BYTES": str(64 << 30),

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from cli.chaos.disks import disks_here
 from cli.chaos.hosts import hosts_for
 from cli.chaos.load import Load
 from cli.chaos.nemesis import Nemesis
@@ -82,11 +83,15 @@ def run(
     hosts = hosts_for(host_names(shape))
     if hosts.why_no_cuts:
         left_out.append(f"no partitions: {hosts.why_no_cuts}")
+    disks = disks_here()
+    if disks.why_none:
+        left_out.append(f"no full disks: {disks.why_none}")
     for reason in left_out:
         say(f"left out: {reason}")
     platform = ChaosPlatform(
         folder=folder,
         hosts=hosts,
+        disks=disks,
         shape=shape,
         environ=environ,
         etcd_binary=binary,
@@ -144,7 +149,7 @@ async def _run(
         "version": VERSION,
         "seed": plan.seed,
         "seconds": plan.seconds,
-        "faults": list(plan.faults),
+        "faults": nemesis.offered,
         "lasted_s": round(time.monotonic() - began, 1),
         "parts": {part.name: part.starts for part in platform.parts.values()},
         "fired": dict(nemesis.fired),

@@ -9,9 +9,9 @@ from cli.chaos.check import Violation, counts
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    from cli.chaos.recording import Recorded
+    from cli.chaos.recording import Record, Recorded
 
 _WRITES = {"create", "stop", "remove"}
 _SHOWN = 20
@@ -27,7 +27,10 @@ def record_of(recorded: Recorded, found: Sequence[Violation]) -> dict[str, Any]:
         "operations": dict(sorted(_operations(recorded).items())),
         "sessions": len(recorded.outcome),
         "programs": len(recorded.programs),
-        "reports": sum(len(program["reported"]) for program in recorded.programs),
+        "reports": _sum_of(recorded.programs, "reported"),
+        "lines": _sum_of(recorded.programs, "printed"),
+        "media": _sum_of(recorded.programs, "shown"),
+        "missing": sum(item["missing"] for item in recorded.outcome),
         "revisions": max((change["revision"] for change in recorded.store), default=0),
         "terms": sum(
             change["key"] == "leader" and change["value"] is not None for change in recorded.store
@@ -49,7 +52,11 @@ def lines_of(record: dict[str, Any]) -> Iterator[str]:
     yield f"operations   {operations}"
     yield (
         f"             {record['sessions']} sessions, {record['programs']} programs, "
-        f"{record['reports']} reports, {record['revisions']} revisions, {record['terms']} terms"
+        f"{record['revisions']} revisions, {record['terms']} terms"
+    )
+    yield (
+        f"             {record['reports']} reports, {record['lines']} lines, {record['media']} media; "
+        f"{record['missing']} told as missing"
     )
     yield f"faults       {record['faults_fired']} fired in {record['lasted_s']:.0f} s"
     for name, count in record["fired"].items():
@@ -68,6 +75,10 @@ def lines_of(record: dict[str, Any]) -> Iterator[str]:
     if more > 0:
         yield f"and {counted(more, 'more violation')}"
     yield f"seed {record['seed']}"
+
+
+def _sum_of(programs: Iterable[Record], what: str) -> int:
+    return sum(len(program[what]) for program in programs)
 
 
 def _operations(recorded: Recorded) -> Counter[str]:

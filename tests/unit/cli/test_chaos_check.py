@@ -113,7 +113,16 @@ DOCTORED = {
     "a report came that nobody made": (
         REPORTS, "outcome", edit(0, reports={"1.0": [0, 1, 2, 3]})
     ),
-    "a gap is told": (REPORTS, "outcome", edit(0, missing=1)),
+    "reports are swapped at the end": (REPORTS, "outcome", edit(0, reports={"1.0": [0, 2, 1]})),
+    "a gap is told where nothing is lost": (REPORTS, "outcome", edit(0, missing=1)),
+    "a gap is told though no disk was full": (
+        REPORTS, "outcome", edit(0, reports={"1.0": [0, 2]}, missing=1)
+    ),
+    "a medium is lost": (REPORTS, "outcome", edit(0, media={})),
+    "a medium is there twice": (REPORTS, "outcome", edit(0, media={"1.0": [1, 1]})),
+    "a medium came that nobody showed": (REPORTS, "outcome", edit(0, media={"1.0": [1, 2]})),
+    "a medium has no bytes": (REPORTS, "outcome", edit(0, media_lost=1)),
+    "bytes of a log are told as missing": (REPORTS, "outcome", edit(0, missing_bytes=3)),
     "a checkpoint is lost": (REPORTS, "outcome", edit(0, checkpoints=[])),
     "a checkpoint is there twice": (REPORTS, "outcome", edit(0, checkpoints=["1", "1"])),
     "a follower missed a line": (REPORTS, "operations", edit(10, lines=[0, 1])),
@@ -149,6 +158,7 @@ DOCTORED = {
     ),
     "nothing ran": (UNPROVED, "programs", lambda r: []),
     "nothing fired": (UNPROVED, "faults", lambda r: r[:1]),
+    "one fault never fired": (UNPROVED, "faults", lambda r: r[:2]),
 }  # fmt: skip
 
 
@@ -157,6 +167,70 @@ def test_a_doctored_run_is_found_out(what):
     kind, part, change = DOCTORED[what]
     found = violations(doctored(part, change))
     assert kind in {violation.kind for violation in found}, found
+
+
+def full_disk(outcome, **more):
+    """The sound run where the first program's disk was full when it made its second report."""
+    full = (
+        {"began": "disk", "parts": ["n1"], "at": 105},
+        {"healed": "disk", "kind": "agent", "parts": ["n1"], "proof": "refused", "at": 115},
+    )
+    first = {**SOUND.outcome[0], **outcome}
+    changed = replace(SOUND, faults=SOUND.faults[:2] + full, outcome=(first, SOUND.outcome[1]))
+    return {violation.text for violation in violations(replace(changed, **more))}
+
+
+def test_what_a_full_disk_took_is_a_gap_that_must_be_told_and_of_that_size():
+    hole = {"reports": {"1.0": [0, 2]}}
+    assert full_disk({**hole, "missing": 1}) == set()
+    assert full_disk({**hole, "missing": 0}) == {"kim/None/s1 (s1): 1 lost, 0 told as missing"}
+    assert full_disk({**hole, "missing": 2}) == {"kim/None/s1 (s1): 1 lost, 2 told as missing"}
+    everything = {**hole, "media": {}, "checkpoints": []}
+    assert full_disk({**everything, "missing": 3}) == set()
+    assert full_disk({**everything, "missing": 2}) != set()
+    # A line is the program's own to write again.
+    assert full_disk({"lines": {"1.0": [0, 2]}, "missing": 1}) != set()
+
+
+def test_a_full_disk_of_another_node_or_time_explains_nothing():
+    hole = {"reports": {"1.0": [0, 2]}, "missing": 1}
+    for number, change in [(1, {"parts": ["n2"]}), (0, {"at": 5_000_000_000})]:
+        run = doctored("faults", edit(2 + number, **change))
+        assert any(
+            "no disk was full" in violation.text
+            for violation in violations(
+                replace(run, outcome=({**SOUND.outcome[0], **hole}, SOUND.outcome[1]))
+            )
+        )
+
+
+def test_a_killed_program_may_have_counted_what_it_had_not_returned_from():
+    stopped = program("s1", 100, 200, GPU, 3, end=None)
+    more = {"programs": (stopped, SOUND.programs[1])}
+    hole = {"reports": {"1.0": [0, 2]}, **BY_SIGNAL}
+    texts = [full_disk({**hole, "missing": told}, **more) for told in (1, 2, 3)]
+    assert [any("told as missing" in text for text in found) for found in texts] == [
+        False, False, True,
+    ]  # fmt: skip
+
+
+def test_a_session_that_found_no_room_may_be_tried_again_or_lost():
+    """Its replica was given a node whose disk was full, and never began."""
+    programs = SOUND.programs[1:]
+    item = {"attempt": 2, "reports": {}, "lines": {}, "media": {}, "checkpoints": []}
+    of_ends = [
+        {
+            text
+            for text in full_disk({**item, **ended_so}, programs=programs)
+            if "was to end" in text
+        }
+        for ended_so in (
+            {},
+            {"state": "FAILED", "end": "CAUSE_NODE_LOST", "exit_code": -1},
+            {"state": "FAILED", "end": "CAUSE_START_FAILED", "exit_code": 1},
+        )
+    ]
+    assert [bool(texts) for texts in of_ends] == [False, False, True]
 
 
 def test_a_program_that_runs_on_is_left():

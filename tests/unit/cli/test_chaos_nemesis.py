@@ -6,13 +6,15 @@ import signal
 import subprocess
 import sys
 import tempfile
+from pathlib import Path
 
 import pytest
 
+from cli.chaos.disks import Disk, Disks
 from cli.chaos.hosts import CLIENT, Loopback
 from cli.chaos.load import Load
 from cli.chaos.nemesis import FAULTS, Nemesis, NothingFree
-from cli.chaos.parts import CONTROL_PLANE, ETCD, NotDone, Part, processes_with
+from cli.chaos.parts import AGENT, CONTROL_PLANE, ETCD, NotDone, Part, processes_with
 from cli.chaos.recording import Recorder
 from cli.chaos.trainer import LEDGERS, read_ledgers
 from cli.exits import CommandError
@@ -25,6 +27,7 @@ class Platform:
 
     def __init__(self, hosts):
         self.hosts = hosts
+        self.disks = Disks(why_none="a test")
         self.parts = {
             name: Standing(name, kind, name, (), (), None, {})
             for kind, names in {
@@ -65,7 +68,7 @@ def test_a_majority_of_the_members_and_one_control_plane_are_left_alone(nemesis)
 
 
 def test_nothing_is_cut_where_nothing_can_be(nemesis):
-    assert not {"cut", "one-way"} & set(nemesis._weighed(["cut", "one-way", "kill"]))
+    assert nemesis.offered == ["kill", "pause", "stop", "loss", "takeovers"]
     with pytest.raises(NotImplementedError, match="a test"):
         nemesis.platform.hosts.cut(CLIENT, "etcd1")
 
@@ -83,17 +86,104 @@ def program(tmp_path):
 
 
 async def test_a_program_is_killed_and_the_fault_told(nemesis, program, tmp_path):
-    assert nemesis._weighed(["program", "kill"]) == ["kill"] * 4  # nobody keeps a ledger
+    assert "program" not in nemesis.offered  # nobody keeps a ledger
     nemesis.ledgers, nemesis.recorder = tmp_path / "others", Recorder(tmp_path / "faults")
     await nemesis._kill_program()
     assert not nemesis.fired
     nemesis.ledgers = program
+    assert "program" in nemesis.offered
     await nemesis._kill_program()
     assert nemesis.fired == {"program program": 1}
     assert processes_with(LEDGERS, program) == []
     nemesis.recorder.close()
     told = [json.loads(line) for line in (tmp_path / "faults").read_text().splitlines()]
     assert [one["parts"] for one in told] == [["s1.1.0"]] * 2
+
+
+FILL = """
+import errno, sys
+from pathlib import Path
+from cli.chaos.disks import Disk, disks_here
+place = Path(sys.argv[1])
+disks = disks_here()
+if disks.why_none:
+    sys.exit(disks.why_none)
+disks.put(Disk(part="node1", kind="agent", place=place, size_bytes=1 << 20))
+(place / "before").write_bytes(b"x" * 100)
+assert "refused" in disks.fill("node1")
+for name in ("small", "large"):
+    try:
+        (place / name).write_bytes(b"x" * {"small": 1, "large": 100_000}[name])
+    except OSError as error:
+        assert error.errno == errno.ENOSPC
+    else:
+        sys.exit("it takes more")
+assert (place / "before").read_bytes() == b"x" * 100
+disks.empty("node1")
+(place / "large").write_bytes(b"x" * 100_000)
+disks.close()
+assert list(place.iterdir()) == []
+"""
+
+
+def test_a_full_disk_takes_nothing_until_it_has_room_again(tmp_path):
+    fill = [sys.executable, "-c", FILL, str(tmp_path)]
+    done = subprocess.run(fill, capture_output=True, text=True, check=False)
+    if "can be mounted here" in done.stderr:
+        pytest.skip(done.stderr)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert not Path("/proc/self/mountinfo").read_text().count(str(tmp_path))
+
+
+class Full:
+    """Disks that say what was done to them."""
+
+    why_none = ""
+
+    def __init__(self, *disks):
+        self.by_part = {disk.part: disk for disk in disks}
+        self.done = []
+
+    def fill(self, part):
+        self.done.append(f"fill {part}")
+        return "it takes nothing"
+
+    def empty(self, part):
+        self.done.append(f"empty {part}")
+
+
+async def test_a_disk_is_full_for_a_while_and_the_fault_told(nemesis, tmp_path, monkeypatch):
+    monkeypatch.setattr("cli.chaos.nemesis._FULL_S", (0.0, 0.0))
+    disks = nemesis.platform.disks = Full(
+        Disk(part="node1", kind=AGENT, place=tmp_path, size_bytes=1)
+    )
+    nemesis.recorder = Recorder(tmp_path / "faults")
+    await nemesis._fill(nemesis._disk())
+    nemesis._held = {"disk of node1"}
+    with pytest.raises(NothingFree):
+        nemesis._disk()
+    nemesis.recorder.close()
+    assert disks.done == ["fill node1", "empty node1"]
+    assert nemesis.fired == {"disk agent": 1}
+    told = [json.loads(line) for line in (tmp_path / "faults").read_text().splitlines()]
+    assert [one["parts"] for one in told] == [["node1"]] * 2
+
+
+async def test_each_fault_fires_once_before_one_is_drawn_again(nemesis, monkeypatch):
+    drawn = []
+
+    async def fault(name):
+        drawn.append(name)
+        if name != "stop" or drawn.count(name) > 1:  # it finds nobody free the first time
+            nemesis.fired[f"{name} part"] += 1
+
+    monkeypatch.setattr(nemesis, "_draw", fault)
+    names = ["kill", "pause", "stop", "loss"]
+    nemesis.every_s = (0.001, 0.001)
+    await nemesis._draw_for(60.0, names, 3)
+    assert len(drawn) == len(set(drawn)) >= 3
+    await nemesis._draw_rest(names)
+    assert {key.partition(" ")[0] for key in nemesis.fired} == set(names)
 
 
 HEAR = """
@@ -155,8 +245,9 @@ def test_what_ended_by_itself_was_not_killed(tmp_path):
 
 def test_a_ledger_is_read_as_the_program_wrote_it(tmp_path):
     (tmp_path / "s1.2.0.77").write_text(
-        "10 begin GPU-a,GPU-b\n11 report 0\n12 print 0\n13 save 0\n14 end 3\n"
+        "10 begin GPU-a,GPU-b\n11 report 0\n12 print 0\n13 save 0\n13 show 0\n14 end 3\n"
     )
+    (tmp_path / "errors").write_text("nsml: records are being dropped")
     (tmp_path / "s2.1.1.78").write_text("20 begin none\n21 report 0\n")
     (tmp_path / "s3.1.0.79").write_text("")
     ended, killed = read_ledgers(tmp_path)
@@ -164,6 +255,7 @@ def test_a_ledger_is_read_as_the_program_wrote_it(tmp_path):
     assert (ended["from"], ended["to"], ended["end"]) == (10, 14, 3)
     assert ended["devices"] == ["GPU-a", "GPU-b"]
     assert (ended["reported"], ended["printed"], ended["saved"]) == ([0], [0], [0])
+    assert (ended["shown"], ended["at"]["shown"], ended["at"]["reported"]) == ([0], [13], [11])
     assert (killed["devices"], killed["end"], killed["printed"]) == ([], None, [])
 
 
