@@ -230,18 +230,20 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
         "replicas",
         "end",
         "usage",
+        "episodes",
     )
     whole = {key: shown[key] for key in fields} | view.explained_record(answer)
     write_one(app, whole, [visible(line) for line in lines])
 
 
 def _use_lines(session: Session, now: float) -> list[str]:
-    from nsml.view.usage import idle_text, usage_text
+    from nsml.view.usage import episode_lines, idle_text, usage_text
 
-    if not session.HasField("usage"):
-        return []
-    parts = (usage_text(session.usage), idle_text(session.usage, now))
-    return [f"  use: {', '.join(filter(None, parts))}"]
+    lines = [f"  {line}" for line in episode_lines(session.episodes, now)]
+    if session.HasField("usage"):
+        parts = (usage_text(session.usage), idle_text(session.usage, now))
+        lines = [f"  use: {', '.join(filter(None, parts))}", *lines]
+    return lines
 
 
 @click.group("node", cls=Group)

@@ -163,6 +163,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     archive_logs_after_s: float = 3600.0
     """So long after its end a session's logs move from the history into the object store, in compressed blocks."""
 
+    idle_percent: float = 1.0
+    """A GPU that does no more than this, in percent, does nothing."""
+
+    idle_after_s: float = 600.0
+    """For how long a session may do nothing with its GPUs before that is held against it. 0: for ever, and nothing is
+    said of processes either that are on them and belong to no session."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""
 
@@ -218,6 +225,12 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "s3://BUCKET/PREFIX, file:///FOLDER, or nothing",
             ),
             ("archive_logs_after_s", 0 <= self.archive_logs_after_s <= 1e9, "0 or more"),
+            ("idle_percent", 0 <= self.idle_percent < 100, "0 to less than 100"),
+            (
+                "idle_after_s",
+                self.idle_after_s == 0 or 60 <= self.idle_after_s <= 604_800,
+                "0, or 60 to 604800",
+            ),
             ("lease_s", 0.5 <= (self.lease_s or 2.0) <= 60, "between 0.5 and 60"),
         ]
         for field, is_sound, rule in problems:

@@ -19,6 +19,7 @@ from controlplane.access.peers import Alone
 from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
 from controlplane.domain.conditions import ConditionName
+from controlplane.domain.waste import WasteRule
 from controlplane.health import Health
 from controlplane.loops.accounting import Accounting
 from controlplane.loops.archiving import Archiving
@@ -34,6 +35,7 @@ from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.settling import Settling
 from controlplane.loops.upkeep import Upkeep
+from controlplane.loops.wasting import Wasting
 from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
@@ -64,6 +66,7 @@ from controlplane.operations.tunnels import Tunnels
 from controlplane.operations.update import Updater
 from controlplane.operations.usage import Usages
 from controlplane.operations.validation import NO_LIMITS, TimeLimits
+from controlplane.operations.wasting import Wastes
 from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
 from controlplane.services.accounts import AccountServicer, Platform
@@ -181,6 +184,7 @@ class Character:
         archive_logs_after_s: how long after its end a session's logs stay in the history.
         rules: of giving way.
         time_limits: of the classes of sessions.
+        waste: what sessions may make of their devices.
     """
 
     member: str
@@ -199,6 +203,7 @@ class Character:
     archive_logs_after_s: float = ARCHIVE_LOGS_AFTER_S
     rules: Rules = RULES
     time_limits: TimeLimits = field(default_factory=lambda: NO_LIMITS)
+    waste: WasteRule = field(default_factory=WasteRule)
 
 
 def new_cluster_id(random_bytes: Callable[[int], bytes]) -> str:
@@ -291,8 +296,13 @@ class ControlPlane:
             time_limits=character.time_limits,
         )
         self.projects = Projects(store=store, state=self.state, users=self.accounts, clock=clock)
-        self.usages = Usages(state=self.state, history=history, clock=clock)
         self.logs = Logs(history=history, objects=on.objects, run=on.run)
+        self.usages = Usages(
+            state=self.state,
+            history=history,
+            clock=clock,
+            idle_percent=character.waste.percent,
+        )
         self.process = new_name(on.random_bytes)
         self.leading = self._leader_loop()
         self._deposing = Deposing(store=store, leading=self.leading, peers=on.peers, clock=clock)
@@ -340,6 +350,7 @@ class ControlPlane:
                 clock=on.clock,
                 after_s=who.archive_logs_after_s,
             ),
+            Wasting(self._wastes(), clock=on.clock),
             Liveness(
                 state=self.state,
                 committer=self.committer,
@@ -386,6 +397,16 @@ class ControlPlane:
             group.create_task(self._probing().run(), name="probing")
             group.create_task(self._measuring().run(), name="measuring")
             group.create_task(self._reclaiming().run(), name="reclaiming")
+
+    def _wastes(self) -> Wastes:
+        return Wastes(
+            state=self.state,
+            history=self._on.history,
+            usages=self.usages,
+            committer=self.committer,
+            rule=self.character.waste,
+            clock=self._on.clock,
+        )
 
     def _measuring(self) -> Measuring:
         on = self._on

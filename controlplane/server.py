@@ -48,6 +48,7 @@ from controlplane.config import (
 )
 from controlplane.domain.errors import NsmlError, Unavailable
 from controlplane.domain.values import DAY_S
+from controlplane.domain.waste import WasteRule
 from controlplane.garbage import collect_seldom
 from controlplane.plane import Character, ControlPlane
 from controlplane.restore import refuse_unfinished, restore
@@ -277,6 +278,7 @@ async def _serve(
         half_life_s=settings.half_life_days * DAY_S,
         archive_logs_after_s=settings.archive_logs_after_s,
         time_limits=settings.limits_by_class,
+        waste=WasteRule(percent=settings.idle_percent, after_s=settings.idle_after_s),
         rules=Rules(
             least_run_s=settings.least_run_s,
             least_run_in_class_s=settings.least_run_in_class_s,

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from nodeagent.probes.interface import DeviceSample
+from nsml.occupied import USED_BY
 
 STRANGE_AFTER_S = 10.0
 """A process is called a stranger when it was one for so long: what a session left may be dying, and
@@ -128,7 +129,7 @@ class Occupants:
     def _words(self, strange: Sequence[Process]) -> str:
         first = strange[0]
         more = f" and {len(strange) - 1} more" if len(strange) > 1 else ""
-        return f"used by process {first.pid} ({first.name} of {self._user_of(first.pid)}){more}, of no session"
+        return f"{USED_BY}{first.pid} ({first.name} of {self._user_of(first.pid)}){more}, of no session"
 
     def _user_of(self, pid: int) -> str:
         try:

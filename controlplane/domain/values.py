@@ -324,6 +324,23 @@ class Usage:
     watt_hours: float = 0.0
 
 
+class EpisodeKind(enum.StrEnum):
+    """What is made of devices that are held: hardly anything, or nothing could be."""
+
+    IDLE = "IDLE"
+    ZOMBIE = "ZOMBIE"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Episode:
+    """A time in which a session made nothing of its devices. Unix seconds; `until` 0: it stands."""
+
+    kind: EpisodeKind
+    since: float
+    reason: str
+    until: float = 0.0
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EndedAttempt:
     """What one attempt is charged for: `held_s` seconds of `gpu_thousandths`.
@@ -351,7 +368,8 @@ class Session:
     `settling` are the ranks of an ended attempt of which what they saved may still be on its way, while
     the session is queued again and `not_before` makes it wait for that. `avoids` are the devices, by
     uuid, and the nodes on which nothing of it is placed any more: its attempts ended there by their fault.
-    `usage` is measured once, when it has ended and is moved to the catalogue.
+    `usage` is measured once, when it has ended and is moved to the catalogue. `episodes` are the newest times
+    in which it made nothing of its devices, oldest first (`domain/waste.py`).
     """
 
     id: str
@@ -380,6 +398,7 @@ class Session:
     settling: frozenset[int] = frozenset()
     avoids: frozenset[str] = frozenset()
     usage: Usage | None = None
+    episodes: tuple[Episode, ...] = ()
 
     @property
     def dataset(self) -> str:

@@ -197,7 +197,7 @@ class Used(NamedTuple):
         utilization_peak: highest, percent.
         memory_peak: highest, bytes.
         joules: of the whole device.
-        busy_until: end of the last cell in which it did anything; -inf: in none.
+        busy_until: end of the last cell in which it did more than was asked about; -inf: in none.
     """
 
     seconds: float
@@ -208,10 +208,10 @@ class Used(NamedTuple):
     busy_until: float
 
 
-def used(cells: Cells, key: str, since: float, until: float) -> Used | None:
+def used(cells: Cells, key: str, since: float, until: float, above: float = 0.0) -> Used | None:
     """What a device did within a span; a cell at its edge counts by the share that lies inside.
 
-    None where nothing is known.
+    Until when it was busy goes by more than `above` percent. None where nothing is known.
     """
     column = cells.columns.get(key)
     if column is None or len(column.figures) < len(DEVICE_FIGURES):
@@ -233,7 +233,7 @@ def used(cells: Cells, key: str, since: float, until: float) -> Used | None:
         joules += lasts * power.total[at] / count
         load_peak = max(load_peak, load.most[at])
         memory_peak = max(memory_peak, memory.most[at])
-        if load.most[at] > 0:
+        if load.most[at] > above:
             busy_until = min(start + length, until)
     if not seconds:
         return None

@@ -261,9 +261,18 @@ class Telemetry(Protocol):
         ...
 
     async def used(
-        self, node: str, devices: Collection[str], *, since: float, until: float
+        self,
+        node: str,
+        devices: Collection[str],
+        *,
+        since: float,
+        until: float,
+        above: float = 0.0,
     ) -> Mapping[str, Used]:
-        """What was measured of devices of a node in a span, as fine as it is kept; unknown ones are left out."""
+        """What was measured of devices of a node in a span, as fine as it is kept; unknown ones are left out.
+
+        A device is busy at more than `above` percent.
+        """
         ...
 
 

@@ -23,6 +23,8 @@ from controlplane.domain.values import (
     Drain,
     End,
     EndedAttempt,
+    Episode,
+    EpisodeKind,
     Exit,
     Fence,
     HeldDevice,
@@ -336,6 +338,10 @@ def encode_session(session: Session, *, term: int = 0) -> bytes:
     )
     if session.usage is not None:
         record.usage.CopyFrom(_usage(session.usage))
+    for one in session.episodes:
+        record.episodes.add(
+            kind=one.kind.value, since=one.since, until=one.until, reason=one.reason
+        )
     if session.progress != Progress():
         record.progress.is_resumable = session.progress.is_resumable
         record.progress.saved_at = session.progress.saved_at
@@ -395,6 +401,10 @@ def decode_session(value: bytes) -> Session:
         ),
         settling=frozenset(record.settling),
         avoids=frozenset(record.avoids),
+        episodes=tuple(
+            Episode(kind=EpisodeKind(one.kind), since=one.since, until=one.until, reason=one.reason)
+            for one in record.episodes
+        ),
     )
 
 

@@ -111,9 +111,15 @@ class Usages:
 
     Nothing is counted up in memory that could be lost: what an ended session used is measured once, from
     what the history has of its devices, and of a live one after a start anew.
+
+    Args:
+        idle_percent: a device that does no more than this does nothing.
     """
 
-    def __init__(self, *, state: LiveState, history: History, clock: Clock) -> None:
+    def __init__(
+        self, *, state: LiveState, history: History, clock: Clock, idle_percent: float = 0.0
+    ) -> None:
+        self._idle_percent = idle_percent
         self._state = state
         self._history = history
         self._clock = clock
@@ -127,7 +133,7 @@ class Usages:
             for attempt in session.attempts
             for device in attempt.devices
         ]
-        return (*found, *self._holding(session))
+        return (*found, *self.holding(session))
 
     def live(self, session_id: str) -> Live | None:
         """What is known of a live session."""
@@ -191,20 +197,21 @@ class Usages:
             await self._measure(settled, _within(self.held(session), -math.inf, until))
         elif settled.until < until:
             since, settled = settled.until, replace(settled, until=until, has_silent=False)
-            await self._measure(settled, _within(self._holding(session), since, until))
+            await self._measure(settled, _within(self.holding(session), since, until))
         self._sums[session.id] = settled
         # What came since is measured again when all of it is there.
         known = replace(settled)
-        await self._measure(known, _within(self._holding(session), settled.until, now))
+        await self._measure(known, _within(self.holding(session), settled.until, now))
         usage = known.usage()
         if usage is None:
             return
-        held = self._holding(session)
+        held = self.holding(session)
         idle_since = max([known.busy_until, *(one.since for one in held)])
         is_idle = bool(held) and not known.has_silent and now - idle_since >= IDLE_S
         self._live[session.id] = Live(usage=usage, idle_since=idle_since if is_idle else 0.0)
 
-    def _holding(self, session: Session) -> list[Held]:
+    def holding(self, session: Session) -> list[Held]:
+        """What it holds now."""
         now = self._clock.time()
         found = []
         for name in sorted({one.node for one in session.replicas}):
@@ -228,7 +235,11 @@ class Usages:
             groups.setdefault((one.device.node, one.since, one.until), []).append(one.device)
         for (node, since, until), devices in groups.items():
             told = await self._history.telemetry.used(
-                node, [one.uuid for one in devices], since=since, until=until
+                node,
+                [one.uuid for one in devices],
+                since=since,
+                until=until,
+                above=self._idle_percent,
             )
             for device in devices:
                 if device.uuid in told:

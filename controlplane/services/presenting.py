@@ -112,7 +112,7 @@ class Presenter:
                 message.summary.CopyFrom(struct(_values(summary.step, summary.values)))
             live = self._usages.live(session.id)
             if live is not None and not message.HasField("usage"):
-                message.usage.CopyFrom(usage_message(live.usage, live.idle_since))
+                message.usage.CopyFrom(usage_message(live.usage, session.attempts, live.idle_since))
             messages.append(message)
         return messages
 

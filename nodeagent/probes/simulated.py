@@ -7,6 +7,7 @@ number, and is read again at each reading. Other lines say nothing.
 0 failed the fan stands still     it is withheld, with these words
 1 gone                            the driver lists it no more
 2 cut 3                           MIG mode is on, with 3 instances
+3 idle                            nothing is done with it, whoever holds it
 ```
 """
 
@@ -88,9 +89,11 @@ class SimulatedProbe:
     def sample(self) -> Sequence[DeviceSample]:
         """See `DeviceProbe.sample`."""
         now = self._clock.monotonic()
-        loads = self._loads()
+        loads, events = self._loads(), self._read()
+        idle = {one.uuid for one in self._whole if events.get(one.index) == ["idle"]}
         return tuple(
-            _reading(device, loads.get(device.uuid), now) for device in self.devices().devices
+            _reading(device, None if device.uuid in idle else loads.get(device.uuid), now)
+            for device in self.devices().devices
         )
 
     def _read(self) -> dict[int, list[str]]:

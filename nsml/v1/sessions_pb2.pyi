@@ -54,6 +54,12 @@ class Priority(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     PRIORITY_NORMAL: _ClassVar[Priority]
     PRIORITY_HIGH: _ClassVar[Priority]
 
+class EpisodeKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
+    __slots__ = ()
+    EPISODE_KIND_UNSPECIFIED: _ClassVar[EpisodeKind]
+    EPISODE_KIND_IDLE: _ClassVar[EpisodeKind]
+    EPISODE_KIND_ZOMBIE: _ClassVar[EpisodeKind]
+
 class SeriesAxis(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     __slots__ = ()
     SERIES_AXIS_UNSPECIFIED: _ClassVar[SeriesAxis]
@@ -92,6 +98,9 @@ PRIORITY_IDLE: Priority
 PRIORITY_LOW: Priority
 PRIORITY_NORMAL: Priority
 PRIORITY_HIGH: Priority
+EPISODE_KIND_UNSPECIFIED: EpisodeKind
+EPISODE_KIND_IDLE: EpisodeKind
+EPISODE_KIND_ZOMBIE: EpisodeKind
 SERIES_AXIS_UNSPECIFIED: SeriesAxis
 SERIES_AXIS_STEP: SeriesAxis
 SERIES_AXIS_RELATIVE: SeriesAxis
@@ -203,7 +212,7 @@ class SessionEnd(_message.Message):
     def __init__(self, cause: _Optional[_Union[Cause, str]] = ..., exit_code: _Optional[int] = ..., rank: _Optional[int] = ..., message: _Optional[str] = ...) -> None: ...
 
 class Session(_message.Message):
-    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "checkpoint_count", "simulated", "revision", "command", "progress", "avoids", "attempts", "stop", "usage")
+    __slots__ = ("id", "name", "owner", "project", "team", "visibility", "spec", "state", "waiting", "attempt", "replicas", "created_at", "started_at", "ended_at", "end", "memo", "summary", "checkpoint_count", "simulated", "revision", "command", "progress", "avoids", "attempts", "stop", "usage", "episodes")
     ID_FIELD_NUMBER: _ClassVar[int]
     NAME_FIELD_NUMBER: _ClassVar[int]
     OWNER_FIELD_NUMBER: _ClassVar[int]
@@ -230,6 +239,7 @@ class Session(_message.Message):
     ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     STOP_FIELD_NUMBER: _ClassVar[int]
     USAGE_FIELD_NUMBER: _ClassVar[int]
+    EPISODES_FIELD_NUMBER: _ClassVar[int]
     id: str
     name: str
     owner: str
@@ -256,23 +266,38 @@ class Session(_message.Message):
     attempts: _containers.RepeatedCompositeFieldContainer[EndedAttempt]
     stop: SessionStop
     usage: SessionUsage
-    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ...) -> None: ...
+    episodes: _containers.RepeatedCompositeFieldContainer[Episode]
+    def __init__(self, id: _Optional[str] = ..., name: _Optional[str] = ..., owner: _Optional[str] = ..., project: _Optional[str] = ..., team: _Optional[str] = ..., visibility: _Optional[_Union[_resources_pb2.Visibility, str]] = ..., spec: _Optional[_Union[SessionSpec, _Mapping]] = ..., state: _Optional[_Union[SessionState, str]] = ..., waiting: _Optional[str] = ..., attempt: _Optional[int] = ..., replicas: _Optional[_Iterable[_Union[Replica, _Mapping]]] = ..., created_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., started_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., ended_at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., end: _Optional[_Union[SessionEnd, _Mapping]] = ..., memo: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., checkpoint_count: _Optional[int] = ..., simulated: _Optional[bool] = ..., revision: _Optional[int] = ..., command: _Optional[_Iterable[str]] = ..., progress: _Optional[_Union[Progress, _Mapping]] = ..., avoids: _Optional[_Iterable[str]] = ..., attempts: _Optional[_Iterable[_Union[EndedAttempt, _Mapping]]] = ..., stop: _Optional[_Union[SessionStop, _Mapping]] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., episodes: _Optional[_Iterable[_Union[Episode, _Mapping]]] = ...) -> None: ...
+
+class Episode(_message.Message):
+    __slots__ = ("kind", "since", "until", "reason")
+    KIND_FIELD_NUMBER: _ClassVar[int]
+    SINCE_FIELD_NUMBER: _ClassVar[int]
+    UNTIL_FIELD_NUMBER: _ClassVar[int]
+    REASON_FIELD_NUMBER: _ClassVar[int]
+    kind: EpisodeKind
+    since: _timestamp_pb2.Timestamp
+    until: _timestamp_pb2.Timestamp
+    reason: str
+    def __init__(self, kind: _Optional[_Union[EpisodeKind, str]] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., reason: _Optional[str] = ...) -> None: ...
 
 class SessionUsage(_message.Message):
-    __slots__ = ("device_seconds", "utilization_percent", "utilization_peak_percent", "memory_peak_bytes", "watt_hours", "idle_since")
+    __slots__ = ("device_seconds", "utilization_percent", "utilization_peak_percent", "memory_peak_bytes", "watt_hours", "idle_since", "forgotten_attempts")
     DEVICE_SECONDS_FIELD_NUMBER: _ClassVar[int]
     UTILIZATION_PERCENT_FIELD_NUMBER: _ClassVar[int]
     UTILIZATION_PEAK_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_PEAK_BYTES_FIELD_NUMBER: _ClassVar[int]
     WATT_HOURS_FIELD_NUMBER: _ClassVar[int]
     IDLE_SINCE_FIELD_NUMBER: _ClassVar[int]
+    FORGOTTEN_ATTEMPTS_FIELD_NUMBER: _ClassVar[int]
     device_seconds: float
     utilization_percent: float
     utilization_peak_percent: float
     memory_peak_bytes: int
     watt_hours: float
     idle_since: _timestamp_pb2.Timestamp
-    def __init__(self, device_seconds: _Optional[float] = ..., utilization_percent: _Optional[float] = ..., utilization_peak_percent: _Optional[float] = ..., memory_peak_bytes: _Optional[int] = ..., watt_hours: _Optional[float] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
+    forgotten_attempts: int
+    def __init__(self, device_seconds: _Optional[float] = ..., utilization_percent: _Optional[float] = ..., utilization_peak_percent: _Optional[float] = ..., memory_peak_bytes: _Optional[int] = ..., watt_hours: _Optional[float] = ..., idle_since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., forgotten_attempts: _Optional[int] = ...) -> None: ...
 
 class SessionStop(_message.Message):
     __slots__ = ("cause", "reason", "asked_by", "until")

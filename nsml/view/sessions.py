@@ -10,7 +10,7 @@ from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.tables import Column
 from nsml.view.units import ago, duration_text, memory_text, moment, short_moment, thousandths
-from nsml.view.usage import efficiency_text, idle_text, usage_record
+from nsml.view.usage import efficiency_text, episode_records, usage_record, waste_text
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -177,8 +177,8 @@ def _gpus(session: Session, now: float) -> str:
     if session.spec.replica_count > 1:
         text = f"{session.spec.replica_count}x{text}"
     notes = [SIMULATED] if session.simulated else []
-    if idle := idle_text(session.usage, now):
-        notes.append(f"({idle})")
+    if waste := waste_text(session.episodes, now):
+        notes.append(f"({waste})")
     return " ".join([text, *notes])
 
 
@@ -538,6 +538,7 @@ def record(session: Session) -> dict[str, Any]:
         "bundle_digest": spec.bundle_digest or None,
         "command": list(session.command),
         "usage": usage_record(session.usage) if session.HasField("usage") else None,
+        "episodes": episode_records(session.episodes),
     }
 
 

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from nsml.view.units import duration_text, memory_text, moment
+from nsml.v1 import sessions_pb2
+from nsml.view.enums import enum_name, enum_word
+from nsml.view.units import duration_text, memory_text, moment, short_moment
 
 if TYPE_CHECKING:
-    from nsml.v1.sessions_pb2 import SessionUsage
+    from collections.abc import Sequence
+
+    from google.protobuf.timestamp_pb2 import Timestamp
+
+    from nsml.v1.sessions_pb2 import Episode, SessionUsage
 
 IDLE_S = 600.0
 """A session that does nothing for so long is marked in lists."""
@@ -22,6 +28,9 @@ def usage_text(usage: SessionUsage) -> str:
     parts += [f"memory peak {memory_text(usage.memory_peak_bytes)}"]
     if usage.watt_hours:
         parts += [energy_text(usage.watt_hours)]
+    if usage.forgotten_attempts:
+        attempts = "attempt" if usage.forgotten_attempts == 1 else "attempts"
+        parts += [f"without {usage.forgotten_attempts} older {attempts}, whose GPUs are forgotten"]
     return ", ".join(parts)
 
 
@@ -30,6 +39,44 @@ def energy_text(watt_hours: float) -> str:
     if watt_hours >= 1000:
         return f"{watt_hours / 1000:.2f} kWh"
     return f"{watt_hours:.1f} Wh" if watt_hours < 10 else f"{watt_hours:.0f} Wh"
+
+
+def waste_text(episodes: Sequence[Episode], now: float) -> str:
+    """`idle 1h4m`, `zombie 12m`: for how long nothing is made of what is held; "" where nothing stands."""
+    if not episodes or episodes[-1].HasField("until"):
+        return ""
+    last = episodes[-1]
+    word = enum_word(sessions_pb2.EpisodeKind, last.kind, "EPISODE_KIND_")
+    return f"{word} {duration_text(max(now - _seconds(last.since), 0.0))}"
+
+
+def episode_lines(episodes: Sequence[Episode], now: float) -> list[str]:
+    """A line an episode, the newest first: what stands, and what was."""
+    lines = []
+    for one in reversed(episodes):
+        word = enum_word(sessions_pb2.EpisodeKind, one.kind, "EPISODE_KIND_")
+        since = _seconds(one.since)
+        until = _seconds(one.until) if one.HasField("until") else now
+        lasted = duration_text(max(until - since, 0.0))
+        begun = short_moment(since, now)
+        told = f"{word} for {lasted}, since {begun}"
+        if one.HasField("until"):
+            told = f"was {word} for {lasted}, from {begun} on"
+        lines.append(f"{told}: {one.reason}")
+    return lines
+
+
+def episode_records(episodes: Sequence[Episode]) -> list[dict[str, Any]]:
+    """Raw values, oldest first."""
+    return [
+        {
+            "kind": enum_name(sessions_pb2.EpisodeKind, one.kind, "EPISODE_KIND_"),
+            "since": moment(_seconds(one.since)),
+            "until": moment(_seconds(one.until)) if one.HasField("until") else None,
+            "reason": one.reason,
+        }
+        for one in episodes
+    ]
 
 
 def idle_text(usage: SessionUsage, now: float) -> str:
@@ -49,6 +96,7 @@ def usage_record(usage: SessionUsage) -> dict[str, Any]:
         "utilization_peak_percent": round(usage.utilization_peak_percent, 3),
         "memory_peak_bytes": usage.memory_peak_bytes,
         "watt_hours": round(usage.watt_hours, 4),
+        "forgotten_attempts": usage.forgotten_attempts,
         "idle_since": moment(_idle_since(usage)) if usage.HasField("idle_since") else None,
     }
 
@@ -59,4 +107,8 @@ def efficiency_text(usage: SessionUsage) -> str:
 
 
 def _idle_since(usage: SessionUsage) -> float:
-    return usage.idle_since.seconds + usage.idle_since.nanos / 1e9
+    return _seconds(usage.idle_since)
+
+
+def _seconds(moment_of: Timestamp) -> float:
+    return moment_of.seconds + moment_of.nanos / 1e9

@@ -190,14 +190,20 @@ class SqlTelemetry:
         return coarser(cells, since, until, step)
 
     async def used(
-        self, node: str, devices: Collection[str], *, since: float, until: float
+        self,
+        node: str,
+        devices: Collection[str],
+        *,
+        since: float,
+        until: float,
+        above: float = 0.0,
     ) -> Mapping[str, Used]:
         """See Telemetry."""
         if until <= since:
             return {}
         before = since - LEVELS[-1].step
         cells = await self._cells(node, before, until, (until - since) / MOST_CELLS, devices)
-        told = {device: used(cells, device, since, until) for device in devices}
+        told = {device: used(cells, device, since, until, above) for device in devices}
         return {device: one for device, one in told.items() if one is not None}
 
     async def flush(self) -> None:

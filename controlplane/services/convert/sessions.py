@@ -11,6 +11,7 @@ from controlplane.domain.errors import InvalidRequest
 from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import (
     Cause,
+    EpisodeKind,
     Limits,
     Priority,
     Progress,
@@ -34,6 +35,8 @@ from nsml import variables
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from controlplane.domain.identity import User
     from controlplane.domain.values import EndedAttempt, Stop, Usage
 
@@ -41,6 +44,7 @@ if TYPE_CHECKING:
 _STATES: Final = {state: f"SESSION_STATE_{state.value}" for state in SessionState}
 _STATES_BACK: Final = {sessions_pb2.SessionState.Value(_STATES[one]): one for one in SessionState}
 PRIORITIES: Final = {one: f"PRIORITY_{one.name}" for one in Priority}
+_EPISODES: Final = {one: f"EPISODE_KIND_{one.value}" for one in EpisodeKind}
 CAUSES: Final = {cause: f"CAUSE_{cause.value}" for cause in Cause}
 
 
@@ -200,14 +204,23 @@ def session_message(session: Session, *, shows_values: bool) -> sessions_pb2.Ses
     if session.stop is not None and session.state is SessionState.STOPPING:
         message.stop.CopyFrom(_stop_message(session.stop))
     if session.usage is not None:
-        message.usage.CopyFrom(usage_message(session.usage))
+        message.usage.CopyFrom(usage_message(session.usage, session.attempts))
+    for one in session.episodes:
+        message.episodes.add(
+            kind=_EPISODES[one.kind],
+            since=timestamp(one.since),
+            until=timestamp(one.until or session.ended_at),
+            reason=one.reason,
+        )
     if session.progress != Progress():
         message.progress.CopyFrom(_progress_message(session.progress))
     return message
 
 
-def usage_message(usage: Usage, idle_since: float = 0.0) -> sessions_pb2.SessionUsage:
-    """What was measured of a session's devices."""
+def usage_message(
+    usage: Usage, attempts: Iterable[EndedAttempt], idle_since: float = 0.0
+) -> sessions_pb2.SessionUsage:
+    """What was measured of a session's devices, and of how many of its attempts nothing is known."""
     return sessions_pb2.SessionUsage(
         device_seconds=usage.device_seconds,
         utilization_percent=usage.utilization,
@@ -215,6 +228,7 @@ def usage_message(usage: Usage, idle_since: float = 0.0) -> sessions_pb2.Session
         memory_peak_bytes=round(usage.memory_peak),
         watt_hours=usage.watt_hours,
         idle_since=timestamp(idle_since),
+        forgotten_attempts=sum(bool(one.gpu_thousandths and not one.devices) for one in attempts),
     )
 
 

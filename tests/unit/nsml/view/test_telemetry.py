@@ -5,10 +5,18 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml.v1.sessions_pb2 import SessionUsage
+from nsml.v1 import sessions_pb2
+from nsml.v1.sessions_pb2 import Episode, SessionUsage
 from nsml.v1.telemetry_pb2 import Figure, ReadTelemetryResponse, TelemetrySeries
 from nsml.view import telemetry as view
-from nsml.view.usage import efficiency_text, idle_text, usage_text
+from nsml.view.usage import (
+    efficiency_text,
+    episode_lines,
+    episode_records,
+    idle_text,
+    usage_text,
+    waste_text,
+)
 
 
 def test_bars_fill_their_span_and_leave_gaps_blank() -> None:
@@ -92,3 +100,28 @@ def test_what_a_session_used_is_said_in_words() -> None:
     usage.idle_since.seconds = 1000
     assert idle_text(usage, 1599) == ""
     assert idle_text(usage, 1000 + 3840) == "idle 1h4m"
+
+
+def test_what_a_session_wastes_is_marked_while_it_stands_and_told_after() -> None:
+    idle = Episode(kind=sessions_pb2.EPISODE_KIND_IDLE, reason="none of its GPUs did more than 1 %")
+    idle.since.seconds = 1000
+    assert waste_text([idle], 1720) == "idle 12m"
+    assert waste_text([], 1720) == ""
+    zombie = Episode(kind=sessions_pb2.EPISODE_KIND_ZOMBIE, reason="no process is on its GPUs")
+    zombie.since.seconds = 2000
+    idle.until.seconds = 1900
+    assert waste_text([idle], 2000) == ""
+    assert waste_text([idle, zombie], 2180) == "zombie 3m"
+    assert episode_lines([idle, zombie], 2180) == [
+        "zombie for 3m, since 01-01 00:33Z: no process is on its GPUs",
+        "was idle for 15m, from 01-01 00:16Z on: none of its GPUs did more than 1 %",
+    ]
+    first, second = episode_records([idle, zombie])
+    assert (first["kind"], first["until"]) == ("IDLE", "1970-01-01T00:31:40.000Z")
+    assert (second["kind"], second["until"]) == ("ZOMBIE", None)
+
+
+def test_energy_says_of_how_many_attempts_it_knows_nothing() -> None:
+    usage = SessionUsage(watt_hours=840, forgotten_attempts=2)
+    expected = "memory peak 0 B, 840 Wh, without 2 older attempts, whose GPUs are forgotten"
+    assert usage_text(usage) == expected
