@@ -22,6 +22,7 @@ _BAR_CELLS = 40
 _MOST_BARS = 32
 _MOST_ROWS = 1_000
 _MOST_CELLS = 40
+_MOST_WHOLE = 1e16
 _ENDINGS = {
     "image/png": ".png",
     "image/apng": ".png",
@@ -49,10 +50,11 @@ def state_word(media: Media) -> str:
 
 
 def step_text(media: Media) -> str:
-    """The step as it was reported; "-" for none."""
+    """The step as it was reported; "-" for none. Short enough for the name of a file."""
     if not media.HasField("step"):
         return "-"
-    return repr(int(media.step)) if media.step.is_integer() else repr(media.step)
+    is_whole = media.step.is_integer() and abs(media.step) < _MOST_WHOLE
+    return repr(int(media.step)) if is_whole else repr(media.step)
 
 
 def _said(media: Media, _now: float) -> str:

@@ -137,6 +137,13 @@ def test_files_are_exported_once_and_below_the_folder(nsml, state, session, tmp_
     assert again.stdout == ""
 
 
+def test_a_step_of_three_hundred_digits_has_a_file(nsml, state, session, tmp_path):
+    show(state, session, "huge", "text", b"x", 1e300, "text/plain")
+    [path] = nsml("media", "@last", "--export", tmp_path).stdout.splitlines()
+    assert "step-1e+300-" in path
+    assert nsml("media", "@last", "huge").stdout == "x\n"
+
+
 def test_that_no_more_are_kept_is_said(nsml, state, session, tmp_path):
     for step in range(3):
         show(state, session, "x", "text", b"same", step=step)
