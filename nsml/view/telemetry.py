@@ -47,13 +47,14 @@ def _percent(value: float) -> str:
     return f"{value:.0f}%"
 
 
+_LOAD: Final = _Row(
+    name="utilization_percent",
+    label="load",
+    top=100.0,
+    words=lambda mean, peak: f"mean {mean:.0f}%, peak {peak:.0f}%",
+)
 _DEVICE_ROWS: Final = (
-    _Row(
-        name="utilization_percent",
-        label="load",
-        top=100.0,
-        words=lambda mean, peak: f"mean {mean:.0f}%, peak {peak:.0f}%",
-    ),
+    _LOAD,
     _Row(
         name="memory_used_bytes",
         label="memory",
@@ -183,12 +184,7 @@ def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int) -> list[s
 
 
 _CLUSTER_ROWS: Final = (
-    _Row(
-        name="utilization_percent",
-        label="load",
-        top=100.0,
-        words=lambda mean, peak: f"mean {mean:.0f}%, peak {peak:.0f}%",
-    ),
+    _LOAD,
     _Row(
         name="power_watts",
         label="power",
@@ -202,16 +198,25 @@ def _value(name: str, words: Callable[[float], str]) -> Callable[[Cell, float], 
     return lambda cell, _: words(cell.means[name]) if name in cell.means else "-"
 
 
+_TIME_COLUMN: Final[Column[Cell]] = Column(
+    key="time", title="Time", cell=lambda c, now: short_moment(c.at, now)
+)
+_LOAD_COLUMN: Final[Column[Cell]] = Column(
+    key="utilization_percent", title="Load", cell=_value("utilization_percent", _percent)
+)
+_POWER_COLUMN: Final[Column[Cell]] = Column(
+    key="power_watts", title="Power", cell=_value("power_watts", lambda v: f"{v:.0f} W")
+)
 COLUMNS: Final[tuple[Column[Cell], ...]] = (
-    Column(key="time", title="Time", cell=lambda c, now: short_moment(c.at, now)),
+    _TIME_COLUMN,
     Column(key="device", title="GPU", cell=lambda c, _: device_title(c.series), is_name=True),
-    Column(key="utilization_percent", title="Load", cell=_value("utilization_percent", _percent)),
+    _LOAD_COLUMN,
     Column(
         key="memory_used_bytes",
         title="Memory",
         cell=_value("memory_used_bytes", lambda value: memory_text(round(value))),
     ),
-    Column(key="power_watts", title="Power", cell=_value("power_watts", lambda v: f"{v:.0f} W")),
+    _POWER_COLUMN,
     Column(
         key="temperature_celsius",
         title="Temp",
@@ -219,7 +224,7 @@ COLUMNS: Final[tuple[Column[Cell], ...]] = (
     ),
 )
 CLUSTER_COLUMNS: Final[tuple[Column[Cell], ...]] = (
-    Column(key="time", title="Time", cell=lambda c, now: short_moment(c.at, now)),
+    _TIME_COLUMN,
     *(
         Column(key=name, title=title, cell=_value(name, lambda value: f"{value:g}"))
         for name, title in (
@@ -229,8 +234,8 @@ CLUSTER_COLUMNS: Final[tuple[Column[Cell], ...]] = (
             ("busy", "Over 80%"),
         )
     ),
-    Column(key="utilization_percent", title="Load", cell=_value("utilization_percent", _percent)),
-    Column(key="power_watts", title="Power", cell=_value("power_watts", lambda v: f"{v:.0f} W")),
+    _LOAD_COLUMN,
+    _POWER_COLUMN,
 )
 
 
