@@ -141,7 +141,7 @@ async def _measured(platform: Platform) -> dict[str, float]:
 async def _durable(platform: Platform, client: Client) -> dict[str, float]:
     parts = {name: psutil.Process(platform.pid(name)) for name in ("agent", "controlplane")}
     before = {name: _busy_s(part) for name, part in parts.items()}
-    session = await _start(client, REPORTING, str(STEPS))
+    session = await start(client, REPORTING, str(STEPS))
     points = STEPS * len(METRICS)
     deadline = time.monotonic() + PATIENCE_S
     kept = 0
@@ -171,7 +171,7 @@ def _busy_s(part: psutil.Process) -> float:
 
 async def _watched(client: Client) -> list[float]:
     """Milliseconds from each report to a client that watches, one report every 20 ms."""
-    session = await _start(client, TELLING, str(WATCHED), str(WATCHED_EVERY_S))
+    session = await start(client, TELLING, str(WATCHED), str(WATCHED_EVERY_S))
     waits: list[float] = []
     watching = read_metrics(client, session.id, follow=True)
     async with aclosing(watching):
@@ -183,7 +183,8 @@ async def _watched(client: Client) -> list[float]:
     return waits
 
 
-async def _start(client: Client, program: str, *arguments: str) -> Session:
+async def start(client: Client, program: str, *arguments: str) -> Session:
+    """A session that runs a Python program without devices."""
     spec = sessions_pb2.SessionSpec(
         argv=["python", "-c", program, *arguments],
         resources=resources_pb2.Resources(gpu_thousandths=0),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from array import array
+from bisect import bisect_left
 from dataclasses import dataclass
 from itertools import compress, pairwise
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -210,15 +211,16 @@ class Look:
         time = values[_TIME_HIGH]
         if len(begins) > 2 * self._width:
             some = self._binned(begins)
+
+            def together(
+                one: Callable[[Sequence[float]], float], of: Sequence[float]
+            ) -> list[float]:
+                return list(map(one, map(of.__getitem__, some)))
+
             begins = [begins[one.start] for one in some]
-            ends = [max(ends[one]) for one in some]
-            finite = [sum(finite[one]) for one in some]
-            odd = [sum(odd[one]) for one in some]
-            low = [min(low[one]) for one in some]
-            high = [max(high[one]) for one in some]
-            total = [total_of(total[one]) for one in some]
-            last = [_last(last, one) for one in some]
-            time = [max(time[one]) for one in some]
+            ends, time, high = (together(max, column) for column in (ends, time, high))
+            finite, odd = together(sum, finite), together(sum, odd)
+            low, total, last = together(min, low), together(total_of, total), together(_last, last)
         if not all(finite):  # without a finite value there are no extremes
             low, high, last = (
                 [value if count else 0.0 for value, count in zip(column, finite, strict=True)]
@@ -238,11 +240,11 @@ class Look:
 
     def _binned(self, begins: Sequence[float]) -> list[slice]:
         """The parts of each column where there are more than columns; `begins` where each part does."""
-        left, most = begins[0], self._width - 1
-        scale = self._width / ((begins[-1] - left) or 1.0)
-        bins = [min(int((begin - left) * scale), most) for begin in begins]
-        firsts = [at for at in range(1, len(bins)) if bins[at - 1] != bins[at]]
-        return [slice(*pair) for pair in pairwise((0, *firsts, len(bins)))]
+        left, right, width = begins[0], begins[-1], self._width
+        # Divided first: the difference of two finite numbers may be infinite.
+        step = right / width - left / width
+        firsts = {bisect_left(begins, left + number * step) for number in range(1, width)}
+        return [slice(*pair) for pair in pairwise(sorted({0, *firsts, len(begins)}))]
 
     def _coarsest_for(self, points: float) -> int:
         level = 1
@@ -322,12 +324,12 @@ class Look:
         self._parts = self._touched(parts)
 
 
-def _last(values: Sequence[float], some: slice) -> float:
-    """The last of some values that is a number; NaN where none is."""
-    last: float = values[some.stop - 1]  # the end of a slice is anything to type checkers
+def _last(values: Sequence[float]) -> float:
+    """The last that is a number; NaN where none is."""
+    last = values[-1]
     if not math.isnan(last):
         return last
-    return next((one for one in reversed(values[some]) if not math.isnan(one)), math.nan)
+    return next((one for one in reversed(values) if not math.isnan(one)), math.nan)
 
 
 def _mean(total: float, finite: float, low: float, high: float) -> float:

@@ -7,13 +7,23 @@ and can be read by range.
 
 from __future__ import annotations
 
+import threading
+from typing import TYPE_CHECKING
+
 from nsml.content.errors import BlobCorrupt
+
+if TYPE_CHECKING:
+    from zstandard import ZstdDecompressor
 
 RAW = 0
 ZSTD = 1
 _LEVEL = 3
 _SMALLEST = 64
 _PROBE = 64 * 1024
+
+
+_OF_THREAD = threading.local()
+"""Each thread's decompressor: to make one costs more than a small frame, and no two threads may share it."""
 
 
 def frame(data: bytes) -> bytes:
@@ -53,7 +63,7 @@ def _decompress(body: memoryview, max_bytes: int) -> bytes:
         size = zstandard.frame_content_size(body)
         if not 0 <= size <= max_bytes:
             raise BlobCorrupt(f"a frame that says {size} bytes, over the limit of {max_bytes}")
-        data = zstandard.ZstdDecompressor().decompress(body, allow_extra_data=False)
+        data = _decompressor().decompress(body, allow_extra_data=False)
     except zstandard.ZstdError as error:
         raise BlobCorrupt(f"a broken zstd frame: {error}") from error
     if len(data) != size:
@@ -69,3 +79,13 @@ def _seems_compressible(data: bytes) -> bool:
 
     head = data[:_PROBE]
     return len(zstandard.compress(head, 1)) <= len(head) - len(head) // 16
+
+
+def _decompressor() -> ZstdDecompressor:
+    try:
+        kept: ZstdDecompressor = _OF_THREAD.decompressor
+    except AttributeError:
+        import zstandard
+
+        kept = _OF_THREAD.decompressor = zstandard.ZstdDecompressor()
+    return kept

@@ -108,6 +108,20 @@ def test_a_sum_beyond_every_number_is_no_error() -> None:
     assert (column.low, column.mean, column.high) == (1.7e308, 1.7e308, 1.7e308)
 
 
+def test_steps_over_all_numbers_are_no_error() -> None:
+    levels = Levels()
+    count = 300
+    points = [(1.7e308 * (2 * n / count - 1), 1.0, 1.0) for n in range(count + 1)]
+    rows = levels.add(1, points)
+    assert not rows
+    look = Look(levels, Span(axis=SeriesAxis.STEP), 4, no_rows)
+    look.settle()
+    columns = look.columns()
+    assert 2 <= len(columns) <= 2 * 4
+    assert sum(columns.finite) == count + 1
+    assert (columns.x_low[0], columns.x_high[-1]) == (points[0][0], points[-1][0])
+
+
 @given(st.binary(max_size=300))
 def test_bytes_that_are_no_levels_are_refused(body: bytes) -> None:
     for read in (levels_of, columns_in):
