@@ -23,15 +23,8 @@ import structlog
 from nodeagent.beneath import open_folder, path_of, remove_folder
 from nodeagent.folders import ReplicaFolder, ReplicaId, write_atomically
 from nodeagent.media import MediaUploads
-from nodeagent.transfer import put_tree, uninterrupted
-from nsml.client.errors import (
-    ClientError,
-    MissingBlobs,
-    NotEnough,
-    NotSignedIn,
-    PlatformFault,
-    Unavailable,
-)
+from nodeagent.transfer import is_passing, put_tree, uninterrupted
+from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload
 from nsml.concurrency import TaskGroup
@@ -45,7 +38,6 @@ _HELD_BYTES = 1 << 20
 """So much is held of what is pending, about, and the one that goes over it."""
 _FILE_BYTES = 100
 """What a path in a list holds beyond its letters."""
-_WORTH_REPEATING = (Unavailable, MissingBlobs, NotSignedIn, NotEnough, PlatformFault)
 
 log = structlog.get_logger()
 
@@ -171,11 +163,11 @@ class Uploads:
     async def _send(self, checkpoint: SavedCheckpoint) -> None:
         try:
             await self._upload(checkpoint)
-        except _WORTH_REPEATING as error:
-            self._log("checkpoint.delayed", checkpoint, error)
-            await self._pause()
-            return
         except (ClientError, ContentError, OSError, ValueError) as error:
+            if is_passing(error):
+                self._log("checkpoint.delayed", checkpoint, error)
+                await self._pause()
+                return
             self._log("checkpoint.lost", checkpoint, error)
         if self._pending.get(checkpoint.name) is checkpoint:
             del self._pending[checkpoint.name]

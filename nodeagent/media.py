@@ -9,7 +9,6 @@ nothing.
 from __future__ import annotations
 
 import asyncio
-import errno
 import hashlib
 import os
 import stat
@@ -23,15 +22,8 @@ import structlog
 
 from nodeagent.beneath import open_folder, path_of
 from nodeagent.folders import ReplicaFolder, ReplicaId
-from nodeagent.transfer import put_tree, uninterrupted
-from nsml.client.errors import (
-    ClientError,
-    MissingBlobs,
-    NotEnough,
-    NotSignedIn,
-    PlatformFault,
-    Unavailable,
-)
+from nodeagent.transfer import is_passing, put_tree, uninterrupted
+from nsml.client.errors import ClientError
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload
 from nsml.content.errors import ContentError
@@ -45,11 +37,6 @@ _BYTES_AT_ONCE: Final = MOST_BYTES
 _MOST_REMEMBERED: Final = 100_000
 _MISSING: Final = "the file is missing"
 _READ_BYTES: Final = 1 << 20
-_WORTH_REPEATING: Final = (Unavailable, MissingBlobs, NotSignedIn, NotEnough, PlatformFault)
-_OF_THE_NODE: Final = frozenset(
-    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
-)
-"""What the node is short of says nothing of a file: it is looked at again, and not lost."""
 
 log = structlog.get_logger()
 
@@ -142,7 +129,7 @@ class MediaUploads:
             except FileNotFoundError:
                 return _Found(lost=dict.fromkeys(_some(told), _MISSING))
             except (OSError, ValueError) as error:
-                if not _is_of_the_node(error):  # a link or a file where the folder was
+                if not is_passing(error):  # a link or a file where the folder was
                     self._log("media.unreadable", error=str(error))
                     return _Found(lost=dict.fromkeys(_some(told), "their folder cannot be read"))
                 self._log("media.delayed", error=str(error))
@@ -165,7 +152,7 @@ class MediaUploads:
                 try:
                     size += _checked(name, folder, owner)
                 except (OSError, ValueError) as error:
-                    if _is_of_the_node(error):
+                    if is_passing(error):
                         raise
                     found.lost[name] = str(error)
                     continue
@@ -182,13 +169,10 @@ class MediaUploads:
         try:
             root = await self._upload(found)
             await self._commit(root, found)
-        except _WORTH_REPEATING as error:
-            self._log("media.delayed", files=found.count, error=str(error))
-            return False
-        except (ContentError, OSError) as error:  # of the node: see _upload
-            self._log("media.delayed", files=found.count, error=str(error))
-            return False
-        except ClientError as error:
+        except (ClientError, ContentError, OSError) as error:
+            if is_passing(error):
+                self._log("media.delayed", files=found.count, error=str(error))
+                return False
             # The platform wants none of it: the session was removed, or never was this node's.
             self._log("media.lost", files=found.count, error=str(error))
         else:
@@ -196,13 +180,11 @@ class MediaUploads:
         return True
 
     async def _upload(self, found: _Found) -> str:
-        """Send the files; those that cannot be sent are lost, but for what the node is short of."""
+        """Send the files; those that cannot be sent, now or later, are lost."""
         try:
             return await self._put(found) if found.whole else ""
-        except _WORTH_REPEATING:
-            raise
         except (ClientError, ContentError, OSError, ValueError) as error:
-            if _is_of_the_node(error):
+            if is_passing(error):
                 raise
             found.lost.update(dict.fromkeys(found.whole, str(error)))
             found.whole.clear()
@@ -219,7 +201,7 @@ class MediaUploads:
                     return await put_tree(self._rpc(), packed, self._run)
                 except ContentError as error:
                     path = getattr(error, "path", "")
-                    if path not in found.whole or _is_of_the_node(error):
+                    if path not in found.whole or is_passing(error):
                         raise
                     found.whole.remove(path)
                     found.lost[path] = str(error)
@@ -261,12 +243,6 @@ class MediaUploads:
 
     def _log(self, event: str, **told: object) -> None:
         log.info(event, replica=str(self._replica_id), **told)
-
-
-def _is_of_the_node(error: BaseException) -> bool:
-    """Whether it, or what it was made of, is something that the node is short of."""
-    cause = error.__cause__ if isinstance(error, ContentError) else error
-    return isinstance(cause, OSError) and cause.errno in _OF_THE_NODE
 
 
 def _some(names: Iterable[str]) -> list[str]:

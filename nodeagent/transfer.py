@@ -5,17 +5,25 @@ Errors are those of `nsml.client.errors` and `nsml.content.errors`.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TypeVar
 
+from nsml.client.errors import (
+    MissingBlobs,
+    NotEnough,
+    NotSignedIn,
+    PlatformFault,
+    Unavailable,
+)
 from nsml.client.rpc import Rpc
 from nsml.clock import Offload
 from nsml.concurrency import to_its_end
 from nsml.content.chunks import MAX_CHUNK
 from nsml.content.digests import verify
-from nsml.content.errors import BlobCorrupt
+from nsml.content.errors import BlobCorrupt, ContentError
 from nsml.content.manifest import DEFAULT_LIMITS, Manifest, decode
 from nsml.content.packing import Packed
 from nsml.v1 import content_pb2 as pb
@@ -27,6 +35,22 @@ _CALL_BYTES = 64 << 20
 """An upload that breaks is repeated from the last whole call."""
 _ASKED_AT_ONCE = 10_000
 _FETCHED_AT_ONCE = 2_000
+
+_OF_THE_PLATFORM = (Unavailable, MissingBlobs, NotSignedIn, NotEnough, PlatformFault)
+_OF_THE_NODE = frozenset(
+    {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS, errno.ENOSPC, errno.EDQUOT}
+)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether it says nothing of what was to be sent: that may go later, and is not lost.
+
+    The platform is away, or the node is short of something: of descriptors, memory or room.
+    """
+    if isinstance(error, _OF_THE_PLATFORM):
+        return True
+    cause = error.__cause__ if isinstance(error, ContentError) else error
+    return isinstance(cause, OSError) and cause.errno in _OF_THE_NODE
 
 
 async def uninterrupted(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ from typing import Any, TypeVar, cast
 import grpc.aio
 import pytest
 
+from nodeagent import checkpoints
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import SavedCheckpoint, Uploads
 from nodeagent.datasets import Trees
@@ -110,6 +112,23 @@ async def test_a_checkpoint_is_sent(bench: Bench) -> None:
 async def test_one_without_files_is_sent_too(bench: Bench) -> None:
     await bench.send(bench.save("empty", 1))
     assert bench.committed("empty") == {}
+
+
+@pytest.mark.parametrize("what", ["open_folder", "_packed", "put_tree"])
+async def test_what_the_node_is_short_of_costs_no_checkpoint(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    whole, refusals = getattr(checkpoints, what), [errno.EMFILE, errno.ENOSPC]
+
+    def short(*args: Any, **kwargs: Any) -> Any:
+        if refusals:
+            number = refusals.pop()
+            raise OSError(number, os.strerror(number))
+        return whole(*args, **kwargs)
+
+    monkeypatch.setattr(checkpoints, what, short)
+    await bench.send(bench.save("best", 1, weights="w"))
+    assert (bench.committed("best"), refusals) == ({"weights": b"w"}, [])
 
 
 async def test_what_was_overwritten_meanwhile_is_skipped(bench: Bench) -> None:
