@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from bisect import bisect_right
+from collections.abc import Callable
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
+from heapq import heappop, heappush
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -15,12 +21,12 @@ from cli.output import COLOURS
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import AsyncGenerator, Iterable, Iterator, Sequence
     from datetime import datetime, timedelta
 
     from nsml.client.calls import Client
     from nsml.client.streams import LogPiece, LogSearch
-    from nsml.v1.sessions_pb2 import LogLine, Session
+    from nsml.v1.sessions_pb2 import LogLine, SearchLogsResponse, Session
 
 _PATIENCE_S = 30.0
 _LONGEST_LINE = 1 << 20
@@ -107,7 +113,8 @@ def logs(
 ) -> None:
     """Show what sessions printed, byte for byte; on a terminal only what is safe to show.
 
-    Standard output and standard error are one log, in the order in which they were written. A time is
+    Standard output and standard error are one log, in the order in which they were written. Of several
+    sessions or ranks lines come in the order of their times, with names before them. A time is
     that at which the platform received a line: a moment after it was printed, later where the node was
     cut off. Ctrl-C leaves; the session goes on.
 
@@ -155,16 +162,16 @@ def logs(
             )
             for number, ((session, one), name) in enumerate(zip(wanted, names, strict=True))
         ]
-        readers = [LogReaders([r for r in made if r.session is session]) for session in found]
         if follow:
+            readers = [LogReaders([r for r in made if r.session is session]) for session in found]
             await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)
             return
-        for session, reader in zip(found, readers, strict=True):
-            await reader.show(client, follow=False)
-            if rank == ALL_RANKS:
-                continue
+        await LogReaders(made).show(client, follow=False)
+        if rank == ALL_RANKS or attempt is not None:
+            return
+        for session in found:
             pointer = log_of_first(session, shown_rank=rank)
-            if pointer and attempt is None:
+            if pointer:
                 app.say(visible(f"rank {session.end.rank} ended first: {pointer}"))
 
     app.call(show)
@@ -219,6 +226,13 @@ def _names(wanted: Sequence[tuple[Session, int]], *, are_many: bool, are_ranks: 
     return names
 
 
+class Run(NamedTuple):
+    """Some lines of one log that came at one moment (Unix seconds), and what shows them."""
+
+    moment: float
+    show: Callable[[], None]
+
+
 class LogReader:
     """Shows one session's output. `show` again goes on where it was left."""
 
@@ -249,7 +263,7 @@ class LogReader:
         self._until = until
         self._offset = 0
         self._prefix = prefix
-        self._has_times = has_times
+        self._has_times = self._is_timed = has_times
         self._is_by_line = bool(prefix) or has_times
         self._search = search
         self._has_numbers = has_numbers
@@ -262,12 +276,39 @@ class LogReader:
 
     async def show(self, client: Client, *, follow: bool) -> None:
         """Write what there is, and with `follow` what comes, until the session has ended."""
-        from nsml.client.streams import read_logs
-
         if self._search is not None:
             await self._show_found(client, self._search, follow=follow)
             return
-        pieces = read_logs(
+        async with aclosing(self._pieces(client, follow=follow)) as pieces:
+            async for piece in pieces:
+                self._write(piece)
+        self._finish()
+
+    async def runs(self, client: Client) -> AsyncGenerator[Run, None]:
+        """What there is, of several logs that are shown in one. Each is shown before the next is asked for."""
+        from nsml.view.sessions import seconds_of
+
+        if self._search is not None:
+            async with aclosing(self._answers(client, self._search, follow=False)) as answers:
+                async for answer in answers:
+                    for line in answer.lines:
+                        show = partial(self._write_found, (line,), self._search)
+                        yield Run(seconds_of(line.time), show)
+            self._say_none(self._search)
+            return
+        self._is_timed = True
+        async with aclosing(self._pieces(client, follow=False)) as pieces:
+            async for piece in pieces:
+                for moment, lines in self._take(piece):
+                    yield Run(moment, partial(self._lines, lines, moment))
+        for moment, lines in self._last():
+            yield Run(moment, partial(self._lines, lines, moment))
+        self._finish()
+
+    def _pieces(self, client: Client, *, follow: bool) -> AsyncGenerator[LogPiece, None]:
+        from nsml.client.streams import read_logs
+
+        return read_logs(
             client,
             self.session.id,
             attempt=self._attempt,
@@ -276,17 +317,23 @@ class LogReader:
             tail_lines=self._tail,
             since=self._since,
             until=self._until,
-            times=self._has_times,
+            times=self._is_timed,
             follow=follow,
             patience_s=None if follow else _PATIENCE_S,
             on_link=self._app.link_words(),
         )
-        async with aclosing(pieces):
-            async for piece in pieces:
-                self._write(piece)
-        self._finish()
 
     async def _show_found(self, client: Client, search: LogSearch, *, follow: bool) -> None:
+        async with aclosing(self._answers(client, search, follow=follow)) as answers:
+            async for answer in answers:
+                self._write_found(answer.lines, search)
+                self._app.stdout.flush()
+        if not follow:
+            self._say_none(search)
+
+    async def _answers(
+        self, client: Client, search: LogSearch, *, follow: bool
+    ) -> AsyncGenerator[SearchLogsResponse, None]:
         from nsml.client.streams import search_logs
 
         answers = search_logs(
@@ -306,18 +353,25 @@ class LogReader:
         )
         async with aclosing(answers):
             async for answer in answers:
-                if answer.missing_bytes:
-                    self._app.say(f"(lost: {counted(answer.missing_bytes, 'byte')} of the output)")
+                self._say_lost(answer.missing_bytes)
                 self._attempt, self._tail, self._since = answer.attempt, None, None
                 self._offset, self._line = answer.next, answer.next_line
-                shown = [self._found(line, search) for line in answer.lines]
-                if self._text is None:
-                    _write_bytes(self._app, b"".join(shown))
-                else:
-                    self._app.stdout.write("".join(map(self._text.feed, shown)))
-                self._app.stdout.flush()
-        if self._found_to < 0 and not follow:
-            self._app.say("no line fits" if not search.is_inverted else "every line fits")
+                yield answer
+
+    def _say_lost(self, count: int) -> None:
+        if count:
+            self._app.say(f"(lost: {counted(count, 'byte')} of the output)")
+
+    def _say_none(self, search: LogSearch) -> None:
+        if self._found_to < 0:
+            self._app.say("every line fits" if search.is_inverted else "no line fits")
+
+    def _write_found(self, lines: Sequence[LogLine], search: LogSearch) -> None:
+        shown = [self._found(line, search) for line in lines]
+        if self._text is None:
+            _write_bytes(self._app, b"".join(shown))
+        else:
+            self._app.stdout.write("".join(map(self._text.feed, shown)))
 
     def _found(self, line: LogLine, search: LogSearch) -> bytes:
         """A line with what is asked for before it; -- before one that does not follow the last."""
@@ -334,46 +388,72 @@ class LogReader:
         return before.encode() + line.text + b"\n"
 
     def _write(self, piece: LogPiece) -> None:
-        if piece.missing_bytes:
-            self._app.say(f"(lost: {counted(piece.missing_bytes, 'byte')} of the output)")
-        self._attempt, self._tail, self._since = piece.attempt, None, None
-        self._offset = piece.offset + len(piece.data)
         if self._is_by_line:
-            start = piece.offset - len(self._rest)
-            self._times = [*(self._times if self._rest else ()), *piece.times]
-            whole, newline, self._rest = (self._rest + piece.data).rpartition(b"\n")
-            if len(self._rest) > _LONGEST_LINE:
-                whole, newline, self._rest = self._rest, b"\n", b""
-            self._lines(whole + newline, start)
-        elif self._text is None:
-            self._app.stdout.flush()
-            _write_bytes(self._app, piece.data)
+            for moment, lines in self._take(piece):
+                self._lines(lines, moment)
         else:
-            self._app.stdout.write(self._text.feed(piece.data))
+            self._go_on_behind(piece)
+            if self._text is None:
+                self._app.stdout.flush()
+                _write_bytes(self._app, piece.data)
+            else:
+                self._app.stdout.write(self._text.feed(piece.data))
         self._app.stdout.flush()
 
-    def _lines(self, data: bytes, start: int) -> None:
-        for line in _whole_lines(data) if self._has_times else (data,):
-            before = self._prefix + self._time_of(start)
+    def _go_on_behind(self, piece: LogPiece) -> None:
+        self._say_lost(piece.missing_bytes)
+        self._attempt, self._tail, self._since = piece.attempt, None, None
+        self._offset = piece.offset + len(piece.data)
+
+    def _take(self, piece: LogPiece) -> Iterator[tuple[float, bytes]]:
+        """The lines that are whole with it, by when they came; what is left waits for the next."""
+        self._go_on_behind(piece)
+        start = piece.offset - len(self._rest)
+        began = [(start, self._moment_of(start))] if self._rest else []
+        self._times = [*began, *piece.times]
+        whole, newline, self._rest = (self._rest + piece.data).rpartition(b"\n")
+        if len(self._rest) > _LONGEST_LINE:
+            whole, newline, self._rest = self._rest, b"\n", b""
+        return self._by_moment(whole + newline, start)
+
+    def _last(self) -> Iterator[tuple[float, bytes]]:
+        """What has no end of a line."""
+        rest, self._rest = self._rest, b""
+        return self._by_moment(rest + b"\n" if rest else b"", self._offset - len(rest))
+
+    def _by_moment(self, data: bytes, start: int) -> Iterator[tuple[float, bytes]]:
+        """Whole lines from an offset on, those together that came together; all at 0 where that is not asked."""
+        if not self._is_timed:
+            if data:
+                yield 0.0, data
+            return
+        for moment, lines in groupby(self._timed(data, start), key=itemgetter(0)):
+            yield moment, b"".join(line for _, line in lines)
+
+    def _timed(self, data: bytes, start: int) -> Iterator[tuple[float, bytes]]:
+        for line in _whole_lines(data):
+            yield self._moment_of(start), line
             start += len(line)
-            text = self._text.feed(line) if self._text else line.decode(errors="replace")
-            for shown in text.splitlines():
-                self._app.write(before + shown)
 
-    def _time_of(self, offset: int) -> str:
+    def _moment_of(self, offset: int) -> float:
         """When a line that begins at `offset` came; of what was told last, where that is not said."""
-        from nsml.view.units import moment
+        if not self._times:
+            return 0.0
+        return self._times[max(0, bisect_right(self._times, offset, key=itemgetter(0)) - 1)][1]
 
-        if not self._has_times:
-            return ""
-        while len(self._times) > 1 and self._times[1][0] <= offset:
-            del self._times[0]
-        return f"{moment(self._times[0][1])} " if self._times else ""
+    def _lines(self, data: bytes, moment: float) -> None:
+        from nsml.view.units import moment as shown_moment
+
+        before = self._prefix
+        if self._has_times and moment:
+            before += f"{shown_moment(moment)} "
+        text = self._text.feed(data) if self._text else data.decode(errors="replace")
+        for shown in text.splitlines():
+            self._app.write(before + shown)
 
     def _finish(self) -> None:
-        if self._rest:
-            self._lines(self._rest + b"\n", self._offset - len(self._rest))
-            self._rest = b""
+        for moment, lines in self._last():
+            self._lines(lines, moment)
         if self._text is not None:
             self._app.stdout.write(self._text.close())
         self._app.stdout.flush()
@@ -384,7 +464,7 @@ def _whole_lines(data: bytes) -> list[bytes]:
 
 
 class LogReaders:
-    """The logs of one session that are shown: of a gang one or all of its ranks'."""
+    """Several logs that are shown in one; of one session to its end."""
 
     def __init__(self, readers: Sequence[LogReader]) -> None:
         self._readers = readers
@@ -394,16 +474,40 @@ class LogReaders:
         return self._readers[0].rank if len(self._readers) == 1 else session.end.rank
 
     async def show(self, client: Client, *, follow: bool) -> None:
-        """See LogReader; one after the other, or with `follow` beside each other."""
+        """See LogReader; of several in the order of their times, with `follow` as they come."""
         from nsml.concurrency import beside_each_other
 
-        if not follow:
-            for reader in self._readers:
-                await reader.show(client, follow=False)
-            return
+        if len(self._readers) == 1:
+            await self._readers[0].show(client, follow=follow)
+        elif follow:
+            async with beside_each_other() as group:
+                for reader in self._readers:
+                    group.create_task(reader.show(client, follow=True))
+        else:
+            await _in_order([reader.runs(client) for reader in self._readers])
+
+
+async def _in_order(logs: Sequence[AsyncGenerator[Run, None]]) -> None:
+    """Show what came first first; each log in its own order, whatever its times."""
+    from nsml.concurrency import beside_each_other
+
+    next_ones: list[tuple[float, int, Run]] = []
+
+    async def ask(number: int) -> None:
+        run = await anext(logs[number], None)
+        if run is not None:
+            heappush(next_ones, (run.moment, number, run))
+
+    async with AsyncExitStack() as stack:
+        for log in logs:
+            await stack.enter_async_context(aclosing(log))
         async with beside_each_other() as group:
-            for reader in self._readers:
-                group.create_task(reader.show(client, follow=True))
+            for number in range(len(logs)):
+                group.create_task(ask(number))
+        while next_ones:
+            _, number, run = heappop(next_ones)
+            run.show()
+            await ask(number)
 
 
 def _write_bytes(app: App, data: bytes) -> None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from cli import logs
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -66,13 +67,57 @@ def test_all_ranks_with_their_names(nsml, state):
     assert "kim/mnist/2        | other\n" in both
 
 
-def test_a_line_without_an_end_is_shown_in_parts(nsml, state):
+def test_several_logs_come_in_the_order_of_their_times(nsml, state):
+    one, two = (state.add(f"kim/mnist/{number}", pb.SESSION_STATE_SUCCEEDED) for number in (1, 2))
+    state.log(one, b"at 0\nat 5\nat 10\nat 16\n")
+    state.log(two, b"0\n2\nthis one is at 4\nat 21\n")
+    state.lost[two.id, 1] = 7
+    result = nsml("logs", "-t", one.name, two.name)
+    expected = [
+        f"kim/mnist/{number} | {moment(at)}.000Z {text}\n"
+        for number, at, text in [
+            (1, 0, "at 0"),
+            (2, 0, "0"),
+            (2, 2, "2"),
+            (2, 4, "this one is at 4"),
+            (1, 5, "at 5"),
+            (1, 10, "at 10"),
+            (1, 16, "at 16"),
+            (2, 21, "at 21"),
+        ]
+    ]
+    assert result.stdout == "".join(expected)
+    assert result.stderr == "(lost: 7 bytes of the output)\n"
+    state.piece = 3
+    assert nsml("logs", "-t", one.name, two.name).stdout == "".join(expected)
+    found = nsml("logs", "-t", "--grep", "at", one.name, two.name).stdout
+    assert found == "".join(line for line in expected if "at" in line)
+    found = nsml("logs", "--grep", "16", "-n", one.name, two.name)
+    assert (found.stdout, found.stderr) == ("kim/mnist/1 | 4:at 16\n", "no line fits\n")
+    last = nsml("logs", "-t", "--tail", "2", one.name, two.name).stdout
+    assert last == "".join([expected[3], *expected[5:]])
+
+
+async def test_each_log_keeps_its_own_order():
+    shown = []
+
+    async def log(name, *moments):
+        for number, when in enumerate(moments):
+            yield logs.Run(when, lambda text=f"{name}{number}": shown.append(text))
+
+    await logs._in_order([log("a", 5.0, 1.0, 7.0), log("b"), log("c", 4.0, 4.0, 6.0)])
+    assert shown == ["c0", "c1", "a0", "a1", "c2", "a2"]
+
+
+def test_a_line_without_an_end_is_shown_in_parts(nsml, state, monkeypatch):
     session = gang(state)
-    state.piece = 1 << 20
-    state.log(session, b"x" * (3 << 20))
-    lines = nsml("logs", "--rank", "all", "@last").stdout.splitlines()
-    assert max(map(len, lines)) < 2_200_000
-    assert sum(line.count("x") for line in lines) == 3 << 20
+    monkeypatch.setattr(logs, "_LONGEST_LINE", 10_000)
+    state.piece = 10_000
+    state.log(session, b"x" * 30_000)
+    for words in (("--rank", "all"), ("-t",)):
+        lines = nsml("logs", *words, "@last").stdout.splitlines()
+        assert max(map(len, lines)) < 22_000
+        assert sum(line.count("x") for line in lines) == 30_000
 
 
 def test_what_is_found(nsml, session, state):

@@ -70,7 +70,7 @@ def test_several_sessions_have_prefixes(nsml, state):
     state.log(state.add("kim/mnist/1"), b"one\ntwo")
     state.log(state.add("kim/mnist/20"), b"three\n")
     assert nsml("logs", "kim/mnist/1", "kim/mnist/20").stdout == (
-        "kim/mnist/1  | one\nkim/mnist/1  | two\nkim/mnist/20 | three\n"
+        "kim/mnist/1  | one\nkim/mnist/20 | three\nkim/mnist/1  | two\n"
     )
 
 
