@@ -2,22 +2,18 @@
 
 from __future__ import annotations
 
-import math
 import secrets
 import shutil
-from collections import Counter
 from contextlib import aclosing, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from cli.app import App
 from cli.arguments import expand
 from cli.exits import CommandError, ExitCode
-from cli.models import folder_name
 from cli.progress import Progress
 from cli.reported import check_known, fits
-from nsml import tfevents
+from nsml.event_files import Counts, EventFiles
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -30,22 +26,6 @@ if TYPE_CHECKING:
 _PATIENCE_S = 60.0
 
 
-@dataclass(slots=True)
-class Counts:
-    """What was written, and what an event file has no place for."""
-
-    points: int = 0
-    others: int = 0
-    """Values that are no numbers."""
-    placeless: int = 0
-    """Points whose step is no finite number."""
-    rounded: int = 0
-    """Points whose step is no whole number."""
-    missing: int = 0
-    """Reports that were lost for ever."""
-    places: list[Path] = field(default_factory=list)
-
-
 def write_event_files(app: App, references: Sequence[str], source: Source, folder: Path) -> None:
     """Write a run a session below `folder`, each file whole or not at all, and say where."""
     if folder.exists() and not folder.is_dir():
@@ -55,6 +35,7 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
             advice="nsml plot ... --tensorboard ANOTHER",
         )
     counts = Counts()
+    places: list[Path] = []
     progress = Progress(app, "writing", words=lambda total: counted(total, "point"))
 
     async def copy(client: Client) -> None:
@@ -73,7 +54,7 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
                         run.add([p for p in answer.points if source.takes(p)], counts)
                         read += len(answer.points)
                         progress.update(min(read, total), total)
-                counts.places += run.finish()
+                places.extend(run.finish())
             finally:
                 run.close()
 
@@ -81,7 +62,7 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
         app.call(copy)
     finally:
         progress.close()
-    _tell(app, counts, folder)
+    _tell(app, counts, places, folder)
 
 
 def _points(
@@ -98,53 +79,21 @@ class Run:
     """The event files of one session: one a replica and attempt, written beside their places."""
 
     def __init__(self, session: Session, folder: Path) -> None:
-        parts = [folder_name(part) for part in session.name.split("/")]
-        self._place = folder.joinpath(*parts)
-        self._began_at = session.created_at.seconds
-        self._file_name = f"events.out.tfevents.{self._began_at:010}.{folder_name(session.id)}"
+        self._files = EventFiles(session, folder)
         self._drafts = folder / f".nsml-{secrets.token_hex(6)}.part"
         self._numbers: dict[tuple[int, int], int] = {}
-        self._without_step: Counter[tuple[int, int, str]] = Counter()
 
     def add(self, points: Sequence[MetricPoint], counts: Counts) -> None:
         """Append points to the files that they belong to."""
-        parts: dict[tuple[int, int], list[bytes]] = {}
-        for point in points:
-            if not point.HasField("number"):
-                counts.others += 1
-                continue
-            step = self._step(point, counts)
-            if step is None:
-                continue
-            data = tfevents.scalar(
-                point.name,
-                point.number,
-                step=step,
-                wall_time_s=point.time.seconds + point.time.nanos / 1e9,
-            )
-            parts.setdefault((point.attempt, point.rank), []).append(data)
-            counts.points += 1
-        for key, records in parts.items():
-            self._append(key, b"".join(records))
-
-    def _step(self, point: MetricPoint, counts: Counts) -> int | None:
-        if not point.HasField("step"):
-            key = point.attempt, point.rank, point.name
-            self._without_step[key] += 1
-            return self._without_step[key] - 1
-        if not math.isfinite(point.step):
-            counts.placeless += 1
-            return None
-        step = round(point.step)
-        counts.rounded += step != point.step
-        return step
+        for key, data in self._files.records(points, counts).items():
+            self._append(key, data)
 
     def _append(self, key: tuple[int, int], data: bytes) -> None:
         # Opened anew each time: there may be more replicas than files may be open.
         if key not in self._numbers:
             self._drafts.mkdir(parents=True, exist_ok=True)
             self._numbers[key] = len(self._numbers)
-            data = tfevents.head(float(self._began_at)) + data
+            data = self._files.head + data
         with (self._drafts / str(self._numbers[key])).open("ab") as file:
             file.write(data)
 
@@ -152,14 +101,10 @@ class Run:
         """Put the files in their places, and give the folders that they are in."""
         places = []
         for (attempt, rank), number in self._numbers.items():
-            place = self._place
-            if attempt > 1:
-                place /= f"attempt-{attempt}"
-            if rank:
-                place /= f"rank-{rank}"
-            place.mkdir(parents=True, exist_ok=True)
-            (self._drafts / str(number)).replace(place / self._file_name)
-            places.append(place)
+            place = self._files.place(attempt, rank)
+            place.parent.mkdir(parents=True, exist_ok=True)
+            (self._drafts / str(number)).replace(place)
+            places.append(place.parent)
         return places
 
     def close(self) -> None:
@@ -168,7 +113,7 @@ class Run:
             shutil.rmtree(self._drafts)
 
 
-def _tell(app: App, counts: Counts, folder: Path) -> None:
+def _tell(app: App, counts: Counts, places: Sequence[Path], folder: Path) -> None:
     for count, words in (
         (counts.missing, "reports are lost"),
         (counts.others, "values left out: event files hold numbers alone"),
@@ -178,5 +123,5 @@ def _tell(app: App, counts: Counts, folder: Path) -> None:
         if count:
             app.say(f"{count:,} {words}")
     app.say(f"{counted(counts.points, 'point')} · tensorboard --logdir {folder}")
-    for place in counts.places:
+    for place in places:
         app.write(str(place))

@@ -13,10 +13,10 @@ from cli.app import App
 from cli.arguments import session_argument
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app
-from cli.models import folder_name
 from cli.output import write_list
 from cli.progress import Progress
 from nsml.content.media import MOST_OF_SESSION
+from nsml.folders import folder_name
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client

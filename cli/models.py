@@ -14,6 +14,7 @@ from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
+from nsml.folders import folder_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -149,14 +150,6 @@ async def _find(client: Client, session: str, name: str) -> Checkpoint:
             advice="run it again soon",
         )
     return found
-
-
-def folder_name(checkpoint: str) -> str:
-    """A checkpoint's name, which may be any text, as the name of one folder."""
-    from urllib.parse import quote
-
-    name = quote(checkpoint, safe=" !#$&'()+,;=@[]^`{}~")
-    return name.replace(".", "%2E") if set(name) <= {"."} else name
 
 
 model.add_command(ls)

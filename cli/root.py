@@ -20,6 +20,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "queue": ("cli.queue:queue", "List what waits, in its order, and why."),
         "logs": ("cli.logs:logs", "Show what a session printed."),
         "plot": ("cli.metrics:plot", "Draw what a session reported."),
+        "tensorboard": ("cli.views:tensorboard", "Have TensorBoard show sessions, live."),
         "diff": ("cli.diff:diff", "Compare sessions: arguments and results."),
         "stop": ("cli.sessions:stop", "Ask sessions to end."),
         "requeue": ("cli.sessions:requeue", "Have sessions save, and wait for room again."),

@@ -16,9 +16,11 @@ from controlplane.access.interceptor import AccessInterceptor
 from controlplane.access.joining import Joining
 from controlplane.access.limiter import FailureLimiter
 from controlplane.access.peers import Alone
+from controlplane.access.secret import Secret, new_secret
 from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
 from controlplane.domain.conditions import ConditionName
+from controlplane.domain.identity import UserCaller
 from controlplane.domain.waste import WasteRule
 from controlplane.health import Health
 from controlplane.loops.accounting import Accounting
@@ -66,6 +68,7 @@ from controlplane.operations.tunnels import Tunnels
 from controlplane.operations.update import Updater
 from controlplane.operations.usage import Usages
 from controlplane.operations.validation import NO_LIMITS, TimeLimits
+from controlplane.operations.views import Views
 from controlplane.operations.wasting import Wastes
 from controlplane.scheduler import NOTICE_S, RULES, Rules
 from controlplane.scheduler.fair_share import HALF_LIFE_S
@@ -86,6 +89,7 @@ from controlplane.services.queueing import QueueView
 from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.services.telemetry import TelemetryServicer
+from controlplane.services.views import ViewServicer
 from controlplane.store.election import Candidate
 from nsml.clock import SteadyClock, inline
 from nsml.concurrency import TaskGroup
@@ -102,6 +106,7 @@ from nsml.v1 import (
     secrets_pb2_grpc,
     sessions_pb2_grpc,
     telemetry_pb2_grpc,
+    views_pb2_grpc,
 )
 
 if TYPE_CHECKING:
@@ -303,6 +308,14 @@ class ControlPlane:
             clock=clock,
             idle_percent=character.waste.percent,
         )
+        self.views = Views(
+            references=self.references,
+            clock=clock,
+            still=self._still,
+            new_id=lambda: "v" + new_name(on.random_bytes),
+            new_secret=lambda: new_secret(on.random_bytes).text,
+            fingerprint=lambda text: Secret(text).fingerprint,
+        )
         self.process = new_name(on.random_bytes)
         self.leading = self._leader_loop()
         self._deposing = Deposing(store=store, leading=self.leading, peers=on.peers, clock=clock)
@@ -320,6 +333,11 @@ class ControlPlane:
             started_at=self._on.clock.time(),
             instance=who.instance,
         )
+
+    async def _still(self, token: str) -> UserCaller | None:
+        """The user who stands behind a token now."""
+        who = await self.identities.of_secret(Secret(token), thorough=True)
+        return who if isinstance(who, UserCaller) else None
 
     def _leader_address(self) -> str:
         return self.leading.leader_address()
@@ -534,6 +552,7 @@ class ControlPlane:
                 ProjectServicer(self.projects, self.state, self._audit, clock=on.clock),
             ),
             (telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server, self._telemetry()),
+            (views_pb2_grpc.add_ViewServiceServicer_to_server, ViewServicer(self.views)),
             (backups_pb2_grpc.add_BackupServiceServicer_to_server, self._backups()),
         ]
         for add, servicer in services:

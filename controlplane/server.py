@@ -169,6 +169,8 @@ class Listeners:
             self._http_socket,
             identity=self._identity if self._has_https else None,
             token_file=self._settings.metrics_token_file,
+            url=self._http_url(),
+            server=str(self.socket or self.plain or ""),
         )
 
     @property

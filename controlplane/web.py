@@ -12,6 +12,8 @@ from controlplane.gateway.figures import Known, figures
 from controlplane.gateway.listener import HttpServer
 from controlplane.gateway.readers import Readers
 from controlplane.gateway.rpcs import CallCounts
+from controlplane.gateway.viewers import TensorBoards
+from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
     import socket
@@ -28,6 +30,8 @@ class Web:
         taken: the socket to answer on.
         identity: whose certificate is shown; None: without TLS.
         token_file: of the token for scrapes.
+        url: where browsers reach it.
+        server: where programs of this machine call the control plane; "" for nowhere.
 
     Attributes:
         calls: counts what the gRPC server answers; one of its interceptors.
@@ -41,6 +45,8 @@ class Web:
         *,
         identity: Identity | None,
         token_file: Path | None,
+        url: str = "",
+        server: str = "",
     ) -> None:
         self.calls = CallCounts(TABLE, time.monotonic)
         self.serves = False
@@ -50,12 +56,18 @@ class Web:
             scrapes=Scrapes(lambda: figures(known, self.calls), plane.clock),
             readers=Readers(plane.identities, plane.limiter, token_file=token_file),
             why_not_ready=self._why_not_ready,
+            views=plane.views,
         )
+        self._views = plane.views
+        self._views.viewing = TensorBoards(url=url, server=server)
         self._server = HttpServer(app, taken, identity)
 
     async def serve(self) -> None:
-        """Answer until `stop`."""
-        await self._server.run_until_told()
+        """Answer until `stop`; views end then."""
+        async with TaskGroup() as group:
+            views = group.create_task(self._views.run(), name="views")
+            await self._server.run_until_told()
+            views.cancel()
 
     def stop(self) -> None:
         """Let `serve` end, once what is being answered is, within a moment."""

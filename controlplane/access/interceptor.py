@@ -180,6 +180,12 @@ def metadata_of(context: Context, name: str) -> str | None:
     return None
 
 
+def token_of(context: Context) -> str:
+    """The bearer token that a call shows; "" for none."""
+    shown = metadata_of(context, "authorization") or ""
+    return shown.removeprefix(_BEARER).strip() if shown.startswith(_BEARER) else ""
+
+
 def _certificate(context: Context) -> tuple[str, bytes] | None:
     """Return common name and PEM of the certificate that the handshake verified, if there is one.
 

@@ -148,6 +148,12 @@ _SECRETS = {
     "RemoveSecret": Row(Door.USER, "The caller's own; administrators anybody's."),
 }
 
+_VIEWS = {
+    "OpenView": Row(Door.USER, "Invisible sessions are NOT_FOUND; shown with the caller's token."),
+    "ListViews": Row(Door.USER, "The caller's own; administrators everybody's."),
+    "StopView": Row(Door.USER, "The caller's own; administrators all. Others NOT_FOUND."),
+}
+
 _PROJECTS = {
     "CreateProject": Row(Door.ADMIN, "No rule beyond the door."),
     "GetProject": Row(
@@ -192,6 +198,7 @@ _SERVICES = {
     "nsml.v1.NodeService": _NODES,
     "nsml.v1.AccountService": _ACCOUNTS,
     "nsml.v1.SecretService": _SECRETS,
+    "nsml.v1.ViewService": _VIEWS,
     "nsml.v1.ProjectService": _PROJECTS,
     "nsml.v1.BackupService": _BACKUPS,
     "nsml.v1.TelemetryService": _TELEMETRY,

@@ -11,6 +11,7 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
+from controlplane.gateway.proxy import view_routes
 from nsml.clock import in_own_thread
 
 if TYPE_CHECKING:
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from starlette.requests import Request
 
     from controlplane.gateway.readers import Readers
+    from controlplane.operations.views import Views
     from nsml.clock import Clock
 
 FRESH_S: Final = 1.0
@@ -63,10 +65,13 @@ class _Found:
         return self._metrics
 
 
-def make_app(*, scrapes: Scrapes, readers: Readers, why_not_ready: Callable[[], str]) -> Starlette:
+def make_app(
+    *, scrapes: Scrapes, readers: Readers, why_not_ready: Callable[[], str], views: Views
+) -> Starlette:
     """The application.
 
     Args:
+        views: what is reached below /view/.
         scrapes: what /metrics answers.
         readers: who may read that.
         why_not_ready: why no call should be sent here now; "" where they are answered.
@@ -85,7 +90,12 @@ def make_app(*, scrapes: Scrapes, readers: Readers, why_not_ready: Callable[[], 
         return Response(body, headers={"content-type": content_type})
 
     return Starlette(
-        routes=[Route("/healthz", health), Route("/readyz", ready), Route("/metrics", metrics)],
+        routes=[
+            Route("/healthz", health),
+            Route("/readyz", ready),
+            Route("/metrics", metrics),
+            *view_routes(views),
+        ],
         exception_handlers={NsmlError: _refused},
     )
 

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from nsml.v1 import secrets_pb2 as secrets
     from nsml.v1 import sessions_pb2 as sessions
     from nsml.v1 import telemetry_pb2 as telemetry
+    from nsml.v1 import views_pb2 as views
 
     Listed = TypeVar(
         "Listed",
@@ -81,6 +82,7 @@ class Client:
         self.nodes = Nodes(self.rpc)
         self.accounts = Accounts(self.rpc)
         self.secrets = Secrets(self.rpc)
+        self.views = Views(self.rpc)
         self.projects = Projects(self.rpc)
         self.backups = Backups(self.rpc)
         self.telemetry = Telemetry(self.rpc, self.clock)
@@ -502,6 +504,35 @@ class Accounts:
         from nsml.v1 import accounts_pb2 as pb
 
         return await self._rpc.unary("AccountService/JoinNode", request, pb.JoinNodeResponse)
+
+
+class Views:
+    """ViewService."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def open(self, references: Sequence[str]) -> views.OpenViewResponse:
+        """Have TensorBoard show sessions: the view, and an address for one visit."""
+        from nsml.v1 import views_pb2 as pb
+
+        request = pb.OpenViewRequest(sessions=references)
+        return await self._rpc.unary("ViewService/OpenView", request, pb.OpenViewResponse)
+
+    async def every(self) -> list[views.View]:
+        """One's own; administrators: everybody's."""
+        from nsml.v1 import views_pb2 as pb
+
+        request = pb.ListViewsRequest()
+        answer = await self._rpc.unary("ViewService/ListViews", request, pb.ListViewsResponse)
+        return list(answer.views)
+
+    async def stop(self, view_id: str) -> None:
+        """End one of one's own; administrators: anybody's."""
+        from nsml.v1 import views_pb2 as pb
+
+        request = pb.StopViewRequest(id=view_id)
+        await self._rpc.unary("ViewService/StopView", request, pb.StopViewResponse)
 
 
 class Secrets:

@@ -13,8 +13,8 @@ from PIL import Image
 from cli.app import App
 from cli.logs import LogReader
 from cli.main import run
-from cli.models import folder_name
 from nsml.clock import SystemClock
+from nsml.folders import folder_name
 from nsml.v1 import checkpoints_pb2
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import Stream

@@ -53,6 +53,7 @@ DECLARED = {
         "DeleteProject": "A",
         "ChangeMembers": "u",
     },
+    "nsml.v1.ViewService": {"OpenView": "u", "ListViews": "u", "StopView": "u"},
     "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
     "nsml.v1.NodeService": {
         "ListNodes": "u",

@@ -46,6 +46,8 @@ from nsml.v1 import (
     sessions_pb2_grpc,
     telemetry_pb2,
     telemetry_pb2_grpc,
+    views_pb2,
+    views_pb2_grpc,
 )
 from nsml.v1 import sessions_pb2 as pb
 
@@ -97,6 +99,7 @@ class State:
         self.users = {"kim": accounts_pb2.User(name="kim", role=accounts_pb2.ROLE_ADMIN)}
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
+        self.views = {}
         self.projects: dict[str, projects_pb2.Project] = {}
         self.revision = 0
         self.simulated = False
@@ -802,6 +805,27 @@ class Telemetry(telemetry_pb2_grpc.TelemetryServiceServicer):
         return told
 
 
+class Views(views_pb2_grpc.ViewServiceServicer):
+    """The caller's views, which nobody serves."""
+
+    def __init__(self, state):
+        self.state = state
+
+    def OpenView(self, request, context):
+        found = [self.state.find(one, context).name for one in request.sessions]
+        view = views_pb2.View(id=f"v{len(self.state.views)}", owner="kim", sessions=found)
+        self.state.views[view.id] = view
+        url = f"http://127.0.0.1:1/view/{view.id}/?ticket=t"
+        return views_pb2.OpenViewResponse(view=view, url=url)
+
+    def ListViews(self, request, context):
+        return views_pb2.ListViewsResponse(views=self.state.views.values())
+
+    def StopView(self, request, context):
+        del self.state.views[request.id]
+        return views_pb2.StopViewResponse()
+
+
 class Secrets(secrets_pb2_grpc.SecretServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -1020,6 +1044,7 @@ class ContractServer:
         backups_pb2_grpc.add_BackupServiceServicer_to_server(Backups(), self.server)
         telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server(Telemetry(), self.server)
         secrets_pb2_grpc.add_SecretServiceServicer_to_server(Secrets(self.state), self.server)
+        views_pb2_grpc.add_ViewServiceServicer_to_server(Views(self.state), self.server)
         projects_pb2_grpc.add_ProjectServiceServicer_to_server(Projects(self.state), self.server)
         deadline = time.monotonic() + 60
         while True:  # the port of a server that was just cut may be held for a moment

@@ -1,0 +1,109 @@
+"""tensorboard: the real one, run by the platform beside sessions."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App
+from cli.arguments import expand, session_argument
+from cli.exits import CommandError, ExitCode
+from cli.group import command, pass_app
+from cli.output import write_list, write_one
+from nsml.view.tables import Column
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.v1.views_pb2 import OpenViewResponse, View
+
+
+def _ago(field: str) -> Any:
+    def cell(found: View, now: float) -> str:
+        from nsml.view.sessions import seconds_of
+        from nsml.view.units import ago
+
+        return ago(now - seconds_of(getattr(found, field)))
+
+    return cell
+
+
+_COLUMNS: tuple[Column[View], ...] = (
+    Column(key="name", title="View", cell=lambda v, _: v.id),
+    Column(key="owner", title="Owner", cell=lambda v, _: v.owner),
+    Column(key="sessions", title="Sessions", cell=lambda v, _: ", ".join(v.sessions)),
+    Column(key="opened", title="Opened", cell=_ago("opened_at")),
+    Column(key="used", title="Looked at", cell=_ago("used_at")),
+)
+
+
+def _record(found: View) -> dict[str, Any]:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
+    return {
+        "name": found.id,
+        "owner": found.owner,
+        "sessions": list(found.sessions),
+        "opened_at": moment(seconds_of(found.opened_at)),
+        "used_at": moment(seconds_of(found.used_at)),
+    }
+
+
+@command(
+    "tensorboard",
+    reads=True,
+    examples=[
+        "nsml tensorboard @last",
+        "nsml tensorboard 'kim/mnist/*'",
+        "nsml tensorboard",
+        "nsml tensorboard --stop",
+    ],
+)
+@session_argument("references", nargs=-1, metavar="[SESSION...]")
+@click.option("--stop", is_flag=True, help="End your views of the sessions; without any: all.")
+@pass_app
+def tensorboard(app: App, /, *, references: tuple[str, ...], stop: bool) -> None:
+    """Have TensorBoard show sessions as they report, and print where a browser looks at it.
+
+    The address is good for one visit within a minute: the browser gets a cookie then. The view shows
+    what you may see, and ends half an hour after it was last looked at. Without sessions your views
+    are listed.
+    """
+    if stop:
+        _stop(app, references)
+    elif references:
+        opened = app.call(lambda client: _open(client, references))
+        record = {"url": opened.url, **_record(opened.view)}
+        write_one(app, record, [opened.url])
+        if app.is_for_people:
+            app.say(f"  open it within a minute; nsml tensorboard --stop {opened.view.sessions[0]}")
+    else:
+        found = app.call(lambda client: client.views.every())
+        none = "no views: nsml tensorboard SESSION"
+        write_list(app, found, columns=_COLUMNS, record=_record, none=none)
+
+
+async def _open(client: Client, references: tuple[str, ...]) -> OpenViewResponse:
+    return await client.views.open(await expand(client, references))
+
+
+def _stop(app: App, references: tuple[str, ...]) -> None:
+    async def act(client: Client) -> list[View]:
+        caller = (await client.accounts.caller()).user.name
+        names = {(await client.sessions.get(one)).name for one in await expand(client, references)}
+        own = [one for one in await client.views.every() if one.owner == caller]
+        ended = [one for one in own if not references or names & set(one.sessions)]
+        for one in ended:
+            await client.views.stop(one.id)
+        return ended
+
+    ended = app.call(act)
+    if references and not ended:
+        raise CommandError(
+            "you have no view of that", code=ExitCode.NOT_FOUND, advice="nsml tensorboard"
+        )
+    for one in ended:
+        app.write(f"view {one.id} of {', '.join(one.sessions)} has ended")
+    if not ended:
+        app.say("you have no views")

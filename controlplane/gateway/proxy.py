@@ -1,0 +1,100 @@
+"""The way from a browser to a view: tickets become cookies, requests go on to the view's socket."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+import httpx
+from starlette.background import BackgroundTask
+from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from controlplane.operations.views import Views
+
+COOKIE: Final = "nsml_view"
+MOST_BODY: Final = 1 << 20
+"""Of what a browser sends."""
+ANSWER_WITHIN_S: Final = 60.0
+
+_SENT_ON: Final = frozenset({"accept", "accept-encoding", "content-type", "if-none-match", "range"})
+_NOT_BACK: Final = frozenset(
+    {"connection", "keep-alive", "set-cookie", "transfer-encoding", "upgrade", "server", "date"}
+)
+_NO_TRACE: Final = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
+
+
+def view_routes(views: Views) -> list[Route]:
+    """What is answered below /view/ID/."""
+
+    async def view(request: Request) -> Response:
+        view_id, path = request.path_params["view"], request.path_params["path"]
+        ticket = request.query_params.get("ticket")
+        if ticket is not None and request.method == "GET":
+            return _let_in(request, views, view_id, ticket)
+        socket = views.admit(view_id, request.cookies.get(COOKIE, ""))
+        if not socket:
+            return _refused()
+        return await _passed_on(request, socket, f"/view/{view_id}/{path}")
+
+    return [Route("/view/{view}/{path:path}", view, methods=["GET", "HEAD", "POST"])]
+
+
+def _let_in(request: Request, views: Views, view_id: str, ticket: str) -> Response:
+    cookie = views.redeem(view_id, ticket)
+    if not cookie:
+        return _refused()
+    # Without the ticket: it is worth nothing any more, and is to lie in no history.
+    place = f"/view/{view_id}/"
+    response = RedirectResponse(place, status_code=303, headers=_NO_TRACE)
+    response.set_cookie(
+        COOKIE,
+        cookie,
+        path=place,
+        httponly=True,
+        samesite="lax",
+        secure=request.url.scheme == "https",
+    )
+    return response
+
+
+def _refused() -> Response:
+    """The same for a view that is gone, one of somebody else's, and a ticket that was used."""
+    return PlainTextResponse(
+        "this view has ended, or is not open to you\nnsml tensorboard SESSION gives a new address\n",
+        status_code=403,
+        headers=_NO_TRACE,
+    )
+
+
+async def _passed_on(request: Request, socket: str, path: str) -> Response:
+    body = bytearray()
+    async for part in request.stream():
+        body += part
+        if len(body) > MOST_BODY:
+            return PlainTextResponse("too large\n", status_code=413)
+    client = httpx.AsyncClient(
+        transport=httpx.AsyncHTTPTransport(uds=socket), timeout=ANSWER_WITHIN_S, trust_env=False
+    )
+    # Neither cookie nor token: what is shown there needs none, and could tell of it.
+    headers = {name: value for name, value in request.headers.items() if name in _SENT_ON}
+    headers.setdefault("accept-encoding", "identity")  # the library would ask for others
+    url = httpx.URL("http://view", path=path, query=request.url.query.encode())
+    try:
+        sent = client.build_request(request.method, url, headers=headers, content=bytes(body))
+        answer = await client.send(sent, stream=True)
+    except httpx.HTTPError:
+        await client.aclose()
+        return PlainTextResponse("the view does not answer\n", status_code=502)
+    except BaseException:
+        await client.aclose()
+        raise
+    back = {name: value for name, value in answer.headers.items() if name not in _NOT_BACK}
+    return StreamingResponse(
+        answer.aiter_raw(),
+        status_code=answer.status_code,
+        headers={**back, "referrer-policy": "no-referrer"},
+        background=BackgroundTask(client.aclose),
+    )

@@ -1,0 +1,32 @@
+"""tensorboard: an address on stdout, a list, and an end."""
+
+import pytest
+
+from nsml.v1 import views_pb2
+
+
+@pytest.fixture(autouse=True)
+def sessions(state):
+    for number in (1, 2):
+        state.add(f"kim/mnist/{number}")
+
+
+def test_an_address_is_printed_and_nothing_else(nsml, state):
+    result = nsml("tensorboard", "kim/mnist/1", "kim/mnist/2")
+    assert result.stdout == "http://127.0.0.1:1/view/v0/?ticket=t\n"
+    assert list(state.views["v0"].sessions) == ["kim/mnist/1", "kim/mnist/2"]
+
+
+def test_views_are_listed_and_ones_own_are_stopped(nsml, state):
+    assert "no views" in nsml("tensorboard").stderr
+    nsml("tensorboard", "kim/mnist/1")
+    nsml("tensorboard", "kim/mnist/2")
+    state.views["x"] = views_pb2.View(id="x", owner="lee", sessions=["kim/mnist/2"])
+    assert nsml("tensorboard", "-o", "name").stdout.split() == ["v0", "v1", "x"]
+    stopped = nsml("tensorboard", "--stop", "kim/mnist/2")
+    assert stopped.stdout == "view v1 of kim/mnist/2 has ended\n"
+    again = nsml("tensorboard", "--stop", "kim/mnist/2", check=False)
+    assert (again.code, "you have no view of that" in again.stderr) == (5, True)
+    nsml("tensorboard", "--stop")
+    assert list(state.views) == ["x"]
+    assert "you have no views" in nsml("tensorboard", "--stop").stderr

@@ -1,0 +1,319 @@
+"""TensorBoard itself, behind the gateway: what it shows, to whom, and until when."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import grpc
+import httpx
+import pytest
+
+from controlplane.access.listeners import take_port
+from controlplane.domain.identity import Role
+from controlplane.gateway import viewers
+from controlplane.history.values import Channel, Chunk, StreamKey
+from controlplane.operations import views as rules
+from controlplane.web import Web
+from nsml.v1 import resources_pb2, sessions_pb2, views_pb2, views_pb2_grpc
+from tests.unit.controlplane.rig import Rig, Stubs, platform, until
+
+
+@dataclass
+class Site:
+    rig: Rig
+    web: Web
+    url: str
+
+    @property
+    def running(self) -> list[rules.View]:
+        return list(self.rig.plane.views._views.values())
+
+    async def open(self, who: Stubs, *sessions: str) -> views_pb2.OpenViewResponse:
+        stub = views_pb2_grpc.ViewServiceStub(await self.rig.channel())
+        request = views_pb2.OpenViewRequest(sessions=sessions)
+        return await stub.OpenView(request, metadata=who.metadata, timeout=60)
+
+    async def stop(self, who: Stubs, view: str) -> None:
+        stub = views_pb2_grpc.ViewServiceStub(await self.rig.channel())
+        await stub.StopView(views_pb2.StopViewRequest(id=view), metadata=who.metadata, timeout=60)
+
+    async def listed(self, who: Stubs) -> list[views_pb2.View]:
+        stub = views_pb2_grpc.ViewServiceStub(await self.rig.channel())
+        answer = await stub.ListViews(views_pb2.ListViewsRequest(), metadata=who.metadata)
+        return list(answer.views)
+
+    async def report(self, session: sessions_pb2.Session, first: int, *values: float) -> None:
+        """As the agent of a program sends it: steps count from `first`."""
+        records = tuple(
+            json.dumps(
+                {"kind": "metric", "time": 1e9 + step, "step": step, "values": {"loss": value}}
+            ).encode()
+            for step, value in enumerate(values, first)
+        )
+        stream = StreamKey(session.id, 1, 0, Channel.METRIC, 1)
+        last = first + len(values) - 1
+        chunk = Chunk(stream=stream, first=first, last=last, records=records)
+        await self.rig.on.history.streams.append([chunk])
+
+
+@contextlib.asynccontextmanager
+async def site() -> AsyncIterator[Site]:
+    async with platform() as rig:
+        address, taken = take_port("127.0.0.1:0")
+        url = f"http://{address}"
+        web = Web(rig.plane, taken, identity=None, token_file=None, url=url, server=rig.address)
+        serving = asyncio.create_task(web.serve())
+        try:
+            yield Site(rig, web, url)
+        finally:
+            web.stop()
+            await serving
+
+
+class Browser:
+    """Keeps cookies, as browsers do."""
+
+    def __init__(self, base: str) -> None:
+        self._client = httpx.AsyncClient(base_url=base, trust_env=False, timeout=30)
+
+    async def __aenter__(self) -> httpx.AsyncClient:
+        return await self._client.__aenter__()
+
+    async def __aexit__(self, *what: object) -> None:
+        await self._client.__aexit__(*what)
+
+
+async def scalars(browser: httpx.AsyncClient, view: str, run: str) -> list[tuple[int, float]]:
+    """Steps and values as TensorBoard's own page asks for them."""
+    answer = await browser.get(
+        f"/view/{view}/data/plugin/scalars/scalars", params={"run": run, "tag": "loss"}
+    )
+    return [(step, value) for _, step, value in answer.json()] if answer.status_code == 200 else []
+
+
+async def test_tensorboard_shows_what_was_reported_as_it_is_reported_and_to_its_owner_alone() -> (
+    None
+):
+    async with site() as one:
+        kim, lee = await one.rig.user("kim"), await one.rig.user("lee")
+        mine, other = await kim.submit(), await lee.submit()
+        await one.report(mine, 1, 0.5, 0.25)
+        opened = await one.open(kim, mine.name)
+        view = opened.view.id
+        assert list(opened.view.sessions) == [mine.name]
+        place = urlsplit(opened.url)
+        assert f"{place.scheme}://{place.netloc}" == one.url
+        async with Browser(one.url) as browser, Browser(one.url) as stranger:
+            # Nobody without a ticket.
+            assert (await stranger.get(f"/view/{view}/")).status_code == 403
+            entered = await browser.get(opened.url)
+            assert entered.status_code == 303
+            assert entered.headers["location"] == f"/view/{view}/"
+            said = entered.headers["set-cookie"].lower()
+            assert {"httponly", "samesite=lax", f"path=/view/{view}/"} <= set(said.split("; "))
+            page = await browser.get(f"/view/{view}/")
+            assert page.status_code == 200
+            assert "TensorBoard" in page.text
+            asked = browser.build_request("GET", f"/view/{view}/data/runs")
+            del asked.headers["accept-encoding"]
+            assert "content-encoding" not in (await browser.send(asked)).headers
+
+            run = mine.name
+
+            async def shows(*expected: tuple[int, float]) -> bool:
+                return await scalars(browser, view, run) == list(expected)
+
+            await until(lambda: shows((1, 0.5), (2, 0.25)), "TensorBoard shows what was reported")
+            await one.report(mine, 3, 0.125)
+            await until(lambda: shows((1, 0.5), (2, 0.25), (3, 0.125)), "and what came since")
+
+            # A ticket is good once; nor does a cookie or a ticket of another view open this one.
+            assert (await stranger.get(opened.url)).status_code == 403
+            one.rig.plane.views.viewing = Showing(one.url)
+            theirs = await one.open(lee, other.name)
+            assert theirs.view.id != view
+            ticket = theirs.url.partition("?")[2]
+            assert (await stranger.get(f"/view/{view}/?{ticket}")).status_code == 403
+            assert (await stranger.get(theirs.url)).status_code == 303
+            cookie = stranger.cookies.get("nsml_view", path=f"/view/{theirs.view.id}/")
+            assert cookie
+            stolen = {"Cookie": f"nsml_view={cookie}"}
+            assert (await stranger.get(f"/view/{view}/", headers=stolen)).status_code == 403
+            # Nobody is there behind that one.
+            assert (await stranger.get(f"/view/{theirs.view.id}/")).status_code == 502
+
+            # The same sessions are the same view, with another address.
+            again = await one.open(kim, mine.name)
+            assert again.view.id == view
+            assert again.url != opened.url
+
+            # Others neither see nor stop it.
+            assert [found.id for found in await one.listed(lee)] == [theirs.view.id]
+            with pytest.raises(grpc.RpcError) as refused:
+                await one.stop(lee, view)
+            assert refused.value.code() is grpc.StatusCode.NOT_FOUND
+            await one.stop(kim, view)
+            assert (await browser.get(f"/view/{view}/")).status_code == 403
+            assert await one.listed(kim) == []
+
+
+async def test_a_program_ends_with_whoever_started_it_and_leaves_nothing() -> None:
+    """Its end of the pipe is closed by the kernel, too, where the control plane is killed."""
+    async with site() as one:
+        kim = await one.rig.user("kim")
+        session = await kim.submit()
+        view = (await one.open(kim, session.name)).view.id
+        (known,) = one.running
+        child = known.viewer
+        assert isinstance(child, viewers._Child)
+        assert child._folder.stat().st_mode & 0o777 == 0o700
+        token = kim.metadata[0][1].removeprefix("Bearer ").encode()
+        assert token not in told(child._process.pid)
+        assert child._process.stdin is not None
+        child._process.stdin.close()
+        async with asyncio.timeout(30):
+            await child._process.wait()
+        assert not child._folder.exists()
+        assert one.rig.plane.views.admit(view, "x") == ""
+        # Asked for again, it is another one.
+        one.rig.plane.views.viewing = Showing()
+        assert (await one.open(kim, session.name)).view.id != view
+        assert len(one.running) == 1
+
+
+def told(pid: int) -> bytes:
+    """What every user of a machine, or its own, can read of a process."""
+    return b"".join(Path(f"/proc/{pid}/{name}").read_bytes() for name in ("cmdline", "environ"))
+
+
+class Shown:
+    """A viewer that shows nothing."""
+
+    socket = "/nowhere"
+
+    def __init__(self, wish: rules.Wish) -> None:
+        self.wish = wish
+        self.has_ended = False
+
+    async def stop(self) -> None:
+        self.has_ended = True
+
+
+@dataclass
+class Showing:
+    url: str = "http://here"
+
+    async def start(self, wish: rules.Wish) -> Shown:
+        return Shown(wish)
+
+
+@contextlib.asynccontextmanager
+async def shown(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[tuple[Site, rules.Views]]:
+    """A platform whose views are looked at all the time."""
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 0.01)
+    async with site() as one:
+        one.rig.plane.views.viewing = Showing()
+        yield one, one.rig.plane.views
+
+
+async def gone(views: rules.Views) -> bool:
+    return not views._views
+
+
+async def test_a_view_ends_with_its_owners_credential(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shown(monkeypatch) as (one, views):
+        kim = await one.rig.user("kim")
+        session = await kim.submit()
+        await one.open(kim, session.name)
+        (view,) = one.running
+        await one.rig.plane.accounts.revoke_all("kim")
+        await until(lambda: gone(views), "the view has ended")
+        assert view.viewer.has_ended
+
+
+async def test_a_view_ends_when_its_owner_may_not_see_all_of_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shown(monkeypatch) as (one, views):
+        kim, lee = await one.rig.user("kim"), await one.rig.user("lee")
+        public = {"visibility": resources_pb2.VISIBILITY_PUBLIC}
+        first, second = await kim.submit(**public), await kim.submit(**public)
+        with pytest.raises(grpc.RpcError) as hidden:
+            await one.open(lee, (await kim.submit()).name)
+        assert hidden.value.code() is grpc.StatusCode.NOT_FOUND
+        await one.open(lee, first.name, second.name)
+        mine = await one.open(kim, first.name)
+        await kim.sessions.UpdateSession(
+            sessions_pb2.UpdateSessionRequest(
+                session=second.name, visibility=resources_pb2.VISIBILITY_PRIVATE
+            )
+        )
+        await until(lambda: _are(views, mine.view.id), "lee's view has ended, and kim's has not")
+
+
+async def _are(views: rules.Views, *ids: str) -> bool:
+    return list(views._views) == list(ids)
+
+
+async def test_a_view_that_nobody_looks_at_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shown(monkeypatch) as (one, views):
+        kim = await one.rig.user("kim")
+        opened = await one.open(kim, (await kim.submit()).name)
+        cookie = views.redeem(opened.view.id, opened.url.rpartition("=")[2])
+        assert views.admit(opened.view.id, cookie) == "/nowhere"
+        assert views.admit(opened.view.id, cookie + "x") == ""
+        assert views.admit("vother", cookie) == ""
+        monkeypatch.setattr(rules, "IDLE_S", 0.05)
+        await until(lambda: gone(views), "the view has ended")
+        assert views.admit(opened.view.id, cookie) == ""
+
+
+async def test_tickets_are_good_once_and_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shown(monkeypatch) as (one, views):
+        kim = await one.rig.user("kim")
+        name = (await kim.submit()).name
+        opened = await one.open(kim, name)
+        ticket = opened.url.rpartition("=")[2]
+        assert views.redeem(opened.view.id, ticket)
+        assert not views.redeem(opened.view.id, ticket)
+        monkeypatch.setattr(rules, "TICKET_S", -1.0)
+        late = (await one.open(kim, name)).url.rpartition("=")[2]
+        assert not views.redeem(opened.view.id, late)
+        # Nothing that opens a door lies in memory as it is.
+        assert ticket not in repr(one.running[0].tickets) + repr(one.running[0].cookies)
+
+
+async def test_views_are_few_and_only_where_they_can_be(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shown(monkeypatch) as (one, views):
+        kim, lee = await one.rig.user("kim"), await one.rig.user("lee")
+        names = [(await kim.submit()).name for _ in range(rules.MOST_OF_USER + 1)]
+        for name in names[:-1]:
+            await one.open(kim, name)
+        await refused(one.open(kim, names[-1]), "RESOURCE_EXHAUSTED", "you have 3 views")
+        await one.open(kim, names[0])
+        monkeypatch.setattr(rules, "MOST_VIEWS", rules.MOST_OF_USER)
+        mine = (await lee.submit()).name
+        await refused(one.open(lee, mine), "RESOURCE_EXHAUSTED", "there are 3 views")
+        await refused(one.open(lee), "INVALID_ARGUMENT", "1 to 20 sessions")
+        boss = await one.rig.user("boss", role=Role.ADMIN)
+        assert len(await one.listed(boss)) == rules.MOST_OF_USER
+        await one.stop(boss, one.running[0].id)
+        views.viewing = viewers.TensorBoards(url="http://here", server="unix:/nowhere")
+        monkeypatch.setattr(viewers.importlib.util, "find_spec", lambda _: None)
+        await refused(one.open(lee, mine), "FAILED_PRECONDITION", "TensorBoard is not installed")
+        views.viewing = None
+        await refused(one.open(lee, mine), "FAILED_PRECONDITION", "answers nothing over HTTP")
+
+
+async def refused(call: Any, code: str, words: str) -> None:
+    with pytest.raises(grpc.RpcError) as error:
+        await call
+    assert error.value.code().name == code
+    assert words in error.value.details()
