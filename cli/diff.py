@@ -108,7 +108,8 @@ def diff(
     if not asked_only:
         rows += compare.summaries(sessions)
         found = compare.metrics(sessions, (one for said in answers for one in said.series))
-        if metrics and not found:
+        # Those of metrics beyond the listed ones are told of below.
+        if metrics and not found and not any(said.left_out_points for said in answers):
             ask_known(app, [one.name for one in sessions], metrics, "diff {} ANOTHER -m {}")
         rows += found
     rows = [row for row in compare.judged(rows, better) if not (ignore and fits(row.key, ignore))]

@@ -12,10 +12,11 @@ import click
 from cli.app import App, Format
 from cli.arguments import NUMBER, WholeRange, session_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import command, not_there_yet, pass_app
+from cli.group import command, pass_app
 from cli.output import write_list
 from cli.reported import (
     EVENT_COLUMNS,
+    Downsample,
     Event,
     ask_known,
     chosen,
@@ -82,6 +83,7 @@ async def _stream(
         "nsml events @last 'val/*' --limit 10 -o jsonl",
         "nsml events @last train/loss -f",
         "nsml events @last train/loss --reduce mean",
+        "nsml events @last 'val/*' --downsample 100",
     ],
 )
 @session_argument()
@@ -91,7 +93,12 @@ async def _stream(
 @click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
 @rank_options
 @reduce_option
-@not_there_yet("--downsample")
+@click.option(
+    "--downsample",
+    type=WholeRange(2),
+    metavar="N",
+    help="At most N of each metric, attempt and replica: no least or greatest is lost.",
+)
 @pass_app
 def events(
     app: App,
@@ -104,6 +111,7 @@ def events(
     rank: int | None,
     attempt: int | None,
     how: str | None,
+    downsample: int | None,
 ) -> None:
     """Show the reported values themselves, in their order. METRIC may be a glob in quotes.
 
@@ -113,23 +121,26 @@ def events(
         names=(metric,) if metric else (), since_step=since_step, rank=rank, attempt=attempt
     )
     if follow:
-        _check_follows(app, limit, how)
-    is_streamed = follow or (app.format in _LINE_BY_LINE and limit is None and how is None)
+        _check_follows(app, limit or downsample, how)
+    is_streamed = follow or (app.format in _LINE_BY_LINE and not (limit or how or downsample))
 
     async def show(client: Client) -> tuple[Session, list[Event], bool]:
         found = await client.sessions.get(session)
         kept: deque[Event] = deque(maxlen=None if how else limit)
+        fewer = Downsample(downsample) if downsample and not how else None
         has_any = False
         async with aclosing(_stream(app, client, found, wanted, follow=follow)) as stream:
             async for some in stream:
                 has_any |= bool(some)
-                if not is_streamed:
+                if fewer is not None:
+                    fewer.add(some)
+                elif not is_streamed:
                     kept.extend(some)
                 elif some:
                     _write(app, some)
                     app.flags.has_header = False
                     app.stdout.flush()
-        return found, list(kept), has_any
+        return found, list(kept) if fewer is None else fewer.events(), has_any
 
     found, kept, has_any = app.call(show)
     if not has_any and metric:
@@ -137,12 +148,18 @@ def events(
     _tell_attempts(app, found)
     if not is_streamed or not has_any:
         shown = reduced(kept, how)
+        if how and downsample:
+            fewer = Downsample(downsample)
+            fewer.add(shown)
+            shown = fewer.events()
         _write(app, shown[-limit:] if limit else shown, none=_nothing(wanted))
 
 
 def _check_follows(app: App, limit: int | None, how: str | None) -> None:
     if limit or how:
-        raise click.UsageError("-f shows values as they come: without --limit, without --reduce")
+        raise click.UsageError(
+            "-f shows values as they come: without --limit, --reduce and --downsample"
+        )
     if app.format in {Format.JSON, Format.YAML}:
         raise CommandError(
             f"-f writes line by line, not as {app.format.value}",

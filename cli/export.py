@@ -17,7 +17,7 @@ from cli.group import BadValue, command, json_flag, pass_app
 from cli.output import write_list
 from cli.points import FileFormat, check_library, points_file
 from cli.progress import Progress
-from cli.reported import check_known, fits, metric_option
+from cli.reported import MOST_LISTED, check_known, fits, metric_option
 from nsml.view.tables import Column
 from nsml.view.units import counted, size_text
 
@@ -196,7 +196,8 @@ def _open(app: App, target: str) -> Iterator[IO[bytes]]:
 async def _total(client: Client, sessions: Sequence[Session], globs: Sequence[str]) -> int:
     """How many points there are to write. Raises CommandError where a glob fits no metric at all."""
     found = {session.name: await client.sessions.metrics(session.id) for session in sessions}
-    check_known(found, globs, "export {} -m {}")
+    if all(len(metrics) < MOST_LISTED for metrics in found.values()):
+        check_known(found, globs, "export {} -m {}")
     return sum(one.count for metrics in found.values() for one in metrics if fits(one.name, globs))
 
 
@@ -245,8 +246,9 @@ class _Exporting:
                 count += len(answer.points)
                 missing += answer.missing_reports
                 self._done += len(answer.points)
-                # More than were counted have come from one that still runs.
-                self._progress.update(min(self._done, self._total), self._total)
+                # More than were counted come from one that still runs, and of metrics beyond the listed ones.
+                total = self._total or self._done
+                self._progress.update(min(self._done, total), total)
         return Written(session=session.name, points=count, missing=missing, file=target)
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
@@ -14,12 +16,14 @@ from cli.group import near
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Metric, MetricPoint
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
+MOST_LISTED = 10_000
+"""Metrics of a session that are listed at most: what is reported under further names is there, and not counted."""
 _SHOWN = 10
 """Metrics that an error names at most."""
 
@@ -83,6 +87,57 @@ def reduced(events: Sequence[Event], how: str | None) -> list[Event]:
         for session, points in by_session.items()
         for point, ranks in over_ranks(points, Reduction(how))
     ]
+
+
+class Downsample:
+    """At most so many values of each metric, attempt and replica, 2 or more, in bounded memory.
+
+    Of four neighbours the least and the greatest stay, as often as it takes: the least and the greatest of all
+    do. What is no finite number stays where none of its neighbours is one.
+    """
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._count = 0
+        self._kept: dict[tuple[str, str, int, int], list[tuple[int, Event]]] = {}
+        """By session, metric, attempt and rank, each with its place among all."""
+
+    def add(self, events: Iterable[Event]) -> None:
+        """Those that come next."""
+        for event in events:
+            point = event.point
+            key = event.session, point.name, point.attempt, point.rank
+            kept = self._kept.setdefault(key, [])
+            kept.append((self._count, event))
+            self._count += 1
+            if len(kept) >= 4 * self._most:
+                self._kept[key] = _thinned(kept)
+
+    def events(self) -> list[Event]:
+        """Those that stayed, in the order in which they came."""
+        for key, kept in self._kept.items():
+            while len(kept) > self._most:
+                kept = _thinned(kept)  # noqa: PLW2901
+            self._kept[key] = kept
+        every = [one for kept in self._kept.values() for one in kept]
+        return [event for _, event in sorted(every, key=itemgetter(0))]
+
+
+def _thinned(kept: Sequence[tuple[int, Event]]) -> list[tuple[int, Event]]:
+    found: list[tuple[int, Event]] = []
+    for at in range(0, len(kept), 4):
+        some = kept[at : at + 4]
+        finite = [one for one in some if math.isfinite(_number(one[1].point))]
+        if finite:
+            low = min(finite, key=lambda one: _number(one[1].point))
+            high = max(finite, key=lambda one: _number(one[1].point))
+            some = [one for one in some if one is low or one is high]
+        found += some[:2]
+    return found
+
+
+def _number(point: MetricPoint) -> float:
+    return point.number if point.HasField("number") else math.nan
 
 
 def _value(point: MetricPoint) -> Any:

@@ -143,6 +143,9 @@ def test_very_many_names_are_kept_and_the_first_are_listed(platform, session, lo
     listed = platform.json("eventlen", session)["items"]
     assert len(listed) == 10_000
     assert "more than 10,000 metrics have names of their own" in log
+    unlisted = f"many/{NAMES - 1}"
+    assert len(values(platform, session, unlisted)) == 1
+    assert platform.nsml("export", session, "-m", unlisted).stdout.count("\n") == 2
 
 
 def test_a_clock_that_is_set_hides_no_later_report(platform, session):

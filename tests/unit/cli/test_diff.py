@@ -80,6 +80,12 @@ def test_what_was_not_reported_is_told(nsml, two):
     assert "nsml diff kim/mnist/2 ANOTHER -m val/loss" in refused.stderr
 
 
+def test_what_is_in_no_series_is_told_and_not_denied(nsml, state, two):
+    state.left_out_points = 3
+    shown = nsml("diff", "1", "2", "-m", "beyond")
+    assert "(3 points of kim/mnist/1 are in no series: too many metrics" in shown.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -7,9 +7,12 @@ import math
 import threading
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from cli.app import App
 from cli.main import run
+from cli.reported import Downsample, Event
 from nsml.clock import SystemClock
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.cli.conftest import Stream
@@ -125,3 +128,41 @@ def test_followed_no_other_way(nsml, gang):
         assert (result.code, result.stdout) == (2, "")
     for words in (["--rank", "-1"], ["--attempt", "0"], ["--reduce", "median"]):
         assert nsml("events", "@last", *words, check=False).code == 2
+
+
+def test_fewer_values_lose_no_spike_and_keep_their_order(nsml, state):
+    session = state.add("kim/mnist/1")
+    for step in range(500):
+        value = {77: 99.0, 400: -99.0, 401: math.nan}.get(step, step / 1000)
+        for rank in (0, 1):
+            state.report(session, "loss", value, step=step, rank=rank)
+    state.report(session, "note", json='"x"', rank=1)
+    items = json.loads(nsml("events", "@last", "--downsample", "10", "-j").stdout)["items"]
+    for rank in (0, 1):
+        own = [(one["step"], one["value"]) for one in items if one["rank"] == rank][:10]
+        own = [pair for pair in own if pair[0] is not None]
+        assert {(77, 99.0), (400, -99.0)} <= set(own)
+        assert own == sorted(own)
+        assert 2 <= len(own) <= 10
+    assert items[-1]["metric"] == "note"
+    few = ("--downsample", "2", "-o", "csv", "--fields", "value")
+    assert nsml("events", "@last", "loss", "--rank", "0", *few).stdout == "value\n99.0\n-99.0\n"
+    assert (
+        nsml("events", "@last", "loss", "--reduce", "sum", *few).stdout == "value\n198.0\n-198.0\n"
+    )
+    for words in (("--downsample", "1"), ("--downsample", "5", "-f")):
+        assert nsml("events", "@last", *words, check=False).code == 2
+
+
+@given(st.lists(st.floats(), max_size=300), st.integers(2, 20))
+def test_what_stays_is_bounded_and_was_reported(values, most):
+    fewer = Downsample(most)
+    every = [Event("a", pb.MetricPoint(name="m", number=value)) for value in values]
+    fewer.add(every)
+    kept = fewer.events()
+    assert len(kept) <= most
+    assert all(any(one is known for known in every) for one in kept)
+    finite = [value for value in values if math.isfinite(value)]
+    if finite:
+        left = [one.point.number for one in kept if math.isfinite(one.point.number)]
+        assert (min(left), max(left)) == (min(finite), max(finite))

@@ -206,3 +206,22 @@ def test_parquet_is_not_shown_on_a_terminal_and_needs_its_library(nsml, reported
 def test_a_session_that_reported_nothing(nsml, state):
     state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
     assert nsml("export", "@last").stdout == ",".join(points.FIELDS) + "\n"
+
+
+def test_metrics_beyond_the_listed_ones_are_exported(nsml, reported, monkeypatch):
+    monkeypatch.setattr("cli.export.MOST_LISTED", 1)
+    monkeypatch.setattr("cli.export._total", _nothing_listed)
+    shown = nsml("export", "@last", "-m", "train/*")
+    assert len(shown.stdout.splitlines()) == 8
+    assert "7 points of 1 session" in shown.stderr
+
+
+async def _nothing_listed(*_):
+    return 0
+
+
+def test_whether_a_metric_is_there_is_not_known_where_not_all_are_listed(
+    nsml, reported, monkeypatch
+):
+    monkeypatch.setattr("cli.export.MOST_LISTED", 1)
+    assert nsml("export", "@last", "-m", "train/los").stderr == "0 points of 1 session\n"

@@ -89,6 +89,7 @@ class State:
         self.checkpoints: dict[str, list[checkpoints_pb2.Checkpoint]] = {}
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
+        self.left_out_points = 0
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
         self.hidden_on_nodes = 0
@@ -550,6 +551,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             yield pb.ReadSeriesResponse(
                 session_id=session.id,
                 series=[found[key] for key in sorted(found)],
+                left_out_points=self.state.left_out_points,
             )
 
     def ListMetrics(self, request, context):
