@@ -79,8 +79,8 @@ class Nemesis:
 
     Attributes:
         chosen: which of `FAULTS`.
+        ledgers: where programs of sessions keep theirs, by which they are known.
         every_s: seconds between the beginnings of two faults: least and most.
-        ledgers: where programs of sessions keep theirs, by which they are known; None: there are none.
         fired: how often each fault took hold, by fault and kind of part.
         failed: what was tried and had no effect, by reason.
     """
@@ -89,8 +89,8 @@ class Nemesis:
     rng: random.Random
     recorder: Recorder
     chosen: Sequence[str]
+    ledgers: Path
     every_s: tuple[float, float] = (0.5, 2.0)
-    ledgers: Path | None = None
     fired: Counter[str] = field(default_factory=Counter)
     failed: Counter[str] = field(default_factory=Counter)
     _held: set[str] = field(default_factory=set)
@@ -103,8 +103,6 @@ class Nemesis:
             absent |= {"cut", "one-way"}
         if not self.platform.disks.by_part:
             absent.add(DISK)
-        if self.ledgers is None:
-            absent.add(PROGRAM)
         return [name for name in self.chosen if name not in absent]
 
     async def torment(self, lasts_s: float, count: int | None = None) -> None:
@@ -275,8 +273,6 @@ class Nemesis:
 
     async def _kill_program(self) -> None:
         """One that is in the middle of something; none, where none runs."""
-        if self.ledgers is None:
-            return
         pids = await asyncio.to_thread(processes_with, LEDGERS, self.ledgers)
         if not pids:
             return

@@ -50,10 +50,14 @@ class Standing(Part):
 
 
 @pytest.fixture
-def nemesis():
+def nemesis(tmp_path):
     hosts = Loopback([CLIENT, "etcd1"], why="a test")
     return Nemesis(
-        platform=Platform(hosts), rng=random.Random(1), recorder=None, chosen=list(FAULTS)
+        platform=Platform(hosts),
+        rng=random.Random(1),
+        recorder=None,
+        chosen=list(FAULTS),
+        ledgers=tmp_path / "nobodys",
     )
 
 
@@ -86,8 +90,7 @@ def program(tmp_path):
 
 
 async def test_a_program_is_killed_and_the_fault_told(nemesis, program, tmp_path):
-    assert "program" not in nemesis.offered  # nobody keeps a ledger
-    nemesis.ledgers, nemesis.recorder = tmp_path / "others", Recorder(tmp_path / "faults")
+    nemesis.recorder = Recorder(tmp_path / "faults")
     await nemesis._kill_program()
     assert not nemesis.fired
     nemesis.ledgers = program
