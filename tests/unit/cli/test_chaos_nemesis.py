@@ -72,7 +72,7 @@ def test_a_majority_of_the_members_and_one_control_plane_are_left_alone(nemesis)
 
 
 def test_nothing_is_cut_where_nothing_can_be(nemesis):
-    assert nemesis.offered == ["kill", "pause", "stop", "loss", "takeovers"]
+    assert nemesis.offered == ["kill", "pause", "stop", "loss", "program", "takeovers"]
     with pytest.raises(NotImplementedError, match="a test"):
         nemesis.platform.hosts.cut(CLIENT, "etcd1")
 
