@@ -48,7 +48,7 @@ def histogram(value: Any, bins: int, edges: Any) -> Tuple[Dict[str, Any], Dict[s
 def _by_numpy(numpy: Any, value: Any, bins: int) -> Tuple[Dict[str, Any], Dict[str, Any]]:
     if value.dtype.kind not in "biuf":
         raise TypeError(f"an array of {value.dtype} holds no numbers to count")
-    value = value.reshape(-1).astype("float64")
+    value = numpy.asarray(value).reshape(-1).astype("float64")  # a matrix stays one
     kept = value[numpy.isfinite(value)]
     others = int(value.size - kept.size)
     if not kept.size:

@@ -311,6 +311,11 @@ class TestNumbers:
             assert edges == sorted(edges)
             assert edges[0] <= min(finite) <= max(finite) <= edges[-1]
 
+    @pytest.mark.filterwarnings("ignore::PendingDeprecationWarning")
+    def test_a_matrix_has_numbers_too(self) -> None:
+        made, facts = histogram(np.asmatrix([[1.0, 2.0], [2.0, 5.0]]), 4, None)
+        assert (made["counts"], facts["count"]) == ([1, 2, 0, 1], 4)
+
     def test_histograms_agree_with_numpys(self) -> None:
         values = np.random.default_rng(1).normal(size=1000)
         made, _ = histogram(values, 64, None)
