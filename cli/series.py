@@ -12,6 +12,7 @@ from cli.app import App
 from cli.arguments import expand
 from cli.charts import COLUMNS, Span, Wish
 from cli.reported import Event, check_known, chosen, fits, reduced
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
@@ -237,16 +238,15 @@ def tell_left_out(
     """Say of which sessions not everything is in their series."""
     names = {session.id: session.name for session in sessions}
     for answer in answers:
-        for count, words in (
-            (answer.missing_reports, "reports of {} are lost"),
-            (
-                answer.left_out_points,
-                "points of {} are in no series: too many metrics, or too long names",
-            ),
-            (answer.left_out_series, "series of {} left out: -m GLOB"),
-        ):
-            if count:
-                app.say(f"({count:,} {words.format(names[answer.session_id])})")
+        whose = f"of {names[answer.session_id]}"
+        if answer.missing_reports:
+            app.say(f"({counted(answer.missing_reports, 'report')} {whose} lost for ever)")
+        if answer.left_out_points:
+            points = counted(answer.left_out_points, "point")
+            app.say(f"({points} {whose} in no series: too many metrics, or too long names)")
+        if answer.left_out_series:
+            series = counted(answer.left_out_series, "series", "series")
+            app.say(f"({series} {whose} left out: -m GLOB)")
 
 
 async def points_of(

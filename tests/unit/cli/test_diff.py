@@ -83,7 +83,7 @@ def test_what_was_not_reported_is_told(nsml, two):
 def test_what_is_in_no_series_is_told_and_not_denied(nsml, state, two):
     state.left_out_points = 3
     shown = nsml("diff", "1", "2", "-m", "beyond")
-    assert "(3 points of kim/mnist/1 are in no series: too many metrics" in shown.stderr
+    assert "(3 points of kim/mnist/1 in no series: too many metrics" in shown.stderr
 
 
 @pytest.mark.parametrize(

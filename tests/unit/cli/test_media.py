@@ -163,3 +163,23 @@ def test_what_is_damaged_on_the_way_is_not_written(nsml, state, session, tmp_pat
     assert result.code == 1
     assert not [path for path in tmp_path.rglob("*.bin") if path.is_file()]
     assert one.root not in result.stdout
+
+
+def test_files_of_one_manifest_are_fetched_together(nsml, state, session, tmp_path):
+    contents = [b"first of two" * 9, b"", b"second", b"second"]
+    entries = []
+    for number, data in enumerate(contents):
+        parts = [part for part in (data[:7], data[7:]) if part]
+        state.blobs |= {digest_of(part): part for part in parts}
+        refs = tuple(ChunkRef(digest_of(part), len(part)) for part in parts)
+        entries.append(Entry(path=f"{number:064x}-1", mode=0o644, size=len(data), chunks=refs))
+    manifest = build(entries)
+    state.blobs[manifest.digest] = manifest.encode()
+    for number in (3, 0, 1):
+        show(state, session, f"n{number}", "text", b"", content_type="text/plain")
+        one = state.media[session.id][-1]
+        one.root, one.file = manifest.digest, entries[number].path
+    result = nsml("media", "@last", "--export", str(tmp_path / "out"))
+    written = {path.parent.name: path.read_bytes() for path in tmp_path.rglob("*.txt")}
+    assert written == {f"n{number}": contents[number] for number in (3, 0, 1)}
+    assert "3 files of kim/mnist/1: 114 Bytes" in result.stderr
