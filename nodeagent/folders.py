@@ -36,7 +36,10 @@ from pathlib import Path
 import structlog
 
 from nodeagent.beneath import give, open_folder, remove_folder
+from nsml._frames import LOST_BYTES
 
+FIRST_LOST = "1.lost"
+"""Where the first writer of a replica counts what it loses."""
 _REPLICA = re.compile(r"(s[a-z2-7]{16})\.([1-9][0-9]{0,8})\.(0|[1-9][0-9]{0,8})")
 _PRIVATE = 0o700
 _PASSABLE = 0o710
@@ -156,10 +159,23 @@ class ReplicaFolder:
         """Make the folder and what is always in it; does nothing to what is there already."""
         for part in (self.path, self.app, self.tmp, self.root, self.run):
             part.mkdir(mode=_PRIVATE, parents=part is self.path, exist_ok=True)
+        has_reported = self.spool.exists()
         for part in (self.spool, self.checkpoints, self.tunnel):
             part.mkdir(mode=_PRIVATE, exist_ok=True)
+        if not has_reported:
+            self._take_room()
         self.contact.touch(mode=0o600)
         self.output.touch(mode=0o600)
+
+    def _take_room(self) -> None:
+        """Let the first program that reports count what it loses, also when the disk is full by then."""
+        flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
+        with open_folder(self.path, (self.run.name, self.spool.name)) as spool:
+            descriptor = os.open(FIRST_LOST, flags, 0o600, dir_fd=spool)
+            try:
+                os.write(descriptor, b" " * LOST_BYTES)
+            finally:
+                os.close(descriptor)
 
     def give(self, uid: int, gid: int) -> None:
         """Make what the program writes belong to `uid`, its log too: it may open that by name.

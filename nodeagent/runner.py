@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import NoReturn, Protocol
 
@@ -17,7 +18,7 @@ from nodeagent.accounts import Accounts, AccountsError
 from nodeagent.assignments import note_unstarted, read_unstarted
 from nodeagent.beneath import open_folder
 from nodeagent.checkpoints import Uploads
-from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
 from nodeagent.gang_network import NONE, GangNetwork
 from nodeagent.given import GivenSecrets
 from nodeagent.hooks import Draft, Hook, PreparationFailed, argv_of, cause_of, environment_of
@@ -37,6 +38,7 @@ from nodeagent.runtimes.interface import (
     StartRefused,
 )
 from nodeagent.runtimes.shares import is_kept_by_mps, mps_mount
+from nodeagent.spool import text_of
 from nsml.clock import Clock, Offload
 from nsml.concurrency import TaskGroup
 from nsml.v1 import agents_pb2 as pb
@@ -453,7 +455,9 @@ class Runner:
         """Whether the program wrote neither output nor records, and left their places as they were."""
         try:
             with open_folder(self.folder.run, ["spool"]) as spool, os.scandir(spool) as files:
-                return record.output_bytes == 0 and next(files, None) is None
+                has_reported = any(file.name != FIRST_LOST for file in islice(files, 2))
+                is_whole = not has_reported and not text_of(FIRST_LOST, spool).strip()
+                return record.output_bytes == 0 and is_whole
         except OSError:
             return False
 

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from nodeagent.writes import WrittenFolder
     from nsml.clock import Offload
 
-_RECORD_FILE = re.compile(r"([1-9][0-9]{0,8})\.records")
+_RECORD_FILE = re.compile(r"([1-9][0-9]{0,8})\.(?:records|lost)")
 _SEARCH_WINDOW = 1 << 18
 _SEARCH_BUDGET = 1 << 24
 """Bytes that one look for the next valid frame may checksum: a program could feign many."""
@@ -132,7 +132,7 @@ class ReplicaSpool:
             file = self._files.get(writer) or self._new_file(writer)
             descriptor = _open_regular(f"{writer}.records", spool, longer_than=file.cursor.offset)
             if descriptor is None:
-                items += file.lost_at_end(_text_of(f"{writer}.lost", spool)) if final else []
+                items += file.lost_at_end(text_of(f"{writer}.lost", spool)) if final else []
                 continue
             try:
                 found = file.read(descriptor, self._limits, final=final)
@@ -151,7 +151,7 @@ class ReplicaSpool:
             # Two of each writer, and whatever else there may be.
             names = [entry.name for entry in islice(entries, 3 * self._limits.files)]
         found = map(_RECORD_FILE.fullmatch, names)
-        writers = sorted(int(match[1]) for match in found if match is not None)
+        writers = sorted({int(match[1]) for match in found if match is not None})
         if len(names) > 2 * self._limits.files and not self._has_warned:
             self._has_warned = True
             log.warning("spool.too_many_files", replica=str(self._replica_id))
@@ -493,7 +493,7 @@ def _open_regular(name: str, folder: int, *, longer_than: int) -> int | None:
     return None
 
 
-def _text_of(name: str, folder: int) -> bytes:
+def text_of(name: str, folder: int) -> bytes:
     """What a program wrote into a small file in `folder`; nothing of anything else."""
     descriptor = _open_regular(name, folder, longer_than=0)
     if descriptor is None:

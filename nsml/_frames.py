@@ -17,6 +17,8 @@ MAGIC = b"NSMLREC1"
 HEADER = struct.Struct("<IIQ")
 MAX_PAYLOAD = 1 << 20
 MAX_FILES = 4096
+LOST_BYTES = 64
+"""Of the file that counts what a writer lost: what overwrites it needs no new room."""
 REPORT = b'{"kind":"metric",'
 """How the SDK's reports begin, which are nearly all of the records: no reader need look further to
 see that one is no checkpoint. Those of other writers may begin in any way."""

@@ -15,7 +15,7 @@ import time
 from collections import deque
 from contextlib import suppress
 
-from nsml._frames import MAGIC, MAX_FILES, MAX_PAYLOAD, frame
+from nsml._frames import LOST_BYTES, MAGIC, MAX_FILES, MAX_PAYLOAD, frame
 from nsml._notice import notice
 
 TYPE_CHECKING = False
@@ -25,8 +25,6 @@ if TYPE_CHECKING:
 _REOPEN_AFTER_S = 1.0
 _MOST_OWED = 1000
 _HIGH_FD = 200
-_LOST_BYTES = 64
-"""Of the file that counts: what overwrites it needs no new room."""
 
 
 class Spool:
@@ -187,6 +185,7 @@ class Spool:
         except OSError as error:
             self._reopen_at = time.monotonic() + _REOPEN_AFTER_S
             self._reopen_errno = error.errno or errno.EIO
+            self._lost_path = self._lost_path or _given_room(str(self._folder))
             raise
         self._tail = (len(MAGIC), 0)
         self._unsettled = 0
@@ -208,7 +207,7 @@ class Spool:
         with suppress(OSError):
             fd = os.open(self._lost_path, os.O_WRONLY | getattr(os, "O_CLOEXEC", 0))
             try:
-                os.write(fd, json.dumps(told).encode().ljust(_LOST_BYTES))
+                os.write(fd, json.dumps(told).encode().ljust(LOST_BYTES))
             finally:
                 os.close(fd)
 
@@ -224,14 +223,19 @@ class Spool:
             notice(text)
 
 
+def _highest_number(folder: str) -> int:
+    """Of the record files in `folder`; 0 where there are none. Raises OSError."""
+    stems = [name[: -len(".records")] for name in os.listdir(folder) if name.endswith(".records")]
+    return max([int(stem) for stem in stems if stem.isdecimal()], default=0)
+
+
 def _create(folder: str) -> Tuple[int, str]:
     """A new record file with its magic, open for appending; never a file that was there before.
 
     And the path of the file that counts what is lost; "" where there is no room for one.
     """
     os.makedirs(folder, mode=0o700, exist_ok=True)
-    stems = [name[: -len(".records")] for name in os.listdir(folder) if name.endswith(".records")]
-    number = max([int(stem) for stem in stems if stem.isdecimal()], default=0)
+    number = _highest_number(folder)
     flags = os.O_CREAT | os.O_EXCL | os.O_RDWR | os.O_APPEND
     flags |= getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_BINARY", 0)
     while True:
@@ -252,22 +256,40 @@ def _create(folder: str) -> Tuple[int, str]:
 
 
 def _take_room(path: str) -> str:
-    """Take the room of the file that counts, which says nothing yet; its path, "" for none."""
+    """Take the room of the file that counts, unless that is done; its path, "" for none."""
+    if _is_taken(path):
+        return path
     flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | getattr(os, "O_CLOEXEC", 0)
     try:
         fd = os.open(path, flags, 0o600)
     except OSError:
         return ""
     try:
-        written = os.write(fd, b" " * _LOST_BYTES)
+        written = os.write(fd, b" " * LOST_BYTES)
     except OSError:
         written = 0
     os.close(fd)
-    if written == _LOST_BYTES:
+    if written == LOST_BYTES:
         return path
     with suppress(OSError):
         os.unlink(path)
     return ""
+
+
+def _given_room(folder: str) -> str:
+    """The file that counts for the next record file, where whoever made the folder has taken its room."""
+    try:
+        path = os.path.join(folder, f"{_highest_number(folder) + 1}.lost")
+    except OSError:
+        return ""
+    return path if _is_taken(path) else ""
+
+
+def _is_taken(path: str) -> bool:
+    try:
+        return os.stat(path).st_size == LOST_BYTES
+    except OSError:
+        return False
 
 
 def _out_of_the_way(fd: int) -> int:

@@ -37,7 +37,7 @@ from nsml.client.errors import ClientError
 from nsml.concurrency import beside_each_other
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Coroutine, Sequence
+    from collections.abc import Callable, Collection, Coroutine, Sequence
     from pathlib import Path
     from typing import Any
 
@@ -150,9 +150,9 @@ class Nemesis:
         match name:
             case "kill" | "pause" | "stop":
                 harm = {"kill": self._kill, "pause": self._pause, "stop": self._stop}[name]
-                return self._on(name, self._part(), harm)
+                return self._on(name, self._part(name), harm)
             case "loss":
-                return self._on(name, self._part(ETCD), self._lose)
+                return self._on(name, self._part(name, ETCD), self._lose)
             case "program":  # PROGRAM
                 return self._kill_program()
             case "disk":  # DISK
@@ -162,15 +162,20 @@ class Nemesis:
 
     # Who
 
-    def _part(self, *kinds: str) -> Part:
-        """One that is free, each kind as likely as the other."""
+    def _part(self, fault: str, *kinds: str) -> Part:
+        """One that is free for a fault."""
         free: dict[str, list[Part]] = {}
         for part in self.platform.parts.values():
             if (not kinds or part.kind in kinds) and self._is_free(part):
                 free.setdefault(part.kind, []).append(part)
         if not free:
             raise NothingFree
-        return self.rng.choice(free[self.rng.choice(sorted(free))])
+        return self.rng.choice(free[self._kind(fault, free)])
+
+    def _kind(self, fault: str, free: Collection[str]) -> str:
+        """Each kind as likely as the other, those first that the fault has not met yet."""
+        fresh = [kind for kind in free if not self.fired[f"{fault} {kind}"]]
+        return self.rng.choice(sorted(fresh or free))
 
     def _is_free(self, part: Part) -> bool:
         if part.name in self._held or not part.is_running:
@@ -234,7 +239,7 @@ class Nemesis:
         return f"gone for {lasts_s:.1f} s"
 
     def _disk(self) -> Disk:
-        """One that is free, each kind as likely as the other."""
+        """One that is free."""
         free: dict[str, list[Disk]] = {}
         for disk in self.platform.disks.by_part.values():
             part = self.platform.parts.get(disk.part)
@@ -243,7 +248,7 @@ class Nemesis:
                 free.setdefault(disk.kind, []).append(disk)
         if not free:
             raise NothingFree
-        return self.rng.choice(free[self.rng.choice(sorted(free))])
+        return self.rng.choice(free[self._kind(DISK, free)])
 
     async def _fill(self, disk: Disk) -> None:
         """Leave no room on a disk for a while. Its part may be killed meanwhile, but for the database.

@@ -64,11 +64,19 @@ def nemesis(tmp_path):
 def test_a_majority_of_the_members_and_one_control_plane_are_left_alone(nemesis):
     nemesis._held = {"etcd2", "cp1", "cp2"}
     with pytest.raises(NothingFree):
-        nemesis._part()
+        nemesis._part("kill")
     nemesis._held = {"etcd2", "cp1"}
-    assert {nemesis._part().name for _ in range(50)} == {"cp2", "cp3"}
+    assert {nemesis._part("kill").name for _ in range(50)} == {"cp2", "cp3"}
     nemesis.platform.starting = {"cp2"}
-    assert {nemesis._part().name for _ in range(50)} == {"cp2"}
+    assert {nemesis._part("kill").name for _ in range(50)} == {"cp2"}
+
+
+def test_kinds_of_parts_that_a_fault_has_not_met_come_first(nemesis):
+    assert {nemesis._part("kill").kind for _ in range(50)} == {ETCD, CONTROL_PLANE}
+    nemesis.fired[f"kill {ETCD}"] = 1
+    assert {nemesis._part("kill").kind for _ in range(50)} == {CONTROL_PLANE}
+    nemesis.fired[f"kill {CONTROL_PLANE}"] = 1
+    assert {nemesis._part("kill").kind for _ in range(50)} == {ETCD, CONTROL_PLANE}
 
 
 def test_nothing_is_cut_where_nothing_can_be(nemesis):
@@ -94,7 +102,6 @@ async def test_a_program_is_killed_and_the_fault_told(nemesis, program, tmp_path
     await nemesis._kill_program()
     assert not nemesis.fired
     nemesis.ledgers = program
-    assert "program" in nemesis.offered
     await nemesis._kill_program()
     assert nemesis.fired == {"program program": 1}
     assert processes_with(LEDGERS, program) == []

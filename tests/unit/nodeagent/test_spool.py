@@ -6,16 +6,17 @@ import asyncio
 import os
 import random
 import resource
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nodeagent.folders import ReplicaFolder, ReplicaId
+from nodeagent.folders import FIRST_LOST, ReplicaFolder, ReplicaId
 from nodeagent.spool import RecordFile, ReplicaSpool, Search, SpoolFollower, SpoolLimits
 from nodeagent.streams import Batch, Channel, Cursor, Gap, Item, StreamId
-from nsml._frames import MAGIC, MAX_PAYLOAD, frame
+from nsml._frames import LOST_BYTES, MAGIC, MAX_PAYLOAD, frame
 from nsml.clock import inline
 from tests.memory import peak_bytes
 
@@ -143,6 +144,17 @@ def test_what_a_dead_writer_counted_behind_its_last_record_is_a_gap(folder: Repl
     assert drain(ReplicaSpool(REPLICA, folder, {metric(1): gap.cursor})) == []
 
 
+def test_a_writer_that_never_had_a_file_may_have_counted(folder: ReplicaFolder) -> None:
+    lost = folder.spool / FIRST_LOST
+    assert lost.stat().st_size == LOST_BYTES
+    assert drain(spool_of(folder)) == []
+    lost.write_text('{"after": 0, "count": 7}'.ljust(LOST_BYTES))
+    assert drain(spool_of(folder), final=False) == []
+    [gap] = drain(spool_of(folder))
+    assert (gap.first, gap.last) == (1, 7)
+    assert drain(ReplicaSpool(REPLICA, folder, {metric(1): gap.cursor})) == []
+
+
 @pytest.mark.parametrize(
     "told",
     [
@@ -163,7 +175,8 @@ def test_a_link_in_place_of_a_count_is_not_followed(folder: ReplicaFolder) -> No
     put(folder, whole(3))
     target = folder.path / "target"
     target.write_text('{"after": 3, "count": 2}')
-    (folder.spool / "1.lost").symlink_to(target)
+    (folder.spool / FIRST_LOST).unlink()
+    (folder.spool / FIRST_LOST).symlink_to(target)
     assert list(records_in(drain(spool_of(folder)))) == [1, 2, 3]
 
 
@@ -366,7 +379,7 @@ def test_nothing_but_regular_files_is_opened(
         case "link":
             target.symlink_to(secret / "1.records")
         case "folder link":
-            folder.spool.rmdir()
+            shutil.rmtree(folder.spool)
             folder.spool.symlink_to(secret)
         case "pipe":
             os.mkfifo(target)

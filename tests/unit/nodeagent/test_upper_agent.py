@@ -6,6 +6,7 @@ import asyncio
 import errno
 import os
 import random
+import shutil
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
@@ -206,7 +207,7 @@ def test_a_program_that_removes_its_spool_ends_like_others(tmp_path: Path, what:
             while not world.started:
                 await world.clock.sleep(0.001)
             spool = ReplicaFolders(tmp_path / "replicas").of(world.started[0].replica_id).spool
-            spool.rmdir()
+            shutil.rmtree(spool)
             match what:
                 case "a file":
                     spool.touch()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -12,13 +13,13 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nsml._frames import MAGIC, MAX_FILES, MAX_PAYLOAD, DamagedError, frame, parse
+from nsml._frames import LOST_BYTES, MAGIC, MAX_FILES, MAX_PAYLOAD, DamagedError, frame, parse
 from nsml._spool import Spool
 
 if TYPE_CHECKING:
@@ -305,6 +306,29 @@ def test_what_is_lost_is_counted_where_there_is_room_for_it_until_a_record_says_
     spool.append(b"{}")
     assert counted(lost) == {"after": 4, "count": 1}
     assert lost.stat().st_size == room
+
+
+def test_who_finds_no_room_for_a_file_counts_where_room_was_taken_for_it(
+    tmp_path: Path, file_limit: Callable[[int | None], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("nsml._spool._REOPEN_AFTER_S", 0.0)
+    lost = tmp_path / "1.lost"
+    lost.write_text(" " * LOST_BYTES)
+    spool = Spool(str(tmp_path))
+
+    def refuse(path: str, *_: object) -> NoReturn:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr("nsml._spool._create", refuse)
+        for number in range(1, 4):
+            spool.append(b"{}")
+            assert counted(lost) == {"after": 0, "count": number}
+    spool.append(b'{"n":4}')
+    assert [record.get("count") for record in read(tmp_path / "1.records")] == [3, None]
+    file_limit((tmp_path / "1.records").stat().st_size)
+    spool.append(b"{}")
+    assert counted(lost) == {"after": 2, "count": 1}
 
 
 def test_the_count_of_a_child_is_not_its_parents(tmp_path: Path) -> None:
