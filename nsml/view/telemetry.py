@@ -21,6 +21,8 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 _LABEL: Final = 8
 _TAIL: Final = 30
 _LEAST_BARS: Final = 10
+_LEAST_SPAN_S: Final = 1e-6
+"""A shorter span has no places to tell apart, and to divide by it may be infinite."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,7 +102,7 @@ def bars(
     A value is drawn as wide as the usual distance to the next one.
     """
     since, until = span
-    a_second = width / (until - since) if until > since else 0.0
+    a_second = width / (until - since) if until - since >= _LEAST_SPAN_S else 0.0
     apart = sorted(later[0] - at for (at, _), later in pairwise(values))
     wide = apart[len(apart) // 2] * a_second if apart else 1.0
     places = [-math.inf] * width
@@ -110,7 +112,7 @@ def bars(
         for place in range(max(min(first, math.floor(middle)), 0), min(last, width)):
             places[place] = max(places[place], value)
     return "".join(
-        " " if value < 0 else BARS[min(round(value / top * 7) if top > 0 else 0, 7)]
+        " " if value < 0 else BARS[round(min(value / top, 1.0) * 7) if top > 0 else 0]
         for value in places
     )
 
