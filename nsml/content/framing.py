@@ -26,12 +26,12 @@ _OF_THREAD = threading.local()
 """Each thread's decompressor: to make one costs more than a small frame, and no two threads may share it."""
 
 
-def frame(data: bytes) -> bytes:
-    """`data` as it is stored."""
+def frame(data: bytes, level: int = _LEVEL) -> bytes:
+    """`data` as it is stored; `level` is zstd's, from 1 (fast) to 22."""
     if len(data) >= _SMALLEST and _seems_compressible(data):
         import zstandard
 
-        packed = zstandard.compress(data, _LEVEL)
+        packed = zstandard.compress(data, level)
         if len(packed) <= len(data) - len(data) // 16:
             return bytes((ZSTD,)) + packed
     return bytes((RAW,)) + data
