@@ -131,6 +131,18 @@ async def test_somebody_elses_private_session_is_not_there(rig: Rig) -> None:
         assert (await refused(lee.sessions.RemoveSession(remove)))[0] == code
         update = pb.UpdateSessionRequest(session=session.name, memo="mine")
         assert (await refused(lee.sessions.UpdateSession(update)))[0] == code
+    for name in (private.name, private.id):
+        log = pb.ReadLogsRequest(session=name)
+        for read in (
+            _all(lee.sessions.ReadLogs(log)),
+            _all(lee.sessions.SearchLogs(pb.SearchLogsRequest(log=log, pattern="x"))),
+            _all(lee.sessions.ReadMetrics(pb.ReadMetricsRequest(session=name))),
+            _all(
+                lee.sessions.ReadSeries(pb.ReadSeriesRequest(sessions=[public.id, name], width=5))
+            ),
+            lee.sessions.ListMetrics(pb.ListMetricsRequest(session=name)),
+        ):
+            assert (await refused(read))[0] == "NOT_FOUND"
     listed = await lee.sessions.ListSessions(pb.ListSessionsRequest())
     assert {one.id for one in listed.sessions} == {shared.id, public.id}
     stopped = await root.sessions.StopSession(pb.StopSessionRequest(session=private.name))
