@@ -38,6 +38,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
     "Data": {
         "dataset": ("cli.datasets:dataset", "Datasets: push, list, describe."),
         "secret": ("cli.secret:secret", "Secrets of your programs: set, list, remove."),
+        "webhook": ("cli.webhook:webhook", "Be told when a session of yours idles."),
     },
     "Machines": {
         "gpustat": ("cli.nodes:gpustat", "Show every GPU and what is on it."),

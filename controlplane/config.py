@@ -170,6 +170,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """For how long a session may do nothing with its GPUs before that is held against it. 0: for ever, and nothing is
     said of processes either that are on them and belong to no session."""
 
+    webhooks_to_private: bool = False
+    """Whether users' webhooks may be on this machine and in private networks, and be http:// as well."""
+
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     """What is written to standard error."""
 

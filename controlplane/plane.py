@@ -19,6 +19,7 @@ from controlplane.access.peers import Alone
 from controlplane.access.secret import Secret, new_secret
 from controlplane.access.table import TABLE
 from controlplane.access.user_secrets import UserSecrets
+from controlplane.access.webhooks import Webhooks
 from controlplane.domain.conditions import ConditionName
 from controlplane.domain.identity import UserCaller
 from controlplane.domain.waste import WasteRule
@@ -90,6 +91,7 @@ from controlplane.services.secrets import SecretServicer
 from controlplane.services.sessions import SessionOperations, SessionServicer
 from controlplane.services.telemetry import TelemetryServicer
 from controlplane.services.views import ViewServicer
+from controlplane.services.webhooks import WebhookServicer
 from controlplane.store.election import Candidate
 from nsml.clock import SteadyClock, inline
 from nsml.concurrency import TaskGroup
@@ -107,6 +109,7 @@ from nsml.v1 import (
     sessions_pb2_grpc,
     telemetry_pb2_grpc,
     views_pb2_grpc,
+    webhooks_pb2_grpc,
 )
 
 if TYPE_CHECKING:
@@ -119,6 +122,7 @@ if TYPE_CHECKING:
     from controlplane.access.peers import Peers
     from controlplane.access.platform_keys import SharedKeys
     from controlplane.access.vault import Vault
+    from controlplane.access.webhooks import Post
     from controlplane.domain.cluster import Restore
     from controlplane.history.interface import History, Telemetry
     from controlplane.objects.interface import ObjectStore
@@ -156,6 +160,7 @@ class Surroundings:
             that of an etcd of our own.
         folders: where store, history and objects keep their files, those of them that do.
         peers: the other control planes.
+        post: calls users' webhooks; None: nobody is called.
     """
 
     store: KeyValueStore
@@ -172,6 +177,7 @@ class Surroundings:
     keys: SharedKeys | None = None
     peers: Peers = field(default_factory=Alone)
     restores: tuple[Restore, ...] = ()
+    post: Post | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -256,6 +262,7 @@ class ControlPlane:
         self.identities = Identities(store, wall)
         self.accounts = Accounts(store, self.identities, clock=wall, random_bytes=on.random_bytes)
         self.secrets = UserSecrets(store, on.vault, clock=wall)
+        self.webhooks = Webhooks(self.secrets, on.post)
         self.limiter = FailureLimiter(wall)
         self._audit = Audit(ledger=history.ledger, clock=wall)
         self.state = LiveState(store, clock, half_life_s=character.half_life_s)
@@ -368,7 +375,7 @@ class ControlPlane:
                 clock=on.clock,
                 after_s=who.archive_logs_after_s,
             ),
-            Wasting(self._wastes(), clock=on.clock),
+            Wasting(self._wastes(), self.webhooks, clock=on.clock),
             Liveness(
                 state=self.state,
                 committer=self.committer,
@@ -546,6 +553,10 @@ class ControlPlane:
             (
                 secrets_pb2_grpc.add_SecretServiceServicer_to_server,
                 SecretServicer(self.secrets),
+            ),
+            (
+                webhooks_pb2_grpc.add_WebhookServiceServicer_to_server,
+                WebhookServicer(self.webhooks),
             ),
             (
                 projects_pb2_grpc.add_ProjectServiceServicer_to_server,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from controlplane.access.authority import open_authority
 from controlplane.access.files import read_private
 from controlplane.access.platform_keys import KEY_FILE, SharedKeys
+from controlplane.access.posting import Poster
 from controlplane.access.vault import Vault, open_vault
 from controlplane.claim import Standing, StartRefused, choose_coordination, claim
 from controlplane.config import LEASE_ALONE_S, LEASE_OF_SEVERAL_S
@@ -105,7 +106,8 @@ async def _claimed(
     async with _ground_on(store, objects, settings, clock) as ground:
         claimed = await claim(ground, settings.data, standing, key_file_of(settings))
         await bring_forward(ground.store)
-        on = _stood_on(ground, claimed, settings.data)
+        post = Poster(allows_private=settings.webhooks_to_private)
+        on = replace(_stood_on(ground, claimed, settings.data), post=post)
         yield replace(on, folders=_folders(settings, standing)), claimed.cluster
 
 

@@ -183,6 +183,12 @@ _HEALTH = {
     "List": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
     "Watch": Row(_EVERYBODY | Door.PEER, "Whether the server serves, nothing else."),
 }
+_WEBHOOKS = {
+    "SetWebhook": Row(Door.USER, "For oneself."),
+    "GetWebhook": Row(Door.USER, "The caller's own; never more of it than the host."),
+    "RemoveWebhook": Row(Door.USER, "The caller's own."),
+    "TestWebhook": Row(Door.USER, "The caller's own."),
+}
 
 _REFLECTION = {
     "ServerReflectionInfo": Row(Door.USER | Door.NODE, "The contract, which is public anyway."),
@@ -199,6 +205,7 @@ _SERVICES = {
     "nsml.v1.AccountService": _ACCOUNTS,
     "nsml.v1.SecretService": _SECRETS,
     "nsml.v1.ViewService": _VIEWS,
+    "nsml.v1.WebhookService": _WEBHOOKS,
     "nsml.v1.ProjectService": _PROJECTS,
     "nsml.v1.BackupService": _BACKUPS,
     "nsml.v1.TelemetryService": _TELEMETRY,

@@ -34,6 +34,9 @@ MOST_SECRETS: Final = 100
 MOST_SECRET_BYTES: Final = 32 << 10
 """Of one value; with the most that a session uses this keeps its order within one message."""
 
+_WEBHOOK: Final = "webhook-url"
+"""Beside a user's secrets, under a name that none of them can have: programs never get it."""
+
 _AGAIN_S: Final = 1.0
 """Between two tries to seal secrets anew."""
 
@@ -82,6 +85,35 @@ class UserSecrets:
         """
         check_secret(name)
         _check_value(value)
+        return await self._put_in_turn(owner, name, value)
+
+    async def put_webhook(self, owner: str, url: str) -> float:
+        """Set the webhook of a user; when that was, Unix seconds. NotFound: the owner was removed."""
+        return (await self._put_in_turn(owner, _WEBHOOK, url.encode())).updated_at
+
+    async def webhook(self, owner: str) -> tuple[str, float] | None:
+        """The URL of a user's webhook and when it was set; None: there is none, or nothing opens it.
+
+        Raises:
+            NotFound: there is no such user.
+        """
+        user = await self._user(owner)
+        known = await SECRETS.get(self._store, secret_key(owner, _WEBHOOK))
+        if known is None or known.create_revision < user.create_revision:
+            return None
+        try:
+            url = self._vault.open(known.value.sealed, owner=owner, name=_WEBHOOK)
+        except NotOpened:
+            _log.error("secret.not_opened", user=owner, name=_WEBHOOK)
+            return None
+        return url.decode(), known.value.updated_at
+
+    async def remove_webhook(self, owner: str) -> None:
+        """Remove a user's webhook, if there is one."""
+        await self._write([], [SECRETS.delete(secret_key(owner, _WEBHOOK))])
+        _log.info("secret.removed", user=owner, name=_WEBHOOK)
+
+    async def _put_in_turn(self, owner: str, name: str, value: bytes) -> SecretFacts:
         async with self._counting:
             while True:
                 facts = await self._put(owner, name, value)
@@ -252,7 +284,7 @@ class UserSecrets:
         return {
             item.key.removeprefix(under): item
             for item in listing.items
-            if item.create_revision > user.create_revision
+            if item.create_revision > user.create_revision and item.key != under + _WEBHOOK
         }
 
     async def _write(self, compares: list[Compare], operations: Sequence[Put | Delete]) -> bool:

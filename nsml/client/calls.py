@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from nsml.v1 import sessions_pb2 as sessions
     from nsml.v1 import telemetry_pb2 as telemetry
     from nsml.v1 import views_pb2 as views
+    from nsml.v1 import webhooks_pb2 as webhooks
 
     Listed = TypeVar(
         "Listed",
@@ -83,6 +84,7 @@ class Client:
         self.accounts = Accounts(self.rpc)
         self.secrets = Secrets(self.rpc)
         self.views = Views(self.rpc)
+        self.webhooks = Webhooks(self.rpc)
         self.projects = Projects(self.rpc)
         self.backups = Backups(self.rpc)
         self.telemetry = Telemetry(self.rpc, self.clock)
@@ -563,6 +565,46 @@ class Secrets:
 
         request = pb.RemoveSecretRequest(name=name, user=user)
         await self._rpc.unary("SecretService/RemoveSecret", request, pb.RemoveSecretResponse)
+
+
+class Webhooks:
+    """WebhookService: the caller's own."""
+
+    def __init__(self, rpc: Rpc) -> None:
+        self._rpc = rpc
+
+    async def put(self, url: str) -> webhooks.Webhook:
+        """Set it, in place of what was set."""
+        from nsml.v1 import webhooks_pb2 as pb
+
+        request = pb.SetWebhookRequest(url=url)
+        answer = await self._rpc.unary("WebhookService/SetWebhook", request, pb.SetWebhookResponse)
+        return answer.webhook
+
+    async def get(self) -> webhooks.Webhook | None:
+        """What is told of it; None: none is set."""
+        from nsml.v1 import webhooks_pb2 as pb
+
+        request = pb.GetWebhookRequest()
+        answer = await self._rpc.unary("WebhookService/GetWebhook", request, pb.GetWebhookResponse)
+        return answer.webhook if answer.HasField("webhook") else None
+
+    async def remove(self) -> None:
+        """Remove it, if there is one."""
+        from nsml.v1 import webhooks_pb2 as pb
+
+        request = pb.RemoveWebhookRequest()
+        await self._rpc.unary("WebhookService/RemoveWebhook", request, pb.RemoveWebhookResponse)
+
+    async def test(self) -> int:
+        """Send something there; the HTTP status that was answered."""
+        from nsml.v1 import webhooks_pb2 as pb
+
+        request = pb.TestWebhookRequest()
+        answer = await self._rpc.unary(
+            "WebhookService/TestWebhook", request, pb.TestWebhookResponse
+        )
+        return int(answer.status)
 
 
 class Projects:

@@ -48,6 +48,7 @@ REPEATABLE = frozenset(
         "SessionService/ListMetrics",
         "SessionService/ListQueue",
         "SessionService/ListSessions",
+        "WebhookService/GetWebhook",
     }
 )
 """May be asked of two control planes, also at the same time."""
@@ -70,6 +71,7 @@ ONCE = frozenset(
         "SessionService/RemoveSession",
         "SessionService/RequeueSession",
         "SessionService/StopSession",
+        "WebhookService/TestWebhook",
         # The second one would undo what somebody did in between.
         "NodeService/DrainNode",
         "NodeService/ResumeNode",
@@ -77,6 +79,8 @@ ONCE = frozenset(
         "ProjectService/UpdateProject",
         "SecretService/SetSecret",
         "SessionService/UpdateSession",
+        "WebhookService/RemoveWebhook",
+        "WebhookService/SetWebhook",
         # Its caller repeats it, and knows when.
         "CheckpointService/CommitCheckpoint",
     }

@@ -37,6 +37,7 @@ from nsml.v1 import (
     sessions_pb2,
     sessions_pb2_grpc,
     telemetry_pb2_grpc,
+    webhooks_pb2_grpc,
 )
 from tests.platforms import ensure_cluster
 
@@ -57,6 +58,7 @@ class Stubs:
         self.media = _As(media_pb2_grpc.MediaServiceStub(channel), self.metadata)
         self.telemetry = _As(telemetry_pb2_grpc.TelemetryServiceStub(channel), self.metadata)
         self.secrets = _As(secrets_pb2_grpc.SecretServiceStub(channel), self.metadata)
+        self.webhooks = _As(webhooks_pb2_grpc.WebhookServiceStub(channel), self.metadata)
         self.projects = _As(projects_pb2_grpc.ProjectServiceStub(channel), self.metadata)
         self.accounts = _As(accounts_pb2_grpc.AccountServiceStub(channel), self.metadata)
         self.agents = _As(agents_pb2_grpc.AgentServiceStub(channel), self.metadata)
@@ -166,6 +168,7 @@ async def surroundings(**other: Any) -> AsyncIterator[Surroundings]:
             clock=clock,
             random_bytes=secrets.token_bytes,
             restores=other.get("restores", ()),
+            post=other.get("post"),
         )
 
 

@@ -54,6 +54,12 @@ DECLARED = {
         "ChangeMembers": "u",
     },
     "nsml.v1.ViewService": {"OpenView": "u", "ListViews": "u", "StopView": "u"},
+    "nsml.v1.WebhookService": {
+        "SetWebhook": "u",
+        "GetWebhook": "u",
+        "RemoveWebhook": "u",
+        "TestWebhook": "u",
+    },
     "nsml.v1.SecretService": {"SetSecret": "u", "ListSecrets": "u", "RemoveSecret": "u"},
     "nsml.v1.NodeService": {
         "ListNodes": "u",

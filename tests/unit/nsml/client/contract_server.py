@@ -48,6 +48,8 @@ from nsml.v1 import (
     telemetry_pb2_grpc,
     views_pb2,
     views_pb2_grpc,
+    webhooks_pb2,
+    webhooks_pb2_grpc,
 )
 from nsml.v1 import sessions_pb2 as pb
 
@@ -101,6 +103,7 @@ class State:
         self.tokens = {TOKEN: "kim"}
         self.secrets = {}
         self.views = {}
+        self.webhook = ""
         self.projects: dict[str, projects_pb2.Project] = {}
         self.revision = 0
         self.simulated = False
@@ -853,6 +856,32 @@ class Secrets(secrets_pb2_grpc.SecretServiceServicer):
         return secrets_pb2.RemoveSecretResponse()
 
 
+class Webhooks(webhooks_pb2_grpc.WebhookServiceServicer):
+    def __init__(self, state):
+        self.state = state
+
+    def told(self):
+        told = webhooks_pb2.Webhook(origin="/".join(self.state.webhook.split("/")[:3]))
+        told.set_at.seconds = EPOCH
+        return told
+
+    def SetWebhook(self, request, context):
+        self.state.webhook = request.url
+        return webhooks_pb2.SetWebhookResponse(webhook=self.told())
+
+    def GetWebhook(self, request, context):
+        return webhooks_pb2.GetWebhookResponse(webhook=self.told() if self.state.webhook else None)
+
+    def RemoveWebhook(self, request, context):
+        self.state.webhook = ""
+        return webhooks_pb2.RemoveWebhookResponse()
+
+    def TestWebhook(self, request, context):
+        if not self.state.webhook:
+            refuse(context, grpc.StatusCode.NOT_FOUND, "no webhook is set", "NOT_FOUND")
+        return webhooks_pb2.TestWebhookResponse(status=204)
+
+
 class Projects(projects_pb2_grpc.ProjectServiceServicer):
     def __init__(self, state):
         self.state = state
@@ -1045,6 +1074,7 @@ class ContractServer:
         accounts_pb2_grpc.add_AccountServiceServicer_to_server(Accounts(self.state), self.server)
         backups_pb2_grpc.add_BackupServiceServicer_to_server(Backups(), self.server)
         telemetry_pb2_grpc.add_TelemetryServiceServicer_to_server(Telemetry(), self.server)
+        webhooks_pb2_grpc.add_WebhookServiceServicer_to_server(Webhooks(self.state), self.server)
         secrets_pb2_grpc.add_SecretServiceServicer_to_server(Secrets(self.state), self.server)
         views_pb2_grpc.add_ViewServiceServicer_to_server(Views(self.state), self.server)
         projects_pb2_grpc.add_ProjectServiceServicer_to_server(Projects(self.state), self.server)

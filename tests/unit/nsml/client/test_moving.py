@@ -28,6 +28,7 @@ from nsml.v1 import (
     projects_pb2,
     secrets_pb2,
     sessions_pb2,
+    webhooks_pb2,
 )
 from nsml.v1 import sessions_pb2 as pb
 from tests.proxy import Proxy
@@ -182,7 +183,7 @@ async def test_who_is_slow_may_still_be_the_only_one(monkeypatch) -> None:
 def test_every_call_is_known_to_be_repeatable_or_not() -> None:
     modules = (
         accounts_pb2, agents_pb2, checkpoints_pb2, content_pb2, datasets_pb2, nodes_pb2, projects_pb2,
-        secrets_pb2, sessions_pb2,
+        secrets_pb2, sessions_pb2, webhooks_pb2,
     )  # fmt: skip
     unary = {
         f"{service.name}/{method.name}"

@@ -1,0 +1,112 @@
+"""webhook: where the platform tells what happens to sessions while nobody looks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from cli.app import App
+from cli.exits import CommandError, ExitCode
+from cli.group import Group, command, pass_app
+from cli.output import write_one
+
+if TYPE_CHECKING:
+    from nsml.client.calls import Client
+    from nsml.v1.webhooks_pb2 import Webhook
+
+_MOST_READ = 4_096
+
+
+@click.group("webhook", cls=Group)
+def webhook() -> None:
+    """Your webhook: a URL that is called when a session of yours idles, or is a zombie.
+
+    A JSON object is sent by POST: `text` for chat programs, and `event`, `session`, `since`, `reason`. The URL lies
+    encrypted, and of it only the host is ever shown again.
+    """
+
+
+def _record(found: Webhook | None) -> dict[str, Any]:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
+    if found is None:
+        return {"origin": None, "set_at": None}
+    return {"origin": found.origin, "set_at": moment(seconds_of(found.set_at))}
+
+
+@command(
+    "set",
+    examples=["nsml webhook set", "nsml webhook set < url.txt"],
+)
+@click.argument("refused", nargs=-1, metavar="")
+@pass_app
+def put(app: App, *, refused: tuple[str, ...]) -> None:
+    """Set it, in place of what was set: from stdin, or typed unseen."""
+    if refused:
+        raise CommandError(
+            "a URL in the command line is seen by all on this machine, and often bears a token",
+            code=ExitCode.USAGE,
+            advice="nsml webhook set < FILE\nnsml webhook set    and type it unseen",
+        )
+    url = _read(app)
+    if not url:
+        raise CommandError(
+            "the URL is empty: nothing is set",
+            code=ExitCode.USAGE,
+            advice="nsml webhook set < FILE\nnsml webhook rm",
+        )
+    made = app.call(lambda client: client.webhooks.put(url))
+    write_one(app, _record(made), [f"webhook set: {made.origin}"])
+    if app.is_for_people:
+        app.say("  try it: nsml webhook test")
+
+
+def _read(app: App) -> str:
+    if app.can_ask:
+        typed: str = click.prompt("URL", hide_input=True, err=True, default="", show_default=False)
+        return typed.strip()
+    stdin: Any = app.stdin
+    if stdin.isatty():
+        raise CommandError(
+            "nobody is there to ask for the URL",
+            code=ExitCode.USAGE,
+            advice="nsml webhook set < FILE",
+        )
+    return str(stdin.buffer.read(_MOST_READ).decode(errors="replace")).strip()
+
+
+@command("show", reads=True, examples=["nsml webhook show", "nsml webhook show -j"])
+@pass_app
+def show(app: App) -> None:
+    """Show where it goes: the host, never the whole URL."""
+    found = app.call(lambda client: client.webhooks.get())
+    origin = found.origin if found else "no webhook: nsml webhook set"
+    write_one(app, _record(found), [origin])
+
+
+@command("rm", examples=["nsml webhook rm", "nsml webhook rm -q"])
+@pass_app
+def rm(app: App) -> None:
+    """Remove it: nobody is called any more."""
+
+    async def act(client: Client) -> None:
+        await client.webhooks.remove()
+
+    app.call(act)
+    app.say("webhook removed")
+
+
+@command("test", examples=["nsml webhook test", "nsml webhook test -j"])
+@pass_app
+def test(app: App) -> None:
+    """Send a message there now, and say what was answered."""
+    status = app.call(lambda client: client.webhooks.test())
+    write_one(app, {"status": status}, [f"it answered {status}"])
+
+
+webhook.add_command(put)
+webhook.add_command(show)
+webhook.add_command(rm)
+webhook.add_command(test)

@@ -1,0 +1,100 @@
+"""Which URLs the platform calls for users. Pure.
+
+Who may set one could otherwise have the control plane call what only it can reach: its own machine, the network
+behind it, the cloud's metadata. So the addresses that a name stands for are looked at, and it is one of
+these very addresses that is called.
+"""
+
+from __future__ import annotations
+
+from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address
+from typing import TYPE_CHECKING, Final, NamedTuple
+from urllib.parse import urlsplit
+
+from controlplane.domain.errors import InvalidRequest
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+MOST_URL: Final = 2_048
+"""Characters."""
+_PORTS: Final = {"https": 443, "http": 80}
+_TRANSLATED: Final = (IPv6Network("64:ff9b::/96"), IPv6Network("64:ff9b:1::/48"))
+"""In which a gateway finds an IPv4 address (NAT64)."""
+
+
+class Target(NamedTuple):
+    """A URL in its parts; `path` begins with "/" and has the query."""
+
+    scheme: str
+    host: str
+    port: int
+    path: str
+
+    @property
+    def origin(self) -> str:
+        """What may be shown of it: the rest may be a secret."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = "" if self.port == _PORTS[self.scheme] else f":{self.port}"
+        return f"{self.scheme}://{host}{port}"
+
+
+def target_of(url: str, *, allows_private: bool) -> Target:
+    """The parts of a URL; raises InvalidRequest, never with the URL in the words."""
+    if not 0 < len(url) <= MOST_URL:
+        raise InvalidRequest(f"the URL of a webhook has 1 to {MOST_URL:,} characters")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise InvalidRequest("the URL of a webhook is printable ASCII without spaces")
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise InvalidRequest("this is no URL", attempt="https://HOST/...") from None
+    if parts.scheme not in (_PORTS if allows_private else {"https"}):
+        why = "" if parts.scheme != "http" else "what it bears could be read on the way"
+        raise InvalidRequest(
+            "the URL of a webhook begins with https://", why=why, attempt="https://HOST/..."
+        )
+    if not parts.hostname or parts.username is not None or parts.password is not None:
+        raise InvalidRequest(
+            "the URL of a webhook has a host, and neither user nor password",
+            attempt="https://HOST/...",
+        )
+    path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+    return Target(
+        parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, path
+    )
+
+
+def is_public(address: str) -> bool:
+    """Whether an address, as numbers, is anybody's to call: not of this machine or a network of its own."""
+    try:
+        found = ip_address(address.partition("%")[0])
+    except ValueError:
+        return False
+    return found.is_global and not found.is_multicast and not _holds_another(found)
+
+
+def _holds_another(found: IPv4Address | IPv6Address) -> bool:
+    """Whether an IPv4 address is hidden in it, which may be any."""
+    if isinstance(found, IPv4Address):
+        return False
+    if found.ipv4_mapped or found.sixtofour or found.teredo:
+        return True
+    return any(found in network for network in _TRANSLATED)
+
+
+def pinned(addresses: Sequence[str], *, allows_private: bool) -> str:
+    """The one of a name's addresses to call; raises InvalidRequest.
+
+    Where one of them must not be called none is: a name that is both is a trick or a mistake.
+    """
+    if not addresses:
+        raise InvalidRequest("the host of the webhook has no address")
+    if not allows_private and not all(map(is_public, addresses)):
+        raise InvalidRequest(
+            "the host of the webhook is in a private network",
+            why="the control plane calls public addresses alone",
+            attempt="ask an administrator: `webhooks_to_private` in the control plane's settings",
+        )
+    return addresses[0]

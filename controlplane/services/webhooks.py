@@ -1,0 +1,65 @@
+"""WebhookService: unpack, call, convert. Nothing here answers with a URL."""
+
+from __future__ import annotations
+
+from http import HTTPStatus
+from typing import TYPE_CHECKING
+
+from controlplane.access.current import require_user
+from controlplane.domain.errors import StateConflict
+from controlplane.services.convert.times import timestamp
+from controlplane.services.errors import Context, answering
+from nsml.v1 import webhooks_pb2 as pb
+from nsml.v1 import webhooks_pb2_grpc
+
+if TYPE_CHECKING:
+    from controlplane.access.webhooks import WebhookFacts, Webhooks
+
+
+class WebhookServicer(webhooks_pb2_grpc.WebhookServiceServicer):
+    """The caller's webhook."""
+
+    def __init__(self, webhooks: Webhooks) -> None:
+        self._webhooks = webhooks
+
+    @answering
+    async def SetWebhook(  # noqa: N802 - named by the contract, as all below
+        self, request: pb.SetWebhookRequest, _: Context
+    ) -> pb.SetWebhookResponse:
+        """Set it."""
+        facts = await self._webhooks.put(require_user().user.name, request.url)
+        return pb.SetWebhookResponse(webhook=_message(facts))
+
+    @answering
+    async def GetWebhook(  # noqa: N802
+        self, _request: pb.GetWebhookRequest, _: Context
+    ) -> pb.GetWebhookResponse:
+        """Tell of it."""
+        facts = await self._webhooks.told(require_user().user.name)
+        return pb.GetWebhookResponse(webhook=_message(facts) if facts else None)
+
+    @answering
+    async def RemoveWebhook(  # noqa: N802
+        self, _request: pb.RemoveWebhookRequest, _: Context
+    ) -> pb.RemoveWebhookResponse:
+        """Remove it."""
+        await self._webhooks.remove(require_user().user.name)
+        return pb.RemoveWebhookResponse()
+
+    @answering
+    async def TestWebhook(  # noqa: N802
+        self, _request: pb.TestWebhookRequest, _: Context
+    ) -> pb.TestWebhookResponse:
+        """Send something there."""
+        name = require_user().user.name
+        message = {"text": f"nsml: a test for {name}, from nsml webhook test", "event": "test"}
+        status = await self._webhooks.send(name, message)
+        if not HTTPStatus.OK <= status < HTTPStatus.MULTIPLE_CHOICES:
+            raise StateConflict(
+                f"the webhook answered {status}", why="a message that is taken is answered with 2xx"
+            )
+        return pb.TestWebhookResponse(status=status)
+
+
+def _message(facts: WebhookFacts) -> pb.Webhook:
+    return pb.Webhook(origin=facts.origin, set_at=timestamp(facts.set_at))

@@ -1,0 +1,54 @@
+"""webhook: its URL comes in unseen, and is shown nowhere."""
+
+import json
+
+import click
+import pytest
+
+MARK = "s3cret-51aa"
+URL = f"https://hooks.example.org/services/{MARK}"
+
+
+def test_set_from_stdin_shown_tried_and_removed(nsml, state):
+    made = nsml("webhook", "set", stdin=f"{URL}\n")
+    assert state.webhook == URL
+    assert made.stdout == "webhook set: https://hooks.example.org\n"
+    assert "nsml webhook test" in made.stderr
+    assert MARK not in made.stdout + made.stderr
+    assert nsml("webhook", "show").stdout == "https://hooks.example.org\n"
+    shown = json.loads(nsml("webhook", "show", "-j").stdout)
+    assert shown["origin"] == "https://hooks.example.org"
+    assert nsml("webhook", "test").stdout == "it answered 204\n"
+    nsml("webhook", "rm")
+    assert state.webhook == ""
+    assert nsml("webhook", "show").stdout == "no webhook: nsml webhook set\n"
+    assert json.loads(nsml("webhook", "show", "-j").stdout)["origin"] is None
+    assert nsml("webhook", "test", check=False).code != 0
+
+
+def test_typed_unseen(nsml, state, monkeypatch):
+    asked = []
+
+    def prompt(text, **how):
+        asked.append((text, how["hide_input"]))
+        return URL
+
+    monkeypatch.setattr(click, "prompt", prompt)
+    nsml("webhook", "set", terminal=True)
+    assert asked == [("URL", True)]
+    assert state.webhook == URL
+
+
+@pytest.mark.parametrize("words", [[URL], ["--", URL]])
+def test_never_in_the_command_line(nsml, state, words):
+    result = nsml("webhook", "set", *words, stdin="x", check=False)
+    assert (result.code, state.webhook) == (2, "")
+    assert "seen by all on this machine" in result.stderr
+    assert MARK not in result.stdout + result.stderr
+
+
+def test_what_is_empty_is_not_set(nsml, state):
+    for text in ("", "\n"):
+        assert nsml("webhook", "set", stdin=text, check=False).code == 2
+    assert nsml("--no-input", "webhook", "set", terminal=True, check=False).code == 2
+    assert state.webhook == ""
