@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from itertools import chain
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import click
 
@@ -16,7 +17,7 @@ from cli.group import near
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Metric, MetricPoint
@@ -92,51 +93,83 @@ def reduced(events: Sequence[Event], how: str | None) -> list[Event]:
 class Downsample:
     """At most so many values of each metric, attempt and replica, 2 or more, in bounded memory.
 
-    Of four neighbours the least and the greatest stay, as often as it takes: the least and the greatest of all
-    do. What is no finite number stays where none of its neighbours is one.
+    Of as many neighbours each the least and the greatest stay; what is no finite number does where none of
+    its neighbours is one.
     """
 
     def __init__(self, most: int) -> None:
         self._most = most
         self._count = 0
-        self._kept: dict[tuple[str, str, int, int], list[tuple[int, Event]]] = {}
-        """By session, metric, attempt and rank, each with its place among all."""
+        self._series: dict[tuple[str, str, int, int], _Thinned] = {}
+        """By session, metric, attempt and rank."""
 
     def add(self, events: Iterable[Event]) -> None:
         """Those that come next."""
         for event in events:
             point = event.point
             key = event.session, point.name, point.attempt, point.rank
-            kept = self._kept.setdefault(key, [])
-            kept.append((self._count, event))
+            series = self._series.get(key)
+            if series is None:
+                series = self._series[key] = _Thinned(self._most)
+            series.add((self._count, event))
             self._count += 1
-            if len(kept) >= 4 * self._most:
-                self._kept[key] = _thinned(kept)
 
     def events(self) -> list[Event]:
         """Those that stayed, in the order in which they came."""
-        for key, kept in self._kept.items():
-            while len(kept) > self._most:
-                kept = _thinned(kept)  # noqa: PLW2901
-            self._kept[key] = kept
-        every = [one for kept in self._kept.values() for one in kept]
+        every = [one for series in self._series.values() for one in series.kept()]
         return [event for _, event in sorted(every, key=itemgetter(0))]
 
 
-def _thinned(kept: Sequence[tuple[int, Event]]) -> list[tuple[int, Event]]:
-    found: list[tuple[int, Event]] = []
-    for at in range(0, len(kept), 4):
-        some = kept[at : at + 4]
-        finite = [one for one in some if math.isfinite(_number(one[1].point))]
-        if finite:
-            low = min(finite, key=lambda one: _number(one[1].point))
-            high = max(finite, key=lambda one: _number(one[1].point))
-            some = [one for one in some if one is low or one is high]
-        found += some[:2]
-    return found
+_Placed: TypeAlias = tuple[int, Event]
+"""An event with its place among all."""
 
 
-def _number(point: MetricPoint) -> float:
+class _Thinned:
+    """One series in buckets of as many neighbours each, which are twice as many where there is no room."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._each = 1
+        self._last = 0
+        """Events in the last bucket."""
+        self._buckets: list[list[_Placed]] = []
+
+    def add(self, one: _Placed) -> None:
+        """The next event."""
+        if self._last == self._each or not self._buckets:
+            self._buckets.append([])
+            self._last = 0
+        self._buckets[-1] = _extremes([*self._buckets[-1], one])
+        self._last += 1
+        # A bucket of one event keeps one, others two.
+        while len(self._buckets) > (self._most if self._each == 1 else self._most // 2):
+            self._merge()
+
+    def _merge(self) -> None:
+        """Two buckets become one; all but the last are full."""
+        self._last += 0 if len(self._buckets) % 2 else self._each
+        pairs = (self._buckets[at : at + 2] for at in range(0, len(self._buckets), 2))
+        self._buckets = [_extremes(list(chain.from_iterable(pair))) for pair in pairs]
+        self._each *= 2
+
+    def kept(self) -> Iterator[_Placed]:
+        """What stayed."""
+        return chain.from_iterable(self._buckets)
+
+
+def _extremes(events: list[_Placed]) -> list[_Placed]:
+    """The least and the greatest in their order; the first where none is finite."""
+    if len(events) == 1:
+        return events
+    finite = [one for one in events if math.isfinite(_number(one))]
+    if not finite:
+        return events[:1]
+    low, high = min(finite, key=_number), max(finite, key=_number)
+    return [one for one in events if one is low or one is high]
+
+
+def _number(one: _Placed) -> float:
+    point = one[1].point
     return point.number if point.HasField("number") else math.nan
 
 

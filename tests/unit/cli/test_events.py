@@ -2,6 +2,7 @@
 
 import csv
 import io
+import itertools
 import json
 import math
 import threading
@@ -166,3 +167,15 @@ def test_what_stays_is_bounded_and_was_reported(values, most):
     if finite:
         left = [one.point.number for one in kept if math.isfinite(one.point.number)]
         assert (min(left), max(left)) == (min(finite), max(finite))
+
+
+@pytest.mark.parametrize(("count", "most"), [(7, 7), (8, 7), (1000, 10), (1023, 10), (4096, 33)])
+def test_what_stays_is_spread_evenly(count, most):
+    fewer = Downsample(most)
+    fewer.add(Event("a", pb.MetricPoint(name="m", number=n, step=n)) for n in range(count))
+    places = [0, *(int(one.point.step) for one in fewer.events()), count - 1]
+    assert len(places) - 2 <= most
+    if count <= most:
+        assert len(places) - 2 == count
+    widest = max(after - before for before, after in itertools.pairwise(places))
+    assert widest <= 8 * count / most
