@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from controlplane.access.table import TABLE
 from controlplane.domain.conditions import ConditionName
 from controlplane.gateway.app import Scrapes, make_app
-from controlplane.gateway.figures import Known, figures
+from controlplane.gateway.figures import Known, figures, take
 from controlplane.gateway.listener import HttpServer
 from controlplane.gateway.readers import Readers
 from controlplane.gateway.rpcs import CallCounts
@@ -53,7 +53,7 @@ class Web:
         self._conditions = plane.health.conditions
         known = _known(plane)
         app = make_app(
-            scrapes=Scrapes(lambda: figures(known, self.calls), plane.clock),
+            scrapes=Scrapes(lambda: take(known, self.calls), figures, plane.clock),
             readers=Readers(plane.identities, plane.limiter, token_file=token_file),
             why_not_ready=self._why_not_ready,
             views=plane.views,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final, Generic, TypeVar
 
 from prometheus_client import exposition
 from starlette.applications import Starlette
@@ -24,18 +24,24 @@ if TYPE_CHECKING:
     from controlplane.operations.views import Views
     from nsml.clock import Clock
 
+T = TypeVar("T")
+
 FRESH_S: Final = 1.0
 """So long what one scrape was told is told to others: more of them cost no more."""
 
 
-class Scrapes:
+class Scrapes(Generic[T]):
     """The page of metrics, made once for all who ask at about the same time.
 
     Args:
-        figures: gives all of them, as of now; called on the event loop.
+        take: what they are made of, as of now; called on the event loop.
+        figures: all of them, of that; called in a thread.
     """
 
-    def __init__(self, figures: Callable[[], Iterable[Metric]], clock: Clock) -> None:
+    def __init__(
+        self, take: Callable[[], T], figures: Callable[[T], Iterable[Metric]], clock: Clock
+    ) -> None:
+        self._take = take
         self._figures = figures
         self._clock = clock
         self._making = asyncio.Lock()
@@ -48,9 +54,9 @@ class Scrapes:
             known = self._pages.get(content_type)
             if known is not None and self._clock.monotonic() - known[0] < FRESH_S:
                 return known[1], content_type
-            found = _Found(list(self._figures()))
-            # Some tenths of a second for thousands of devices, in which calls are answered.
-            body = await in_own_thread(lambda: encode(found))
+            taken = self._take()
+            # A second for thousands of devices, in which calls are answered.
+            body = await in_own_thread(lambda: encode(_Found(list(self._figures(taken)))))
             self._pages[content_type] = self._clock.monotonic(), body
             return body, content_type
 
@@ -66,7 +72,7 @@ class _Found:
 
 
 def make_app(
-    *, scrapes: Scrapes, readers: Readers, why_not_ready: Callable[[], str], views: Views
+    *, scrapes: Scrapes[Any], readers: Readers, why_not_ready: Callable[[], str], views: Views
 ) -> Starlette:
     """The application.
 

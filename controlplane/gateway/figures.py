@@ -7,7 +7,7 @@ projects. Those of nodes and devices grow with the machines, up to MOST_DEVICES.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
 
@@ -29,8 +29,9 @@ if TYPE_CHECKING:
 
     from prometheus_client import Metric
 
-    from controlplane.domain.values import Node
-    from controlplane.gateway.rpcs import CallCounts
+    from controlplane.domain.conditions import Condition
+    from controlplane.domain.values import Allocation, Node, Session
+    from controlplane.gateway.rpcs import CallCounts, Durations
     from controlplane.history.interface import Telemetry
     from controlplane.history.values import DeviceSample, NodeSample
     from controlplane.loops.scheduling import Scheduling
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from controlplane.operations.members import Members
     from controlplane.operations.node_states import NodeStates
     from controlplane.operations.state import LiveState
-    from controlplane.operations.usage import Usages
+    from controlplane.operations.usage import Load, Usages
     from controlplane.store.election import Leader
     from nsml.clock import Clock
 
@@ -77,52 +78,114 @@ class Known:
     clock: Clock
 
 
-def figures(known: Known, calls: CallCounts) -> Iterator[Metric]:
-    """All of them, as of now."""
-    nodes = [stored.value for stored in known.state.nodes.values()]
-    samples = known.telemetry.known()
-    yield from _platform(known)
-    yield from _sessions(known)
-    yield from _work(known)
-    yield from _nodes(known, nodes)
-    yield from _gpus(known, nodes, samples)
-    yield from _machines(known, nodes, samples)
-    yield from _devices(known, nodes, samples)
-    yield from _calls(calls)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Taken:
+    """What was known at one moment: of frozen values, so that a thread may take its time over it.
+
+    Attributes:
+        now: Unix seconds.
+        info: of this control plane.
+        work: what it did since the start, by the names of the counters.
+        ended, durations: of calls, as `CallCounts` has them.
+    """
+
+    now: float
+    info: Mapping[str, str]
+    leads: bool
+    term: int
+    member_count: int
+    conditions: Sequence[Condition]
+    sessions: Sequence[Session]
+    nodes: Sequence[tuple[Node, NodeState]]
+    allocations: Mapping[str, Allocation]
+    samples: Mapping[str, NodeSample]
+    load: Load
+    work: Mapping[str, int]
+    ended: Mapping[tuple[str, str], int]
+    durations: Mapping[str, Durations]
+
+    def held(self, node: Node) -> Mapping[str, int]:
+        """Thousandths of its devices that sessions hold, by uuid."""
+        allocation = self.allocations.get(node.name)
+        return allocation.held_thousandths() if allocation else {}
+
+    def sample(self, node: Node) -> NodeSample | None:
+        """What it said lately."""
+        sample = self.samples.get(node.name)
+        return sample if sample and abs(self.now - sample.at) <= LATELY_S else None
 
 
-def _platform(known: Known) -> Iterator[Metric]:
+def take(known: Known, calls: CallCounts) -> Taken:
+    """All that figures are made of, as of now; on the event loop, as quick as copies are."""
     own, leader = known.members.own, known.leader()
-    told = {"version": own.version, "member": own.name, "cluster": known.cluster_id}
-    yield InfoMetricFamily("nsml_controlplane", "This control plane.", told)
-    yield _gauge("nsml_leads", "1 where this control plane leads, else 0.", float(known.leads()))
-    yield _gauge(
-        "nsml_leader_term",
-        "Number of the leader's term; 0 while nobody leads.",
-        leader.term if leader else 0,
+    samples = known.telemetry.known()
+    return Taken(
+        now=known.clock.time(),
+        info={"version": own.version, "member": own.name, "cluster": known.cluster_id},
+        leads=known.leads(),
+        term=leader.term if leader else 0,
+        member_count=len(known.members.everyone()),
+        conditions=known.conditions.standing(),
+        sessions=[stored.value for stored in known.state.sessions.values()],
+        nodes=[
+            (stored.value, known.states.of(stored.value)) for stored in known.state.nodes.values()
+        ],
+        allocations={node: one.value for node, one in known.state.allocations.items()},
+        samples=samples,
+        load=known.usages.load_of(samples),
+        work={
+            "placements": known.scheduling.placed,
+            "placements_dropped": known.scheduling.dropped,
+            "preemptions": known.scheduling.preempted,
+            "commits": known.committer.commits,
+            "decisions": known.committer.decisions,
+        },
+        ended=dict(calls.ended),
+        durations={
+            method: replace(one, buckets=list(one.buckets))
+            for method, one in calls.durations.items()
+        },
     )
-    count = len(known.members.everyone())
-    yield _gauge("nsml_controlplanes", "Control planes that run.", count)
+
+
+def figures(taken: Taken) -> Iterator[Metric]:
+    """All of them."""
+    yield from _platform(taken)
+    yield from _sessions(taken)
+    yield from _work(taken)
+    yield from _nodes(taken)
+    yield from _gpus(taken)
+    yield from _machines(taken)
+    yield from _devices(taken)
+    yield from _calls(taken)
+
+
+def _platform(taken: Taken) -> Iterator[Metric]:
+    yield InfoMetricFamily("nsml_controlplane", "This control plane.", dict(taken.info))
+    yield _gauge("nsml_leads", "1 where this control plane leads, else 0.", float(taken.leads))
+    yield _gauge(
+        "nsml_leader_term", "Number of the leader's term; 0 while nobody leads.", taken.term
+    )
+    yield _gauge("nsml_controlplanes", "Control planes that run.", taken.member_count)
     standing = GaugeMetricFamily(
         "nsml_condition",
         "1 for each condition that stands; see nsml status.",
         labels=["name", "of"],
     )
-    for one in known.conditions.standing():
+    for one in taken.conditions:
         standing.add_metric([one.name.value, one.subject[:LONGEST_LABEL]], 1)
     yield standing
 
 
-def _sessions(known: Known) -> Iterator[Metric]:
-    live = [stored.value for stored in known.state.sessions.values()]
-    by_state = Counter(one.state for one in live)
+def _sessions(taken: Taken) -> Iterator[Metric]:
+    by_state = Counter(one.state for one in taken.sessions)
     states = GaugeMetricFamily(
         "nsml_sessions", "Sessions that have not left the platform, by state.", labels=["state"]
     )
     for state in SessionState:
         states.add_metric([state.value], by_state[state])
     yield states
-    queued = [one for one in live if one.state is SessionState.QUEUED]
+    queued = [one for one in taken.sessions if one.state is SessionState.QUEUED]
     waiting: Counter[Priority] = Counter()
     wanted: Counter[Priority] = Counter()
     for one in queued:
@@ -137,39 +200,36 @@ def _sessions(known: Known) -> Iterator[Metric]:
     yield length
     yield gpus
     oldest = min((one.created_at for one in queued), default=None)
-    age = 0.0 if oldest is None else max(known.clock.time() - oldest, 0.0)
+    age = 0.0 if oldest is None else max(taken.now - oldest, 0.0)
     yield _gauge("nsml_queue_oldest_seconds", "Age of the oldest session that waits.", age)
 
 
-def _work(known: Known) -> Iterator[Metric]:
-    scheduling, committer = known.scheduling, known.committer
-    for name, text, count in (
-        ("placements", "Gangs that this control plane has placed.", scheduling.placed),
-        ("placements_dropped", "Gangs whose place was taken meanwhile.", scheduling.dropped),
-        ("preemptions", "Sessions that were told to give way.", scheduling.preempted),
-        ("commits", "Transactions that this leader has written.", committer.commits),
-        ("decisions", "Decisions that were written in them.", committer.decisions),
+def _work(taken: Taken) -> Iterator[Metric]:
+    for name, text in (
+        ("placements", "Gangs that this control plane has placed."),
+        ("placements_dropped", "Gangs whose place was taken meanwhile."),
+        ("preemptions", "Sessions that were told to give way."),
+        ("commits", "Transactions that this leader has written."),
+        ("decisions", "Decisions that were written in them."),
     ):
-        yield CounterMetricFamily(f"nsml_{name}", text, count)
+        yield CounterMetricFamily(f"nsml_{name}", text, taken.work[name])
 
 
-def _nodes(known: Known, nodes: Sequence[Node]) -> Iterator[Metric]:
-    found = Counter(known.states.of(node) for node in nodes)
+def _nodes(taken: Taken) -> Iterator[Metric]:
+    found = Counter(state for _, state in taken.nodes)
     family = GaugeMetricFamily("nsml_nodes", "Nodes by state.", labels=["state"])
     for state in NodeState:
         family.add_metric([state.value], found[state])
     yield family
 
 
-def _gpus(
-    known: Known, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
-) -> Iterator[Metric]:
+def _gpus(taken: Taken) -> Iterator[Metric]:
     total: Counter[str] = Counter()
     ready: Counter[str] = Counter()
     held: Counter[str] = Counter()
-    for node in nodes:
-        is_ready = known.states.of(node) is NodeState.READY
-        shares = _held(known, node)
+    for node, state in taken.nodes:
+        is_ready = state is NodeState.READY
+        shares = taken.held(node)
         for device in node.devices:
             total[device.model] += 1
             ready[device.model] += is_ready and not device.withheld
@@ -183,7 +243,7 @@ def _gpus(
         for model, count in _by_label(counted, total).items():
             family.add_metric([model], count / unit)
         yield family
-    load = known.usages.load_of(samples)
+    load = taken.load
     for name, text, value in (
         (
             "nsml_gpus_reporting",
@@ -207,44 +267,37 @@ def _by_label(counted: Counter[str], total: Counter[str]) -> dict[str, int]:
     return found
 
 
-def _machines(
-    known: Known, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
-) -> Iterator[Metric]:
-    state = GaugeMetricFamily(
+def _machines(taken: Taken) -> Iterator[Metric]:
+    states = GaugeMetricFamily(
         "nsml_node_state", "1 for the state that a node is in.", labels=["node", "state"]
     )
     cpu = GaugeMetricFamily("nsml_node_cpu_ratio", "CPU load, 0 to 1.", labels=["node"])
     memory = GaugeMetricFamily(
         "nsml_node_memory_used_bytes", "Memory that is in use.", labels=["node"]
     )
-    now = known.clock.time()
-    for node in nodes[:MOST_DEVICES]:
-        state.add_metric([node.name, known.states.of(node).value], 1)
-        sample = samples.get(node.name)
-        if sample is not None and abs(now - sample.at) <= LATELY_S:
+    for node, state in taken.nodes[:MOST_DEVICES]:
+        states.add_metric([node.name, state.value], 1)
+        sample = taken.sample(node)
+        if sample is not None:
             cpu.add_metric([node.name], sample.cpu_percent / _PERCENT)
             memory.add_metric([node.name], sample.memory_used_bytes)
-    yield from (state, cpu, memory)
+    yield from (states, cpu, memory)
 
 
-def _devices(
-    known: Known, nodes: Sequence[Node], samples: Mapping[str, NodeSample]
-) -> Iterator[Metric]:
-    shown = [(node, device) for node in nodes for device in node.devices]
+def _devices(taken: Taken) -> Iterator[Metric]:
+    shown = [(node, device) for node, _ in taken.nodes for device in node.devices]
     left_out = len(shown) - MOST_DEVICES
     info = InfoMetricFamily("nsml_gpu", "Each GPU.", labels=_DEVICE)
     memory = _of_device("nsml_gpu_memory_bytes", "Memory that it has.")
     held = _of_device("nsml_gpu_allocated_ratio", "How much of it sessions hold, 0 to 1.")
     read = {name: _of_device(f"nsml_gpu_{name}", text) for name, text, _ in _READ}
-    now = known.clock.time()
     shares: dict[str, Mapping[str, int]] = {}
     readings: dict[str, Mapping[str, DeviceSample]] = {}
     for node, device in shown[:MOST_DEVICES]:
         if node.name not in shares:
-            shares[node.name] = _held(known, node)
-            sample = samples.get(node.name)
-            is_new = sample is not None and abs(now - sample.at) <= LATELY_S
-            devices = sample.devices if sample is not None and is_new else ()
+            shares[node.name] = taken.held(node)
+            sample = taken.sample(node)
+            devices = sample.devices if sample is not None else ()
             readings[node.name] = {one.uuid: one for one in devices}
         label = [node.name, str(device.index), device.uuid[:LONGEST_LABEL]]
         info.add_metric(label, {"model": device.model[:LONGEST_LABEL]})
@@ -272,21 +325,16 @@ _READ: Final[tuple[tuple[str, str, Callable[[DeviceSample], float]], ...]] = (
 )
 
 
-def _held(known: Known, node: Node) -> Mapping[str, int]:
-    stored = known.state.allocations.get(node.name)
-    return stored.value.held_thousandths() if stored else {}
-
-
-def _calls(calls: CallCounts) -> Iterator[Metric]:
+def _calls(taken: Taken) -> Iterator[Metric]:
     ended = CounterMetricFamily(
         "nsml_rpc_calls", "Calls of one request and one answer, by end.", labels=["method", "code"]
     )
-    for (method, code), count in sorted(calls.ended.items()):
+    for (method, code), count in sorted(taken.ended.items()):
         ended.add_metric([_short(method), code], count)
     yield ended
     took = HistogramMetricFamily("nsml_rpc_seconds", "How long they took.", labels=["method"])
     bounds = [*map(str, BUCKETS_S), "+Inf"]
-    for method, one in sorted(calls.durations.items()):
+    for method, one in sorted(taken.durations.items()):
         cumulative = [float(count) for count in accumulate(one.buckets)]
         buckets = list(zip(bounds, cumulative, strict=True))
         took.add_metric([_short(method)], buckets, sum_value=one.seconds)

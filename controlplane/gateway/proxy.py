@@ -30,14 +30,14 @@ def view_routes(views: Views) -> list[Route]:
     """What is answered below /view/ID/."""
 
     async def view(request: Request) -> Response:
-        view_id, path = request.path_params["view"], request.path_params["path"]
+        view_id = request.path_params["view"]
         ticket = request.query_params.get("ticket")
         if ticket is not None and request.method == "GET":
             return _let_in(request, views, view_id, ticket)
         socket = views.admit(view_id, request.cookies.get(COOKIE, ""))
         if not socket:
             return _refused()
-        return await _passed_on(request, socket, f"/view/{view_id}/{path}")
+        return await _passed_on(request, socket)
 
     return [Route("/view/{view}/{path:path}", view, methods=["GET", "HEAD", "POST"])]
 
@@ -69,7 +69,7 @@ def _refused() -> Response:
     )
 
 
-async def _passed_on(request: Request, socket: str, path: str) -> Response:
+async def _passed_on(request: Request, socket: str) -> Response:
     body = bytearray()
     async for part in request.stream():
         body += part
@@ -81,7 +81,9 @@ async def _passed_on(request: Request, socket: str, path: str) -> Response:
     # Neither cookie nor token: what is shown there needs none, and could tell of it.
     headers = {name: value for name, value in request.headers.items() if name in _SENT_ON}
     headers.setdefault("accept-encoding", "identity")  # the library would ask for others
-    url = httpx.URL("http://view", path=path, query=request.url.query.encode())
+    # As it came, letter by letter: what was escaped in a path stays so.
+    target = request.scope["raw_path"] + b"?" + request.scope["query_string"]
+    url = httpx.URL("http://view", raw_path=target.removesuffix(b"?"))
     try:
         sent = client.build_request(request.method, url, headers=headers, content=bytes(body))
         answer = await client.send(sent, stream=True)

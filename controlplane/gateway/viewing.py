@@ -33,8 +33,8 @@ from nsml.event_files import LiveEventFiles
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-MOST_BYTES: Final = 2 << 30
-"""Of event files of one view."""
+MOST_BYTES: Final = 512 << 20
+"""Of event files of one view: some seven million points."""
 RELOAD_EVERY_S: Final = 2
 _NICE: Final = 5
 
@@ -122,7 +122,7 @@ async def _write(
         async for answer in stream:
             files.add(answer.points)
             if sum(one.size_bytes for one in written) > MOST_BYTES:
-                raise TooLarge(f"more than {MOST_BYTES >> 30} GiB of event files")
+                raise TooLarge(f"more than {MOST_BYTES >> 20} MiB of event files")
             await asyncio.sleep(0)
 
 

@@ -12,6 +12,7 @@ import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final, Protocol
+from weakref import WeakValueDictionary
 
 import structlog
 
@@ -150,7 +151,8 @@ class Views:
         self._new_secret = new_secret
         self._fingerprint = fingerprint
         self._views: dict[str, View] = {}
-        self._opening = asyncio.Lock()
+        self._opening: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        self._starting = 0
 
     async def open(
         self, who: UserCaller, token: str, references: Sequence[str]
@@ -178,8 +180,8 @@ class Views:
             )
         found = [await self._references.find(who, one) for one in references]
         sessions = {one.id: one for one in found}
-        # One at a time: those that come at once would all be below the limits.
-        async with self._opening:
+        # A user's one at a time: those that come at once would each be another view of the same.
+        async with self._opening.setdefault(who.user.name, asyncio.Lock()):
             view = self._same(who, sessions) or await self._opened(who, token, sessions)
         secret = self._new_secret()
         _keep(view.tickets, self._fingerprint(secret), self._clock.monotonic() + TICKET_S)
@@ -202,15 +204,18 @@ class Views:
             raise TooLarge(
                 f"you have {len(own)} views", attempt="nsml tensorboard --stop    ends them all"
             )
-        if len(self._views) >= MOST_VIEWS:
+        if len(self._views) + self._starting >= MOST_VIEWS:
             raise TooLarge(
-                f"there are {len(self._views)} views, as many as this control plane runs",
+                f"there are {MOST_VIEWS} views, as many as this control plane runs",
                 attempt="nsml plot, or later: each ends half an hour after it was last looked at",
             )
         view_id = self._new_id()
-        viewer = await self.viewing.start(
-            Wish(prefix=f"/view/{view_id}", token=token, session_ids=tuple(sessions))
-        )
+        wish = Wish(prefix=f"/view/{view_id}", token=token, session_ids=tuple(sessions))
+        self._starting += 1
+        try:
+            viewer = await self.viewing.start(wish)
+        finally:
+            self._starting -= 1
         now = self._clock.time()
         view = View(
             id=view_id,

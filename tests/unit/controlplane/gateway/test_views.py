@@ -134,6 +134,9 @@ async def test_tensorboard_shows_what_was_reported_as_it_is_reported_and_to_its_
             await one.report(mine, 3, 0.125)
             await until(lambda: shows((1, 0.5), (2, 0.25), (3, 0.125)), "and what came since")
 
+            # What is escaped stays so on its way.
+            assert (await browser.get(f"/view/{view}/no%3Fsuch%2Fpage%23")).status_code == 404
+
             # A ticket is good once; nor does a cookie or a ticket of another view open this one.
             assert (await stranger.get(opened.url)).status_code == 403
             one.rig.plane.views.viewing = Showing(one.url)
