@@ -49,7 +49,7 @@ class Held(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Live:
-    """What is known of a live session; `idle_since` 0: it does something, or nobody knows."""
+    """What is known of a live session; `idle_since` 0: it does something, holds nothing, or nobody knows."""
 
     usage: Usage
     idle_since: float = 0.0
@@ -176,18 +176,26 @@ class Usages:
         live = {
             stored.value.id: stored.value
             for stored in self._state.sessions.values()
-            if stored.value.state.holds_devices
+            if stored.value.state.holds_devices or stored.value.attempts
         }
         for gone in self._sums.keys() - live.keys():
             self._sums.pop(gone, None)
             self._live.pop(gone, None)
-        oldest = sorted(live, key=lambda one: self._sums[one].until if one in self._sums else 0.0)
+        grows = [one for one in live if not self._is_whole(live[one])]
+        oldest = sorted(grows, key=lambda one: self._sums[one].until if one in self._sums else 0.0)
         for session_id in oldest[:AT_ONCE]:
             try:
                 await self._look_at(live[session_id])
             except HistoryUnavailable as error:
                 _log.debug("usage.unknown", reason=error.message)
                 return
+
+    def _is_whole(self, session: Session) -> bool:
+        """Whether nothing can be added to what is known: it holds nothing, and what it held is measured."""
+        known = self._sums.get(session.id)
+        if known is None or known.attempt != session.attempt or session.state.holds_devices:
+            return False
+        return known.until >= max(one.ended_at for one in session.attempts)
 
     async def _look_at(self, session: Session) -> None:
         settled, now = self._sums.get(session.id), self._clock.time()
@@ -197,11 +205,11 @@ class Usages:
             await self._measure(settled, _within(self.held(session), -math.inf, until))
         elif settled.until < until:
             since, settled = settled.until, replace(settled, until=until, has_silent=False)
-            await self._measure(settled, _within(self.holding(session), since, until))
+            await self._measure(settled, _within(self.held(session), since, until))
         self._sums[session.id] = settled
         # What came since is measured again when all of it is there.
         known = replace(settled)
-        await self._measure(known, _within(self.holding(session), settled.until, now))
+        await self._measure(known, _within(self.held(session), settled.until, now))
         usage = known.usage()
         if usage is None:
             return
@@ -249,4 +257,5 @@ class Usages:
 def _within(held: Iterable[Held], since: float, until: float) -> Iterator[Held]:
     """What was held in a span of time."""
     for one in held:
-        yield one._replace(since=max(one.since, since), until=min(one.until, until))
+        if one.since < until and one.until > since:
+            yield one._replace(since=max(one.since, since), until=min(one.until, until))

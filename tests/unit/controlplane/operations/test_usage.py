@@ -137,6 +137,38 @@ async def test_readings_that_come_after_a_look_are_counted(desk: Desk) -> None:
     assert live.usage.watt_hours == pytest.approx(whole.watt_hours)
 
 
+async def test_what_was_used_is_known_while_a_session_waits_to_go_on(desk: Desk) -> None:
+    begin = desk.clock.time()
+    one = desk.place(session(attempt=1), a_0=1000)
+    await desk.pass_(15, 100.0)
+    await desk.usages.look()
+    await desk.pass_(5, 100.0)
+    attempt = EndedAttempt(
+        number=1,
+        cause=Cause.PREEMPTED,
+        placed_at=begin,
+        ended_at=desk.clock.time(),
+        gpu_thousandths=1000,
+        held_s=20,
+        devices=(HeldDevice(node="a", uuid="a-0", thousandths=1000),),
+    )
+    desk.state.put_allocation(Allocation(node="a", replicas=()), 2)
+    desk.state.put_session(
+        replace(one, state=SessionState.QUEUED, replicas=(), attempts=(attempt,)), 2
+    )
+    for _ in range(3):
+        await desk.pass_(20, 0.0)
+        await desk.usages.look()
+        live = desk.usages.live(one.id)
+        assert live is not None
+        assert live.usage.device_seconds == pytest.approx(20)
+        assert (live.usage.utilization, live.idle_since) == (pytest.approx(100), 0.0)
+    # Nothing is read for it any more.
+    until = desk.usages._sums[one.id].until
+    await desk.usages.look()
+    assert desk.usages._sums[one.id].until == until < desk.clock.time() - 20
+
+
 async def test_an_ended_session_is_measured_over_all_its_attempts(desk: Desk) -> None:
     begin = desk.clock.time()
     await desk.pass_(120, 100.0)
