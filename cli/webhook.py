@@ -32,17 +32,23 @@ def _record(found: Webhook | None) -> dict[str, Any]:
     from nsml.view.units import moment
 
     if found is None:
-        return {"origin": None, "set_at": None}
+        return {"origin": "", "set_at": None}
     return {"origin": found.origin, "set_at": moment(seconds_of(found.set_at))}
 
 
 @command(
     "set",
-    examples=["nsml webhook set", "nsml webhook set < url.txt"],
+    reads=True,
+    examples=[
+        "nsml webhook set",
+        "nsml webhook set < url.txt",
+        "nsml webhook set --from-env SLACK_URL",
+    ],
 )
 @click.argument("refused", nargs=-1, metavar="")
+@click.option("--from-env", "variable", metavar="VARIABLE", help="The value of a variable here.")
 @pass_app
-def put(app: App, *, refused: tuple[str, ...]) -> None:
+def put(app: App, *, refused: tuple[str, ...], variable: str | None) -> None:
     """Set it, in place of what was set: from stdin, or typed unseen."""
     if refused:
         raise CommandError(
@@ -50,7 +56,7 @@ def put(app: App, *, refused: tuple[str, ...]) -> None:
             code=ExitCode.USAGE,
             advice="nsml webhook set < FILE\nnsml webhook set    and type it unseen",
         )
-    url = _read(app)
+    url = _read(app) if variable is None else _of_variable(app, variable)
     if not url:
         raise CommandError(
             "the URL is empty: nothing is set",
@@ -58,9 +64,15 @@ def put(app: App, *, refused: tuple[str, ...]) -> None:
             advice="nsml webhook set < FILE\nnsml webhook rm",
         )
     made = app.call(lambda client: client.webhooks.put(url))
-    write_one(app, _record(made), [f"webhook set: {made.origin}"])
+    write_one(app, _record(made), [f"webhook set: {made.origin}"], name="origin")
     if app.is_for_people:
         app.say("  try it: nsml webhook test")
+
+
+def _of_variable(app: App, variable: str) -> str:
+    if variable not in app.environ:
+        raise CommandError(f"{variable} is not set here", code=ExitCode.USAGE)
+    return app.environ[variable].strip()
 
 
 def _read(app: App) -> str:
@@ -83,7 +95,7 @@ def show(app: App) -> None:
     """Show where it goes: the host, never the whole URL."""
     found = app.call(lambda client: client.webhooks.get())
     origin = found.origin if found else "no webhook: nsml webhook set"
-    write_one(app, _record(found), [origin])
+    write_one(app, _record(found), [origin], name="origin")
 
 
 @command("rm", examples=["nsml webhook rm", "nsml webhook rm -q"])
@@ -98,12 +110,12 @@ def rm(app: App) -> None:
     app.say("webhook removed")
 
 
-@command("test", examples=["nsml webhook test", "nsml webhook test -j"])
+@command("test", reads=True, examples=["nsml webhook test", "nsml webhook test -j"])
 @pass_app
 def test(app: App) -> None:
     """Send a message there now, and say what was answered."""
     status = app.call(lambda client: client.webhooks.test())
-    write_one(app, {"status": status}, [f"it answered {status}"])
+    write_one(app, {"status": status}, [f"it answered {status}"], name="status")
 
 
 webhook.add_command(put)

@@ -174,6 +174,7 @@ def everything(state, tmp_path):
     for blob in packed.manifest.blobs():
         state.blobs[blob] = packed.source.read(blob)
     state.simulated = True
+    state.webhook = "https://hooks.example.org/x"
     state.projects["vision"] = vision()
     state.secrets["TOKEN"] = b"x"
     state.rows.append(pb.QueuedSession(place=1, session="lee/mnist/2", owner="lee"))

@@ -22,8 +22,15 @@ def test_set_from_stdin_shown_tried_and_removed(nsml, state):
     nsml("webhook", "rm")
     assert state.webhook == ""
     assert nsml("webhook", "show").stdout == "no webhook: nsml webhook set\n"
-    assert json.loads(nsml("webhook", "show", "-j").stdout)["origin"] is None
+    assert json.loads(nsml("webhook", "show", "-j").stdout)["origin"] == ""
     assert nsml("webhook", "test", check=False).code != 0
+
+
+def test_from_a_variable(nsml, state):
+    nsml("webhook", "set", "--from-env", "MINE", MINE=URL)
+    assert state.webhook == URL
+    missing = nsml("webhook", "set", "--from-env", "NOT_THERE", check=False)
+    assert (missing.code, "NOT_THERE is not set here" in missing.stderr) == (2, True)
 
 
 def test_typed_unseen(nsml, state, monkeypatch):
