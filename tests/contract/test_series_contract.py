@@ -227,6 +227,8 @@ async def test_names_beyond_the_bound_are_left_out_and_said(
         page = await history.series.read("s1", SeriesQuery(width=10))
         assert len(page.series) == 3
         assert page.left_out == 8
+        page = await history.series.read("s1", SeriesQuery(width=10, names=("a",)))
+        assert ([view.name for view in page.series], page.left_out) == (["a"], 8)
         await fold_all(history)
     monkeypatch.setattr(sql_series, "MAX_SERIES_READ", 2)
     page = await history.series.read("s1", SeriesQuery(width=10))

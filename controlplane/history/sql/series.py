@@ -403,9 +403,11 @@ class _Reading:
         tail = self._tail(fold.last)
         if tail is None:
             return None
-        ids = {key: one for key, one in self._session.series().items() if self._is_wanted(key)}
+        known = self._session.series()
         left_out = fold.left_out + self._left_out
-        left_out += _leave_out(self._session, tail, ids, MAX_SERIES - fold.series)
+        left_out += _leave_out(self._session, tail, known, MAX_SERIES - fold.series)
+        ids = {key: one for key, one in known.items() if self._is_wanted(key)}
+        tail = {key: chunks for key, chunks in tail.items() if self._is_wanted(key)}
         keys = sorted(ids.keys() | tail.keys())
         more, keys = len(keys[MAX_SERIES_READ:]), keys[:MAX_SERIES_READ]
         width = max(min(self._query.width, MOST_COLUMNS // max(len(keys), 1)), 1)
@@ -465,12 +467,7 @@ class _Reading:
             numbers = numbers_in(split(plain))
             self._dropped += numbers.dropped
             self._left_out += numbers.left_out
-            wanted = {
-                name: points
-                for name, points in numbers.told.items()
-                if self._is_wanted(Key(name, *whose))
-            }
-            _gathered(tail, whose, chunk, wanted)
+            _gathered(tail, whose, chunk, numbers.told)
         return tail
 
     def _levels(
