@@ -22,6 +22,7 @@ from controlplane.objects.errors import ObjectsUnavailable
 from controlplane.objects.memory import MemoryObjects
 from controlplane.operations.logs import LogLost, Logs
 from nsml.clock import SystemClock, inline
+from tests.examples import examples
 
 if TYPE_CHECKING:
     from collections.abc import AsyncIterator
@@ -343,7 +344,7 @@ STEPS = st.lists(st.one_of(RANGES, st.just("archive")), max_size=14)
     lines=st.integers(0, 30),
     stop=st.integers(0, LENGTH),
 )
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(240), deadline=None)
 def test_any_cursor_of_any_log_gives_the_same(
     steps: list[Any], offset: int, limit: int, lines: int, stop: int
 ) -> None:
