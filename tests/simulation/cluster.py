@@ -53,6 +53,8 @@ T = TypeVar("T")
 
 USERS = OWNERS
 _RETRY_S = 0.2
+ARCHIVED_AFTER_S = 5.0
+"""Logs of what ended move while others still run, and faults hit that."""
 _AGAIN_S = 0.5
 _SILENCE_LOOK_S = 0.5
 
@@ -223,7 +225,12 @@ class ControlPlaneProcess:
     async def _live(self, member: str, link: StoreLink) -> None:
         on = self._surroundings(member, link)
         cluster_id = await self._cluster_id(on)
-        who = Character(member=member, version="simulated", address=self.address)
+        who = Character(
+            member=member,
+            version="simulated",
+            address=self.address,
+            archive_logs_after_s=ARCHIVED_AFTER_S,
+        )
         self.plane = plane = ControlPlane(on, who, cluster_id)
         try:
             async with asyncio.TaskGroup() as group:

@@ -19,6 +19,7 @@ from tests.simulation.points import Points
 _WRITES = frozenset(
     {
         "append",
+        "archive",
         "put_session",
         "replace_session",
         "delete_session",

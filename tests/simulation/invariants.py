@@ -37,6 +37,7 @@ from controlplane.history.values import (
 )
 from controlplane.operations import records
 from controlplane.operations.held import MOST_LATE_S
+from controlplane.operations.logs import Logs
 from controlplane.store.election import LEADER_KEY
 from controlplane.store.interface import Delete, Put
 from nodeagent.folders import ReplicaId
@@ -744,13 +745,13 @@ class Referee:
         left = [str(life.replica) for life in self.lives.values() if life.ended_at is None]
         self.expect(right, not left, f"{left} still run")
 
-    async def check_records(self, history: History) -> None:
+    async def check_records(self, logs: Logs) -> None:
         """Every byte and record that a program wrote is in the history, once and in order."""
         for life in self.lives.values():
             replica = life.replica
             place = (replica.session_id, replica.attempt, replica.rank)
-            log = await _whole(history, StreamKey(*place, Channel.LOG, 0))
-            told = await _whole(history, StreamKey(*place, Channel.METRIC, 1))
+            log = await _whole(logs, StreamKey(*place, Channel.LOG, 0))
+            told = await _whole(logs, StreamKey(*place, Channel.METRIC, 1))
             self.expect(
                 Invariant.RECORDS,
                 b"".join(log) == life.output,
@@ -820,11 +821,11 @@ def at_once(answer: Awaitable[T]) -> T:
     raise AssertionError("it waits")
 
 
-async def _whole(history: History, stream: StreamKey) -> list[bytes]:
+async def _whole(logs: Logs, stream: StreamKey) -> list[bytes]:
     """All records or pieces of a stream; a gap is a violation that shows as a difference."""
     position = _LAST_FIRST_POSITION[stream.channel]
     found: list[bytes] = []
-    while parts := await history.streams.read(stream, position):
+    while parts := await logs.parts(stream, position):
         for part in parts:
             if isinstance(part, Recorded):
                 found += part.records or (part.data,)

@@ -194,6 +194,7 @@ class SimulatedNode:
     incarnations: int = 0
     disk: DiskTrouble = field(default_factory=DiskTrouble)
     _agent: asyncio.Task[None] | None = None
+    _killed: asyncio.Task[None] | None = None
     _alive: list[bool] = field(default_factory=list)
     _power: asyncio.Event = field(default_factory=asyncio.Event)
     _on: asyncio.Event = field(default_factory=asyncio.Event)
@@ -220,6 +221,9 @@ class SimulatedNode:
     async def start_agent(self) -> None:
         """Begin an agent on what the last one left."""
         await self._on.wait()
+        # One that is killed while another fault, or the end of all of them, begins the next.
+        if self._killed is not None:
+            await asyncio.wait([self._killed])
         if self._agent is None:
             self.incarnations += 1
             self.world.referee.trace.note("agent", self.name, self.incarnations)
@@ -234,6 +238,7 @@ class SimulatedNode:
         agent, self._agent = self._agent, None
         if agent is None:
             return
+        self._killed = agent
         self.world.referee.trace.note("agent killed", self.name)
         self._end_now()
         agent.cancel()

@@ -10,10 +10,12 @@ from dataclasses import dataclass
 from functools import partial
 
 from controlplane.domain.values import Cause
+from controlplane.operations.logs import Logs
 from controlplane.operations.state import RELIST_EVERY_S
 from nsml.client.calls import Client
 from nsml.client.errors import AlreadyEnded, ClientError, Unavailable
 from nsml.client.streams import ENDED_STATES, watch_sessions
+from nsml.clock import inline
 from nsml.v1 import sessions_pb2
 from tests.simulation.cluster import USERS, Cluster, Shape, simulated
 from tests.simulation.faults import FAULTS, Faults
@@ -198,7 +200,8 @@ async def judge(cluster: Cluster) -> None:
     referee.check_nothing_left()
     if cluster.world.fired["lost watch events"]:
         await asyncio.sleep(RELIST_EVERY_S + 10.0)  # until then a control plane may not know
-    await referee.check_records(history)
+    logs = Logs(history=history, objects=cluster.durable.objects, run=inline)
+    await referee.check_records(logs)
     await referee.check_charges(history)
     await referee.check_checkpoints(history)
     await _check_what_users_see(cluster)
