@@ -29,6 +29,8 @@ _MOST_DEPTH = 15
 _MOST_NOTICES = 20
 _SHOWN_CHARS = 80
 _CONTAINERS = (dict, list, tuple)
+_BY_NAME = "give values by name: report(loss=...), or report(**values) of a dict"
+_NO_VALUES = frozenset(("step", "walltime"))
 _LARGEST_INTEGER = 1 << 1023
 """Larger ones no float holds, and so no reader of the record."""
 _DIGITS = 308
@@ -88,12 +90,17 @@ class Reporter:
         """Called at the end of each report with its time; may end the program."""
 
     def report(
-        self, /, summary: bool = False, scope: Optional[Dict[str, Any]] = None, **kwargs: Any
+        self,
+        /,
+        summary: Optional[bool] = False,
+        scope: Optional[Dict[str, Any]] = None,
+        **kwargs: Any,
     ) -> None:
         """Record the named values; never waits and never fails for want of an agent or of disk.
 
         What is too long to be recorded (a name of over 512 characters, one value of over 1 MiB) is
-        left out, and the log says so.
+        left out, and the log says so; so it does of a step that is no number, and of a call without
+        values, which records nothing.
 
         Args:
             summary: show these values in `nsml ps`.
@@ -103,15 +110,38 @@ class Reporter:
                 name means `/`; `walltime` is always the time of the call.
 
         Raises:
-            TypeError: a value is none of these, or it is an integer beyond all floats.
+            TypeError: a value is none of these, or it is an integer beyond all floats; or values
+                are given without names, as `report({"loss": 0.5})`.
         """
         now = time.time()
         step = kwargs.get("step")
         if type(step) is not int or not -_LARGEST_INTEGER < step < _LARGEST_INTEGER:
-            step = _step(step)
+            given, step = step, _step(step)
+            if step is None and given is not None:
+                self._warn("step", _no_step(given))
         names = self._names
         values = {names[name]: value for name, value in kwargs.items()}
         values.pop("", None)
+        if summary is not True and summary is not False:
+            _check_summary(summary, values)
+        if scope is not None:
+            self.scope = scope
+        if values:
+            self._add(now, step, values, summary, kwargs)
+        elif scope is None and kwargs.keys() <= _NO_VALUES:
+            self._warn("no values", f"no value is recorded: {_BY_NAME}")
+        if self.safe_point is not None:
+            self.safe_point(now)
+
+    def _add(
+        self,
+        now: float,
+        step: Any,
+        values: Dict[str, Any],
+        summary: Optional[bool],
+        kwargs: Dict[str, Any],
+    ) -> None:
+        names = self._names
         try:
             text = _encoded(values)
         except TypeError:
@@ -129,10 +159,6 @@ class Reporter:
                 self._spool.append(_record(now, step, piece, summary))
         self._last = kwargs
         self._last_step = step
-        if scope is not None:
-            self.scope = scope
-        if self.safe_point is not None:
-            self.safe_point(now)
 
     def last(self) -> Dict[str, Any]:
         """The last report with its step, names as recorded: what a checkpoint carries along."""
@@ -234,6 +260,31 @@ def _step(step: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         return None
     return step if isfinite(step) else None
+
+
+def _no_step(given: Any) -> str:
+    """What the log says of a step that is none; an integer may be too long to be written out."""
+    if isinstance(given, (str, float)):
+        told = _shown(str(given))
+    else:
+        told = f"an object of type {type(given).__name__}"
+    return f"{told} is no step, which is a finite number: values are recorded without one"
+
+
+def _check_summary(summary: Any, values: Dict[str, Any]) -> None:
+    """Raise TypeError where a value stands in the place of `summary`.
+
+    Programs hand over 0 and 1, and booleans of numpy: these count as such beside values alone.
+    """
+    try:
+        is_one = summary is None or (bool(values) and bool(summary in (0, 1)))
+    except Exception:  # whatever an array raises that is asked for one truth
+        is_one = False
+    if not is_one:
+        kind = type(summary).__name__
+        raise TypeError(
+            f"nsml.report: summary is True or False, not an object of type {kind}; {_BY_NAME}"
+        )
 
 
 def _plain_value(given: str, value: Any, names: Dict[str, str]) -> Any:

@@ -421,6 +421,8 @@ async def test_the_latest_summary_stands(history: History) -> None:
     await streams.append([reports(metric(), 6, {"v": "no summary"})])
     await streams.append([reports(metric(), 7, {"v": "x"}, {"v": "newer"}, summary=True)])
     assert (await streams.summaries(["s1"]))["s1"].values == {"v": "newer"}
+    await streams.append([reports(metric(), 9, {}, summary=True)])
+    assert (await streams.summaries(["s1"]))["s1"].values == {"v": "newer"}
     await streams.append([reports(metric(attempt=2), 1, {"v": "second attempt"}, summary=True)])
     assert (await streams.summaries(["s1"]))["s1"].values == {"v": "second attempt"}
     assert await streams.summaries(["other"]) == {}

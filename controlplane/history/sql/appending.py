@@ -177,7 +177,7 @@ class Appending:
         for report in readable_reports(records):
             for name in report.values:
                 counts[name] = counts.get(name, 0) + 1
-            if report.is_summary:
+            if report.is_summary and report.values:
                 latest = report
         if latest is None:
             return

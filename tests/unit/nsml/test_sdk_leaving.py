@@ -79,7 +79,7 @@ def test_it_saves_at_the_next_report_and_leaves(session: Session, tmp_path: Path
 def test_the_report_itself_is_recorded_before(session: Session, tmp_path: Path) -> None:
     give_notice(tmp_path)
     with pytest.raises(SystemExit):
-        session.reporter.report(step=7)
+        session.reporter.report(step=7, a=1)
     spooled = b"".join(path.read_bytes() for path in tmp_path.glob("spool/*"))
     assert spooled.index(b'"step":7') < spooled.index(b'"checkpoint"')
 

@@ -108,6 +108,47 @@ def test_a_positional_false_is_no_summary(recorded: Recorded) -> None:
     assert recorded.last()["summary"] is False
 
 
+@pytest.mark.parametrize("summary", [0, 1, None, np.True_])
+def test_what_counts_as_a_boolean_may_stand_for_summary(recorded: Recorded, summary: Any) -> None:
+    recorded.report(summary, step=1, a=1)
+    assert recorded.last()["summary"] is bool(summary)
+
+
+@pytest.mark.parametrize(
+    ("values", "named"),
+    [
+        (({"loss": 0.25, "step": 4},), {}),
+        (({"loss": 0.25},), {"step": 4, "accuracy": 1}),
+        ((1,), {}),
+        ((0.25,), {"step": 4}),
+        (("loss", 0.25), {}),
+        ((np.zeros(2),), {"accuracy": 1}),
+    ],
+)
+def test_values_without_names_are_a_type_error_that_says_how_to_give_them(
+    recorded: Recorded, values: tuple[Any, ...], named: dict[str, Any]
+) -> None:
+    with pytest.raises(TypeError, match=r"give values by name: report\(loss=\.\.\.\)"):
+        recorded.report(*values, **named)
+    assert recorded.all() == []
+
+
+def test_a_call_without_values_records_nothing_and_says_so_once(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded.report(summary=True, step=1, a=1)
+    scope = {"x": 1}
+    recorded.report(summary=True, scope=scope)
+    assert not capsys.readouterr().err
+    recorded.report(summary=True, step=3)
+    recorded.report(step=4)
+    assert [one["values"] for one in recorded.all()] == [{"a": 1}]
+    assert recorded.reporter.last() == {"step": 1, "a": 1}
+    assert recorded.reporter.scope is scope
+    (said,) = capsys.readouterr().err.splitlines()
+    assert "no value is recorded: give values by name" in said
+
+
 def test_a_metric_may_be_called_self(recorded: Recorded) -> None:
     recorded.report(self=1, record=2, kind=3)
     assert recorded.last()["values"] == {"self": 1, "record": 2, "kind": 3}
@@ -307,6 +348,22 @@ def test_a_step_is_a_number_or_nothing(recorded: Recorded, step: Any, recorded_s
     assert recorded.last()["step"] == recorded_step
     assert recorded.last()["values"] == {"a": 1}
     assert recorded.reporter.last() == {"step": recorded_step, "a": 1}
+
+
+def test_a_step_that_is_none_is_told_once(
+    recorded: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded.report(step=None, a=1)
+    recorded.report(step="12", a=1)
+    assert not capsys.readouterr().err
+    for step in ("one", math.nan, 10**5000, [1]):
+        recorded.report(step=step, a=1)
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said == (
+        "nsml: nsml.report: 'one' is no step, which is a finite number: "
+        "values are recorded without one"
+    )
+    assert len(recorded.all()) == 6
 
 
 def test_a_step_that_json_cannot_carry_is_a_type_error(recorded: Recorded) -> None:
