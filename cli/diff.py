@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from nsml.view.compare import Row
 
 _PATIENCE_S = 30.0
+_KEY_CELLS, _NAME_CELLS, _VALUE_CELLS = 24, 8, 10
+"""To which keys, names of sessions and values are cut by turns where the terminal is narrow."""
 _TITLES = {
     "argument": "Argument",
     "setting": "Asked for",
@@ -149,33 +151,65 @@ def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row]) -> None:
     from nsml.view import compare
 
     if not app.is_for_people:
-        write_list(app, rows, columns=_columns("key", sessions), record=compare.record, name="key")
+        write_list(
+            app, rows, columns=_columns("key", sessions, rows), record=compare.record, name="key"
+        )
         return
     if not rows:
         app.say("nothing differs")
     for kind in compare.Kind:
         some = [row for row in rows if row.kind is kind]
         if some:
-            for line in table_lines(app, some, _columns(_TITLES[kind], sessions)):
+            for line in table_lines(app, some, _columns(_TITLES[kind], sessions, some)):
                 app.write(line)
 
 
-def _columns(title: str, sessions: Sequence[Session]) -> tuple[Column[Row], ...]:
+def _columns(
+    title: str, sessions: Sequence[Session], rows: Sequence[Row]
+) -> tuple[Column[Row], ...]:
     from nsml.view import compare
     from nsml.view.sessions import SIMULATED
+    from nsml.view.text import fit_middle, width
+
+    room_of_name = _room_to_tell_apart([session.name for session in sessions])
 
     def column(session: Session) -> Column[Row]:
+        behind = f" ({SIMULATED})" if session.simulated else ""
+        least = max(
+            min(room_of_name, width(session.name)) + width(behind),
+            compare.least_cells(rows, session.name),
+        )
         return Column(
             key=session.name,
-            title=f"{session.name} ({SIMULATED})" if session.simulated else session.name,
+            title=session.name + behind,
+            title_within=lambda cells: fit_middle(session.name, cells - width(behind)) + behind,
             cell=lambda row, _: compare.cell(row, session.name),
+            within=lambda row, cells: compare.cell_within(row, session.name, cells),
             colour=lambda row: "green" if session.name in row.best else "",
-            shrinks_to=10,
+            shrinks_to=max(_VALUE_CELLS, least),
+            least=least,
         )
 
     return (
-        Column(key="key", title=title, cell=lambda row, _: row.key, is_name=True),
+        Column(
+            key="key",
+            title=title,
+            cell=lambda row, _: row.key,
+            shrinks_to=_KEY_CELLS,
+            is_name=True,
+        ),
         *map(column, sessions),
+    )
+
+
+def _room_to_tell_apart(names: Sequence[str]) -> int:
+    """The cells from which on names differ that are cut in their middle."""
+    from nsml.view.text import fit_middle, width
+
+    longest = max(map(width, names))
+    rooms = range(min(_NAME_CELLS, longest), longest)
+    return next(
+        (n for n in rooms if len({fit_middle(name, n) for name in names}) == len(names)), longest
     )
 
 

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 MOST_LISTED = 10_000
 """Metrics of a session that are listed at most: what is reported under further names is there, and not counted."""
+_NAME_CELLS = 24
+_NUMBER_CELLS = 10
+"""What a number of any size takes with three digits: -1.23e-300."""
 _SHOWN = 10
 """Metrics that an error names at most."""
 
@@ -202,7 +205,15 @@ def event_record(event: Event) -> dict[str, Any]:
 
 
 def _step(event: Event, _now: float) -> str:
-    return f"{event.point.step:g}" if event.point.HasField("step") else "-"
+    return f"{event.point.step:.15g}" if event.point.HasField("step") else "-"
+
+
+def _value_within(event: Event, cells: int) -> str:
+    from nsml.view.units import number_within
+
+    value = _value(event.point)
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return number_within(value, cells) if is_number else str(value)
 
 
 def _rank(event: Event, _now: float) -> str:
@@ -221,10 +232,23 @@ def _moment(event: Event, _now: float) -> str:
 
 
 EVENT_COLUMNS: tuple[Column[Event], ...] = (
-    Column(key="metric", title="Metric", cell=lambda e, _: e.point.name, is_name=True),
+    Column(
+        key="metric",
+        title="Metric",
+        cell=lambda e, _: e.point.name,
+        shrinks_to=_NAME_CELLS,
+        is_name=True,
+    ),
     Column(key="step", title="Step", cell=_step),
-    Column(key="value", title="Value", cell=lambda e, _: str(_value(e.point)), shrinks_to=10),
-    Column(key="time", title="Time", cell=_moment),
+    Column(
+        key="value",
+        title="Value",
+        cell=lambda e, _: str(_value(e.point)),
+        shrinks_to=_NUMBER_CELLS,
+        least=_NUMBER_CELLS,
+        within=_value_within,
+    ),
+    Column(key="time", title="Time", cell=_moment, is_optional=True),
     Column(
         key="attempt",
         title="Attempt",

@@ -35,7 +35,13 @@ class Column(NamedTuple, Generic[T]):
     shrinks_to: int | None = None
     """May be cut down to so many cells when the terminal is narrow; None: never."""
     is_name: bool = False
-    """Names something: cut last of all, and in its middle, since its end tells it from others."""
+    """Names something: cut last of all unless it shrinks, and in its middle, since its end tells it from others."""
+    least: int = 0
+    """Never cut below so many cells, however narrow the terminal is."""
+    within: Callable[[T, int], str] | None = None
+    """The text in so many cells, of what is not to be cut at its end: a number, a moment."""
+    title_within: Callable[[int], str] | None = None
+    """The title in so many cells, of one that is not to be cut at its end."""
 
 
 def pick(
@@ -90,19 +96,30 @@ def render(
         widths = narrowed if fits else widths
     elif room is not None:
         _narrow(columns, rows, widths, room)
-    for row in rows:
+    for item, row in zip(items, rows, strict=True):
         for index, column in enumerate(columns):
-            cut = fit_middle if column.is_name else fit
-            row[index] = cut(row[index], widths[index])
+            row[index] = _cut(column, item, row[index], widths[index])
     lines = []
     if header:
-        titles = [fit(column.title, cells) for column, cells in zip(columns, widths, strict=True)]
+        titles = [_title(column, cells) for column, cells in zip(columns, widths, strict=True)]
         lines.append(_line(titles, widths))
         lines.append(_line(["-" * cells for cells in widths], widths))
     for item, row in zip(items, rows, strict=True):
         colours = [column.colour(item) if column.colour else "" for column in columns]
         lines.append(_line(row, widths, colours, paint))
     return lines
+
+
+def _cut(column: Column[T], item: T, text: str, cells: int) -> str:
+    if column.within is not None and width(text) > cells:
+        text = visible(column.within(item, cells))
+    return (fit_middle if column.is_name else fit)(text, cells)
+
+
+def _title(column: Column[T], cells: int) -> str:
+    if column.title_within is None or width(column.title) <= cells:
+        return fit(column.title, cells)
+    return fit(column.title_within(cells), cells)
 
 
 def _line(
@@ -156,7 +173,7 @@ def _shrink(columns: Sequence[Column[T]], widths: list[int], room: int, part: in
     Whether it does.
     """
     floors = [
-        widths[index] if column.shrinks_to is None else column.shrinks_to // part
+        widths[index] if column.shrinks_to is None else max(column.shrinks_to // part, column.least)
         for index, column in enumerate(columns)
     ]
     excess = _excess(widths, room)

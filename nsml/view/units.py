@@ -41,6 +41,8 @@ _UNITS = {
     for word in words.split()
 }
 _MOST_WORDS = 80
+_MOST_DIGITS = 17
+"""Of a float that are worth showing."""
 _MINUTE, _HOUR, _DAY, _MONTH, _YEAR = 60, 3600, 86400, 2_629_800, 31_557_600
 
 
@@ -188,3 +190,13 @@ def number_text(value: float) -> str:
     if value == int(value) and abs(value) < 1e7:
         return f"{int(value):,}"
     return f"{value:.4g}"
+
+
+def number_within(value: float, cells: int) -> str:
+    """A number rounded to what has room in so many cells, its size never cut off; the shortest where none has."""
+    text = str(value)
+    for digits in range(_MOST_DIGITS, 0, -1):
+        if len(text) <= cells:
+            break
+        text = f"{value:.{digits}g}"
+    return text

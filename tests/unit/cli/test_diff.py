@@ -65,6 +65,25 @@ def test_metrics_with_their_best(nsml, two):
     }
 
 
+@pytest.mark.parametrize("columns", ["120", "80", "60"])
+def test_what_is_long_leaves_numbers_and_headers_whole(nsml, state, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    for number in (1, 2):
+        session = state.add(f"somebody/digits-of-many-hands/{number}")
+        for value in (1.23456789e-26 * number, 2345.678):
+            state.report(session, "validation/" + "x" * 90 + "/loss", value)
+    names = [f"somebody/digits-of-many-hands/{number}" for number in (1, 2)]
+    words = ("diff", *names, "--metrics", "--lower", "*")
+    lines = nsml(*words, terminal=True, NO_COLOR="1").stdout.splitlines()
+    assert max(map(len, lines)) <= int(columns)
+    header, row = lines[-3].split(), lines[-1]
+    assert header[1] != header[2]
+    assert (header[1][-2:], header[2][-2:]) == ("/1", "/2")
+    assert "…" not in row.split(maxsplit=1)[1]
+    assert row.count("e-26") == 2
+    assert row.count(" *") == 1
+
+
 def test_how_it_ends(nsml, state, two):
     assert nsml("diff", "1", "2").code == 0
     assert nsml("diff", "1", "2", "--exit-code", check=False).code == 1

@@ -222,6 +222,19 @@ def test_a_long_metric_fits_the_terminal(nsml, state, monkeypatch):
         assert "/loss" in shown[2]
 
 
+@pytest.mark.parametrize("columns", ["100", "80", "60", "40"])
+def test_a_number_is_rounded_and_never_cut(nsml, state, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    session = state.add("kim/mnist/1")
+    state.report(session, "a" * 30 + "/loss", 4.836898812345678e-26, step=1_234_567)
+    table = nsml("events", "@last", terminal=True).stdout.splitlines()
+    assert max(map(len, table)) <= int(columns)
+    words = table[2].split()
+    assert "/loss" in words[0]
+    assert words[1] == "1234567"
+    assert float(words[2]) == pytest.approx(4.836898812345678e-26, rel=1e-2)
+
+
 def test_nothing_reported(nsml, everything, state):
     result = nsml("events", "@last", "--since-step", "99")
     assert (result.stdout, result.stderr) == ("", "nothing from step 99 on\n")
