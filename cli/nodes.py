@@ -62,15 +62,12 @@ def gpustat(app: App, *, nodes: tuple[str, ...], free: bool, watch: bool) -> Non
 
 def _watch_gpus(app: App, names: Sequence[str], *, free: bool) -> None:
     from cli.redrawing import Redrawn
-    from cli.telemetry import LOOKS_EVERY_S
+    from cli.telemetry import LOOKS_EVERY_S, check_drawing
     from nsml.view import nodes as view
 
-    if not app.is_for_people:
-        raise CommandError(
-            f"-w draws, and does not write {app.format.value}",
-            code=ExitCode.USAGE,
-            advice=f"nsml gpustat -o {app.format.value}",
-        )
+    check_drawing(
+        app, "nsml gpustat" if app.is_for_people else f"nsml gpustat -o {app.format.value}"
+    )
     screen = Redrawn(app)
     none = "no free GPUs" if free else "no GPUs"
 
@@ -155,6 +152,8 @@ def status(
         raise click.UsageError("--what-if needs --explain SESSION")
     if window is not None and not history:
         raise click.UsageError("--window needs --history")
+    if (session is not None) + history + queue > 1:
+        raise click.UsageError("one of --explain, --history and --queue at a time")
     if session is not None:
         _explain(app, session, what_if)
         return ExitCode.OK

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 LOOKS_EVERY_S: Final = 2.0
 _COLUMNS: Final = 100
 _HISTORY_S: Final = 86_400.0
+_LEAST_WINDOW_S: Final = 1.0
 
 
 class _Seen(NamedTuple):
@@ -57,6 +58,9 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     from nsml.view.sessions import seconds_of
     from nsml.view.text import visible
 
+    if csv and app.flags.output not in {None, Format.CSV}:
+        raise click.UsageError("--csv is an output format, too: give one")
+    check_window(window)
     if csv:
         app.flags.output = Format.CSV
 
@@ -75,7 +79,8 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
         return
     answer = app.call(fetch).answer
     if not answer.series:
-        app.say("it held no GPU yet, or nobody knows which any more")
+        when = "yet" if window is None else "in that time"
+        app.say(f"it held no GPU {when}, or nobody knows which any more")
     if _draws(app):
         for line in view.device_lines(answer, room=app.room or _COLUMNS) if answer.series else ():
             app.write(visible(line))
@@ -89,12 +94,7 @@ def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
     from nsml.view import telemetry as view
     from nsml.view.text import visible
 
-    if app.format not in {Format.TABLE, Format.WIDE}:
-        raise CommandError(
-            f"-w draws, and does not write {app.format.value}",
-            code=ExitCode.USAGE,
-            advice="nsml gpumonitor SESSION -j",
-        )
+    check_drawing(app, "nsml gpumonitor SESSION -o jsonl")
     screen = Redrawn(app)
 
     async def follow(client: Client) -> None:
@@ -115,9 +115,28 @@ def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
     app.call(follow)
 
 
+def check_drawing(app: App, advice: str) -> None:
+    """Raise CommandError where nothing can be drawn over: -w would write the same for ever."""
+    if not app.is_for_people:
+        said = f"-w draws, and does not write {app.format.value}"
+    elif app.room is None:
+        said = "-w draws on a terminal, in place: the output is none"
+    else:
+        return
+    raise CommandError(said, code=ExitCode.USAGE, advice=advice)
+
+
+def check_window(window_s: float | None) -> None:
+    """Raise UsageError for a span of time in which nothing can have been measured."""
+    if window_s is not None and window_s < _LEAST_WINDOW_S:
+        raise click.UsageError("--window is 1s at least: GPUs are measured once a second")
+
+
 def show_history(app: App, window_s: float | None) -> None:
     """What the whole platform did over time."""
     from nsml.view import telemetry as view
+
+    check_window(window_s)
 
     async def fetch(client: Client) -> ReadTelemetryResponse:
         return await client.telemetry.read(

@@ -103,11 +103,12 @@ def show(app: App) -> None:
 def rm(app: App) -> None:
     """Remove it: nobody is called any more."""
 
-    async def act(client: Client) -> None:
+    async def act(client: Client) -> bool:
+        was_set = await client.webhooks.get() is not None
         await client.webhooks.remove()
+        return was_set
 
-    app.call(act)
-    app.say("webhook removed")
+    app.say("webhook removed" if app.call(act) else "no webhook was set")
 
 
 @command("test", reads=True, examples=["nsml webhook test", "nsml webhook test -j"])

@@ -40,7 +40,11 @@ class Target(NamedTuple):
 
 
 def target_of(url: str, *, allows_private: bool) -> Target:
-    """The parts of a URL; raises InvalidRequest, never with the URL in the words."""
+    """The parts of a URL; raises InvalidRequest, never with the URL in the words.
+
+    A host that is an address, or this machine's name for itself, is judged here; what other names stand for is
+    looked up when it is called (`pinned`).
+    """
     if not 0 < len(url) <= MOST_URL:
         raise InvalidRequest(f"the URL of a webhook has 1 to {MOST_URL:,} characters")
     if not url.isascii() or not url.isprintable() or " " in url:
@@ -60,9 +64,31 @@ def target_of(url: str, *, allows_private: bool) -> Target:
             "the URL of a webhook has a host, and neither user nor password",
             attempt="https://HOST/...",
         )
+    if not allows_private and _is_private(parts.hostname):
+        raise _private()
     path = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
     return Target(
         parts.scheme, parts.hostname, _PORTS[parts.scheme] if port is None else port, path
+    )
+
+
+def _is_private(host: str) -> bool:
+    """Whether a host, as it is written, can be no public one."""
+    name = host.rstrip(".").lower()
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return not is_public(host)
+
+
+def _private() -> InvalidRequest:
+    return InvalidRequest(
+        "the host of the webhook is in a private network",
+        why="the control plane calls public addresses alone",
+        attempt="ask an administrator: `webhooks_to_private` in the control plane's settings",
     )
 
 
@@ -92,9 +118,5 @@ def pinned(addresses: Sequence[str], *, allows_private: bool) -> str:
     if not addresses:
         raise InvalidRequest("the host of the webhook has no address")
     if not allows_private and not all(map(is_public, addresses)):
-        raise InvalidRequest(
-            "the host of the webhook is in a private network",
-            why="the control plane calls public addresses alone",
-            attempt="ask an administrator: `webhooks_to_private` in the control plane's settings",
-        )
+        raise _private()
     return addresses[0]

@@ -81,6 +81,25 @@ def test_the_history_of_the_platform(nsml, everything):
     assert nsml("status", "--window", "1h", check=False).code == 2
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["gpustat", "-w"], "the output is none"),
+        (["gpumonitor", "@last", "-w"], "the output is none"),
+        (["gpumonitor", "@last", "-w", "--csv"], "does not write csv"),
+        (["gpumonitor", "@last", "--csv", "-j"], "give one"),
+        (["gpumonitor", "@last", "--window", "1ms"], "--window is 1s at least"),
+        (["status", "--history", "--window", "0s"], "--window is 1s at least"),
+        (["status", "--history", "--explain", "@last"], "one of --explain, --history"),
+        (["status", "--history", "--queue"], "one of --explain, --history"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused_with_the_reason(nsml, everything, words, said):
+    result = nsml(*words, check=False)
+    assert (result.code, result.stdout) == (2, "")
+    assert said in result.stderr
+
+
 def test_status(nsml, everything, server):
     assert nsml("status").stdout == (
         f"server    {server.address}\n"

@@ -47,6 +47,27 @@ def test_what_is_no_such_url_is_refused_without_repeating_it(url: str) -> None:
     assert "secret" not in str(refused.value)
 
 
+@pytest.mark.parametrize(
+    "host",
+    [
+        "localhost",
+        "LOCALHOST.",
+        "hooks.localhost",
+        "127.0.0.1:1",
+        "10.0.0.8",
+        "169.254.169.254",
+        "[::1]",
+        "[fd00::7]",
+        "[::ffff:10.0.0.1]",
+    ],
+)
+def test_a_host_that_can_be_no_public_one_is_refused_before_it_is_kept(host: str) -> None:
+    with pytest.raises(InvalidRequest, match="private network"):
+        target_of(f"https://{host}/secret", allows_private=False)
+    assert target_of(f"https://{host}/secret", allows_private=True).path == "/secret"
+    assert target_of(f"https://{PUBLIC}/", allows_private=False).host == PUBLIC
+
+
 @given(st.text(max_size=80))
 def test_no_text_is_anything_else_than_taken_or_refused(text: str) -> None:
     try:
