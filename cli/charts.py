@@ -131,12 +131,22 @@ def chart_lines(app: App, groups: Mapping[str, Sequence[Series]], wish: Wish) ->
     is_told = wish.in_words or app.is_read_aloud or not app.can_show(view.LETTERS)
     columns = wish.width or app.room or COLUMNS
     smoothed = {name: [smooth(line, smoothing) for line in ls] for name, ls in groups.items()}
-    for title, lines in narrowed(smoothed, wish.span).items():
+    averages = narrowed(smoothed, wish.span)
+    for title, lines in narrowed(groups, wish.span).items():
+        average = view.Average(lines=averages[title], share=smoothing) if smoothing else None
         if is_told:
-            yield from (view.words(title, line, axis=axis) for line in lines)
+            for line, one in zip(lines, averages[title], strict=True):
+                alone = view.Average(lines=[one], share=smoothing) if smoothing else None
+                yield view.words(title, line, axis=axis, average=alone)
             continue
         rows = view.chart(
-            title, lines, axis=axis, columns=columns, rows=wish.height, is_log=wish.look.is_log
+            title,
+            lines,
+            axis=axis,
+            columns=columns,
+            rows=wish.height,
+            is_log=wish.look.is_log,
+            average=average,
         )
         for row in rows:
             yield "".join(_coloured(app, piece) for piece in row)

@@ -173,7 +173,13 @@ def plot(
         )
         return
     is_drawn = bool(svg or png)
+    if smooth and form == "csv":
+        raise click.UsageError(
+            "--smooth goes with charts and words: --csv writes the points as they were reported"
+        )
     if not is_drawn and (form or ("chart" if app.room else "csv")) == "csv":
+        if smooth:
+            app.say("as reported, not smoothed: --chart draws the average")
         _write_points(app, references, source, wish)
         return
     fetched = fetch(app, given_references(app, references), source, wish, is_picture=is_drawn)

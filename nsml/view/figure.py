@@ -12,7 +12,7 @@ from bisect import bisect_left
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from nsml.view.plot import above_zero, dropped_text, finite_range, within
+from nsml.view.plot import above_zero, dropped_text, finite_range, is_flat, within
 from nsml.view.series import Axis, Series, smooth
 from nsml.view.text import fit, width
 from nsml.view.ticks import Ticks, log_ticks, place_ticks, value_ticks
@@ -272,7 +272,8 @@ def _chart(
         colour=_BAD if bad or dropped else _MUTED,
     )
     spread = {line.label: line for line in std if line.x} if not look.is_log else {}
-    y_values = finite_range([raw for raw, _ in shown])
+    # The average of a part of the axis knows what was before, and may lie beyond what is in it.
+    y_values = finite_range([line for pair in shown for line in pair])
     if not shown or y_values is None:
         nothing = Label(
             x=_CHART[0] / 2, y=_CHART[1] / 2, text="nothing to draw", anchor="middle", colour=_MUTED
@@ -329,7 +330,7 @@ def _frame(
 
 def _opened(low: float, high: float) -> tuple[float, float]:
     """A range with some room around it, so that no line lies on its edge."""
-    room = (high / 2 - low / 2) * 0.1 or abs(low) / 10 or 1.0
+    room = (abs(low) / 10 or 1.0) if is_flat(low, high) else (high / 2 - low / 2) * 0.1
     return max(low - room, -1.7e308), min(high + room, 1.7e308)
 
 

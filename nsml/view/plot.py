@@ -15,7 +15,7 @@ from string import ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsml.view.series import Axis
-from nsml.view.units import counted, duration_text, moment, number_text
+from nsml.view.units import apart, counted, moment, number_text, spans_apart
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,6 +28,8 @@ _DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 _LABEL_CELLS = 9
 _LEAST_COLUMNS = 10
 _LARGEST_POWER = 308.25
+_PRECISION_DIGITS = 12
+"""Of a value that are meant: what differs beyond them is the dust of sums and divisions."""
 LETTERS = chr(_BLANK) + "┤━"
 """A terminal that shows these shows a chart."""
 MARK = "×"  # noqa: RUF001 - told from a letter x
@@ -72,7 +74,7 @@ class _Column:
 def rasterise(lines: Sequence[Series], *, columns: int, rows: int) -> Raster:
     """Draw the lines over one another into `columns` x `rows` cells; the first one on top."""
     x_range = _range([x for line in lines for x in (line.x[0], line.x[-1])] if lines else [])
-    y_range = _range(_extremes(lines))
+    y_range = _range(_extremes(lines), precision=10.0**-_PRECISION_DIGITS)
     masks = [[0] * columns for _ in range(rows)]
     owners: list[list[int | None]] = [[None] * columns for _ in range(rows)]
     gaps: set[int] = set()
@@ -102,12 +104,18 @@ def _extremes(lines: Sequence[Series]) -> list[float]:
     return values
 
 
-def _range(values: Sequence[float]) -> tuple[float, float]:
+def is_flat(low: float, high: float, precision: float = 10.0**-_PRECISION_DIGITS) -> bool:
+    """Whether two values differ by no more than this share of the larger one."""
+    # Halved first: the difference of two finite numbers may be infinite.
+    return high / 2 - low / 2 <= precision * (max(abs(low), abs(high)) / 2)
+
+
+def _range(values: Sequence[float], *, precision: float = 0.0) -> tuple[float, float]:
     """Least and greatest, opened a little where they are the same."""
     if not values:
         return 0.0, 1.0
     low, high = min(values), max(values)
-    if low == high:
+    if is_flat(low, high, precision):
         margin = abs(low) / 10 or 1.0
         # A margin beyond the greatest number would be infinite.
         most = sys.float_info.max
@@ -181,6 +189,19 @@ def _segment(x0: int, y0: int, x1: int, y1: int) -> Iterator[tuple[int, int]]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Average:
+    """Moving averages of lines, in their order; `share` is that of the past."""
+
+    lines: Sequence[Series]
+    share: float
+
+    @property
+    def words(self) -> str:
+        """How charts call it."""
+        return f"smooth {self.share:g}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Piece:
     """A run of a line of text; `series` says whose colour it has."""
 
@@ -196,35 +217,43 @@ def chart(
     columns: int,
     rows: int,
     is_log: bool = False,
+    average: Average | None = None,
 ) -> list[list[Piece]]:
     """A whole chart in `columns` cells: title, plot with axes, legend. Lines of pieces.
 
     `is_log`: the vertical axis is logarithmic; what is not above 0 is left out, and counted.
+    `average` is drawn in place of the lines; the figures beside them are those of the lines.
     """
-    kept = [above_zero(line) for line in lines] if is_log else [(line, 0) for line in lines]
+    kept = [above_zero(line) if is_log else (line, 0) for line in lines]
     dropped = sum(count for _, count in kept)
-    drawn = [line for line, _ in kept if line.x]
+    shown = [line for line, _ in kept]
+    if average is not None:
+        shown = [above_zero(line)[0] if is_log else line for line in average.lines]
+    drawn = [line for (line, _), other in zip(kept, shown, strict=True) if line.x and other.x]
+    shown = [other for (line, _), other in zip(kept, shown, strict=True) if line.x and other.x]
     left_out = f", {dropped_text(lines, dropped)} left out: not above 0" if dropped else ""
     if not drawn:
         return [[Piece(text=f"{title}: no points {f'above 0{left_out}' if dropped else 'yet'}")]]
     plot_columns = _plot_columns(columns)
-    shown = [_logarithms(line) for line in drawn] if is_log else drawn
-    raster = rasterise(shown, columns=plot_columns, rows=rows)
-    scale = ", log" if is_log else ""
+    raster = rasterise(
+        [_logarithms(line) for line in shown] if is_log else shown, columns=plot_columns, rows=rows
+    )
+    scale = (", log" if is_log else "") + (f", {average.words}" if average else "")
     out = [[Piece(text=f"{title}  ({axis.value}{scale})  {_points(drawn)}{left_out}")]]
     low, high = raster.y_range
     labels = {0: high, rows // 2: high / 2 + low / 2, rows - 1: low}
     if is_log:
         labels = {row: 10.0 ** min(value, _LARGEST_POWER) for row, value in labels.items()}
+    texts = dict(zip(labels, _labels(list(labels.values())), strict=True))
     cells = raster.cells if len(drawn) == 1 else _lettered(raster.cells)
     for number, row in enumerate(cells):
-        label = _label(labels[number]) if number in labels else ""
+        label = texts.get(number, "")
         out.append([Piece(text=f"{label:>{_LABEL_CELLS}}┤"), *_runs(row)])
     if raster.gaps:
         marks = "".join(MARK if place in raster.gaps else " " for place in range(plot_columns))
         out.append([Piece(text=" " * (_LABEL_CELLS + 1) + marks.rstrip())])
     out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
-    out.extend(_legend(drawn))
+    out.extend(_legend(drawn, "reported: " if average else ""))
     return out
 
 
@@ -281,8 +310,13 @@ def finite_range(lines: Sequence[Series]) -> tuple[float, float] | None:
 
 
 def _logarithms(line: Series) -> Series:
+    # Rounded: dust would be a difference of logarithms, however small these are.
     return replace(
-        line, y=[math.log10(value) if math.isfinite(value) else value for value in line.y]
+        line,
+        y=[
+            round(math.log10(value), _PRECISION_DIGITS) if math.isfinite(value) else value
+            for value in line.y
+        ],
     )
 
 
@@ -305,10 +339,16 @@ def _lettered(cells: _Cells) -> _Cells:
     )
 
 
-def _label(value: float) -> str:
-    """A place on the vertical axis, in the cells that there are for it."""
-    text = number_text(value)
-    return text if len(text) <= _LABEL_CELLS else f"{value:.1e}"
+def _labels(values: Sequence[float]) -> list[str]:
+    """Places on the vertical axis, in the cells that there are for them."""
+    texts = apart(values)
+    if max(map(len, texts)) <= _LABEL_CELLS:
+        return texts
+    plain = [number_text(value) for value in values]
+    return [
+        text if len(text) <= _LABEL_CELLS else f"{value:.1e}"
+        for text, value in zip(plain, values, strict=True)
+    ]
 
 
 def _points(lines: Sequence[Series]) -> str:
@@ -333,29 +373,31 @@ def _runs(row: Sequence[tuple[str, int | None]]) -> Iterator[Piece]:
 
 
 def _x_axis(x_range: tuple[float, float], axis: Axis, columns: int) -> str:
-    left, right = (axis_text(value, axis) for value in x_range)
+    left, right = axis_texts(*x_range, axis)
     return " " * (_LABEL_CELLS + 1) + left + right.rjust(columns - len(left))
 
 
-def axis_text(value: float, axis: Axis) -> str:
-    """A place on the horizontal axis for people."""
+def axis_texts(low: float, high: float, axis: Axis) -> tuple[str, str]:
+    """Two places on the horizontal axis for people, as exact as tells them apart."""
     match axis:
         case Axis.STEP:
-            return number_text(value)
+            left, right = apart([low, high])
+            return left, right
         case Axis.RELATIVE:
-            return duration_text(value)
+            return spans_apart(low, high)
         case Axis.WALL:
-            return moment(value)
+            return moment(low), moment(high)
 
 
-def _legend(lines: Sequence[Series]) -> Iterator[list[Piece]]:
+def _legend(lines: Sequence[Series], whose: str) -> Iterator[list[Piece]]:
+    """`whose` figures they are, before them."""
     for number, line in enumerate(lines):
         finite = [value for value in line.y if math.isfinite(value)]
         mark = _letter(number) if len(lines) > 1 else "━"
         if not finite:
             yield [Piece(text=f"  {mark} {line.label}: no finite value", series=number)]
             continue
-        values = f"last {number_text(line.y[-1])}  least {number_text(min(finite))}"
+        values = f"{whose}last {number_text(line.y[-1])}  least {number_text(min(finite))}"
         yield [
             Piece(text=f"  {mark} {line.label}", series=number),
             Piece(text=f"  {values}  greatest {number_text(max(finite))}"),
@@ -368,8 +410,8 @@ def _of_first(line: Series) -> int:
     return next((count for count, value in counts if count and math.isfinite(value)), 0)
 
 
-def words(title: str, line: Series, *, axis: Axis) -> str:
-    """A series in one sentence, for those who do not see charts."""
+def words(title: str, line: Series, *, axis: Axis, average: Average | None = None) -> str:
+    """A series in one sentence, for those who do not see charts; `average`: of this line alone."""
     finite = [value for value in line.y if math.isfinite(value)]
     if not finite:
         return f"{title} of {line.label}: no finite value in {_count(line.points)}"
@@ -378,11 +420,16 @@ def words(title: str, line: Series, *, axis: Axis) -> str:
         first = next(mean for mean in line.means if math.isfinite(mean))
         of_first = f" (mean of the first {count:,})"
     verb = "fell" if last < first else "rose" if last > first else "stayed"
-    span = f"over {_count(line.points)}, {axis.value} {axis_text(line.x[0], axis)}"
+    left, right = axis_texts(line.x[0], line.x[-1], axis)
+    span = f"over {_count(line.points)}, {axis.value} {left}"
     text = (
         f"{title} of {line.label} {verb} {number_text(first)}{of_first} -> {number_text(last)} {span}"
-        f" to {axis_text(line.x[-1], axis)}; least {number_text(min(finite))},"
+        f" to {right}; least {number_text(min(finite))},"
         f" greatest {number_text(max(finite))}"
     )
     bad = line.odd
-    return f"{text}; {bad:,} not a number" if bad else text
+    text = f"{text}; {bad:,} not a number" if bad else text
+    if average is None:
+        return text
+    smoothed = [value for value in average.lines[0].y if math.isfinite(value)]
+    return f"{text}; {average.words}: {number_text(smoothed[0])} -> {number_text(smoothed[-1])}"

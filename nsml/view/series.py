@@ -162,11 +162,12 @@ def smooth(series: Series, alpha: float) -> Series:
     """An exponential moving average without the bias of its start; 0 changes nothing.
 
     `alpha` is the share of the past, below 1. Values that are no numbers are passed through and
-    left out of the average; a constant stays constant. A column counts as so many points of its mean.
+    left out of the average; a constant stays exactly what it is. A column counts as so many points of its mean.
     """
     if not alpha:
         return series
     total = weight = 0.0
+    low, high = math.inf, -math.inf
     smoothed = []
     counts = series.counts or [1] * len(series.y)
     for value, mean, count in zip(series.y, series.means or series.y, counts, strict=True):
@@ -176,5 +177,7 @@ def smooth(series: Series, alpha: float) -> Series:
         kept = alpha**count
         total = kept * total + (1 - kept) * mean
         weight = kept * weight + (1 - kept)
-        smoothed.append(total / weight)
+        # An average is between what it is of; the last bits of the division are not always.
+        low, high = min(low, mean), max(high, mean)
+        smoothed.append(min(max(total / weight, low), high))
     return replace(series, y=smoothed, means=None)

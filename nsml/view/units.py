@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 _SIZE = r"(\d{1,20})(?:\.(\d{1,20}))?\s*([KMGTP]?)(i?)B?"
 _DURATION_PART = r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w)"
@@ -29,6 +34,8 @@ _COUNTS = {
     )
     for word in words.split()
 } | {"half": "0.5"}
+_LARGEST_WHOLE = 1e15
+"""That is written with all its digits."""
 _UNITS = {
     word: unit
     for unit, words in {
@@ -181,6 +188,42 @@ def short_moment(seconds: float, now: float) -> str:
 def thousandths(count: int) -> str:
     """Thousandths of a device or core as `2` or `0.5`."""
     return f"{count / 1000:g}"
+
+
+def spans_apart(low: float, high: float) -> tuple[str, str]:
+    """Two spans in seconds from `low` to `high`, in units small enough to tell them apart: `10m`, `10m20s`."""
+    span = high - low
+    least = next((size for size in (_DAY, _HOUR, _MINUTE, 1) if span >= 10 * size), 0)
+    digits = 0
+    if not least and span > 0:
+        digits = min(max(1 - math.floor(math.log10(span)), 1), 6)
+    return _span(low, least, digits), _span(high, least, digits)
+
+
+def _span(seconds: float, least: int, digits: int) -> str:
+    """Rounded to `least` seconds, or to digits behind the point where that is 0; what is 0 is left out."""
+    rest = round(max(seconds, 0.0), digits)
+    if least:
+        rest = math.floor(seconds / least + 0.5) * least if seconds > 0 else 0
+    text = ""
+    for size, unit in ((_DAY, "d"), (_HOUR, "h"), (_MINUTE, "m")):
+        if rest >= size:
+            text += f"{int(rest // size)}{unit}"
+            rest %= size
+    part = f"{rest:.{digits}f}"
+    part = part.rstrip("0").rstrip(".") if "." in part else part
+    return text if text and part == "0" else f"{text}{part}s"
+
+
+def apart(values: Sequence[float]) -> list[str]:
+    """Metrics' values or steps for people, with as many digits as tell them apart."""
+    texts = [number_text(value) for value in values]
+    is_whole = all(float(value).is_integer() and abs(value) < _LARGEST_WHOLE for value in values)
+    for digits in range(5, 18):
+        if len(set(texts)) >= len(set(values)):
+            break
+        texts = [f"{value:,.0f}" if is_whole else f"{value:.{digits}g}" for value in values]
+    return texts
 
 
 def number_text(value: float) -> str:

@@ -145,8 +145,19 @@ def test_an_average_knows_what_was_before_the_range(nsml, state):
     average, weight = 0.0, 0.0
     for step in range(30):
         average, weight = 0.9 * average + 0.1 * (step >= 20), 0.9 * weight + 0.1
-    assert "over 10 points, step 20 to 29" in said
-    assert f"-> {average / weight:.4g} over" in said
+    assert "stayed 1 -> 1 over 10 points, step 20 to 29; least 1, greatest 1" in said
+    assert said.endswith(f"-> {average / weight:.4g}\n")
+
+
+def test_a_smooth_chart_says_so_and_has_the_figures_that_were_reported(nsml, everything):
+    shown = nsml("plot", "@last", "--chart", "--smooth", "0.6").stdout
+    assert "train/loss  (step, smooth 0.6)  3 points" in shown
+    assert "reported: last 0.3333  least 0.3333  greatest 1" in shown
+    assert "reported" not in nsml("plot", "@last", "--chart").stdout
+    refused = nsml("plot", "@last", "--csv", "--smooth", "0.6", check=False)
+    assert (refused.code, refused.stdout) == (2, "")
+    piped = nsml("plot", "@last", "--smooth", "0.6")
+    assert (piped.stdout, "not smoothed" in piped.stderr) == (nsml("plot", "@last").stdout, True)
 
 
 def test_a_plot_in_words(nsml, everything):

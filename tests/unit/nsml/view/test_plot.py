@@ -1,10 +1,11 @@
 import math
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsml.v1.sessions_pb2 import MetricPoint
-from nsml.view.plot import MARK, chart, rasterise, words
+from nsml.view.plot import MARK, Average, axis_texts, chart, rasterise, words
 from nsml.view.series import Axis, Series, collect, smooth
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -82,7 +83,54 @@ def test_lines_are_told_apart_without_colour():
 @given(st.floats(-1e6, 1e6), st.floats(0, 0.999), st.integers(1, 50))
 def test_smoothing_leaves_a_constant_alone(value, alpha, count):
     smoothed = smooth(Series(label="a", x=range(count), y=[value] * count), alpha)
-    assert all(math.isclose(y, value, rel_tol=1e-9, abs_tol=1e-9) for y in smoothed.y)
+    assert all(y == value for y in smoothed.y)
+
+
+@pytest.mark.parametrize("is_log", [False, True])
+def test_the_dust_of_sums_is_drawn_flat(is_log):
+    dusty = line([(x, 0.1 + x % 3 * 1e-17) for x in range(30)])
+    dusty.y[::2] = [math.nextafter(y, 1.0) for y in dusty.y[::2]]
+    shown = chart("m", [dusty], axis=Axis.STEP, columns=40, rows=5, is_log=is_log)
+    plot = ["".join(piece.text for piece in row)[10:] for row in shown[1:6]]
+    assert sum(set(row) != {"\u2800"} for row in plot) == 1
+
+
+@given(POINTS.filter(bool), st.floats(0.01, 0.99), st.booleans())
+def test_any_average_can_be_drawn(points, alpha, is_log):
+    raw = line(points)
+    average = Average(lines=[smooth(raw, alpha)], share=alpha)
+    chart("m", [raw], axis=Axis.STEP, columns=40, rows=4, is_log=is_log, average=average)
+    words("m", raw, axis=Axis.STEP, average=average)
+
+
+@pytest.mark.parametrize(
+    ("axis", "low", "high", "texts"),
+    [
+        (Axis.RELATIVE, 0, 1.9, ("0s", "1.9s")),
+        (Axis.RELATIVE, 1.2, 1.7, ("1.2s", "1.7s")),
+        (Axis.RELATIVE, 600, 640, ("10m", "10m40s")),
+        (Axis.RELATIVE, 0, 5400, ("0s", "1h30m")),
+        (Axis.RELATIVE, 59.96, 64, ("1m", "1m4s")),
+        (Axis.RELATIVE, 3600, 3600.004, ("1h", "1h0.004s")),
+        (Axis.RELATIVE, 0, 86_400 * 20, ("0s", "20d")),
+        (Axis.STEP, 0, 1000, ("0", "1,000")),
+        (Axis.STEP, 12_345_678, 12_345_999, ("12,345,678", "12,345,999")),
+    ],
+)
+def test_the_ends_of_an_axis_are_told_apart(axis, low, high, texts):
+    assert axis_texts(low, high, axis) == texts
+
+
+@given(st.floats(0, 1e7), st.floats(1e-3, 1e7))
+def test_ends_that_differ_read_differently(low, span):
+    for axis in (Axis.STEP, Axis.RELATIVE):
+        left, right = axis_texts(low, low + span, axis)
+        assert left != right
+
+
+def test_values_that_are_near_one_another_have_their_digits():
+    shown = chart("m", [line([(0, 0.98761), (9, 0.98764)])], axis=Axis.STEP, columns=40, rows=3)
+    assert [row[0].text.strip("┤ ") for row in shown[1:4]] == ["0.98764", "0.98762", "0.98761"]
 
 
 def test_smoothing_passes_over_what_is_no_number():
