@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cli.app import App
-from cli.charts import Wish, chart_lines
+from cli.charts import Wish, chart_lines, narrowed
 from cli.exits import CommandError, ExitCode
 from cli.redrawing import Redrawn
 from nsml.view.units import counted
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 _REDRAW_S = 0.25
 """Between two redrawings: what comes in between is drawn together."""
-_LEAST_ROWS = 4
-_AROUND = 3
-"""Lines of a chart beside its rows and its legend: title, axis, and one between two."""
+_LEAST_ROWS = 3
 
 
 def check_terminal(app: App) -> None:
@@ -121,22 +119,27 @@ class LivePlot:
 
     def _lines(self, room: int) -> list[str]:
         """Charts of as many metrics as the screen has room for, and how many more there are."""
+        from nsml.view.plot import heights
         from nsml.view.text import visible
 
         groups = {visible(name): lines for name, lines in self._charts.groups().items()}
         if not groups:
             return ["nothing reported yet"]
-        wish, lines, names = self._wish, list[str](), list(groups)
-        if not self._has_height:
-            legends = sum(len(drawn) for drawn in groups.values())
-            share = (room - legends) // len(names) - _AROUND
-            wish = replace(wish, height=min(max(share, _LEAST_ROWS), wish.height))
-        for number, name in enumerate(names):
-            chart = list(chart_lines(self._app, {name: groups[name]}, wish))
-            if lines and len(lines) + len(chart) + 1 > room:
-                lines.append(f"... {counted(len(names) - number, 'metric')} more: -m GLOB")
-                break
-            lines += chart
+        drawn = narrowed(groups, self._wish.span)
+        room -= bool(self._charts.left_out)
+        least = self._wish.height if self._has_height else _LEAST_ROWS
+        shares = heights(room, list(drawn.values()), least=least)
+        lines: list[str] = []
+        for name, share in zip(drawn, shares, strict=False):
+            wish = replace(self._wish, height=least if self._has_height else share)
+            lines += chart_lines(self._app, {name: groups[name]}, wish)
+        if lines:
+            # A line is between two charts, and none below the last.
+            lines.pop()
+        if len(shares) < len(drawn):
+            lines = lines[: room - 1]
+            lines.append(f"... {counted(len(drawn) - len(shares), 'metric')} more: -m GLOB")
+        lines = lines[:room]
         if self._charts.left_out:
             lines.append("... more lines than are kept: -m GLOB")
-        return lines[:room] if len(lines) > room else lines
+        return lines

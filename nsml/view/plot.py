@@ -257,6 +257,21 @@ def chart(
     return out
 
 
+def heights(room: int, lines: Sequence[Sequence[Series]], *, least: int) -> list[int]:
+    """Rows of the first charts, of `least` rows and more, that together take `room` lines or, one alone, more.
+
+    There is an empty line between two, and one for what is left out where not all charts have room.
+    """
+    # Beside its rows a chart has its title, its axis, a mark for what is no number, and its legend.
+    around = [2 + any(line.odd for line in drawn) + len(drawn) for drawn in lines]
+    for count in range(len(lines), 0, -1):
+        needed = sum(around[:count]) + count * least + count - 1 + (count < len(lines))
+        if needed <= room or count == 1:
+            each, rest = divmod(max(room - needed, 0), count)
+            return [least + each + (number < rest) for number in range(count)]
+    return []
+
+
 def within(line: Series, low: float, high: float) -> Series:
     """The part of a line from `low` to `high` on its horizontal axis."""
     first, last = bisect_left(line.x, low), bisect_right(line.x, high)

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from nsml.v1.sessions_pb2 import MetricPoint
-from nsml.view.plot import MARK, Average, axis_texts, chart, rasterise, words
+from nsml.view.plot import MARK, Average, axis_texts, chart, heights, rasterise, words
 from nsml.view.series import Axis, Series, collect, smooth
 
 ANY = st.floats(allow_nan=True, allow_infinity=True)
@@ -84,6 +84,25 @@ def test_lines_are_told_apart_without_colour():
 def test_smoothing_leaves_a_constant_alone(value, alpha, count):
     smoothed = smooth(Series(label="a", x=range(count), y=[value] * count), alpha)
     assert all(y == value for y in smoothed.y)
+
+
+@given(st.integers(8, 60), st.lists(st.integers(1, 4), min_size=1, max_size=9), st.booleans())
+def test_charts_share_all_the_room_that_there_is(room, legends, has_gap):
+    y = math.nan if has_gap else 1.0
+    groups = [[line([(0, 0.0), (1, y), (2, 2.0)])] * size for size in legends]
+    rows = heights(room, groups, least=3)
+    assert min(rows) >= 3
+    assert max(rows) - min(rows) <= 1
+    taken = len(rows) - 1 + (len(rows) < len(groups))
+    for drawn, height in zip(groups, rows, strict=False):
+        taken += len(chart("m", drawn, axis=Axis.STEP, columns=40, rows=height))
+    assert taken == room or len(rows) == 1
+
+
+@pytest.mark.parametrize(("metrics", "rows"), [(1, 25), (2, 11), (4, 4), (5, 3), (50, 3)])
+def test_a_screen_of_thirty_lines(metrics, rows):
+    shares = heights(28, [[line([(0, 1.0)])]] * metrics, least=3)
+    assert (len(shares), shares[0]) == (min(metrics, 4), rows)
 
 
 @pytest.mark.parametrize("is_log", [False, True])
