@@ -79,6 +79,7 @@ class App:
         self.given_clock = given_clock
         self._config: contexts.Config | None = None
         self._lost_streams: set[object] = set()
+        self._said_once: set[str] = set()
 
     @property
     def clock(self) -> Clock:
@@ -185,6 +186,12 @@ class App:
         if not self.flags.is_quiet:
             self.stderr.write(text + "\n")
             self.stderr.flush()
+
+    def say_once(self, text: str) -> None:
+        """`say`, of what several reads of one command come upon."""
+        if text not in self._said_once:
+            self._said_once.add(text)
+            self.say(text)
 
     def paint(self, text: str, colour: str) -> str:
         """`text` in one of a terminal's eight colours."""

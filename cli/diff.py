@@ -9,11 +9,12 @@ import click
 from cli.app import App
 from cli.arguments import expand, given_references, sessions_argument
 from cli.exits import CommandError, ExitCode
-from cli.group import command, pass_app
+from cli.group import command, near, pass_app
 from cli.output import table_lines, write_list
-from cli.reported import ask_known, fits, metric_option, rank_options
+from cli.reported import ask_known, check_there, fits, metric_option, nothing_by, rank_options
 from cli.series import tell_left_out
 from nsml.view.tables import Column
+from nsml.view.text import visible
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 _PATIENCE_S = 30.0
 _KEY_CELLS, _NAME_CELLS, _VALUE_CELLS = 24, 8, 10
 """To which keys, names of sessions and values are cut by turns where the terminal is narrow."""
+_SHOWN = 10
+"""Metrics that an error names at most."""
 _TITLES = {
     "argument": "Argument",
     "setting": "Asked for",
@@ -84,6 +87,7 @@ def diff(
     from nsml.view import compare
 
     with_metrics |= bool(metrics or rank is not None or attempt is not None)
+    judging = [*(("--lower", glob) for glob in lower), *(("--higher", glob) for glob in higher)]
     if asked_only and (with_metrics or lower or higher):
         raise click.UsageError("--args leaves out what was reported: without metrics then")
     better = [
@@ -96,7 +100,7 @@ def diff(
         found = [await client.sessions.get(name) for name in await expand(client, given)]
         sessions = list({session.id: session for session in found}.values())
         _check_several(sessions)
-        if not with_metrics:
+        if not (with_metrics or _names_metrics(sessions, (*lower, *higher))):
             return sessions, []
         request = ReadSeriesRequest(
             names=metrics,
@@ -110,14 +114,18 @@ def diff(
     if not asked_only:
         rows += compare.summaries(sessions)
         found = compare.metrics(sessions, (one for said in answers for one in said.series))
-        # Those of metrics beyond the listed ones are told of below.
-        if metrics and not found and not any(said.left_out_points for said in answers):
-            ask_known(app, [one.name for one in sessions], metrics, "diff {} ANOTHER -m {}")
         rows += found
+        # Those of metrics beyond the listed ones are told of below.
+        if not any(said.left_out_points or said.left_out_series for said in answers):
+            if not found:
+                check_there(sessions, rank, attempt)
+            _tell_absent(app, sessions, found, metrics, rank=rank, attempt=attempt)
+            _check_known(rows, judging)
+        _check_one_is_better(rows, lower, higher)
     rows = [row for row in compare.judged(rows, better) if not (ignore and fits(row.key, ignore))]
     differing = [row for row in rows if row.differs]
     tell_left_out(app, sessions, answers)
-    _write(app, sessions, rows if all_keys else differing)
+    _write(app, sessions, rows if all_keys else differing, has_any=bool(rows))
     if app.is_for_people and not all_keys:
         _tell_same(app, [row for row in rows if not row.differs])
     return ExitCode.FAILED if exit_code and differing else ExitCode.OK
@@ -134,6 +142,75 @@ def _check_several(sessions: Sequence[Session]) -> None:
     )
 
 
+def _names_metrics(sessions: Sequence[Session], globs: Sequence[str]) -> bool:
+    """Whether one of the globs fits no summary, and so is of a metric."""
+    keys = {key for session in sessions for key in session.summary.fields}
+    return any(not any(fits(key, [glob]) for key in keys) for glob in globs)
+
+
+def _tell_absent(
+    app: App,
+    sessions: Sequence[Session],
+    found: Sequence[Row],
+    globs: Sequence[str],
+    *,
+    rank: int | None,
+    attempt: int | None,
+) -> None:
+    """Say of which metrics that were asked for there is no row. Raises CommandError where none was reported."""
+    names = [session.name for session in sessions]
+    absent = [glob for glob in globs if not any(fits(row.key, [glob]) for row in found)]
+    if absent and not found:
+        ask_known(app, names, globs, "diff {} ANOTHER -m {}")
+    if rank is not None or attempt is not None:
+        if absent or not found:
+            app.say(nothing_by(rank, attempt) + "".join(f" as {glob}" for glob in absent[:1]))
+        return
+    if not absent:
+        return
+
+    async def reported(client: Client) -> dict[str, str]:
+        return {one.name: name for name in names for one in await client.sessions.metrics(name)}
+
+    listed = app.call(reported)
+    for glob in absent:
+        session, name = next(
+            ((session, name) for name, session in listed.items() if fits(name, [glob])), ("", "")
+        )
+        if name:
+            text = f"(no row of {name}: it is no single number; nsml events {session} {name})"
+        else:
+            text = f"(no metric {glob!r} was reported)"
+        app.say(visible(text))
+
+
+def _check_known(rows: Sequence[Row], judging: Sequence[tuple[str, str]]) -> None:
+    """Raise CommandError for a glob, behind its flag, that fits no metric and no summary."""
+    keys = [row.key for row in rows if row.is_reported]
+    for flag, glob in judging:
+        if any(fits(key, [glob]) for key in keys):
+            continue
+        raise CommandError(
+            f"no metric or summary {glob!r} was reported",
+            code=ExitCode.NOT_FOUND,
+            why=f"there are {', '.join(keys[:_SHOWN])}{', ...' if len(keys) > _SHOWN else ''}"
+            if keys
+            else "nothing was reported",
+            advice="\n".join(f"nsml diff ... --metrics {flag} {name}" for name in near(glob, keys)),
+        )
+
+
+def _check_one_is_better(rows: Sequence[Row], lower: Sequence[str], higher: Sequence[str]) -> None:
+    """Raise click.UsageError where less and more of one are said to be better."""
+    if not (lower and higher):
+        return
+    for row in rows:
+        if row.is_reported and fits(row.key, lower) and fits(row.key, higher):
+            raise click.UsageError(
+                f"{row.key} is named by --lower and by --higher: only one is true"
+            )
+
+
 async def _series(
     app: App, client: Client, request: ReadSeriesRequest, sessions: Sequence[Session]
 ) -> list[ReadSeriesResponse]:
@@ -146,8 +223,8 @@ async def _series(
     return await read_series(client, request, patience_s=_PATIENCE_S, on_link=app.link_words())
 
 
-def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row]) -> None:
-    """A table of each kind for people, else one list."""
+def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row], *, has_any: bool) -> None:
+    """A table of each kind for people, else one list; `has_any`: something was compared."""
     from nsml.view import compare
 
     if not app.is_for_people:
@@ -156,7 +233,7 @@ def _write(app: App, sessions: Sequence[Session], rows: Sequence[Row]) -> None:
         )
         return
     if not rows:
-        app.say("nothing differs")
+        app.say("nothing differs" if has_any else "nothing to compare: every key is ignored")
     for kind in compare.Kind:
         some = [row for row in rows if row.kind is kind]
         if some:
@@ -216,7 +293,7 @@ def _room_to_tell_apart(names: Sequence[str]) -> int:
 def _tell_same(app: App, rows: Sequence[Row]) -> None:
     """What is common, on one line."""
     from nsml.view import compare
-    from nsml.view.text import fit, visible
+    from nsml.view.text import fit
 
     if not rows:
         return

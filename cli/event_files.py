@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import secrets
 import shutil
+from collections import Counter
 from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from cli.app import App
 from cli.arguments import expand
 from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
-from cli.reported import check_known, fits
+from cli.reported import check_known, fits, tell_missing
 from nsml.event_files import Counts, EventFiles
 from nsml.view.units import counted
 
@@ -35,6 +36,7 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
             advice="nsml plot ... --tensorboard ANOTHER",
         )
     counts = Counts()
+    missing: Counter[str] = Counter()
     places: list[Path] = []
     progress = Progress(app, "writing", words=lambda total: counted(total, "point"))
 
@@ -50,7 +52,7 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
             try:
                 async with aclosing(_points(app, client, session, source.globs)) as stream:
                     async for answer in stream:
-                        counts.missing += answer.missing_reports
+                        missing[session.name] += answer.missing_reports
                         run.add([p for p in answer.points if source.takes(p)], counts)
                         read += len(answer.points)
                         progress.update(min(read, total), total)
@@ -62,6 +64,8 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
         app.call(copy)
     finally:
         progress.close()
+    for name, count in missing.items():
+        tell_missing(app, count, name)
     _tell(app, counts, places, folder)
 
 
@@ -115,7 +119,6 @@ class Run:
 
 def _tell(app: App, counts: Counts, places: Sequence[Path], folder: Path) -> None:
     for count, words in (
-        (counts.missing, "reports are lost"),
         (counts.others, "values left out: event files hold numbers alone"),
         (counts.placeless, "points left out: their step is no number"),
         (counts.rounded, "steps rounded: TensorBoard has whole ones"),

@@ -19,11 +19,14 @@ from cli.reported import (
     Downsample,
     Event,
     ask_known,
+    check_there,
     chosen,
     event_record,
+    nothing_by,
     rank_options,
     reduce_option,
     reduced,
+    tell_missing,
 )
 from nsml.view.tables import Column
 
@@ -59,6 +62,7 @@ async def _stream(
 ) -> AsyncGenerator[list[Event], None]:
     from nsml.client.streams import read_metrics
 
+    missing = 0
     stream = read_metrics(
         client,
         session.id,
@@ -69,9 +73,11 @@ async def _stream(
     )
     async with aclosing(stream):
         async for answer in stream:
-            if answer.missing_reports:
-                app.say(f"({answer.missing_reports:,} reports of {session.name} are lost)")
+            missing += answer.missing_reports
+            if follow:
+                tell_missing(app, missing, session.name)
             yield wanted.of([Event(session.name, point) for point in answer.points])
+    tell_missing(app, missing, session.name)
 
 
 @command(
@@ -143,8 +149,8 @@ def events(
         return found, list(kept) if fewer is None else fewer.events(), has_any
 
     found, kept, has_any = app.call(show)
-    if not has_any and metric:
-        ask_known(app, [session], [metric], "events {} {}")
+    if not has_any:
+        _check_nothing(app, found, session, wanted)
     _tell_attempts(app, found)
     if not is_streamed or not has_any:
         shown = reduced(kept, how)
@@ -153,6 +159,13 @@ def events(
             fewer.add(shown)
             shown = fewer.events()
         _write(app, shown[-limit:] if limit else shown, none=_nothing(wanted))
+
+
+def _check_nothing(app: App, found: Session, given: str, wanted: _Wanted) -> None:
+    """Raise CommandError where nothing was found since there is no such metric, replica or attempt."""
+    if wanted.names:
+        ask_known(app, [given], wanted.names, "events {} {}")
+    check_there([found], wanted.rank, wanted.attempt)
 
 
 def _check_follows(app: App, limit: int | None, how: str | None) -> None:
@@ -171,9 +184,7 @@ def _check_follows(app: App, limit: int | None, how: str | None) -> None:
 def _nothing(wanted: _Wanted) -> str:
     if wanted.since_step is not None:
         return f"nothing from step {wanted.since_step:g} on"
-    parts = {"rank": wanted.rank, "attempt": wanted.attempt}
-    named = " and ".join(f"{word} {number}" for word, number in parts.items() if number is not None)
-    return f"nothing reported by {named}" if named else "nothing reported yet"
+    return nothing_by(wanted.rank, wanted.attempt)
 
 
 def _write(app: App, found: list[Event], none: str = "") -> None:
@@ -241,6 +252,8 @@ def eventlen(
         async with aclosing(_stream(app, client, found, wanted)) as stream:
             async for some in stream:
                 counts.update((e.point.name, e.point.attempt, e.point.rank) for e in some)
+        if not counts:
+            check_there([found], rank, attempt)
         return [
             _Length(name=name, count=number, attempt=one, rank=by)
             for (name, one, by), number in sorted(counts.items())

@@ -17,7 +17,7 @@ from cli.group import BadValue, command, json_flag, pass_app
 from cli.output import write_list
 from cli.points import FileFormat, check_library, points_file
 from cli.progress import Progress
-from cli.reported import MOST_LISTED, check_known, fits, metric_option
+from cli.reported import MOST_LISTED, check_known, fits, metric_option, tell_missing
 from nsml.view.tables import Column
 from nsml.view.units import counted, size_text
 
@@ -254,8 +254,7 @@ class _Exporting:
 
 def _tell(app: App, written: Sequence[Written], *, is_stdout: bool) -> None:
     for one in written:
-        if one.missing:
-            app.say(f"{counted(one.missing, 'report')} of {one.session} are lost")
+        tell_missing(app, one.missing, one.session)
     if is_stdout:
         total = sum(one.points for one in written)
         app.say(f"{counted(total, 'point')} of {counted(len(written), 'session')}")

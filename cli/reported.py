@@ -15,12 +15,13 @@ from cli.arguments import WholeRange
 from cli.exits import CommandError, ExitCode
 from cli.group import near
 from nsml.view.tables import Column
+from nsml.view.units import counted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from nsml.client.calls import Client
-    from nsml.v1.sessions_pb2 import Metric, MetricPoint
+    from nsml.v1.sessions_pb2 import Metric, MetricPoint, Session
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 MOST_LISTED = 10_000
@@ -259,6 +260,41 @@ EVENT_COLUMNS: tuple[Column[Event], ...] = (
     Column(key="rank", title="Rank", cell=_rank, is_wide=True, is_worth=_is_of_several),
     Column(key="session", title="Session", cell=lambda e, _: e.session, is_wide=True),
 )
+
+
+def tell_missing(app: App, count: int, session: str) -> None:
+    """Say how many reports of a session are missing for ever, once in a command."""
+    from nsml.view.text import visible
+
+    if not count:
+        return
+    are = "is" if count == 1 else "are"
+    app.say_once(
+        visible(
+            f"({counted(count, 'report')} of {session} {are} missing; "
+            f"its log says why where the program knew: nsml logs {session})"
+        )
+    )
+
+
+def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | None) -> None:
+    """Raise CommandError (NOT_FOUND) where no session has such a replica, or such an attempt."""
+    replicas = max((max(one.spec.replica_count, 1) for one in sessions), default=0)
+    attempts = max((one.attempt for one in sessions), default=0)
+    whose = f"{sessions[0].name} has no" if len(sessions) == 1 else "none of these sessions has"
+    if rank is not None and rank >= replicas:
+        why = f"there is {replicas - 1}" if replicas == 1 else f"there are 0 to {replicas - 1}"
+        raise CommandError(f"{whose} replica {rank}", code=ExitCode.NOT_FOUND, why=why)
+    if attempt is not None and attempt > attempts:
+        why = f"there {'was' if attempts == 1 else 'were'} {counted(attempts, 'attempt')}"
+        raise CommandError(f"{whose} attempt {attempt}", code=ExitCode.NOT_FOUND, why=why)
+
+
+def nothing_by(rank: int | None, attempt: int | None) -> str:
+    """That nothing was reported by those that were asked for."""
+    parts = {"rank": rank, "attempt": attempt}
+    named = " and ".join(f"{word} {number}" for word, number in parts.items() if number is not None)
+    return f"nothing reported by {named}" if named else "nothing reported yet"
 
 
 def fits(name: str, globs: Sequence[str]) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from cli.app import App
 from cli.arguments import expand
 from cli.charts import COLUMNS, Span, Wish
-from cli.reported import Event, check_known, chosen, fits, reduced
+from cli.reported import Event, check_known, chosen, fits, reduced, tell_missing
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -239,8 +239,7 @@ def tell_left_out(
     names = {session.id: session.name for session in sessions}
     for answer in answers:
         whose = f"of {names[answer.session_id]}"
-        if answer.missing_reports:
-            app.say(f"({counted(answer.missing_reports, 'report')} {whose} lost for ever)")
+        tell_missing(app, answer.missing_reports, names[answer.session_id])
         if answer.left_out_points:
             points = counted(answer.left_out_points, "point")
             app.say(f"({points} {whose} in no series: too many metrics, or too long names)")
@@ -252,17 +251,18 @@ def tell_left_out(
 async def points_of(
     app: App, client: Client, session: pb.Session, globs: Sequence[str]
 ) -> AsyncGenerator[list[Event], None]:
-    """The points of a session in their order; what is lost for ever is said."""
+    """The points of a session in their order; behind them it is said how many are missing for ever."""
     from nsml.client.streams import read_metrics
 
+    missing = 0
     stream = read_metrics(
         client, session.id, names=globs, patience_s=_PATIENCE_S, on_link=app.link_words()
     )
     async with aclosing(stream):
         async for answer in stream:
-            if answer.missing_reports:
-                app.say(f"({answer.missing_reports:,} reports of {session.name} are lost)")
+            missing += answer.missing_reports
             yield [Event(session.name, point) for point in answer.points]
+    tell_missing(app, missing, session.name)
 
 
 def label_of(session: pb.Session) -> str:

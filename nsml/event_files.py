@@ -28,8 +28,6 @@ class Counts:
     """Points whose step is no finite number."""
     rounded: int = 0
     """Points whose step is no whole number."""
-    missing: int = 0
-    """Reports that were lost for ever."""
 
 
 class EventFiles:

@@ -75,6 +75,11 @@ class Row:
         some = [repr(value) for value in self.values.values()]
         return len(some) < self.sessions or len(set(some)) > 1
 
+    @property
+    def is_reported(self) -> bool:
+        """Whether its values were reported, and not asked for."""
+        return self.kind in {Kind.METRIC, Kind.SUMMARY}
+
 
 def arguments(words: Sequence[str]) -> dict[str, str | bool]:
     """Arguments by name: `--lr 0.1`, `--lr=0.1` and `lr=0.1`; True for one without a value.
@@ -136,8 +141,7 @@ def judged(rows: Iterable[Row], better: Sequence[tuple[str, Better]]) -> list[Ro
     found = []
     for row in rows:
         fitting = [which for glob, which in better if fnmatchcase(row.key, glob)]
-        is_judged = fitting and row.kind in {Kind.METRIC, Kind.SUMMARY}
-        found.append(_judged(row, fitting[-1]) if is_judged else row)
+        found.append(_judged(row, fitting[-1]) if fitting and row.is_reported else row)
     return found
 
 

@@ -304,5 +304,5 @@ def test_history_that_is_moved_away_is_a_gap_that_is_told(platform, witnesses):
     assert "(lost: " in logs.stderr
     last = [int(line.split()[1]) for line in logs.stdout.splitlines()]
     assert last == list(range(last[0], last[-1] + 1))
-    assert "are lost" in platform.nsml("events", session.name, "loss", "-o", "csv").stderr
+    assert " missing; " in platform.nsml("events", session.name, "loss", "-o", "csv").stderr
     nothing_is_left(platform, witnesses)

@@ -112,12 +112,49 @@ def test_what_is_in_no_series_is_told_and_not_denied(nsml, state, two):
         (["1", "kim/mnist/1", "@2"], "kim/mnist/1 alone cannot be compared"),
         (["1", "2", "--args", "--metrics"], "--args leaves out what was reported"),
         (["1", "2", "--args", "--lower", "loss"], "--args leaves out what was reported"),
+        (
+            ["1", "2", "--lower", "val/*", "--higher", "val/loss"],
+            "val/loss is named by --lower and",
+        ),
     ],
 )
 def test_what_is_refused(nsml, two, words, said):
     refused = nsml("diff", *words, check=False)
     assert refused.code == 2
     assert said in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--lower", "val/los"], "nsml diff ... --metrics --lower val/loss"),
+        (["--metrics", "--higher", "nosuch"], "no metric or summary 'nosuch' was reported"),
+        (["--rank", "3"], "none of these sessions has replica 3"),
+        (["--attempt", "2", "-m", "val/loss"], "none of these sessions has attempt 2"),
+    ],
+)
+def test_what_is_not_there_is_refused(nsml, two, words, said):
+    refused = nsml("diff", "1", "2", *words, check=False)
+    assert refused.code == 5
+    assert said in refused.stderr
+
+
+def test_less_of_a_metric_is_better_without_a_word_of_metrics(nsml, two):
+    assert "val/loss" in nsml("diff", "1", "2", "--lower", "val/loss").stdout
+    assert "val/loss" not in nsml("diff", "1", "2", "--higher", "val/acc*").stdout
+
+
+def test_what_has_no_row_is_told(nsml, state, two):
+    state.report(two[0], "phase", json='"warm"')
+    said = "(no row of phase: it is no single number; nsml events kim/mnist/1 phase)\n"
+    assert said in nsml("diff", "1", "2", "-m", "phase").stderr
+    shown = nsml("diff", "1", "2", "-m", "phase", "-m", "val/*", "-m", "nosuch")
+    assert said + "(no metric 'nosuch' was reported)\n" in shown.stderr
+    assert "val/loss" in shown.stdout
+    two[0].spec.replica_count = 4
+    assert "nothing reported by rank 3\n" in nsml("diff", "1", "2", "--rank", "3").stderr
+    ignored = nsml("diff", "1", "2", "--all-keys", "--ignore", "*")
+    assert ignored.stderr == "nothing to compare: every key is ignored\n"
 
 
 def test_names_do_not_act_on_the_terminal(nsml, state, two):

@@ -44,7 +44,13 @@ def test_of_one_replica_or_attempt(nsml, gang):
     assert shown == [("11.0", "1"), ("12.0", "1"), ("22.0", "1")]
     shown = values(nsml("events", "@last", "loss", "--attempt", "2", "--rank", "0", "-o", "csv"))
     assert shown == [("21.0", "0"), ("22.0", "0")]
-    assert nsml("events", "@last", "--rank", "7").stderr == "nothing reported by rank 7\n"
+    for name in ("events", "eventlen"):
+        refused = nsml(name, "@last", "--rank", "7", check=False)
+        assert refused.code == 5
+        assert "kim/mnist/1 has no replica 7" in refused.stderr
+    gang.spec.replica_count = 8
+    for name in ("events", "eventlen"):
+        assert nsml(name, "@last", "--rank", "7").stderr == "nothing reported by rank 7\n"
     drawn = nsml("plot", "@last", "-m", "loss", "--rank", "1", "--attempt", "1", "--table").stdout
     assert drawn.startswith("loss of kim/mnist/1 rose 11 -> 12 over 2 points")
 
@@ -86,6 +92,30 @@ def test_the_mean_of_the_greatest_numbers_is_finite(nsml, state):
         state.report(session, "loss", 1.7e308, step=1, rank=rank)
     shown = nsml("events", "@last", "--reduce", "mean", "-o", "csv", "--fields", "value").stdout
     assert float(shown.split()[1]) == pytest.approx(1.7e308)
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [([1], "1 report of kim/mnist/1 is"), ([1, 2], "3 reports of kim/mnist/1 are")],
+)
+def test_what_is_missing_is_told_once(nsml, state, missing, words, tmp_path):
+    session = state.add("kim/mnist/1")
+    for step in range(12):
+        state.report(session, "loss", 1.0, step=step)
+    line = f"({words} missing; its log says why where the program knew: nsml logs kim/mnist/1)"
+    for command in (
+        ("events", "@last"),
+        ("events", "@last", "-o", "csv"),
+        ("export", "@last"),
+        ("plot", "@last", "--reduce", "mean"),
+        ("plot", "@last", "--tensorboard", str(tmp_path)),
+        ("diff", "kim/mnist/1", "kim/mnist/2", "--metrics"),
+    ):
+        if command[0] == "diff":
+            state.add("kim/mnist/2")
+        state.missing = list(missing)
+        told = [one for one in nsml(*command).stderr.splitlines() if " missing; " in one]
+        assert told == [line], command
 
 
 def test_counted_apart(nsml, gang):

@@ -92,6 +92,8 @@ class State:
         self.media: dict[str, list[media_pb2.Media]] = {}
         self.is_full_of_media = False
         self.left_out_points = 0
+        self.missing: list[int] = []
+        """Reports that are missing before each of the next answers; of series in sum."""
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
         self.hidden_on_nodes = 0
@@ -512,7 +514,10 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             if state.breaks_off:
                 state.breaks_off -= 1
                 refuse(context, grpc.StatusCode.UNAVAILABLE, "it breaks off", "UNAVAILABLE")
-            yield pb.ReadMetricsResponse(points=wanted[-1:], next=str(place))
+            missing = state.missing.pop(0) if state.missing else 0
+            yield pb.ReadMetricsResponse(
+                points=wanted[-1:], next=str(place), missing_reports=missing
+            )
 
     def ReadSeries(self, request, context):
         """Every point a column, with x as the view of points has it."""
@@ -555,7 +560,9 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 session_id=session.id,
                 series=[found[key] for key in sorted(found)],
                 left_out_points=self.state.left_out_points,
+                missing_reports=sum(self.state.missing),
             )
+            self.state.missing = []
 
     def ListMetrics(self, request, context):
         session = self.state.find(request.session, context)
