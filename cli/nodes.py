@@ -236,11 +236,13 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
 
 
 def _use_lines(session: Session, now: float) -> list[str]:
+    from nsml.view.sessions import SIMULATED
     from nsml.view.usage import episode_lines, idle_text, usage_text
 
     lines = [f"  {line}" for line in episode_lines(session.episodes, now)]
     if session.HasField("usage"):
-        parts = (usage_text(session.usage), idle_text(session.usage, now))
+        simulated = SIMULATED if session.simulated else ""
+        parts = (usage_text(session.usage), idle_text(session.usage, now), simulated)
         lines = [f"  use: {', '.join(filter(None, parts))}", *lines]
     return lines
 

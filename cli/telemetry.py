@@ -85,7 +85,9 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
         for line in view.device_lines(answer, room=app.room or _COLUMNS) if answer.series else ():
             app.write(visible(line))
         return
-    write_list(app, view.cells(answer), columns=view.COLUMNS, record=view.cell_record, name="uuid")
+    shown = view.cells(answer)
+    columns = view.timed(view.COLUMNS, shown)
+    write_list(app, shown, columns=columns, record=view.cell_record, name="uuid")
 
 
 def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
@@ -148,14 +150,17 @@ def show_history(app: App, window_s: float | None) -> None:
         for line in view.cluster_history_lines(answer, room=app.room or _COLUMNS):
             app.write(line)
         return
+    shown = view.cells(answer)
     write_list(
         app,
-        view.cells(answer),
-        columns=view.CLUSTER_COLUMNS,
+        shown,
+        columns=view.timed(view.CLUSTER_COLUMNS, shown),
         record=view.cell_record,
         name="time",
         none="nothing was measured",
     )
+    if app.is_for_people and any(one.simulated for one in answer.series):
+        app.say("the GPUs are simulated")
 
 
 def _draws(app: App) -> bool:

@@ -23,6 +23,7 @@ from nsml.v1 import telemetry_pb2_grpc
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from controlplane.domain.values import Device, Session
     from controlplane.history.cells import Cells
     from controlplane.history.interface import History
     from controlplane.operations.references import References
@@ -65,7 +66,7 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
         who = require_user()
         if request.WhichOneof("of") == "session":
             session = await self._references.find(who, request.session)
-            return await self._of_session(request, self._usages.held(session))
+            return await self._of_session(request, session)
         if request.WhichOneof("of") == "node":
             if self._state.nodes.get(check_node(request.node)) is None:
                 raise NotFound(f"there is no node {request.node}", attempt="nsml node ls")
@@ -91,13 +92,16 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
             )
             for key in keys
         ]
+        for one in series:
+            one.simulated = self._is_simulated(node, one.device_uuid)
         return pb.ReadTelemetryResponse(
             since=timestamp(since), until=timestamp(until), series=series
         )
 
     async def _of_session(
-        self, request: pb.ReadTelemetryRequest, held: Sequence[Held]
+        self, request: pb.ReadTelemetryRequest, session: Session
     ) -> pb.ReadTelemetryResponse:
+        held = self._usages.held(session)
         begin = min((one.since for one in held), default=0.0)
         end = max((one.until for one in held), default=0.0)
         since, until = self._span(request, begin, end)
@@ -123,17 +127,27 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
             )
             for one in members:
                 series = _series(cells, one.device.uuid, DEVICE_FIGURES, node=node)
-                index = self._index(node, one.device.uuid)
-                if index is not None:
-                    series.device_index = index
+                device = self._device(node, one.device.uuid)
+                if device is not None:
+                    series.device_index = device.index
+                series.simulated = device.simulated if device else session.is_simulated
                 series.thousandths, series.attempt = one.device.thousandths, attempt
                 answer.series.append(series)
         return answer
 
-    def _index(self, node: str, uuid: str) -> int | None:
+    def _device(self, node: str, uuid: str) -> Device | None:
+        """None where the node does not have it any more."""
         stored = self._state.nodes.get(node)
         devices = stored.value.devices if stored else ()
-        return next((one.index for one in devices if one.uuid == uuid), None)
+        return next((one for one in devices if one.uuid == uuid), None)
+
+    def _is_simulated(self, node: str, uuid: str) -> bool:
+        """Whether a device is; with "" in its place whether any of the node's, or of all."""
+        if uuid:
+            device = self._device(node, uuid)
+            return device is not None and device.simulated
+        nodes = self._state.nodes.values() if node == CLUSTER else [self._state.nodes.get(node)]
+        return any(one.simulated for stored in nodes if stored for one in stored.value.devices)
 
     def _span(
         self, request: pb.ReadTelemetryRequest, begin: float = 0.0, end: float = 0.0

@@ -38,7 +38,7 @@ class ReadTelemetryResponse(_message.Message):
     def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., series: _Optional[_Iterable[_Union[TelemetrySeries, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
 
 class TelemetrySeries(_message.Message):
-    __slots__ = ("node", "device_uuid", "thousandths", "attempt", "at", "figures", "device_index")
+    __slots__ = ("node", "device_uuid", "thousandths", "attempt", "at", "figures", "device_index", "simulated")
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
     THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
@@ -46,6 +46,7 @@ class TelemetrySeries(_message.Message):
     AT_FIELD_NUMBER: _ClassVar[int]
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
+    SIMULATED_FIELD_NUMBER: _ClassVar[int]
     node: str
     device_uuid: str
     thousandths: int
@@ -53,7 +54,8 @@ class TelemetrySeries(_message.Message):
     at: _containers.RepeatedScalarFieldContainer[float]
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
     device_index: int
-    def __init__(self, node: _Optional[str] = ..., device_uuid: _Optional[str] = ..., thousandths: _Optional[int] = ..., attempt: _Optional[int] = ..., at: _Optional[_Iterable[float]] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., device_index: _Optional[int] = ...) -> None: ...
+    simulated: bool
+    def __init__(self, node: _Optional[str] = ..., device_uuid: _Optional[str] = ..., thousandths: _Optional[int] = ..., attempt: _Optional[int] = ..., at: _Optional[_Iterable[float]] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., device_index: _Optional[int] = ..., simulated: _Optional[bool] = ...) -> None: ...
 
 class Figure(_message.Message):
     __slots__ = ("name", "least", "most", "mean")

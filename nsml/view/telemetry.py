@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, Final
 
-from nsml.view.sessions import seconds_of
+from nsml.view.sessions import SIMULATED, seconds_of
 from nsml.view.tables import Column
 from nsml.view.units import duration_text, memory_text, moment, short_moment, thousandths
 
@@ -21,6 +21,8 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 _LABEL: Final = 8
 _TAIL: Final = 30
 _LEAST_BARS: Final = 10
+_THREE_DIGITS: Final = 100
+_MINUTE_S: Final = 60.0
 _LEAST_SPAN_S: Final = 1e-6
 """A shorter span has no places to tell apart, and to divide by it may be infinite."""
 
@@ -142,34 +144,44 @@ def device_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
 
 
 def device_title(series: TelemetrySeries) -> str:
-    """`gpu-7 GPU 3 (half of it, attempt 2)`."""
+    """`gpu-7 GPU 3 (0.5 of it, attempt 2, simulated)`."""
     which = f"GPU {series.device_index}" if series.HasField("device_index") else series.device_uuid
     parts = [f"{thousandths(series.thousandths)} of it"] if series.thousandths % 1000 else []
     parts += [f"attempt {series.attempt}"] if series.attempt > 1 else []
+    parts += [SIMULATED] if series.simulated else []
     return f"{series.node} {which}" + (f" ({', '.join(parts)})" if parts else "")
 
 
 def _line(
-    row: _Row, series: TelemetrySeries, figure: Figure, span: tuple[float, float], room: int
+    row: _Row,
+    series: TelemetrySeries,
+    figure: Figure,
+    span: tuple[float, float],
+    room: int,
+    *,
+    indent: int = 2,
 ) -> str:
+    """Label, bars and words; the bars begin at one place, whatever the indent."""
     width = max(room - _LABEL - _TAIL - 2, _LEAST_BARS)
     peak = max(figure.most)
     mean = math.fsum(figure.mean) / len(figure.mean)
     shown = bars(list(zip(series.at, figure.mean, strict=True)), span, width, row.top or peak)
-    return f"  {row.label:<{_LABEL}}{shown} {row.words(mean, peak)}".rstrip()
+    label = f"{' ' * indent}{row.label}"
+    return f"{label:<{_LABEL + 2}}{shown} {row.words(mean, peak)}".rstrip()
 
 
-_SHARES: Final = (("held", "held"), ("running", "running"), ("busy", "over 80%"))
+_SHARES: Final = (("held", "held"), ("running", "over 0%"), ("busy", "over 80%"))
 
 
 def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
     """What share of all devices sessions held, ran and were busy, and the mean load and power."""
     span = seconds_of(answer.since), seconds_of(answer.until)
-    lines = [f"{moment(span[0])[:19]}Z + {duration_text(span[1] - span[0])}"]
+    title = f"{moment(span[0])[:19]}Z + {duration_text(span[1] - span[0])}"
     told = [one for one in answer.series if one.at]
     if not told:
-        return [*lines, "nothing was measured"]
+        return [title, "nothing was measured"]
     [series] = told[:1]
+    lines = [title + (f" ({SIMULATED})" if series.simulated else "")]
     figures = {one.name: one for one in series.figures}
     devices = figures["devices"]
     width = max(room - _LABEL - _TAIL - 2, _LEAST_BARS)
@@ -181,7 +193,7 @@ def cluster_history_lines(answer: ReadTelemetryResponse, *, room: int) -> list[s
         shown = bars(list(zip(series.at, shares, strict=True)), span, width, 100.0)
         mean = math.fsum(shares) / len(shares)
         lines.append(f"{label:<{_LABEL + 2}}{shown} mean {mean:.0f}% of GPUs")
-    lines += [_line(row, series, figures[row.name], span, room)[2:] for row in _CLUSTER_ROWS]
+    lines += [_line(row, series, figures[row.name], span, room, indent=0) for row in _CLUSTER_ROWS]
     return lines
 
 
@@ -196,12 +208,20 @@ _CLUSTER_ROWS: Final = (
 )
 
 
+def _count(value: float) -> str:
+    """A mean of numbers of GPUs: three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= _THREE_DIGITS else f"{value:.3g}"
+
+
 def _value(name: str, words: Callable[[float], str]) -> Callable[[Cell, float], str]:
     return lambda cell, _: words(cell.means[name]) if name in cell.means else "-"
 
 
 _TIME_COLUMN: Final[Column[Cell]] = Column(
     key="time", title="Time", cell=lambda c, now: short_moment(c.at, now)
+)
+_SECONDS_COLUMN: Final[Column[Cell]] = Column(
+    key="time", title="Time", cell=lambda c, now: short_moment(c.at, now, has_seconds=True)
 )
 _LOAD_COLUMN: Final[Column[Cell]] = Column(
     key="utilization_percent", title="Load", cell=_value("utilization_percent", _percent)
@@ -228,17 +248,27 @@ COLUMNS: Final[tuple[Column[Cell], ...]] = (
 CLUSTER_COLUMNS: Final[tuple[Column[Cell], ...]] = (
     _TIME_COLUMN,
     *(
-        Column(key=name, title=title, cell=_value(name, lambda value: f"{value:g}"))
+        Column(key=name, title=title, cell=_value(name, _count))
         for name, title in (
             ("devices", "GPUs"),
-            ("held", "Held"),
-            ("running", "Running"),
-            ("busy", "Over 80%"),
+            ("held", "GPUs held"),
+            ("running", "GPUs over 0%"),
+            ("busy", "GPUs over 80%"),
         )
     ),
     _LOAD_COLUMN,
     _POWER_COLUMN,
 )
+
+
+def timed(columns: Sequence[Column[Cell]], shown: Sequence[Cell]) -> list[Column[Cell]]:
+    """The columns, their times to the second where two rows of one thing are closer than a minute."""
+    is_close = any(
+        first.series is second.series and second.at - first.at < _MINUTE_S
+        for first, second in pairwise(shown)
+    )
+    time = _SECONDS_COLUMN if is_close else _TIME_COLUMN
+    return [time if column is _TIME_COLUMN else column for column in columns]
 
 
 def cell_record(cell: Cell) -> dict[str, Any]:
@@ -255,4 +285,5 @@ def cell_record(cell: Cell) -> dict[str, Any]:
     for name, value in cell.means.items():
         record[name] = round(value, 3)
         record[f"{name}_peak"] = round(cell.peaks[name], 3)
+    record["simulated"] = series.simulated
     return record

@@ -179,9 +179,14 @@ def moment(seconds: float) -> str:
     return text.replace("+00:00", "Z")
 
 
-def short_moment(seconds: float, now: float) -> str:
-    """Unix seconds in UTC as `11-23 05:20Z`; of another half-year the day alone, as `ls -l` has it."""
+def short_moment(seconds: float, now: float, *, has_seconds: bool = False) -> str:
+    """Unix seconds in UTC as `11-23 05:20Z`; of another half-year the day alone, as `ls -l` has it.
+
+    `has_seconds`: as `11-23 05:20:07Z`, where moments of one minute stand beside one another.
+    """
     at = datetime.fromtimestamp(seconds, tz=UTC)
+    if has_seconds:
+        return f"{at:%m-%d %H:%M:%SZ}"
     return f"{at:%m-%d %H:%MZ}" if abs(now - seconds) < _YEAR / 2 else f"{at:%Y-%m-%d}"
 
 

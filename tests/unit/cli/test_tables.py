@@ -59,8 +59,8 @@ def test_gpumonitor(nsml, everything):
     assert nsml("gpumonitor", "@last").stdout.splitlines()[2:] == [
         f"{time}  gpu-1 GPU 0  {rest}"
         for time, rest in [
-            ("11-14 22:13Z", "8%    8 B     8 W    8°C"),
-            ("11-14 22:13Z", "4%    4 B     4 W    4°C"),
+            ("11-14 22:13:13Z", "8%    8 B     8 W    8°C"),
+            ("11-14 22:13:18Z", "4%    4 B     4 W    4°C"),
         ]
     ]
     rows = nsml("gpumonitor", "@last", "--csv").stdout.splitlines()

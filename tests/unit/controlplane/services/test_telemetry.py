@@ -43,7 +43,12 @@ async def test_what_devices_did_is_told_to_who_may_see_the_session(rig: Rig) -> 
         else:
             assert (await refused(asked))[0] == "NOT_FOUND"
     told = await kim.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(session=private.name))
-    assert [(one.attempt, one.thousandths) for one in told.series] == [(1, 1000)]
+    assert [(one.attempt, one.thousandths, one.simulated) for one in told.series] == [
+        (1, 1000, True)
+    ]
+    await record(rig, 2, told.series[0].device_uuid, "GPU-real")
+    told = await kim.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(node="a"))
+    assert [one.simulated for one in told.series] == [True, False, True]
 
 
 @pytest.mark.parametrize(

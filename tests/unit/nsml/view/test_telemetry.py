@@ -85,6 +85,56 @@ def test_each_device_is_told_with_its_figures() -> None:
     ]
 
 
+def platform_answer(*, simulated: bool) -> ReadTelemetryResponse:
+    told = ReadTelemetryResponse()
+    told.since.seconds, told.until.seconds = 1000, 1100
+    series = TelemetrySeries(at=[1010, 1050], simulated=simulated)
+    for name, values in [
+        ("devices", [3.0, 3.0]),
+        ("held", [1.23456, 2.0]),
+        ("running", [0.5, 3.0]),
+        ("busy", [0.0, 1.0]),
+        ("utilization_percent", [20.0, 40.0]),
+        ("power_watts", [100.0, 300.0]),
+    ]:
+        series.figures.append(Figure(name=name, least=values, most=values, mean=values))
+    told.series.append(series)
+    return told
+
+
+def test_bars_of_the_platform_begin_at_one_place() -> None:
+    lines = view.cluster_history_lines(platform_answer(simulated=True), room=80)
+    assert lines[0].endswith(" (simulated)")
+    assert [line[:10].rstrip() for line in lines[1:]] == [
+        *("held", "over 0%", "over 80%", "load", "power")
+    ]
+    width = 80 - 8 - 30 - 2
+    for line in lines[1:]:
+        assert set(line[10 : 10 + width]) <= {" ", *view.BARS}
+        assert line[10 + width : 16 + width] == " mean "
+
+
+def test_rows_tell_units_and_as_much_of_the_time_as_tells_them_apart() -> None:
+    rows = view.cells(platform_answer(simulated=False))
+    columns = view.timed(view.CLUSTER_COLUMNS, rows)
+    assert [column.title for column in columns[:5]] == [
+        *("Time", "GPUs", "GPUs held", "GPUs over 0%", "GPUs over 80%")
+    ]
+    assert [column.cell(rows[0], 1100.0) for column in columns[:4]] == [
+        *("01-01 00:16:50Z", "3", "1.23", "0.5")
+    ]
+    [_, apart] = rows
+    assert view.timed(view.CLUSTER_COLUMNS, [apart])[0].cell(apart, 1100.0) == "01-01 00:17Z"
+    assert view.cell_record(apart)["simulated"] is False
+
+
+def test_what_has_no_hardware_behind_it_says_so() -> None:
+    told = answer()
+    told.series[1].simulated = True
+    assert "n1 GPU-b (simulated)" in view.device_lines(told, room=80)
+    assert view.device_title(told.series[0]) == "n1 GPU 3 (0.5 of it, attempt 2)"
+
+
 def test_what_a_session_used_is_said_in_words() -> None:
     usage = SessionUsage(
         utilization_percent=71.4,
