@@ -164,7 +164,9 @@ def _tell_absent(
         ask_known(app, names, globs, "diff {} ANOTHER -m {}")
     if rank is not None or attempt is not None:
         if absent or not found:
-            app.say(nothing_by(rank, attempt) + "".join(f" as {glob}" for glob in absent[:1]))
+            app.say(
+                nothing_by(rank, attempt, sessions) + "".join(f" as {glob}" for glob in absent[:1])
+            )
         return
     if not absent:
         return

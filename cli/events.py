@@ -22,6 +22,7 @@ from cli.reported import (
     check_there,
     chosen,
     event_record,
+    no_numbers_words,
     nothing_by,
     rank_options,
     reduce_option,
@@ -31,7 +32,7 @@ from cli.reported import (
 from nsml.view.tables import Column
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator
+    from collections.abc import AsyncGenerator, Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
@@ -154,11 +155,12 @@ def events(
     _tell_attempts(app, found)
     if not is_streamed or not has_any:
         shown = reduced(kept, how)
+        none = _nothing(wanted, found, kept)
         if how and downsample:
             fewer = Downsample(downsample)
             fewer.add(shown)
             shown = fewer.events()
-        _write(app, shown[-limit:] if limit else shown, none=_nothing(wanted))
+        _write(app, shown[-limit:] if limit else shown, none=none)
 
 
 def _check_nothing(app: App, found: Session, given: str, wanted: _Wanted) -> None:
@@ -181,10 +183,13 @@ def _check_follows(app: App, limit: int | None, how: str | None) -> None:
         )
 
 
-def _nothing(wanted: _Wanted) -> str:
+def _nothing(wanted: _Wanted, session: Session, kept: Sequence[Event] = ()) -> str:
+    """Why there is nothing to show; `kept` is what was left out since it is no number."""
+    if kept:
+        return no_numbers_words(session.name, sorted({event.point.name for event in kept}))
     if wanted.since_step is not None:
         return f"nothing from step {wanted.since_step:g} on"
-    return nothing_by(wanted.rank, wanted.attempt)
+    return nothing_by(wanted.rank, wanted.attempt, [session])
 
 
 def _write(app: App, found: list[Event], none: str = "") -> None:
@@ -242,19 +247,20 @@ def eventlen(
     """Count the reported values, by metric. Apart they are counted by reading all of them."""
     is_apart = per_rank or rank is not None or attempt is not None
 
-    async def count(client: Client) -> list[_Length]:
-        if not is_apart:
-            metrics = await client.sessions.metrics(session)
-            return [_Length(name=metric.name, count=metric.count) for metric in metrics]
-        wanted = _Wanted(rank=rank, attempt=attempt)
-        counts: Counter[tuple[str, int, int]] = Counter()
+    wanted = _Wanted(rank=rank, attempt=attempt)
+
+    async def count(client: Client) -> tuple[Session, list[_Length]]:
         found = await client.sessions.get(session)
+        if not is_apart:
+            metrics = await client.sessions.metrics(found.id)
+            return found, [_Length(name=metric.name, count=metric.count) for metric in metrics]
+        counts: Counter[tuple[str, int, int]] = Counter()
         async with aclosing(_stream(app, client, found, wanted)) as stream:
             async for some in stream:
                 counts.update((e.point.name, e.point.attempt, e.point.rank) for e in some)
         if not counts:
             check_there([found], rank, attempt)
-        return [
+        return found, [
             _Length(name=name, count=number, attempt=one, rank=by)
             for (name, one, by), number in sorted(counts.items())
         ]
@@ -263,10 +269,11 @@ def eventlen(
         apart = {"attempt": one.attempt, "rank": one.rank} if is_apart else {}
         return {"name": one.name, "count": one.count, **apart}
 
+    found, lengths = app.call(count)
     write_list(
         app,
-        app.call(count),
+        lengths,
         columns=_COLUMNS_APART if is_apart else _COLUMNS,
         record=record,
-        none=_nothing(_Wanted(rank=rank, attempt=attempt)),
+        none=_nothing(wanted, found),
     )

@@ -10,6 +10,7 @@ from cli.app import App
 from cli.charts import Wish, chart_lines, narrowed
 from cli.exits import CommandError, ExitCode
 from cli.redrawing import Redrawn
+from cli.series import Source, why_nothing
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -67,6 +68,9 @@ class LivePlot:
         self._screen = Redrawn(app, draws=True)
         self._lost: dict[str, str] = {}
         self._is_stale = True
+        self._seen: set[str] = set()
+        """Metrics of the points that came."""
+        self._none = "nothing reported yet"
 
     async def follow(
         self, client: Client, sessions: Sequence[Session], labels: Sequence[str]
@@ -80,7 +84,15 @@ class LivePlot:
                 for session, label in zip(sessions, labels, strict=True):
                     group.create_task(self._read(client, session, label))
             redrawing.cancel()
+        ended = [await client.sessions.get(session.id) for session in sessions]
+        self._none = self._why_nothing(ended)
         self.draw()
+
+    def _why_nothing(self, ended: Sequence[Session]) -> str:
+        source = Source(globs=self._globs, rank=self._rank, attempt=self._attempt)
+        if not self._globs or self._seen or source.is_part:
+            return why_nothing(ended, source, self._seen)
+        return f"no metric {' or '.join(map(repr, self._globs))} was reported"
 
     async def _read(self, client: Client, session: Session, label: str) -> None:
         from nsml.client.streams import read_metrics
@@ -97,6 +109,9 @@ class LivePlot:
                 for point in answer.points:
                     if self._rank in {None, point.rank} and self._attempt in {None, point.attempt}:
                         self._charts.add(label, point)
+                        # One is enough to say that it is no number.
+                        if not self._charts.count:
+                            self._seen.add(point.name)
                 self._is_stale = True
 
     async def _kept_true(self, clock: Clock) -> None:
@@ -124,7 +139,7 @@ class LivePlot:
 
         groups = {visible(name): lines for name, lines in self._charts.groups().items()}
         if not groups:
-            return ["nothing reported yet"]
+            return [self._none]
         drawn = narrowed(groups, self._wish.span)
         room -= bool(self._charts.left_out)
         least = self._wish.height if self._has_height else _LEAST_ROWS

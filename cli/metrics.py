@@ -21,6 +21,7 @@ from cli.charts import (
     parse_span,
     write_pictures,
 )
+from cli.exits import CommandError, ExitCode
 from cli.group import command, pass_app
 from cli.output import write_list
 from cli.reported import (
@@ -34,7 +35,7 @@ from cli.reported import (
     reduce_option,
     reduced,
 )
-from cli.series import Source, fetch, label_of, points_of
+from cli.series import Source, fetch, label_of, points_of, why_nothing
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -198,10 +199,15 @@ def _show(
 ) -> None:
     """Into files, on the terminal, or both; `span`: as it was given."""
     groups = fetched.groups
-    if not groups and not (span and fetched.is_any_reported):
-        app.say("nothing reported yet")
-    elif not narrowed(groups, wish.span):
-        app.say(f"nothing was reported within {span}")
+    none = fetched.none
+    if not none and not narrowed(groups, wish.span):
+        none = f"nothing was reported within {span}"
+    if none and (svg or png):
+        raise CommandError(
+            none, code=ExitCode.NOT_FOUND, why="a picture would be empty: none is written"
+        )
+    if none:
+        app.say(none)
     if fetched.left_out:
         app.say(f"{counted(fetched.left_out, 'metric')} left out: -m GLOB says which are drawn")
     if svg or png:
@@ -238,7 +244,10 @@ def _write_points(app: App, references: Sequence[str], source: Source, wish: Wis
     sessions, events = _read(app, references, source.globs)
     if source.globs and not events:
         ask_known(app, [session.name for session in sessions], source.globs, "plot {} -m {}")
-    events = reduced(chosen(events, source.rank, source.attempt), source.how)
+    of_those = chosen(events, source.rank, source.attempt)
+    events = reduced(of_those, source.how)
+    if not events:
+        app.say(why_nothing(sessions, source, {event.point.name for event in of_those}))
     app.flags.output = Format.CSV
     kept = _within(events, wish.span, wish.look.axis)
     write_list(app, kept, columns=EVENT_COLUMNS, record=event_record, name="metric")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from dataclasses import dataclass
 from itertools import chain
 from operator import itemgetter
@@ -290,11 +291,18 @@ def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | No
         raise CommandError(f"{whose} attempt {attempt}", code=ExitCode.NOT_FOUND, why=why)
 
 
-def nothing_by(rank: int | None, attempt: int | None) -> str:
+def nothing_by(
+    rank: int | None, attempt: int | None, sessions: Sequence[Session], what: str = "nothing"
+) -> str:
     """That nothing was reported by those that were asked for."""
+    from nsml.client.streams import ENDED_STATES
+
     parts = {"rank": rank, "attempt": attempt}
     named = " and ".join(f"{word} {number}" for word, number in parts.items() if number is not None)
-    return f"nothing reported by {named}" if named else "nothing reported yet"
+    if named:
+        return f"{what} reported by {named}"
+    has_ended = all(one.state in ENDED_STATES for one in sessions)
+    return "nothing was reported" if has_ended else "nothing reported yet"
 
 
 def fits(name: str, globs: Sequence[str]) -> bool:
@@ -302,6 +310,16 @@ def fits(name: str, globs: Sequence[str]) -> bool:
     from fnmatch import fnmatchcase
 
     return not globs or any(fnmatchcase(name, glob) for glob in globs)
+
+
+def no_numbers_words(session: str, names: Sequence[str]) -> str:
+    """That metrics, one at least, hold no numbers, and what shows them."""
+    from nsml.view.text import visible
+
+    if len(names) == 1:
+        return visible(f"{names[0]} is no number: nsml events {session} {shlex.quote(names[0])}")
+    shown = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+    return visible(f"{shown} are no numbers: nsml events {session}")
 
 
 def ask_known(app: App, sessions: Sequence[str], globs: Sequence[str], corrected: str) -> None:

@@ -10,8 +10,18 @@ from typing import TYPE_CHECKING
 
 from cli.app import App
 from cli.arguments import expand
-from cli.charts import COLUMNS, Span, Wish
-from cli.reported import Event, check_known, chosen, fits, reduced, tell_missing
+from cli.charts import COLUMNS, EVERYTHING, Span, Wish
+from cli.reported import (
+    Event,
+    check_known,
+    check_there,
+    chosen,
+    fits,
+    no_numbers_words,
+    nothing_by,
+    reduced,
+    tell_missing,
+)
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
@@ -36,6 +46,11 @@ class Source:
     how: str | None = None
     """The word of a reduction over replicas."""
 
+    @property
+    def is_part(self) -> bool:
+        """Whether one replica or one attempt is meant."""
+        return self.rank is not None or self.attempt is not None
+
     def takes(self, point: pb.MetricPoint) -> bool:
         """Whether its replica and its attempt are meant."""
         return self.rank in {None, point.rank} and self.attempt in {None, point.attempt}
@@ -47,7 +62,8 @@ class Fetched:
 
     groups: dict[str, list[Series]] = field(default_factory=dict)
     left_out: int = 0
-    is_any_reported: bool = False
+    none: str = ""
+    """Why there are no series; "" where there are some, or were outside of the part of the axis."""
 
 
 def fetch(
@@ -77,9 +93,25 @@ def fetch(
         taken, left_out = _chosen(names)
         reading = _Reading(app, client, source, wish, names=taken, width=width)
         found = await reading.run(sessions, is_of_points=is_of_points) if taken else {}
-        return Fetched(groups=found, left_out=left_out, is_any_reported=bool(listed))
+        none = ""
+        if not found and not await reading.has_numbers(sessions):
+            none = why_nothing(sessions, source, names)
+        return Fetched(groups=found, left_out=left_out, none=none)
 
     return app.call(work)
+
+
+def why_nothing(sessions: Sequence[pb.Session], source: Source, names: Iterable[str]) -> str:
+    """Why there are no numbers: metrics of these names were reported.
+
+    Raises CommandError where there is no such replica or attempt.
+    """
+    check_there(sessions, source.rank, source.attempt)
+    fitting = sorted(names)
+    if fitting and not source.is_part:
+        return no_numbers_words(sessions[0].name if len(sessions) == 1 else "SESSION", fitting)
+    what = "no numbers" if fitting else "nothing"
+    return nothing_by(source.rank, source.attempt, sessions, what)
 
 
 async def _unlisted(
@@ -164,6 +196,12 @@ class _Reading:
             for metric, lines in found.items():
                 groups.setdefault(visible(metric), []).extend(lines)
         return dict(sorted(groups.items()))
+
+    async def has_numbers(self, sessions: Sequence[pb.Session]) -> bool:
+        """Whether numbers are outside of the part of the axis that is drawn."""
+        if self._wish.span == EVERYTHING or not self._names:
+            return False
+        return bool(await self._columns(sessions, EVERYTHING))
 
     async def _parts(
         self, sessions: Sequence[pb.Session]

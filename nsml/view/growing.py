@@ -95,6 +95,11 @@ class GrowingCharts:
         if math.isfinite(x):
             line.add(x, number)
 
+    @property
+    def count(self) -> int:
+        """Series that are kept."""
+        return len(self._lines)
+
     def groups(self) -> dict[str, list[Series]]:
         """The series by metric, by name."""
         ranks: dict[str, set[int]] = {}

@@ -403,7 +403,50 @@ def test_a_plot_that_is_watched_ends_with_its_sessions(environ, state, monkeypat
     assert len(last.splitlines()) == 18
     assert max(map(len, last.splitlines())) <= 70
     assert "\x1b[2J" not in shown
-    assert watched(environ, "mnist/1", "-m", "none").endswith("nothing reported yet\n")
+    assert watched(environ, "mnist/1", "-m", "no").endswith("no metric 'no' was reported\n")
+    state.report(sessions[0], "note", json='"x"')
+    said = "note is no number: nsml events kim/mnist/1 note\n"
+    assert watched(environ, "mnist/1", "-m", "note").endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["-m", "phase"], "phase is no number: nsml events kim/mnist/1 phase"),
+        (["-m", "phase", "--range", "0:5"], "phase is no number: nsml events kim/mnist/1 phase"),
+        (["-m", "phase", "--reduce", "max"], "phase is no number: nsml events kim/mnist/1 phase"),
+        (["-m", "phase", "-m", "flag"], "flag, phase are no numbers: nsml events kim/mnist/1"),
+        (["-m", "loss", "--rank", "1"], "no numbers reported by rank 1"),
+        (["-m", "loss", "--range", "7:9"], "nothing was reported within 7:9"),
+    ],
+)
+def test_a_plot_says_why_there_is_nothing_to_draw(nsml, state, tmp_path, words, said):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    session.spec.replica_count = 2
+    state.report(session, "loss", 1.0, step=1)
+    state.report(session, "phase", json='"warm"', step=1)
+    state.report(session, "flag", json="true", step=1)
+    shown = nsml("plot", "@last", "--chart", *words)
+    assert (shown.stdout, shown.stderr) == ("", f"{said}\n")
+    picture = tmp_path / "a.svg"
+    refused = nsml("plot", "@last", *words, "--svg", str(picture), check=False)
+    assert (refused.code, picture.exists()) == (5, False)
+    assert said in refused.stderr
+    if "--reduce" in words:
+        assert nsml("plot", "@last", "--csv", *words).stderr == f"{said}\n"
+    for part, why in (("--rank", "no replica 5"), ("--attempt", "no attempt 5")):
+        for form in ("--chart", "--csv"):
+            refused = nsml("plot", "@last", form, part, "5", check=False)
+            assert (refused.code, why in refused.stderr) == (5, True)
+
+
+def test_events_say_why_there_are_none(nsml, state):
+    session = state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED)
+    for command in ("events", "eventlen"):
+        assert nsml(command, "@last").stderr == "nothing was reported\n"
+    state.report(session, "phase", json='"warm"', step=1)
+    said = nsml("events", "@last", "phase", "--reduce", "mean").stderr
+    assert said == "phase is no number: nsml events kim/mnist/1 phase\n"
 
 
 def test_a_plot_is_watched_on_a_terminal_alone(nsml, everything):
