@@ -61,7 +61,7 @@ class _Rank(WholeRange):
 )
 @sessions_argument()
 @click.option("-f", "--follow", is_flag=True, help="Stay until the session ends.")
-@click.option("--tail", type=WholeRange(0), metavar="N", help="Only the last N lines.")
+@click.option("--tail", type=WholeRange(0), metavar="N", help="Only the last N lines, of each log.")
 @click.option("--since", type=MOMENT, metavar="TIME", help="Only what came since: 10m, or a time.")
 @click.option("--until", type=MOMENT, metavar="TIME", help="Only what came before.")
 @click.option("-t", "--timestamps", is_flag=True, help="Before each line when it came, in UTC.")
@@ -70,7 +70,7 @@ class _Rank(WholeRange):
     type=_Rank(),
     default=0,
     metavar="N",
-    help="Which replica of a gang: each has a log; all: each, its rank before every line.",
+    help="Which replica of a gang, each has a log; default: 0. all: each, its rank before every line.",
 )
 @click.option("--attempt", type=WholeRange(1), metavar="N", help="Which attempt.")
 @click.option(
@@ -86,9 +86,11 @@ class _Rank(WholeRange):
     "--around",
     type=WholeRange(0, 100),
     metavar="N",
-    help="N lines around each, too.",
+    help="With --grep: N lines around each, too.",
 )
-@click.option("-n", "--numbers", is_flag=True, help="Before each line its number, where known.")
+@click.option(
+    "-n", "--numbers", is_flag=True, help="With --grep: before each line its number, where known."
+)
 @click.option("--raw", is_flag=True, help="The very bytes, on a terminal too.")
 @not_there_yet("--hide-client-log", is_flag=True)
 @pass_app
@@ -111,7 +113,7 @@ def logs(
     numbers: bool,
     raw: bool,
 ) -> None:
-    """Show what sessions printed, byte for byte; on a terminal only what is safe to show.
+    """Show what sessions printed, byte for byte, whatever is before the lines; on a terminal only what is safe to show.
 
     Standard output and standard error are one log, in the order in which they were written. Of several
     sessions or ranks lines come in the order of their times, with names before them. A time is
@@ -128,6 +130,7 @@ def logs(
         raise click.UsageError("--until with -f: a log is followed until its session ends")
     if grep is None and (fixed or ignore_case or invert or around is not None or numbers):
         raise click.UsageError("-F, -i, -v, -C and -n say how to search: with --grep PATTERN")
+    _check_span(app, since, until)
     search = None
     if grep is not None:
         search = LogSearch(
@@ -167,6 +170,9 @@ def logs(
             await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)
             return
         await LogReaders(made).show(client, follow=False)
+        is_of_a_time = since is not None or until is not None
+        if is_of_a_time and search is None and tail != 0 and not any(r.has_shown for r in made):
+            app.say("no line is of that time")
         if rank == ALL_RANKS or attempt is not None:
             return
         for session in found:
@@ -175,6 +181,20 @@ def logs(
                 app.say(visible(f"rank {session.end.rank} ended first: {pointer}"))
 
     app.call(show)
+
+
+def _check_span(
+    app: App, since: datetime | timedelta | None, until: datetime | timedelta | None
+) -> None:
+    """Raise click.UsageError where the one is after the other."""
+    from datetime import UTC, datetime
+
+    if since is None or until is None:
+        return
+    now = datetime.fromtimestamp(app.clock.time(), UTC)
+    low, high = (end if isinstance(end, datetime) else now - end for end in (since, until))
+    if low > high:
+        raise click.UsageError("what --since and --until name ends before it begins")
 
 
 async def _follow_all(
@@ -270,8 +290,10 @@ class LogReader:
         self._line = 0
         self._found_to = -1
         self._rest = b""
+        self.has_shown = False
+        """Whether there was any output."""
         self._times: list[tuple[int, float]] = []
-        is_plain = raw or not (app.stdout.isatty() or self._is_by_line)
+        is_plain = raw or not app.stdout.isatty()
         self._text = None if is_plain else LogText(keeps_colour=app.has_colour(app.stdout))
 
     async def show(self, client: Client, *, follow: bool) -> None:
@@ -394,7 +416,6 @@ class LogReader:
         else:
             self._go_on_behind(piece)
             if self._text is None:
-                self._app.stdout.flush()
                 _write_bytes(self._app, piece.data)
             else:
                 self._app.stdout.write(self._text.feed(piece.data))
@@ -404,6 +425,7 @@ class LogReader:
         self._say_lost(piece.missing_bytes)
         self._attempt, self._tail, self._since = piece.attempt, None, None
         self._offset = piece.offset + len(piece.data)
+        self.has_shown |= bool(piece.data)
 
     def _take(self, piece: LogPiece) -> Iterator[tuple[float, bytes]]:
         """The lines that are whole with it, by when they came; what is left waits for the next."""
@@ -447,8 +469,11 @@ class LogReader:
         before = self._prefix
         if self._has_times and moment:
             before += f"{shown_moment(moment)} "
-        text = self._text.feed(data) if self._text else data.decode(errors="replace")
-        for shown in text.splitlines():
+        if self._text is None:
+            start = before.encode()
+            _write_bytes(self._app, b"".join(start + line for line in _whole_lines(data)))
+            return
+        for shown in self._text.feed(data).splitlines():
             self._app.write(before + shown)
 
     def _finish(self) -> None:
@@ -516,6 +541,7 @@ def _write_bytes(app: App, data: bytes) -> None:
     if binary is None:
         app.stdout.write(data.decode(errors="replace"))
     else:
+        app.stdout.flush()
         binary.write(data)
 
 

@@ -83,7 +83,11 @@ def media(
     from nsml.v1.media_pb2 import ListMediaRequest, Media
 
     if step is not None:
+        if first is not None or last is not None:
+            raise click.UsageError("--step is of one step: without --from and --to")
         first = last = step
+    elif first is not None and last is not None and first > last:
+        raise click.UsageError("what --from and --to name ends before it begins")
     if name:
         globs = (*globs, _literally(name))
     request = ListMediaRequest(

@@ -284,7 +284,7 @@ def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | No
     attempts = max((one.attempt for one in sessions), default=0)
     whose = f"{sessions[0].name} has no" if len(sessions) == 1 else "none of these sessions has"
     if rank is not None and rank >= replicas:
-        why = f"there is {replicas - 1}" if replicas == 1 else f"there are 0 to {replicas - 1}"
+        why = "there is 0 alone" if replicas == 1 else f"there are 0 to {replicas - 1}"
         raise CommandError(f"{whose} replica {rank}", code=ExitCode.NOT_FOUND, why=why)
     if attempt is not None and attempt > attempts:
         why = f"there {'was' if attempts == 1 else 'were'} {counted(attempts, 'attempt')}"

@@ -39,6 +39,32 @@ def test_a_span_of_time(nsml, session, words, shown):
     assert nsml("logs", *words, "@last").stdout == shown
 
 
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--since", "2150-01-01"), "no line is of that time\n"),
+        (("--until", moment(0)), "no line is of that time\n"),
+        (("--since", "2150-01-01", "-t", "--rank", "all"), "no line is of that time\n"),
+        (("--since", moment(4)), ""),
+        (("--since", moment(4), "--tail", "0"), ""),
+    ],
+)
+def test_a_time_without_a_line_is_told(nsml, session, words, said):
+    assert nsml("logs", *words, "@last").stderr == said
+
+
+@pytest.mark.parametrize(
+    ("words", "before"), [((), b""), (("-t",), moment(0).encode() + b".000Z "), (("-n",), b"1:")]
+)
+def test_what_is_before_lines_does_not_change_their_bytes(nsml, state, words, before):
+    line = b"\x1b[31mred\x1b[0m \xff\x0b\n"
+    state.log(state.add("kim/mnist/1", pb.SESSION_STATE_SUCCEEDED), line)
+    searched = ("--grep", "red") if words == ("-n",) else ()
+    assert nsml("logs", *words, *searched, "@last").bytes == before + line
+    shown = nsml("logs", *words, *searched, "@last", terminal=True, NO_COLOR="1").bytes
+    assert b"\x1b" not in shown
+
+
 def test_ages_are_counted_by_the_platform(nsml, session, server):
     nsml("logs", "--since", "1h30m", "--until", "90s", "@last")
     [request] = [one for one in server.state.log_requests if one.HasField("since_age")]
@@ -162,6 +188,8 @@ def test_what_is_found_of_all_ranks_is_safe_to_show(nsml, state):
         (("--since", "-5m"), "is not a duration"),
         (("-f", "--until", "5m"), "--until with -f"),
         (("-i",), "with --grep PATTERN"),
+        (("--since", "1m", "--until", "10m"), "ends before it begins"),
+        (("--since", "2030-01-01", "--until", "1m"), "ends before it begins"),
         (("--grep", "x", "-C", "101"), "100 is the most"),
         (("--rank", "some"), "'some' is not a whole number"),
     ],

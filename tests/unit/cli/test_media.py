@@ -183,3 +183,16 @@ def test_files_of_one_manifest_are_fetched_together(nsml, state, session, tmp_pa
     written = {path.parent.name: path.read_bytes() for path in tmp_path.rglob("*.txt")}
     assert written == {f"n{number}": contents[number] for number in (3, 0, 1)}
     assert "3 files of kim/mnist/1: 114 Bytes" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (["--from", "100", "--to", "50"], "ends before it begins"),
+        (["--step", "3", "--to", "50"], "without --from and --to"),
+    ],
+)
+def test_steps_that_are_none_are_refused(nsml, session, words, said):
+    result = nsml("media", "@last", *words, check=False)
+    assert result.code == 2
+    assert said in result.stderr
