@@ -9,18 +9,20 @@ import json
 import os
 import time
 from contextlib import suppress
+from functools import wraps
 from itertools import count
 
 from nsml._notice import notice
-from nsml._report import _step, encode
+from nsml._report import _no_step, _shown, _step, encode
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, Optional, Sequence, Set, Tuple, TypeVar
 
     from nsml._spool import Spool
 
     Facts = Dict[str, Any]
+    Call = TypeVar("Call", bound=Callable[..., None])
 
 FOLDER = "media"
 MOST_BYTES = 64 << 20
@@ -50,6 +52,21 @@ _SIGNS = (
 _ALSO_VIDEO = ("image/gif", "image/png", "image/webp")
 
 
+def _named(call: Call) -> Call:
+    """Have a TypeError of a value say of which call it is, and under which name."""
+
+    @wraps(call)
+    def told(self: Media, /, *given: Any, **named: Any) -> None:
+        try:
+            call(self, *given, **named)
+        except TypeError as error:
+            name = f"{_shown(str(given[0]))}: " if given else ""
+            why = str(error).replace("nsml.report: ", "", 1)  # of a step
+            raise TypeError(f"nsml.{call.__name__}: {name}{why}") from error
+
+    return told  # type: ignore[return-value]
+
+
 class Media:
     """What one process shows beside its numbers.
 
@@ -64,10 +81,12 @@ class Media:
         self._folder = os.path.join(run_dir, FOLDER) if run_dir else ""
         self._most_files = _setting("NSML_MEDIA_FILES", MOST_FILES)
         self._most_bytes = _setting("NSML_MEDIA_BYTES", MOST_IN_ALL)
+        self._warned: Set[str] = set()
         self._numbers = count(1)
         self._files = 0
         self._bytes = 0
 
+    @_named
     def image(self, /, name: str, value: Any, step: Any = None, *, caption: str = "") -> None:
         """Show an image, or a batch of them as a grid of at most 64.
 
@@ -99,6 +118,7 @@ class Media:
                 facts.update(images=len(shown), left_out=len(pictures) - len(shown))
         self._show("image", name, step, caption, "image/png", data, facts)
 
+    @_named
     def feature_map(self, /, name: str, value: Any, step: Any = None, *, caption: str = "") -> None:
         """Show the channels of CxHxW (of the first of NxCxHxW), at most 64, as a grid in grey.
 
@@ -114,6 +134,7 @@ class Media:
         facts = {"width": whole.width, "height": whole.height, "images": len(maps)}
         self._show("feature_map", name, step, caption, "image/png", _pictures.png(whole), facts)
 
+    @_named
     def video(
         self, /, name: str, value: Any, step: Any = None, *, fps: float = 10.0, caption: str = ""
     ) -> None:
@@ -142,6 +163,7 @@ class Media:
         data = _pictures.animated_png(frames, float(fps))
         self._show("video", name, step, caption, "image/apng", data, facts)
 
+    @_named
     def audio(
         self,
         /,
@@ -167,6 +189,7 @@ class Media:
         data, facts = _sounds.wav(value, sample_rate)
         self._show("audio", name, step, caption, "audio/wav", data, facts)
 
+    @_named
     def text(self, /, name: str, value: str, step: Any = None, *, caption: str = "") -> None:
         """Show a text.
 
@@ -174,11 +197,12 @@ class Media:
             TypeError: it is none.
         """
         if not isinstance(value, str):
-            raise TypeError(f"nsml.text takes text, not {type(value).__name__}")
+            raise TypeError(f"a text is a str, not an object of type {type(value).__name__}")
         data = value.encode("utf-8", "replace")
         facts = {"characters": len(value), "beginning": value[:_BEGINNING_CHARS]}
         self._show("text", name, step, caption, "text/plain; charset=utf-8", data, facts)
 
+    @_named
     def histogram(
         self,
         /,
@@ -202,6 +226,7 @@ class Media:
         data, facts = _distributions.histogram(value, bins, edges)
         self._show("histogram", name, step, caption, "application/json", _json(data), facts)
 
+    @_named
     def embedding(
         self, /, name: str, value: Any, step: Any = None, *, labels: Any = None, caption: str = ""
     ) -> None:
@@ -218,6 +243,7 @@ class Media:
         facts = {"rows": len(rows), "dimensions": dimensions, "left_out": count - len(rows)}
         self._show("embedding", name, step, caption, "application/json", _json(data), facts)
 
+    @_named
     def table(
         self,
         /,
@@ -255,11 +281,16 @@ class Media:
         """Write the file and then its record; what cannot be is counted, and the log says so."""
         name = str(name)
         if not 0 < len(name) <= MOST_NAME_CHARS:
-            raise TypeError(f"a name ({kind}) has 1 to {MOST_NAME_CHARS} characters")
+            has = f"1 to {MOST_NAME_CHARS} characters, and this one {len(name):,}"
+            self._warn("name", f"nsml.{kind}: {_shown(name)} is not recorded: a name has {has}")
+            return
+        number = _step(step)
+        if number is None and step is not None:
+            self._warn("step", f"nsml.{kind}: {_no_step(step)}")
         record = {
             "kind": "media",
             "time": time.time(),
-            "step": _step(step),
+            "step": number,
             "name": name,
             "type": kind,
             "content_type": content_type,
@@ -283,6 +314,12 @@ class Media:
         self._files += 1
         self._bytes += len(data)
         self._spool.append(encode(record), must_arrive=True)
+
+    def _warn(self, topic: str, text: str) -> None:
+        """Say it in the log, once for each topic."""
+        if topic not in self._warned:
+            self._warned.add(topic)
+            notice(text)
 
     def _refusal(self, size: int) -> str:
         if size > MOST_BYTES:

@@ -211,7 +211,8 @@ def _layout(shape: Tuple[int, ...], in_front: bool) -> Tuple[int, int, int, int,
         if len(shape) == 3:
             return shape[0], shape[1], shape[2], 1, False
     raise TypeError(
-        f"no image: {_shown(shape)}; it is HxW, HxWxC or CxHxW with 1, 3 or 4 channels, N in front for several"
+        "an image is HxW, HxWxC or CxHxW with 1, 3 or 4 channels, N in front for several: "
+        f"not {_shown(shape)}"
     )
 
 

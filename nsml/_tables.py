@@ -32,6 +32,11 @@ def rows_of(value: Any, columns: Optional[Sequence[str]]) -> Tuple[List[str], Ro
             value = unwrapped(value)
             if len(shape_of(value)) != 2:
                 raise TypeError("a table of an array has rows and columns")
+        if not hasattr(value, "__iter__"):
+            raise TypeError(
+                "a table is rows of cells, dicts, a dict of columns or a data frame, "
+                f"not an object of type {type(value).__name__}"
+            )
         given = _listed(value)
         total = len(given)
         names, rows = _by_row(given[:MOST_ROWS], columns)

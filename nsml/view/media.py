@@ -40,6 +40,26 @@ _ENDINGS = {
     "text/plain": ".txt",
     "application/json": ".json",
 }
+_WORDS = {
+    "rows": ("row", "rows"),
+    "columns": ("column", "columns"),
+    "dimensions": ("dimension", "dimensions"),
+    "images": ("image", "images"),
+    "frames": ("frame", "frames"),
+    "fps": ("frame a second", "frames a second"),
+    "seconds": ("s", "s"),
+    "sample_rate": ("Hz", "Hz"),
+    "channels": ("channel", "channels"),
+    "count": ("value", "values"),
+    "min": ("", ""),
+    "mean": ("", ""),
+    "max": ("", ""),
+    "not_finite": ("not finite", "not finite"),
+    "left_out": ("left out", "left out"),
+}
+"""What a number of each is called, of one and of several, in the order in which they are said; without a
+word its own name stands before it."""
+_UNLESS_NONE = frozenset(("left_out", "not_finite"))
 IN_WORDS = frozenset(("text", "histogram", "table", "embedding"))
 """Kinds that a terminal shows as lines."""
 
@@ -65,10 +85,25 @@ def _said(media: Media, _now: float) -> str:
     if "beginning" in facts:
         said = str(facts["beginning"])
     elif "width" in facts:
-        said = f"{_number(facts['width'])}x{_number(facts.get('height', 0))}"
+        parts = [f"{_number(facts.pop('width'))}x{_number(facts.pop('height', 0))}"]
+        said = ", ".join(parts + _facts_said(facts))
     else:
-        said = ", ".join(f"{key}={_number(value)}" for key, value in sorted(facts.items()))
+        said = ", ".join(_facts_said(facts))
     return " · ".join(part for part in (media.caption, said) if part)
+
+
+def _facts_said(facts: dict[str, Any]) -> list[str]:
+    """`16 frames`, `10 a second`, `min -1`; what programs of other versions tell, by its name."""
+    order = {name: at for at, name in enumerate(_WORDS)}
+    said = []
+    for name in sorted(facts, key=lambda name: (order.get(name, len(order)), name)):
+        number = _number(facts[name])
+        if name in _UNLESS_NONE and number == "0":
+            continue
+        one, many = _WORDS.get(name, ("", ""))
+        word = one if number == "1" else many
+        said.append(f"{number} {word}" if word else f"{name.replace('_', ' ')} {number}")
+    return said
 
 
 def _number(value: Any) -> str:

@@ -60,6 +60,8 @@ def counted(count: int, one: str, many: str = "") -> str:
 
 def size_text(count: int) -> str:
     """Bytes as `3.5 MB`: powers of 1000, as NSML writes them."""
+    if count == 1:
+        return "1 Byte"
     value = float(count)
     for unit in ("Bytes", "kB", "MB", "GB", "TB"):
         if value < 1000:

@@ -72,7 +72,7 @@ def test_list_and_remove(nsml, state):
     assert nsml("secret", "ls").stdout.splitlines() == [
         "Name  Size      Set        Created",
         "----  --------  ---------  ---------",
-        "A     1 Bytes   a day ago  a day ago",
+        "A     1 Byte    a day ago  a day ago",
         "B     11 Bytes  a day ago  a day ago",
     ]
     for output in ("wide", "json", "jsonl", "yaml", "csv", "name"):

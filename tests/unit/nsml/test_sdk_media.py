@@ -400,9 +400,42 @@ class TestKeeping:
         session.media.text("a\0\ud800", "x\ud800\0y", np.int64(3), caption="c" * 3000)
         ((record, data),) = shown(tmp_path)
         assert (data, record["step"], len(record["caption"])) == (b"x?\0y", 3, 2000)
-        for name, value in (("", "x"), ("n" * 513, "x"), ("a", 3), ("a", b"x")):
-            with pytest.raises(TypeError):
-                session.media.text(name, value)  # type: ignore[arg-type]
+        for value in (3, b"x"):
+            with pytest.raises(TypeError, match=r"nsml\.text: 'a': a text is a str"):
+                session.media.text("a", value)  # type: ignore[arg-type]
+
+    def test_what_cannot_be_kept_under_its_name_is_told_once_and_costs_no_training(
+        self, session: Session, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        for _ in range(2):
+            session.media.text("n" * 600, "x")
+            session.media.text("", "x")
+            session.media.text("a", "x", "one")
+        assert [(record["name"], record["step"]) for record, _ in shown(tmp_path)] == [
+            ("a", None)
+        ] * 2
+        name, step = capsys.readouterr().err.splitlines()
+        assert "is not recorded: a name has 1 to 512 characters, and this one 600" in name
+        assert "nsml.text: 'one' is no step" in step
+
+    @pytest.mark.parametrize(
+        ("call", "value", "said"),
+        [
+            ("table", 3, "rows of cells, dicts, a dict of columns or a data frame, not an object"),
+            ("image", np.zeros(3), "an image is HxW, .*: not 3"),
+            ("histogram", "x", "no array"),
+            ("audio", np.zeros((2, 2, 2)), "audio is N"),
+        ],
+    )
+    def test_a_value_that_does_not_fit_is_refused_with_the_call_and_the_name(
+        self, session: Session, call: str, value: Any, said: str
+    ) -> None:
+        with pytest.raises(TypeError, match=rf"^nsml\.{call}: 'val/x': .*{said}"):
+            getattr(session.media, call)("val/x", value)
+        with pytest.raises(TypeError, match=rf"^nsml\.{call}: .*'value'"):
+            getattr(session.media, call)(3)
+        with pytest.raises(TypeError, match=r"^nsml\.text: 'a': 'step': an object"):
+            session.media.text("a", "x", object())
 
     def test_the_same_again_is_another_file(self, session: Session, tmp_path: Path) -> None:
         for _ in range(3):

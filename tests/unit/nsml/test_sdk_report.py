@@ -361,7 +361,7 @@ def test_a_step_that_is_none_is_told_once(
     (said,) = capsys.readouterr().err.splitlines()
     assert said == (
         "nsml: nsml.report: 'one' is no step, which is a finite number: "
-        "values are recorded without one"
+        "what has it is recorded without"
     )
     assert len(recorded.all()) == 6
 

@@ -99,6 +99,7 @@ def test_durations_written_are_read_again(seconds):
 
 def test_texts():
     assert size_text(0) == "0 Bytes"
+    assert size_text(1) == "1 Byte"
     assert size_text(3_500_000) == "3.5 MB"
     assert memory_text(80 << 30) == "80.0 GiB"
     assert thousandths(500) == "0.5"
