@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from nsml.view.plot import above_zero, dropped_text, finite_range, is_flat, within
 from nsml.view.series import Axis, Series, smooth
-from nsml.view.text import fit, width
+from nsml.view.text import fit_middle, width
 from nsml.view.ticks import Ticks, log_ticks, place_ticks, value_ticks
 from nsml.view.units import counted, number_text
 
@@ -168,7 +168,8 @@ def _pens(labels: Sequence[str]) -> dict[str, _Pen]:
     return {
         label: _Pen(
             colour=COLOURS[number % len(COLOURS)],
-            dashes=DASHES[(number + number // len(COLOURS)) % len(DASHES)],
+            # Two further with each round of the colours, so that every pair comes before any comes again.
+            dashes=DASHES[(number + 2 * (number // len(COLOURS))) % len(DASHES)],
         )
         for number, label in enumerate(dict.fromkeys(labels))
     }
@@ -178,7 +179,7 @@ def _legend(pens: Mapping[str, _Pen], whole: float, look: Look, left_out: int) -
     shapes: list[Shape] = []
     x, y = _MARGIN, _MARGIN + _ROW / 2
     for label, pen in list(pens.items())[:_MOST_LEGEND]:
-        text = fit(label, int((whole - 2 * _MARGIN - 40) / (_PLAIN * _LETTER)))
+        text = fit_middle(label, int((whole - 2 * _MARGIN - 40) / (_PLAIN * _LETTER)))
         room = 34 + width(text) * _PLAIN * _LETTER + 18
         if x > _MARGIN and x + room > whole - _MARGIN:
             x, y = _MARGIN, y + _ROW
@@ -204,7 +205,7 @@ def _notes(unnamed: int, look: Look, left_out: int) -> list[str]:
 
 
 def _heading(text: str, y: float, whole: float) -> Tile:
-    shown = fit(text, int((whole - 2 * _MARGIN) / (_LARGE * _LETTER)))
+    shown = fit_middle(text, int((whole - 2 * _MARGIN) / (_LARGE * _LETTER)))
     rule = ((_MARGIN, _HEADING - 6), (whole - _MARGIN, _HEADING - 6))
     shapes = (
         Label(x=_MARGIN, y=_HEADING - 12, text=shown, size=_LARGE, is_bold=True),
@@ -249,8 +250,7 @@ def _chart(
     pens: Mapping[str, _Pen],
     look: Look,
 ) -> tuple[Shape, ...]:
-    title_room = int((_CHART[0] - _LEFT - 150) / (_PLAIN * _LETTER))
-    title = Label(x=_LEFT, y=18, text=fit(name, title_room), is_bold=True)
+    title = Label(x=_LEFT, y=18, text=_title(name), is_bold=True)
     lost = 0
     shown: list[tuple[Series, Series]] = []
     for raw, smoothed in lines:
@@ -292,6 +292,12 @@ def _chart(
         shapes += _strokes(smoothed, pen, frame, width=1.7, opacity=1.0)
         shapes += _bad_marks(raw, frame)
     return tuple(shapes)
+
+
+def _title(name: str) -> str:
+    """The name or, where there is no room for it, what it is called under the heading of its group."""
+    room = int((_CHART[0] - _LEFT - 150) / (_PLAIN * _LETTER))
+    return name if width(name) <= room else fit_middle(name.rpartition("/")[2], room)
 
 
 def _count_text(points: int, bad: int, dropped: str) -> str:

@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nsml.view.figure import COLOURS, MOST_CHARTS, Area, Figure, Label, Look, Stroke, figure
+from nsml.view.figure import (
+    COLOURS,
+    DASHES,
+    MOST_CHARTS,
+    Area,
+    Figure,
+    Label,
+    Look,
+    Stroke,
+    figure,
+)
 from nsml.view.series import Axis, Series
 from nsml.view.svg import svg
 from nsml.view.ticks import log_ticks, place_ticks, value_ticks
@@ -115,6 +125,23 @@ def test_a_line_looks_the_same_in_all_charts_and_unlike_others():
     assert len(set(looks)) == 2
     assert len({colour for colour, _ in looks}) == 2
     assert len({dashes for _, dashes in looks}) == 2
+
+
+def test_no_two_of_many_lines_look_the_same():
+    lines = [line([(0, 1), (1, 2)], str(n)) for n in range(len(COLOURS) * len(DASHES))]
+    drawn = figure({"v@vector": lines}, Look())
+    pens = {(s.colour, s.dashes) for s in shapes(drawn, Stroke) if s.colour in COLOURS}
+    assert len(pens) == len(lines)
+
+
+def test_long_names_keep_what_tells_them_apart():
+    group = "validation/" + "layers." * 5
+    names = [f"{group}/{leaf}" for leaf in ("attention", "norm", "x" * 60 + "1", "x" * 60 + "2")]
+    labels = ["kim/" + "long" * 60 + f"/{number}" for number in (1, 2)]
+    found = texts(figure({name: [line([(0, 1)], one) for one in labels] for name in names}, Look()))
+    assert {group, "attention", "norm"} <= set(found)
+    assert len({text for text in found if text.startswith("xxx")}) == 2
+    assert len({text for text in found if text.startswith("kim/")}) == 2
 
 
 def test_groups_share_a_heading_and_a_deviation_is_a_band():
