@@ -268,7 +268,7 @@ def _no_step(given: Any) -> str:
         told = _shown(str(given))
     else:
         told = f"an object of type {type(given).__name__}"
-    return f"{told} is no step, which is a finite number: what has it is recorded without"
+    return f"{told} is no step, which is a finite number: it is recorded without a step"
 
 
 def _check_summary(summary: Any, values: Dict[str, Any]) -> None:

@@ -81,6 +81,11 @@ def test_the_history_of_the_platform(nsml, everything):
     assert nsml("status", "--window", "1h", check=False).code == 2
 
 
+def test_an_explanation_says_whether_its_gpus_are_simulated(nsml, everything):
+    shown = json.loads(nsml("status", "--explain", "kim/mnist/1", "-j").stdout)
+    assert shown["simulated"] is True
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

@@ -361,7 +361,7 @@ def test_a_step_that_is_none_is_told_once(
     (said,) = capsys.readouterr().err.splitlines()
     assert said == (
         "nsml: nsml.report: 'one' is no step, which is a finite number: "
-        "what has it is recorded without"
+        "it is recorded without a step"
     )
     assert len(recorded.all()) == 6
 
