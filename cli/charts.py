@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from cli.app import App
-from cli.drafts import whole_file
+from cli.drafts import check_folder_of, whole_file
 from cli.group import BadValue
 from cli.output import COLOURS
 from nsml.view.units import parse_duration
@@ -196,6 +196,8 @@ def write_pictures(
     from nsml.view import figure as view
     from nsml.view.svg import svg as as_svg
 
+    for name in filter(None, (svg, png)):
+        check_folder_of(Path(name))
     drawn = view.figure(
         groups, wish.look, low=wish.span.low, high=wish.span.high, left_out=left_out
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import shlex
 from contextlib import contextmanager, suppress
 from typing import IO, TYPE_CHECKING
 
@@ -14,12 +15,25 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
+def check_folder_of(path: Path) -> None:
+    """Raise CommandError where there is no folder for a file or a folder that is to be made there."""
+    folder = path.resolve().parent
+    if folder.is_dir():
+        return
+    raise CommandError(
+        f"{path} cannot be written: there is no folder {path.parent}",
+        code=ExitCode.NOT_FOUND,
+        why="it may be a slip: only the last part of a path is made",
+        advice=f"mkdir -p {shlex.quote(str(path.parent))}",
+    )
+
+
 @contextmanager
 def whole_file(path: Path) -> Iterator[IO[bytes]]:
     """A file to write that replaces `path` when the body is through, and else leaves no trace.
 
-    A link is followed. Raises CommandError for what no file can take the place of, and OSError, which
-    names the file, for a full disk.
+    A link is followed. Raises CommandError for what no file can take the place of and where there is no
+    folder for it, and OSError, which names the file, for a full disk.
     """
     place = path.resolve()
     if place.exists() and not place.is_file():
@@ -29,9 +43,9 @@ def whole_file(path: Path) -> Iterator[IO[bytes]]:
             why="a file would be put in its place",
             advice="another name, or - for stdout",
         )
+    check_folder_of(path)
     draft = place.with_name(f".nsml-{secrets.token_hex(6)}.part")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
         # As any new file: what others may do with it is the umask's to say.
         descriptor = os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
         with os.fdopen(descriptor, "wb") as file:

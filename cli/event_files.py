@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from cli.app import App
 from cli.arguments import expand
+from cli.drafts import check_folder_of
 from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
 from cli.reported import check_known, fits, tell_missing
@@ -37,6 +38,7 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
         )
     counts = Counts()
     missing: Counter[str] = Counter()
+    check_folder_of(folder)
     places: list[Path] = []
     progress = Progress(app, "writing", words=lambda total: counted(total, "point"))
 

@@ -11,7 +11,7 @@ import click
 
 from cli.app import App
 from cli.arguments import expand, given_references, sessions_argument
-from cli.drafts import whole_file
+from cli.drafts import check_folder_of, whole_file
 from cli.exits import CommandError, ExitCode
 from cli.group import BadValue, command, json_flag, pass_app
 from cli.output import write_list
@@ -122,6 +122,8 @@ def export(
     chosen = _format(app, form, target)
     check_library(chosen)
     given = given_references(app, references)
+    if target != "-":
+        check_folder_of(Path(target))
     progress = Progress(app, "exporting", words=lambda total: counted(total, "point"))
 
     async def copy(client: Client) -> list[Written]:
@@ -175,7 +177,11 @@ def _is_folder(target: str) -> bool:
 def _paths(
     folder: Path, sessions: Sequence[Session], chosen: FileFormat
 ) -> Iterator[tuple[Session, Path]]:
-    """Each session with a file of its own; two names that look alike as files get their ids."""
+    """Each session with a file of its own; two names that look alike as files get their ids.
+
+    The folder is made where there is none.
+    """
+    folder.mkdir(exist_ok=True)
     names = [session.name.replace("/", "_") for session in sessions]
     for session, name in zip(sessions, names, strict=True):
         unique = name if names.count(name) == 1 else f"{name}_{session.id}"

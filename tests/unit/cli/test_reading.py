@@ -333,6 +333,22 @@ def test_pictures_that_are_refused(nsml, everything, tmp_path, monkeypatch):
     assert (result.code, "pip install 'nsml[png]'" in result.stderr) == (1, True)
 
 
+def test_no_folders_are_made_for_files(nsml, everything, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    before = list(tmp_path.iterdir())
+    for words in (
+        ["plot", "@last", "--svg", "no/a.svg"],
+        ["plot", "@last", "--svg", "a.svg", "--png", "no/a.png"],
+        ["plot", "@last", "--tensorboard", "no/runs"],
+        ["export", "@last", "-o", "no/a.csv"],
+        ["export", "@last", "-o", "no/points/"],
+    ):
+        refused = nsml(*words, check=False)
+        assert (refused.code, refused.stdout) == (5, "")
+        assert "mkdir -p no\n" in refused.stderr
+        assert list(tmp_path.iterdir()) == before
+
+
 def test_a_part_of_the_axis(nsml, everything):
     rows = csv.DictReader(io.StringIO(nsml("plot", "@last", "--range", "1:", "--csv").stdout))
     assert [row["step"] for row in rows] == ["1.0", "2.0", "2.0"]
