@@ -131,14 +131,16 @@ class ReplicaSpool:
         for writer in [*writers[turn:], *writers[:turn]]:
             file = self._files.get(writer) or self._new_file(writer)
             descriptor = _open_regular(f"{writer}.records", spool, longer_than=file.cursor.offset)
-            if descriptor is None:
-                items += file.lost_at_end(text_of(f"{writer}.lost", spool)) if final else []
-                continue
-            try:
-                found = file.read(descriptor, self._limits, final=final)
-            finally:
-                os.close(descriptor)
-            self._last_writer = writer
+            found: list[Item] = []
+            if descriptor is not None:
+                try:
+                    found = file.read(descriptor, self._limits, final=final)
+                finally:
+                    os.close(descriptor)
+                self._last_writer = writer
+            if final and not found:
+                # It may end in half a frame, which was not whole when the writer died.
+                found = file.lost_at_end(text_of(f"{writer}.lost", spool))
             items += found
             held += sum(map(held_bytes, found))
             if held >= self._limits.bytes:

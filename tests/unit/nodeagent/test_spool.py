@@ -7,6 +7,7 @@ import os
 import random
 import resource
 import shutil
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import pytest
@@ -142,6 +143,22 @@ def test_what_a_dead_writer_counted_behind_its_last_record_is_a_gap(folder: Repl
     assert drain(spool) == []
     # What is acknowledged is not told again, by this agent or the next.
     assert drain(ReplicaSpool(REPLICA, folder, {metric(1): gap.cursor})) == []
+
+
+@pytest.mark.parametrize("read_before", [True, False])
+def test_a_writer_that_died_in_half_a_frame_has_counted_all_the_same(
+    folder: ReplicaFolder, *, read_before: bool
+) -> None:
+    """Of a full disk there may be room for the beginning of a record, which is cut off again."""
+    put(folder, whole(4)[:-4])
+    tell_lost(folder, '{"after": 3, "count": 2}')
+    spool = spool_of(folder)
+    if read_before:
+        assert list(records_in(drain(spool, final=False))) == [1, 2, 3]
+    *batches, gap = chain.from_iterable(iter(lambda: spool.read(final=True), []))
+    assert list(records_in(batches)) == ([] if read_before else [1, 2, 3])
+    assert isinstance(gap, Gap)
+    assert (gap.first, gap.last) == (4, 5)
 
 
 def test_a_writer_that_never_had_a_file_may_have_counted(folder: ReplicaFolder) -> None:
