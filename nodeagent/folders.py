@@ -28,8 +28,10 @@ and, where it is read with more rights than the user has, only what belongs to t
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import re
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -159,23 +161,32 @@ class ReplicaFolder:
         """Make the folder and what is always in it; does nothing to what is there already."""
         for part in (self.path, self.app, self.tmp, self.root, self.run):
             part.mkdir(mode=_PRIVATE, parents=part is self.path, exist_ok=True)
-        has_reported = self.spool.exists()
-        for part in (self.spool, self.checkpoints, self.tunnel):
+        for part in (self.checkpoints, self.tunnel):
             part.mkdir(mode=_PRIVATE, exist_ok=True)
-        if not has_reported:
-            self._take_room()
+        if not self.spool.exists():
+            self._make_spool()
         self.contact.touch(mode=0o600)
         self.output.touch(mode=0o600)
 
-    def _take_room(self) -> None:
-        """Let the first program that reports count what it loses, also when the disk is full by then."""
+    def _make_spool(self) -> None:
+        """Let the first program that reports count what it loses, also when the disk is full by then.
+
+        It has that room or it is not there: what finds the disk full is done again.
+        """
+        draft = self.run / ".spool"
+        draft.mkdir(mode=_PRIVATE, exist_ok=True)
         flags = os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC
-        with open_folder(self.path, (self.run.name, self.spool.name)) as spool:
+        with open_folder(self.path, (self.run.name, draft.name)) as spool:
+            with suppress(FileNotFoundError):
+                os.unlink(FIRST_LOST, dir_fd=spool)
             descriptor = os.open(FIRST_LOST, flags, 0o600, dir_fd=spool)
             try:
-                os.write(descriptor, b" " * LOST_BYTES)
+                written = os.write(descriptor, b" " * LOST_BYTES)
             finally:
                 os.close(descriptor)
+        if written != LOST_BYTES:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        draft.rename(self.spool)
 
     def give(self, uid: int, gid: int) -> None:
         """Make what the program writes belong to `uid`, its log too: it may open that by name.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import resource
@@ -170,6 +171,26 @@ def test_a_writer_that_never_had_a_file_may_have_counted(folder: ReplicaFolder) 
     [gap] = drain(spool_of(folder))
     assert (gap.first, gap.last) == (1, 7)
     assert drain(ReplicaSpool(REPLICA, folder, {metric(1): gap.cursor})) == []
+
+
+@pytest.mark.parametrize("written", [None, 7])
+def test_a_start_that_found_the_disk_full_leaves_room_for_the_count_when_it_is_done_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written: int | None
+) -> None:
+    def no_room(descriptor: int, data: bytes) -> int:
+        if written is None:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return write(descriptor, data[:written])
+
+    write, folder = os.write, ReplicaFolder(tmp_path / "replica")
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "write", no_room)
+        with pytest.raises(OSError, match="No space"):
+            folder.create()
+    assert not folder.spool.exists()
+    folder.create()
+    assert [one.name for one in folder.spool.iterdir()] == [FIRST_LOST]
+    assert (folder.spool / FIRST_LOST).stat().st_size == LOST_BYTES
 
 
 @pytest.mark.parametrize(
