@@ -3,8 +3,9 @@
 Part of `bench.insight`; alone: python -m bench.insight_reads [--json]
 
 Programs in sessions of a platform that was started for this report a million points of one metric, and 100
-times 10,000; the control plane (SQLite) has folded them when they are read, through gRPC by one client, at the
-widths of a terminal and of a picture. The room is that of the history's files after the platform's end: points,
+times 10,000. They are read from the control plane (SQLite) as soon as they are there, so that the first reads
+come while the last points are folded, through gRPC by one client, at the widths of a terminal and of a
+picture. The room is that of the history's files after the platform's end: points,
 their coarser levels, indexes, and whatever else it keeps of the sessions.
 """
 
@@ -16,7 +17,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final
 
-from bench.insight_reporting import PATIENCE_S, POLL_S, start
+from bench.insight_reporting import start, until_kept
 from bench.platform import Platform
 from bench.report import percentile, report
 from nsml.client import contexts
@@ -86,25 +87,15 @@ async def _reported(client: Client, counts: Sequence[int]) -> list[str]:
         some = counts[at : at + AT_ONCE]
         started = [await start(client, REPORTING, str(count)) for count in some]
         for session, count in zip(started, some, strict=True):
-            await _there(client, session.id, count)
+            await until_kept(client, session.id, count)
         sessions += [session.id for session in started]
     return sessions
-
-
-async def _there(client: Client, session_id: str, count: int) -> None:
-    deadline = time.monotonic() + PATIENCE_S
-    kept = 0
-    while kept < count:
-        if time.monotonic() > deadline:
-            raise TimeoutError(f"{kept:,} of {count:,} points are there after {PATIENCE_S:g} s")
-        await asyncio.sleep(POLL_S)
-        kept = sum(metric.count for metric in await client.sessions.metrics(session_id))
 
 
 async def _taken_ms(
     client: Client, sessions: Sequence[str], points: int, width: int
 ) -> list[float]:
-    """How long reads take one after another, when the first has folded what was left."""
+    """How long reads take one after another, without the first."""
     request = sessions_pb2.ReadSeriesRequest(sessions=sessions, width=width)
     taken = []
     for _ in range(READS + 1):

@@ -138,18 +138,28 @@ async def _measured(platform: Platform) -> dict[str, float]:
         }
 
 
-async def _durable(platform: Platform, client: Client) -> dict[str, float]:
-    parts = {name: psutil.Process(platform.pid(name)) for name in ("agent", "controlplane")}
-    before = {name: _busy_s(part) for name, part in parts.items()}
-    session = await start(client, REPORTING, str(STEPS))
-    points = STEPS * len(METRICS)
+async def until_kept(client: Client, session_id: str, points: int) -> int:
+    """Wait until so many points of a session are on the disk; how many there are then.
+
+    Raises:
+        TimeoutError: they are not there after PATIENCE_S.
+    """
     deadline = time.monotonic() + PATIENCE_S
     kept = 0
     while kept < points:
         if time.monotonic() > deadline:
             raise TimeoutError(f"{kept:,} of {points:,} points are there after {PATIENCE_S:g} s")
         await asyncio.sleep(POLL_S)
-        kept = sum(metric.count for metric in await client.sessions.metrics(session.id))
+        kept = sum(metric.count for metric in await client.sessions.metrics(session_id))
+    return kept
+
+
+async def _durable(platform: Platform, client: Client) -> dict[str, float]:
+    parts = {name: psutil.Process(platform.pid(name)) for name in ("agent", "controlplane")}
+    before = {name: _busy_s(part) for name, part in parts.items()}
+    session = await start(client, REPORTING, str(STEPS))
+    points = STEPS * len(METRICS)
+    kept = await until_kept(client, session.id, points)
     arrived = time.time()
     if kept != points:
         raise AssertionError(f"{kept:,} points are there and {points:,} were reported")
