@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.v1.nodes_pb2 import Node
-    from nsml.v1.sessions_pb2 import Session
 
 F = TypeVar("F", bound="Callable[..., Any] | click.Command")
 
@@ -179,43 +178,17 @@ def status(
 
 
 def _explain(app: App, reference: str, change: Change | None) -> None:
-    from nsml.v1.sessions_pb2 import SESSION_STATE_UNKNOWN
+    from nsml.view import explained
     from nsml.view import queue as view
-    from nsml.view.sessions import (
-        attempt_lines,
-        log_of_first,
-        placed_text,
-        record,
-        state_text,
-        stop_text,
-    )
+    from nsml.view.sessions import record
     from nsml.view.text import visible
 
     what_if = message_of(change) if change is not None else None
     answer = app.call(lambda client: client.sessions.explain(reference, what_if))
     session, now = answer.session, app.clock.time()
     shown = record(session)
-    lines = [f"{session.name}  {state_text(session)}"]
-    if answer.HasField("waiting"):
-        lines += view.waiting_lines(answer.waiting, now)
-    elif session.waiting:
-        lines.append(f"  why: {session.waiting}")
-    if told := stop_text(session, now):
-        lines.append(f"  why: {told}")
-    if session.state == SESSION_STATE_UNKNOWN:
-        lines.append(
-            "  why: nothing is heard of its node; it may go on there, and keeps what it holds"
-        )
-    if session.end.message:
-        lines.append(f"  why: {session.end.message}")
-    if pointer := log_of_first(session):
-        lines.append(f"  see: {pointer}")
-    if session.replicas:
-        lines.append(f"  on:  {placed_text(session)} (attempt {session.attempt})")
-        if session.state == SESSION_STATE_UNKNOWN:
-            lines.append(f"  see: nsml node show {session.replicas[0].node}")
-    lines += _use_lines(session, now)
-    lines += [f"  {line}" for line in attempt_lines(session)]
+    waiting = answer.waiting if answer.HasField("waiting") else None
+    lines = explained.lines(session, waiting, now)
     if change is not None:
         lines += view.what_if_lines(answer.what_if, change.text, now)
     fields = (
@@ -234,18 +207,6 @@ def _explain(app: App, reference: str, change: Change | None) -> None:
     )
     whole = {key: shown[key] for key in fields} | view.explained_record(answer)
     write_one(app, whole, [visible(line) for line in lines])
-
-
-def _use_lines(session: Session, now: float) -> list[str]:
-    from nsml.view.sessions import SIMULATED
-    from nsml.view.usage import episode_lines, idle_text, usage_text
-
-    lines = [f"  {line}" for line in episode_lines(session.episodes, now)]
-    if session.HasField("usage"):
-        simulated = SIMULATED if session.simulated else ""
-        parts = (usage_text(session.usage), idle_text(session.usage, now), simulated)
-        lines = [f"  use: {', '.join(filter(None, parts))}", *lines]
-    return lines
 
 
 @click.group("node", cls=Group)

@@ -1,0 +1,53 @@
+"""How it stands with one session, in the lines that every program shows of it. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsml.v1.sessions_pb2 import SESSION_STATE_UNKNOWN
+from nsml.view.queue import waiting_lines
+from nsml.view.sessions import (
+    SIMULATED,
+    attempt_lines,
+    log_of_first,
+    placed_text,
+    state_text,
+    stop_text,
+)
+from nsml.view.usage import episode_lines, idle_text, usage_text
+
+if TYPE_CHECKING:
+    from nsml.v1.sessions_pb2 import Session, Waiting
+
+
+def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
+    """Its state, why that is so, where it runs, what it made of its devices, and what was before."""
+    found = [f"{session.name}  {state_text(session)}"]
+    if waiting is not None:
+        found += waiting_lines(waiting, now)
+    elif session.waiting:
+        found.append(f"  why: {session.waiting}")
+    if told := stop_text(session, now):
+        found.append(f"  why: {told}")
+    if session.state == SESSION_STATE_UNKNOWN:
+        found.append(
+            "  why: nothing is heard of its node; it may go on there, and keeps what it holds"
+        )
+    if session.end.message:
+        found.append(f"  why: {session.end.message}")
+    if pointer := log_of_first(session):
+        found.append(f"  see: {pointer}")
+    if session.replicas:
+        found.append(f"  on:  {placed_text(session)} (attempt {session.attempt})")
+        if session.state == SESSION_STATE_UNKNOWN:
+            found.append(f"  see: nsml node show {session.replicas[0].node}")
+    return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
+
+
+def _use_lines(session: Session, now: float) -> list[str]:
+    found = [f"  {line}" for line in episode_lines(session.episodes, now)]
+    if session.HasField("usage"):
+        simulated = SIMULATED if session.simulated else ""
+        parts = (usage_text(session.usage), idle_text(session.usage, now), simulated)
+        found = [f"  use: {', '.join(filter(None, parts))}", *found]
+    return found
