@@ -122,13 +122,20 @@ def narrowed(groups: Mapping[str, Sequence[Series]], span: Span) -> dict[str, li
     return {name: kept for name, ls in cut.items() if (kept := [line for line in ls if line.x])}
 
 
+def is_in_words(app: App) -> bool:
+    """Whether charts are told in words there, since they cannot be shown or seen."""
+    from nsml.view.plot import LETTERS
+
+    return app.is_read_aloud or not app.can_show(LETTERS)
+
+
 def chart_lines(app: App, groups: Mapping[str, Sequence[Series]], wish: Wish) -> Iterator[str]:
     """The charts of all metrics, or their words where no chart can be shown, line by line."""
     from nsml.view import plot as view
     from nsml.view.series import smooth
 
     axis, smoothing = wish.look.axis, wish.look.smoothing
-    is_told = wish.in_words or app.is_read_aloud or not app.can_show(view.LETTERS)
+    is_told = wish.in_words or is_in_words(app)
     columns = wish.width or app.room or COLUMNS
     smoothed = {name: [smooth(line, smoothing) for line in ls] for name, ls in groups.items()}
     averages = narrowed(smoothed, wish.span)

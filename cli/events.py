@@ -28,6 +28,7 @@ from cli.reported import (
     reduce_option,
     reduced,
     tell_missing,
+    tell_simulated,
 )
 from nsml.view.tables import Column
 
@@ -152,15 +153,26 @@ def events(
     found, kept, has_any = app.call(show)
     if not has_any:
         _check_nothing(app, found, session, wanted)
-    _tell_attempts(app, found)
+    _tell_beside(app, found, has_any=has_any)
     if not is_streamed or not has_any:
-        shown = reduced(kept, how)
-        none = _nothing(wanted, found, kept)
+        shown = _reduced(found, kept, wanted, how)
         if how and downsample:
-            fewer = Downsample(downsample)
-            fewer.add(shown)
-            shown = fewer.events()
-        _write(app, shown[-limit:] if limit else shown, none=none)
+            shown = _downsampled(shown, downsample)
+        _write(app, shown[-limit:] if limit else shown, none=_nothing(wanted, found, kept))
+
+
+def _reduced(session: Session, kept: list[Event], wanted: _Wanted, how: str | None) -> list[Event]:
+    """Raises CommandError where metrics were named that hold no numbers to reduce."""
+    shown = reduced(kept, how)
+    if kept and not shown and wanted.names:
+        raise CommandError(_nothing(wanted, session, kept), code=ExitCode.NOT_FOUND)
+    return shown
+
+
+def _downsampled(found: list[Event], most: int) -> list[Event]:
+    fewer = Downsample(most)
+    fewer.add(found)
+    return fewer.events()
 
 
 def _check_nothing(app: App, found: Session, given: str, wanted: _Wanted) -> None:
@@ -196,13 +208,18 @@ def _write(app: App, found: list[Event], none: str = "") -> None:
     write_list(app, found, columns=EVENT_COLUMNS, record=event_record, name="metric", none=none)
 
 
-def _tell_attempts(app: App, session: Session) -> None:
-    """Say beside the values how earlier attempts ended: why steps are missing, or come again."""
+def _tell_beside(app: App, session: Session, *, has_any: bool) -> None:
+    """Say that GPUs are simulated, and how earlier attempts ended: why steps are missing, or come again.
+
+    `has_any`: there are values.
+    """
     if not app.is_for_people:
         return
     from nsml.view.sessions import attempt_lines
     from nsml.view.text import visible
 
+    if has_any:
+        tell_simulated(app, session)
     for line in attempt_lines(session):
         app.say(visible(line))
 
@@ -270,6 +287,8 @@ def eventlen(
         return {"name": one.name, "count": one.count, **apart}
 
     found, lengths = app.call(count)
+    if lengths:
+        tell_simulated(app, found)
     write_list(
         app,
         lengths,

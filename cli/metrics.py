@@ -17,6 +17,7 @@ from cli.charts import (
     Span,
     Wish,
     chart_lines,
+    is_in_words,
     narrowed,
     parse_span,
     write_pictures,
@@ -39,13 +40,20 @@ from cli.series import Source, fetch, label_of, points_of, why_nothing
 from nsml.view.units import counted
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from cli.series import Fetched
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Session
 
 _ROWS = 12
+_TAKEN: Mapping[str, frozenset[str]] = {
+    "chart": frozenset({"-x", "--smooth", "--log-y", "--width", "--height"}),
+    "picture": frozenset({"-x", "--smooth", "--log-y"}),
+    "table": frozenset({"-x", "--smooth"}),
+    "csv": frozenset(),
+}
+"""Options of drawing that have an effect, by what is made."""
 
 
 class _Share(click.FloatRange):
@@ -71,8 +79,7 @@ class _Share(click.FloatRange):
     "-x",
     "axis",
     type=click.Choice(["step", "relative", "wall"]),
-    default="step",
-    show_default=True,
+    show_default="step",
     help="The horizontal axis.",
 )
 @click.option(
@@ -116,7 +123,7 @@ def plot(
     *,
     references: tuple[str, ...],
     metrics: tuple[str, ...],
-    axis: str,
+    axis: str | None,
     smooth: float,
     width: int | None,
     height: int | None,
@@ -141,11 +148,18 @@ def plot(
     from nsml.view.figure import Look
     from nsml.view.series import Axis
 
-    look = Look(axis=Axis(axis), smoothing=smooth, is_log=is_log)
+    look = Look(axis=Axis(axis or "step"), smoothing=smooth, is_log=is_log)
     span = parse_span(app, given_span, look.axis)
     source = Source(globs=metrics, rank=rank, attempt=attempt, how=how)
+    drawing = {
+        "-x": axis is not None,
+        "--smooth": smooth > 0,
+        "--log-y": is_log,
+        "--width": width is not None,
+        "--height": height is not None,
+    }
     if tensorboard is not None:
-        if watch or svg or png or form or given_span or smooth or is_log or how:
+        if watch or svg or png or form or given_span or how or any(drawing.values()):
             raise click.UsageError(
                 "--tensorboard writes what was reported as it is: -m, --rank and --attempt alone go"
                 " with it"
@@ -154,10 +168,6 @@ def plot(
 
         write_event_files(app, given_references(app, references), source, tensorboard)
         return
-    if png:
-        from cli.png import check_library
-
-        check_library()
     wish = Wish(look=look, span=span, in_words=form == "table", width=width, height=height or _ROWS)
     if watch:
         if svg or png or how or form not in {None, "chart"}:
@@ -174,17 +184,59 @@ def plot(
         )
         return
     is_drawn = bool(svg or png)
-    if smooth and form == "csv":
+    if is_drawn and form == "csv":
         raise click.UsageError(
-            "--smooth goes with charts and words: --csv writes the points as they were reported"
+            "--csv writes points alone: --svg and --png draw in a call of their own"
         )
-    if not is_drawn and (form or ("chart" if app.room else "csv")) == "csv":
-        if smooth:
-            app.say("as reported, not smoothed: --chart draws the average")
+    shown = form or ("" if is_drawn else "chart" if app.room else "csv")
+    _tell_idle(
+        app, drawing, shown, is_drawn=is_drawn, is_asked=bool(form), has_span=bool(given_span)
+    )
+    if png:
+        from cli.png import check_library
+
+        check_library()
+    if shown == "csv":
         _write_points(app, references, source, wish)
         return
     fetched = fetch(app, given_references(app, references), source, wish, is_picture=is_drawn)
     _show(app, fetched, wish, svg=svg, png=png, form=form, span=given_span)
+
+
+def _tell_idle(
+    app: App,
+    drawing: Mapping[str, bool],
+    shown: str,
+    *,
+    is_drawn: bool,
+    is_asked: bool,
+    has_span: bool,
+) -> None:
+    """Refuse options of drawing that change nothing, or say so where what is shown was not asked for.
+
+    `drawing`: whether each was given. `shown`: `chart`, `table`, `csv`, or "" for a picture alone.
+    """
+    is_told = shown == "chart" and is_in_words(app)
+    made = [*(["picture"] if is_drawn else []), *([shown] if shown else [])]
+    taken = set[str]().union(
+        *(_TAKEN["table" if is_told and one == "chart" else one] for one in made)
+    )
+    # A part of the axis is one of the axis that was named, in points as well.
+    taken |= {"-x"} if has_span else set()
+    idle = " and ".join(
+        option for option, is_given in drawing.items() if is_given and option not in taken
+    )
+    if not idle:
+        return
+    if is_told:
+        app.say(f"in words, without {idle}")
+    elif not is_asked and not is_drawn:
+        app.say(
+            f"piped, and so the points as they were reported, without {idle}: --chart draws them"
+        )
+    else:
+        flag = f"--{shown}" if shown else "a picture"
+        raise click.UsageError(f"{idle} would change nothing: {flag} goes without")
 
 
 def _show(
@@ -202,10 +254,9 @@ def _show(
     none = fetched.none
     if not none and not narrowed(groups, wish.span):
         none = f"nothing was reported within {span}"
-    if none and (svg or png):
-        raise CommandError(
-            none, code=ExitCode.NOT_FOUND, why="a picture would be empty: none is written"
-        )
+    if none and (svg or png or fetched.is_no_number):
+        empty = "a picture would be empty: none is written" if svg or png else ""
+        raise CommandError(none, code=ExitCode.NOT_FOUND, why=empty)
     if none:
         app.say(none)
     if fetched.left_out:
@@ -247,7 +298,10 @@ def _write_points(app: App, references: Sequence[str], source: Source, wish: Wis
     of_those = chosen(events, source.rank, source.attempt)
     events = reduced(of_those, source.how)
     if not events:
-        app.say(why_nothing(sessions, source, {event.point.name for event in of_those}))
+        none = why_nothing(sessions, source, {event.point.name for event in of_those})
+        if source.globs and of_those:
+            raise CommandError(none, code=ExitCode.NOT_FOUND)
+        app.say(none)
     app.flags.output = Format.CSV
     kept = _within(events, wish.span, wish.look.axis)
     write_list(app, kept, columns=EVENT_COLUMNS, record=event_record, name="metric")

@@ -278,6 +278,15 @@ def tell_missing(app: App, count: int, session: str) -> None:
     )
 
 
+def tell_simulated(app: App, session: Session) -> None:
+    """Say to people that what a session reported was made on simulated GPUs, where it was."""
+    from nsml.view.sessions import SIMULATED
+    from nsml.view.text import visible
+
+    if session.simulated and app.is_for_people:
+        app.say(visible(f"({session.name}: the GPUs are {SIMULATED})"))
+
+
 def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | None) -> None:
     """Raise CommandError (NOT_FOUND) where no session has such a replica, or such an attempt."""
     replicas = max((max(one.spec.replica_count, 1) for one in sessions), default=0)

@@ -64,6 +64,8 @@ class Fetched:
     left_out: int = 0
     none: str = ""
     """Why there are no series; "" where there are some, or were outside of the part of the axis."""
+    is_no_number: bool = False
+    """Whether that is since the metrics that were named hold no numbers."""
 
 
 def fetch(
@@ -96,7 +98,8 @@ def fetch(
         none = ""
         if not found and not await reading.has_numbers(sessions):
             none = why_nothing(sessions, source, names)
-        return Fetched(groups=found, left_out=left_out, none=none)
+        is_no_number = bool(none and names and source.globs and not source.is_part)
+        return Fetched(groups=found, left_out=left_out, none=none, is_no_number=is_no_number)
 
     return app.call(work)
 

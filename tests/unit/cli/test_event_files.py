@@ -115,6 +115,8 @@ def test_what_is_refused_leaves_nothing(nsml, reported, runs):
         ([str(runs.parent / "file")], 6),
         ([str(runs), "-m", "train/los"], 5),
         ([str(runs), "--smooth", "0.5"], 2),
+        ([str(runs), "--width", "50"], 2),
+        ([str(runs), "-x", "step"], 2),
         ([str(runs), "-w"], 2),
     ):
         assert nsml("plot", "@last", "--tensorboard", *words, check=False).code == code

@@ -154,10 +154,31 @@ def test_a_smooth_chart_says_so_and_has_the_figures_that_were_reported(nsml, eve
     assert "train/loss  (step, smooth 0.6)  3 points" in shown
     assert "reported: last 0.3333  least 0.3333  greatest 1" in shown
     assert "reported" not in nsml("plot", "@last", "--chart").stdout
-    refused = nsml("plot", "@last", "--csv", "--smooth", "0.6", check=False)
+
+
+@pytest.mark.parametrize("option", [["--smooth", "0.6"], ["--log-y"], ["--width", "50"], ["--height", "5"], ["-x", "wall"]])  # fmt: skip
+def test_what_would_change_nothing_is_refused_or_told(nsml, everything, tmp_path, option):
+    refused = nsml("plot", "@last", "--csv", *option, check=False)
     assert (refused.code, refused.stdout) == (2, "")
-    piped = nsml("plot", "@last", "--smooth", "0.6")
-    assert (piped.stdout, "not smoothed" in piped.stderr) == (nsml("plot", "@last").stdout, True)
+    assert f"{option[0]} would change nothing" in refused.stderr
+    piped = nsml("plot", "@last", *option)
+    assert piped.stdout == nsml("plot", "@last").stdout
+    assert f"without {option[0]}: --chart draws them" in piped.stderr
+    assert nsml("plot", "@last", "--chart", *option).stderr == ""
+    has_words = option[0] in {"--smooth", "-x"}
+    assert nsml("plot", "@last", "--table", *option, check=False).code == (0 if has_words else 2)
+    is_of_cells = option[0] in {"--width", "--height"}
+    drawn = ("plot", "@last", "--svg", str(tmp_path / "a.svg"), *option)
+    assert nsml(*drawn, check=False).code == (2 if is_of_cells else 0)
+    assert nsml(*drawn, "--chart", check=False).code == 0
+    told = nsml("plot", "@last", *option, terminal=True, NSML_ACCESSIBLE="1")
+    assert (f"in words, without {option[0]}" in told.stderr) is not has_words
+
+
+def test_a_picture_and_points_are_two_calls(nsml, everything, tmp_path):
+    assert nsml("plot", "@last", "--svg", str(tmp_path / "a.svg"), "--csv", check=False).code == 2
+    assert not (tmp_path / "a.svg").exists()
+    assert nsml("plot", "@last", "-x", "relative", "--range", "0:1h", "--csv").stderr == ""
 
 
 def test_a_plot_in_words(nsml, everything):
@@ -213,14 +234,15 @@ def test_events_say_how_earlier_attempts_ended(nsml, everything):
     ended.placed_at.seconds, ended.ended_at.seconds = EPOCH, EPOCH + 90
     everything.attempt = 2
     line = "attempt 1: a for 1m30s; preempted: gives way to kim/mnist/12 (high)"
-    assert nsml("events", "@last", "train/*").stderr == f"{line}\n"
+    simulated = "(kim/mnist/1: the GPUs are simulated)\n"
+    assert nsml("events", "@last", "train/*").stderr == f"{simulated}{line}\n"
     assert nsml("events", "@last", "train/*", "-o", "csv").stderr == ""
     assert f"  {line}\n" in nsml("status", "--explain", "@last").stdout
     [attempt] = json.loads(nsml("status", "--explain", "@last", "-j").stdout)["attempts"]
     assert attempt["reason"] == "gives way to kim/mnist/12 (high)"
     everything.attempt = 1
     everything.end.cause = pb.CAUSE_TIME_LIMIT
-    assert nsml("events", "@last").stderr == "", "the last one's end is the session's"
+    assert nsml("events", "@last").stderr == simulated, "the last one's end is the session's"
 
 
 def test_a_long_metric_fits_the_terminal(nsml, state, monkeypatch):
@@ -442,18 +464,35 @@ def test_a_plot_says_why_there_is_nothing_to_draw(nsml, state, tmp_path, words, 
     state.report(session, "loss", 1.0, step=1)
     state.report(session, "phase", json='"warm"', step=1)
     state.report(session, "flag", json="true", step=1)
-    shown = nsml("plot", "@last", "--chart", *words)
-    assert (shown.stdout, shown.stderr) == ("", f"{said}\n")
+    shown = nsml("plot", "@last", "--chart", *words, check=False)
+    is_named = "no number" in said and "--rank" not in words
+    assert (shown.code, shown.stdout) == (5 if is_named else 0, "")
+    assert shown.stderr == (f"error: {said}\n" if is_named else f"{said}\n")
     picture = tmp_path / "a.svg"
     refused = nsml("plot", "@last", *words, "--svg", str(picture), check=False)
     assert (refused.code, picture.exists()) == (5, False)
     assert said in refused.stderr
     if "--reduce" in words:
-        assert nsml("plot", "@last", "--csv", *words).stderr == f"{said}\n"
+        for command in (
+            ["plot", "@last", "--csv", *words],
+            ["events", "@last", "phase", *words[2:]],
+        ):
+            refused = nsml(*command, check=False)
+            assert (refused.code, refused.stderr) == (5, f"error: {said}\n")
     for part, why in (("--rank", "no replica 5"), ("--attempt", "no attempt 5")):
         for form in ("--chart", "--csv"):
             refused = nsml("plot", "@last", form, part, "5", check=False)
             assert (refused.code, why in refused.stderr) == (5, True)
+
+
+@pytest.mark.parametrize("command", ["events", "eventlen"])
+def test_values_of_simulated_gpus_are_told_as_such(nsml, state, command):
+    state.simulated = True
+    state.report(state.add("kim/mnist/1"), "loss", 1.0, step=1)
+    told = nsml(command, "@last")
+    assert told.stderr == "(kim/mnist/1: the GPUs are simulated)\n"
+    assert "simulated" not in told.stdout
+    assert nsml(command, "@last", "-j").stderr == ""
 
 
 def test_events_say_why_there_are_none(nsml, state):
@@ -461,7 +500,7 @@ def test_events_say_why_there_are_none(nsml, state):
     for command in ("events", "eventlen"):
         assert nsml(command, "@last").stderr == "nothing was reported\n"
     state.report(session, "phase", json='"warm"', step=1)
-    said = nsml("events", "@last", "phase", "--reduce", "mean").stderr
+    said = nsml("events", "@last", "--reduce", "mean").stderr
     assert said == "phase is no number: nsml events kim/mnist/1 phase\n"
 
 
