@@ -11,10 +11,12 @@ import click
 
 from cli.app import App
 from cli.arguments import session_argument
+from cli.drafts import check_folder_of
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app
 from cli.output import write_list
 from cli.progress import Progress
+from cli.reported import metric_option
 from nsml.content.media import MOST_OF_SESSION
 from nsml.folders import folder_name
 
@@ -54,7 +56,7 @@ class _Exported:
 )
 @session_argument()
 @click.argument("name", metavar="[NAME]", default="")
-@click.option("-m", "--match", "globs", multiple=True, metavar="GLOB", help="Only these names.")
+@metric_option("globs", "--match")
 @click.option("--kind", metavar="KIND", default="", help="image, audio, video, text, ...")
 @click.option("--step", type=float, metavar="STEP", help="Of this step; default: the last.")
 @click.option("--from", "first", type=float, metavar="STEP", help="From this step on.")
@@ -211,6 +213,7 @@ def _export(app: App, request: ListMediaRequest, folder: Path) -> None:
     """Write what is durable into files that were not there; the paths are what is printed."""
     from nsml.view.units import size_text
 
+    check_folder_of(folder)
     progress = Progress(app, "fetching")
     try:
         exported = app.call(lambda client: _fetched(client, request, folder, progress))

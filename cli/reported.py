@@ -44,10 +44,10 @@ class Event:
     """Replicas whose values were reduced to this one; 0: it is one replica's own."""
 
 
-def metric_option() -> Callable[[F], F]:
-    """`metrics`: globs over names of metrics."""
+def metric_option(name: str = "metrics", *also: str) -> Callable[[F], F]:
+    """The parameter `name`: globs over names of metrics, or of what is named like one; `also`: further words for it."""
     return click.option(
-        "-m", "--metric", "metrics", multiple=True, metavar="GLOB", help="Only these."
+        "-m", "--metric", *also, name, multiple=True, metavar="GLOB", help="Only these."
     )
 
 

@@ -137,6 +137,21 @@ def test_files_are_exported_once_and_below_the_folder(nsml, state, session, tmp_
     assert again.stdout == ""
 
 
+def test_an_export_makes_one_folder_and_none_on_the_way(nsml, state, session, tmp_path):
+    show(state, session, "a/b", "text", b"one", content_type="text/plain")
+    refused = nsml("media", "@last", "--export", str(tmp_path / "no" / "out"), check=False)
+    assert (refused.code, refused.stdout) == (5, "")
+    assert f"mkdir -p {tmp_path / 'no'}" in refused.stderr
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("flag", ["-m", "--metric", "--match"])
+def test_names_are_chosen_as_those_of_metrics_are(nsml, state, session, flag):
+    for name in ("a/b", "c"):
+        show(state, session, name, "text", b"one", content_type="text/plain")
+    assert nsml("media", "@last", flag, "a/*", "-o", "name").stdout == "a/b\n"
+
+
 def test_a_step_of_three_hundred_digits_has_a_file(nsml, state, session, tmp_path):
     show(state, session, "huge", "text", b"x", 1e300, "text/plain")
     [path] = nsml("media", "@last", "--export", tmp_path).stdout.splitlines()
