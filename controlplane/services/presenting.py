@@ -109,7 +109,9 @@ class Presenter:
             if explanation is not None and session.state is SessionState.QUEUED:
                 message.waiting = explanation.reason
             if (summary := summaries.get(session.id)) is not None:
-                message.summary.CopyFrom(struct(_values(summary.step, summary.values)))
+                values = _values(summary.step, summary.values)
+                message.summary.CopyFrom(struct(values))
+                message.summary_names.extend(values)
             live = self._usages.live(session.id)
             if live is not None and not message.HasField("usage"):
                 message.usage.CopyFrom(usage_message(live.usage, session.attempts, live.idle_since))

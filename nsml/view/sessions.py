@@ -9,19 +9,35 @@ from nsml.v1 import resources_pb2, sessions_pb2
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.enums import enum_name, enum_word
 from nsml.view.tables import Column
-from nsml.view.units import ago, duration_text, memory_text, moment, short_moment, thousandths
+from nsml.view.text import fit, fit_middle, width
+from nsml.view.units import (
+    ago,
+    counted,
+    duration_text,
+    memory_text,
+    moment,
+    number_text,
+    short_moment,
+    thousandths,
+)
 from nsml.view.usage import efficiency_text, episode_records, usage_record, waste_text
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-    from google.protobuf.struct_pb2 import Struct
     from google.protobuf.timestamp_pb2 import Timestamp
 
     from nsml.v1.sessions_pb2 import Session, SessionSpec
 
 SIMULATED = "simulated"
 _MOST_ATTEMPTS = 3
+_TOTAL = "_total"
+"""Behind the name of a value: of how many that is."""
+_MORE = " …"
+_KEY_CELLS = 6
+"""To which the name of a value is cut at most."""
+_TEXT_CELLS = 24
+"""Of a text in a summary."""
 _SHARED = (resources_pb2.VISIBILITY_PUBLIC, resources_pb2.VISIBILITY_TEAM)
 _ORDINARY = (sessions_pb2.PRIORITY_UNSPECIFIED, sessions_pb2.PRIORITY_NORMAL)
 
@@ -122,16 +138,57 @@ def command_words(session: Session) -> list[str]:
     return list(session.spec.argv or session.spec.args)
 
 
-def summary_text(summary: Struct) -> str:
-    """The last summary report: keys sorted, `step` left out, numbers to three decimals."""
-    shown = []
-    for key in sorted(summary.fields):
-        if key in {"step", "walltime"}:
+def summary_text(session: Session, cells: int | None = None) -> str:
+    """The last summary report in its order, `step` left out: numbers rounded, what holds several values counted.
+
+    `epoch` and `epoch_total` are `epoch=3/20`.
+
+    `cells`: as many values as have room there, with shorter names at need and no number cut; "" where not even
+    the first has.
+    """
+    values = summary_of(session)
+    pairs = []
+    for key, value in values.items():
+        if key in {"step", "walltime"} or (key.endswith(_TOTAL) and key[: -len(_TOTAL)] in values):
             continue
-        value = plain(summary.fields[key])
-        text = f"{round(value, 3):g}" if isinstance(value, float) else str(value)
-        shown.append(f"{key}={text}")
-    return ", ".join(shown)
+        total = f"/{_short(values[key + _TOTAL])}" if key + _TOTAL in values else ""
+        pairs.append((key, f"={_short(value)}{total}"))
+    text = ", ".join(key + value for key, value in pairs)
+    return text if cells is None or width(text) <= cells else _pairs_within(pairs, cells)
+
+
+def _pairs_within(pairs: Sequence[tuple[str, str]], cells: int) -> str:
+    """The first of these that have room, and that there are more."""
+    text = ""
+    for key, value in pairs:
+        lead = f"{text}, " if text else ""
+        room = cells - width(lead) - width(value) - width(_MORE)
+        if room < min(width(key), _KEY_CELLS):
+            break
+        text = f"{lead}{fit_middle(key, room)}{value}"
+    return text and text + _MORE
+
+
+def summary_of(session: Session) -> dict[str, Any]:
+    """The values of the last summary report in the order in which they were reported."""
+    fields = session.summary.fields
+    # A control plane may not name them, and then they have no order of their own.
+    named = [name for name in session.summary_names if name in fields]
+    return {name: plain(fields[name]) for name in dict.fromkeys([*named, *sorted(fields)])}
+
+
+def _short(value: Any) -> str:
+    match value:
+        case float():
+            return number_text(value)
+        case list():
+            return f"[{counted(len(value), 'value')}]"
+        case dict():
+            return f"{{{counted(len(value), 'value')}}}"
+        case str():
+            return fit(value, _TEXT_CELLS)
+        case _:
+            return str(value)
 
 
 def plain(value: Any) -> Any:
@@ -168,7 +225,12 @@ def stop_text(session: Session, now: float) -> str:
 def _summary(session: Session, now: float) -> str:
     if session.state == sessions_pb2.SESSION_STATE_QUEUED:
         return session.waiting
-    return stop_text(session, now) or summary_text(session.summary)
+    return stop_text(session, now) or summary_text(session)
+
+
+def _summary_within(session: Session, cells: int) -> str:
+    is_told = session.state == sessions_pb2.SESSION_STATE_QUEUED or session.HasField("stop")
+    return "" if is_told else summary_text(session, cells)
 
 
 def _gpus(session: Session, now: float) -> str:
@@ -285,7 +347,8 @@ COLUMNS: tuple[Column[Session], ...] = (
         title="Summary",
         cell=_summary,
         tells=lambda s: bool(_summary(s, 0)),
-        shrinks_to=24,
+        shrinks_to=32,
+        within=_summary_within,
     ),
     Column(
         key="memo",
@@ -531,7 +594,7 @@ def record(session: Session) -> dict[str, Any]:
         "started_at": moment_of(session, "started_at"),
         "ended_at": moment_of(session, "ended_at"),
         "end": _end(session),
-        "summary": {key: plain(value) for key, value in sorted(session.summary.fields.items())},
+        "summary": summary_of(session),
         "checkpoint_count": session.checkpoint_count,
         "memo": session.memo,
         "simulated": session.simulated,

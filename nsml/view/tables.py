@@ -1,4 +1,7 @@
-"""Tables: two spaces between columns, a rule of dashes, left aligned. Columns are data."""
+"""Tables: two spaces between columns, a rule of dashes, left aligned. Columns are data.
+
+Where a terminal is too narrow for a table, its rows are blocks of lines, one for each column.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _GAP = "  "
+_NOTHING = "-"
+"""A cell in which there is nothing to say."""
 _NAME_CELLS = 16
 """What is left of a name at least."""
 
@@ -39,7 +44,7 @@ class Column(NamedTuple, Generic[T]):
     least: int = 0
     """Never cut below so many cells, however narrow the terminal is."""
     within: Callable[[T, int], str] | None = None
-    """The text in so many cells, of what is not to be cut at its end: a number, a moment."""
+    """The text in so many cells, of what is not to be cut at its end: a number, a moment; "" where it is to be."""
     title_within: Callable[[int], str] | None = None
     """The title in so many cells, of one that is not to be cut at its end."""
 
@@ -81,10 +86,11 @@ def render(
 ) -> list[str]:
     """The lines of a table. `room` is the terminal's width in cells; None: nothing is cut.
 
+    Rows that do not fit it however much is cut are blocks of lines instead, with all columns that say something.
     `is_whole`: no column is left out; texts are cut where the lines fit by that, else nothing is.
     `paint` colours a text (text, colour name); None: no colours.
     """
-    columns = list(columns)
+    every, columns = columns, list(columns)
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
     widths = [
         max([width(column.title) if header else 0, *(width(row[index]) for row in rows)])
@@ -96,6 +102,8 @@ def render(
         widths = narrowed if fits else widths
     elif room is not None:
         _narrow(columns, rows, widths, room)
+        if items and _excess(widths, room):
+            return _stacked(every, items, now=now, room=room, paint=paint)
     for item, row in zip(items, rows, strict=True):
         for index, column in enumerate(columns):
             row[index] = _cut(column, item, row[index], widths[index])
@@ -107,12 +115,38 @@ def render(
     for item, row in zip(items, rows, strict=True):
         colours = [column.colour(item) if column.colour else "" for column in columns]
         lines.append(_line(row, widths, colours, paint))
+    return lines if rows or room is None else [fit(line, room) for line in lines]
+
+
+def _stacked(
+    columns: Sequence[Column[T]],
+    items: Sequence[T],
+    *,
+    now: float,
+    room: int,
+    paint: Callable[[str, str], str] | None,
+) -> list[str]:
+    """A block for each item: title and cell of each column that says something, and an empty line before the next."""
+    most = max(room // 2 - len(_GAP), 1)
+    cells = min(max(width(column.title) for column in columns), most)
+    left = max(room - cells - len(_GAP), 1)
+    lines: list[str] = []
+    for item in items:
+        lines += [""] if lines else []
+        for column in columns:
+            text = visible(column.cell(item, now))
+            if text in {"", _NOTHING} and not column.is_name:
+                continue
+            text = _cut(column, item, text, left)
+            colour = column.colour(item) if column.colour else ""
+            shown = paint(text, colour) if paint is not None and colour else text
+            lines.append(f"{pad(_title(column, cells), cells)}{_GAP}{shown}".rstrip())
     return lines
 
 
 def _cut(column: Column[T], item: T, text: str, cells: int) -> str:
     if column.within is not None and width(text) > cells:
-        text = visible(column.within(item, cells))
+        text = visible(column.within(item, cells)) or text
     return (fit_middle if column.is_name else fit)(text, cells)
 
 
@@ -140,7 +174,7 @@ def _line(
 def _narrow(columns: list[Column[T]], rows: list[list[str]], widths: list[int], room: int) -> None:
     """Make the line fit: cut columns that may shrink, leave out optional ones from the right, cut names.
 
-    A table for which that does not suffice stays as wide as it must be.
+    A table for which that does not suffice stays too wide.
     """
     full = list(widths)
     while not _shrink(columns, widths, room):

@@ -12,11 +12,11 @@ from tests.unit.nsml.client.contract_server import EPOCH
 def test_ps(nsml, everything):
     assert nsml("ps").stdout == (
         "Name         Created    Args      Status     GPUs         Summary"
-        "                              Description  # of Models\n"
+        "                               Description  # of Models\n"
         "-----------  ---------  --------  ---------  -----------  "
-        "-----------------------------------  -----------  -----------\n"
+        "------------------------------------  -----------  -----------\n"
         "kim/mnist/1  a day ago  --lr 0.1  ● Running  2 simulated  "
-        "train/loss=0.25, val/accuracy=0.988  first try    1\n"
+        "train/loss=0.25, val/accuracy=0.9877  first try    1\n"
     ).replace("a day ago", "23 hours ago").replace("Created  ", "Created     ").replace(
         "-----------  ---------  --", "-----------  ------------  --"
     )
@@ -305,11 +305,11 @@ def test_a_field_that_is_called_as_its_column_is_headed_is_told_its_name(nsml, e
 
 
 def test_colours_and_width_on_a_terminal_only(nsml, everything, monkeypatch):
-    monkeypatch.setenv("COLUMNS", "90")
+    monkeypatch.setenv("COLUMNS", "80")
     shown = nsml("ps", terminal=True).stdout
     assert "\x1b[32m● Running" in shown
     plain = shown.replace("\x1b[32m", "").replace("\x1b[0m", "")
-    assert max(len(line) for line in plain.splitlines()) <= 90
+    assert max(len(line) for line in plain.splitlines()) <= 80
     assert "…" in plain
     monkeypatch.setenv("COLUMNS", "60")
     narrow = nsml("ps", terminal=True, NO_COLOR="1").stdout

@@ -690,6 +690,7 @@ async def test_metrics(rig: Rig) -> None:
     assert (await refused(_all(lee.sessions.ReadSeries(asked))))[0] == "NOT_FOUND"
     seen = await kim.get(session.id)
     assert (dict(seen.summary)["loss"], seen.checkpoint_count) == (0.5, 1)
+    assert list(seen.summary_names) == ["step", "loss", "note"]
     follow = kim.sessions.ReadMetrics(
         pb.ReadMetricsRequest(session=session.id, names=["loss"], follow=True)
     )

@@ -4,7 +4,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from nsml.v1 import resources_pb2
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.sessions import COLUMNS
+from nsml.view.sessions import COLUMNS, record, summary_text
 from nsml.view.tables import pick, render
 from nsml.view.text import width
 
@@ -65,3 +65,32 @@ def test_what_one_of_them_says_is_shown_of_all():
     header = lines([*ordinary(), rare], None)[0]
     assert set(RARE.split()) <= set(header.split())
     assert not set(RARE.split()) & set(lines(ordinary(), None)[0].split())
+
+
+def test_a_summary_is_in_the_order_of_its_report_and_short():
+    one = session(1840, pb.SESSION_STATE_RUNNING)
+    one.summary.update(
+        {"step": 3, "val/acc": 0.99123, "big": 12345678.9, "tiny": 1e-9, "sizes": [1, 2, 3]}
+        | {"of": {"a": 1}, "phase": "warm" * 20, "is_last": True}
+    )
+    one.summary_names.extend(["val/acc", "tiny", "step", "sizes", "of", "big", "phase"])
+    text = (
+        "val/acc=0.9912, tiny=1e-09, sizes=[3 values], of={1 value}, big=1.235e+07,"
+        f" phase={('warm' * 6)[:23]}…, is_last=True"
+    )
+    assert summary_text(one) == text
+    assert list(record(one)["summary"])[:2] == ["val/acc", "tiny"]
+    for cells in range(120):
+        cut = summary_text(one, cells)
+        assert width(cut) <= cells or cut == ""
+        numbers = [part.split("=")[1] for part in cut.removesuffix(" …").split(", ") if part]
+        assert numbers == [part.split("=")[1] for part in text.split(", ")[: len(numbers)]]
+    assert summary_text(one, 20) == "val/acc=0.9912 …"
+    assert summary_text(one, 31) == "val/acc=0.9912, tiny=1e-09 …"
+    assert summary_text(one, 15) == "val…cc=0.9912 …"
+    one.summary.update({"epoch": 3, "epoch_total": 20, "files_total": 1})
+    assert summary_text(one).endswith(", epoch=3/20, files_total=1, is_last=True")
+    one.summary.Clear()
+    one.summary.update({"is_last": True, "big": 12345678.9, "of": {"a": 1}})
+    del one.summary_names[:]
+    assert summary_text(one).startswith("big=1.235e+07, is_last=True, of={1 value}")

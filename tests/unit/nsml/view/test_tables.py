@@ -81,12 +81,33 @@ def test_a_title_is_cut_like_its_column():
     assert render([column], ["b" * 20], now=0, room=4) == ["Des…", "----", "bbb…"]
 
 
+def test_rows_that_cannot_be_cut_to_fit_are_blocks_of_lines():
+    name = Column(key="n", title="Name", cell=lambda row, _: row[0], is_name=True)
+    state = Column(key="s", title="State", cell=lambda row, _: row[1], colour=lambda _: "red")
+    more = Column(key="m", title="Memo", cell=lambda row, _: row[2], is_optional=True)
+    rows = [("kim/mnist/1", "running since long", "a memo of many words"), ("-", "x", "-")]
+    assert render([name, state, more], rows, now=0, room=25) == [
+        "Name   kim/mnist/1",
+        "State  running since long",
+        "Memo   a memo of many wo…",
+        "",
+        "Name   -",
+        "State  x",
+    ]
+    painted = render(
+        [name, state], rows, now=0, room=20, paint=lambda text, colour: f"<{colour}:{text}>"
+    )
+    assert painted[1] == "State  <red:running sinc…>"
+    assert len(render([name, state], rows, now=0, room=60)) == 4
+    assert render([name, state], [], now=0, room=5) == ["Name…", "----…"]
+
+
 ROWS = st.lists(
     st.tuples(st.text("x", max_size=4), st.text("y", max_size=60), st.text("z", max_size=60))
 )
 
 
-@given(ROWS, st.integers(12, 120))
+@given(ROWS, st.integers(4, 120))
 def test_a_table_fits_the_terminal(rows, room):
     assert max(map(width, render(pick(COLUMNS), rows, now=0, room=room))) <= room
 
