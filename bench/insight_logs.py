@@ -2,7 +2,7 @@
 
 python -m bench.insight_logs [--json] [--url postgresql://...] [--megabytes 1000]
 
-The 1 GB log is written to histories on the disk of the temporary folder: SQLite, and PostgreSQL where it is
+Part of `bench.insight`. The 1 GB log is written to histories on the disk of the temporary folder: SQLite, and PostgreSQL where it is
 installed or given by --url (use a database that is for nothing else). The line goes the whole way: from `print` in a
 program of `nsml run` to the pipe that `nsml logs -f` writes to, of a platform of its own on this machine.
 """
@@ -57,10 +57,10 @@ def main() -> None:
     parser.add_argument("--url", help="a PostgreSQL database for this alone")
     parser.add_argument("--megabytes", type=int, default=MEGABYTES, help="how long the log is")
     options = parser.parse_args()
-    report(figures(options.megabytes, options.url))
+    report(measure(options.megabytes, options.url))
 
 
-def figures(megabytes: int = MEGABYTES, url: str | None = None) -> dict[str, float]:
+def measure(megabytes: int = MEGABYTES, url: str | None = None) -> dict[str, float]:
     """All of them; PostgreSQL's, where there is one, under names that begin with it."""
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="nsml-bench-")))
@@ -183,10 +183,13 @@ def follow_figures(options: tuple[str, ...] = ()) -> dict[str, float]:
         taken = []
         with follower:
             assert follower.stdout is not None
-            for line in follower.stdout:
-                came = time.time_ns()
-                if line.startswith(b"at "):
-                    taken.append((came - int(line.split()[1])) / 1e6)
+            try:
+                for line in follower.stdout:
+                    came = time.time_ns()
+                    if line.startswith(b"at "):
+                        taken.append((came - int(line.split()[1])) / 1e6)
+            finally:
+                follower.kill()
     if len(taken) != PRINTED:
         raise RuntimeError(f"{len(taken)} of {PRINTED} lines came")
     settled = taken[PRINTED // 10 :]  # the first lines may be printed before the follower is there

@@ -200,6 +200,9 @@ class Series(Protocol):
     async def read(self, session_id: str, query: SeriesQuery) -> SeriesPage:
         """A range of each series that the query asks for, complete as of this moment.
 
+        What waits to be folded is folded first where it is worth a turn, so that only the first who reads waits for
+        it. Where that cannot be stored, it is read unfolded, up to a bound beyond which HistoryUnavailable is raised.
+
         From the coarsest level that gives the width asked, the ends of the range from finer ones. A
         bucket is whole in one column: a range that cuts more buckets than a few (steps that
         go back and forth) has those points beside it that share one with points in it.

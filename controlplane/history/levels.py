@@ -18,7 +18,7 @@ from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import frame, unframe
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from controlplane.history.records import Told
 
@@ -114,9 +114,22 @@ def single(x: float, time: float, value: float) -> Bucket:
 def together(dots: Sequence[Dot]) -> Bucket:
     """A bucket of some points, in their order."""
     xs, times, values, chunks, places = zip(*dots, strict=True)
-    finite = values if _all_finite(values) else tuple(v for v in values if math.isfinite(v))
     chunk_low, chunk_high = min(chunks), max(chunks)
-    is_sparse = chunk_high - chunk_low >= SPARSE_CHUNKS and len(set(chunks)) >= SPARSE_CHUNKS
+    whole = _bucket(xs, times, values, (chunk_low, chunk_high), places[0])
+    if chunk_high - chunk_low < SPARSE_CHUNKS or len(set(chunks)) < SPARSE_CHUNKS:
+        return whole
+    return whole._replace(place=0.0, dots=tuple(zip(xs, times, values, strict=True)))
+
+
+def _bucket(
+    xs: Sequence[float],
+    times: Sequence[float],
+    values: Sequence[float],
+    chunks: tuple[float, float],
+    place: float,
+) -> Bucket:
+    """A bucket of some points without them; `chunks`: the first and the last that they are from."""
+    finite = values if _all_finite(values) else tuple(v for v in values if math.isfinite(v))
     return Bucket(
         float(len(finite)),
         float(len(values) - len(finite)),
@@ -128,10 +141,8 @@ def together(dots: Sequence[Dot]) -> Bucket:
         max(xs),
         min(times),
         max(times),
-        chunk_low,
-        chunk_high,
-        0.0 if is_sparse else places[0],
-        tuple(zip(xs, times, values, strict=True)) if is_sparse else (),
+        *chunks,
+        place,
     )
 
 
@@ -192,21 +203,33 @@ class Levels:
         self.sealed: list[int] = []
         """Sealed rows of each level."""
 
-    def add(self, chunk: int, points: Iterable[Told]) -> list[Row]:
+    def add(self, chunk: int, points: Sequence[Told]) -> list[Row]:
         """Take the points of a chunk, the chunks in commit order; the rows that are full now.
 
         A point without an x gets its number in the series, from 0.
         """
         rows: list[Row] = []
-        filling = self.filling
-        for place, (x, time, value) in enumerate(points):
-            if self.count == 0:
-                self.start = time
-            filling.append((float(self.count) if x is None else x, time, value, chunk, place))
-            self.count += 1
+        filling, number = self.filling, self.count
+        if number == 0 and points:
+            self.start = points[0][1]
+        at, end = 0, len(points)
+        while at < end:
+            if not filling and end - at >= FIRST:
+                # A whole bucket out of one chunk, as nearly all are: no point is touched alone.
+                told, times, values = zip(*points[at : at + FIRST], strict=True)
+                xs = [float(n) if x is None else x for n, x in enumerate(told, number)]
+                self._push(0, _bucket(xs, times, values, (chunk, chunk), at), rows)
+                at += FIRST
+                number += FIRST
+                continue
+            x, time, value = points[at]
+            filling.append((float(number) if x is None else x, time, value, chunk, at))
+            at += 1
+            number += 1
             if len(filling) == FIRST:
                 self._push(0, together(filling), rows)
                 filling.clear()
+        self.count = number
         return rows
 
     def _push(self, at: int, bucket: Bucket, rows: list[Row]) -> None:

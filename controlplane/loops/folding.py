@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from nsml.clock import Clock
 
 LOOK_EVERY_S: Final = 2.0
-"""How often we look for sessions to fold."""
+"""How often we look for sessions to fold, when all that there were are."""
 RETRY_S: Final = 5.0
 """Pause after the history did not answer."""
 REST: Final = 2.0
@@ -42,14 +42,17 @@ class Folding:
         """Fold whatever waits, until cancelled."""
         while True:
             try:
-                await self._round()
+                while await self._round():
+                    pass  # the rest after each turn is all that others wait for
             except HistoryUnavailable as error:
                 self._log.warning("folding.waits", reason=error.message)
                 await self._clock.sleep(RETRY_S)
             else:
                 await self._clock.sleep(LOOK_EVERY_S)
 
-    async def _round(self) -> None:
+    async def _round(self) -> bool:
+        """Fold some sessions; whether more may be waiting."""
+        folded, is_more = 0, False
         now = self._clock.monotonic()
         self._avoided = {one: until for one, until in self._avoided.items() if until > now}
         sessions = await self._history.series.unfolded(limit=_AT_ONCE + len(self._avoided))
@@ -57,7 +60,8 @@ class Folding:
             if session_id in self._avoided:
                 continue
             try:
-                await self._fold(session_id)
+                is_more |= await self._fold(session_id)
+                folded += 1
             except HistoryUnavailable:
                 raise
             except (NsmlError, ContentError) as error:
@@ -65,11 +69,13 @@ class Folding:
                 self._log.error("folding.failed", session=session_id, reason=str(error))
                 if len(self._avoided) < MOST_AVOIDED:
                     self._avoided[session_id] = now + AVOIDED_S
+        return is_more or folded >= _AT_ONCE
 
-    async def _fold(self, session_id: str) -> None:
+    async def _fold(self, session_id: str) -> bool:
         for _ in range(TURNS):
             began = self._clock.monotonic()
             is_more = await self._history.series.fold(session_id)
             await self._clock.sleep(REST * (self._clock.monotonic() - began))
             if not is_more:
-                return
+                return False
+        return True

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from controlplane.domain.errors import InvalidRequest
-from controlplane.history.errors import HistoryUnavailable
+from controlplane.history.errors import HistoryFull, HistoryUnavailable
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sql import series as sql_series
 from controlplane.history.sqlite import open_history
@@ -90,7 +90,11 @@ async def test_nothing_reported_is_no_series(history: History) -> None:
     assert await history.series.unfolded() == ()
 
 
-async def test_a_read_is_complete_before_during_and_after_folding(history: History) -> None:
+async def test_a_read_is_complete_before_during_and_after_folding(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("FOLD_BYTES", "MOST_TURN_BYTES"):  # nothing is folded by reading
+        monkeypatch.setattr(sql_series, name, 1 << 30)
     for first in range(1, 5_001, 500):
         await history.streams.append([run(key(), first, 500)])
     before = await views(history)
@@ -263,10 +267,52 @@ async def test_much_that_waits_is_due_and_a_read_folds_it(
     monkeypatch.setattr(sql_series, "TURN_BYTES", 5_000)
     [view] = await views(history)
     assert points_in(view) == 6_000
-    await fold_all(history)
     assert await history.series.unfolded() == ()
     monkeypatch.setattr(sql_series, "FOLD_AFTER_S", -1.0)
     assert await history.series.unfolded() == ("little",)
+
+
+async def test_several_who_read_and_fold_at_once_fold_each_chunk_once(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sql_series, "FOLD_BYTES", 5_000)
+    monkeypatch.setattr(sql_series, "TURN_BYTES", 5_000)
+    store, stored = sql_series._store, []
+
+    def counting(session: Any, turn: Any, now: float) -> bool:
+        stored.append((turn.before, turn.last))
+        return store(session, turn, now)
+
+    monkeypatch.setattr(sql_series, "_store", counting)
+    for first in range(1, 6_001, 1_000):
+        await history.streams.append([run(key(), first, 1_000)])
+    reads = (views(history) for _ in range(4))
+    [*found], _ = await asyncio.gather(asyncio.gather(*reads), history.series.fold("s1"))
+    assert [points_in(view) for [view] in found] == [6_000] * 4
+    assert len(stored) > 1
+    assert all(last == before for (_, last), (before, _) in pairwise(stored))
+
+
+async def test_what_cannot_be_stored_is_read_unfolded_up_to_a_bound(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for first in range(1, 6_001, 1_000):
+        await history.streams.append([run(key(), first, 1_000)])
+    with monkeypatch.context() as here:
+        here.setattr(sql_series, "FOLD_BYTES", 5_000)
+        here.setattr(sql_series, "TURN_BYTES", 5_000)
+        here.setattr(sql_series, "_store", _full)
+        expected = await views(history)
+        assert points_in(expected[0]) == 6_000
+        here.setattr(sql_series, "UNFOLDED_BYTES", 6_000)
+        with pytest.raises(HistoryFull):
+            await views(history)
+    await fold_all(history)
+    assert await views(history) == expected
+
+
+def _full(*_: Any) -> bool:
+    raise HistoryFull("no room")
 
 
 async def test_with_little_room_buckets_stay_whole(
@@ -369,7 +415,7 @@ VALUES = st.one_of(st.floats(-100, 100), st.sampled_from(["NaN", "Infinity"]))
 def _histories(draw: st.DrawFn) -> list[tuple[Any, ...]]:
     steps: list[tuple[Any, ...]] = []
     for _ in range(draw(st.integers(1, 12))):
-        kind = draw(st.sampled_from(["report", "report", "report", "fold", "crash"]))
+        kind = draw(st.sampled_from(["report", "report", "report", "fold", "read", "crash"]))
         if kind == "report":
             stream = draw(st.sampled_from([key(), key(writer=1), key(attempt=2)]))
             values = draw(st.lists(VALUES, min_size=1, max_size=8))
@@ -421,13 +467,20 @@ async def _tried(
             if kind == "fold":
                 await folded.series.fold("s1")
                 continue
+            if kind == "read":
+                here.setattr(sql_series, "FOLD_BYTES", turn)
+                await folded.series.read("s1", SeriesQuery(width=width))
+                continue
             here.setattr(sql_series, "_store", _crashes)
             with contextlib.suppress(HistoryUnavailable):
                 await folded.series.fold("s1")
     for span in ({}, {"low": low, "high": high}):
         query = SeriesQuery(width=width, **span)
         page = await folded.series.read("s1", query)
-        assert page == await plain.series.read("s1", query)
+        with pytest.MonkeyPatch.context() as here:
+            for name in ("FOLD_BYTES", "MOST_TURN_BYTES"):
+                here.setattr(sql_series, name, 1 << 30)
+            assert page == await plain.series.read("s1", query)
         assert [view.attempt for view in page.series] == sorted(told)
         for view in page.series:
             _check(view, told[view.attempt], query)

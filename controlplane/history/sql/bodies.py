@@ -23,6 +23,7 @@ _MAX_BODY_BYTES = 64 << 20
 _RECORDS_LEVEL = 1
 """Records are the same but for their digits: higher levels of zstd take longer and make them no smaller."""
 _LENGTH = struct.Struct("<I")
+_LENGTH_BYTES = _LENGTH.size
 _REFERENCE = 2
 
 
@@ -119,10 +120,9 @@ def _join(records: Sequence[bytes]) -> bytes:
 def split(body: bytes) -> tuple[bytes, ...]:
     """The records that were joined."""
     records = []
-    at = 0
-    while at < len(body):
-        (length,) = _LENGTH.unpack_from(body, at)
-        at += _LENGTH.size
-        records.append(body[at : at + length])
-        at += length
+    at, end, length_at = 0, len(body), _LENGTH.unpack_from
+    while at < end:
+        begin = at + _LENGTH_BYTES
+        at = begin + length_at(body, at)[0]
+        records.append(body[begin:at])
     return tuple(records)

@@ -4,12 +4,15 @@
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from functools import partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from weakref import WeakValueDictionary
 
 from controlplane.domain.errors import InvalidRequest
+from controlplane.history.errors import HistoryUnavailable
 from controlplane.history.levels import (
     FIRST,
     Levels,
@@ -38,12 +41,16 @@ MAX_SERIES: Final = 50_000
 MAX_SERIES_READ: Final = 1_000
 """Of one session in one answer."""
 MOST_WIDTH: Final = 10_000
-TURN_BYTES: Final = 512 << 10
-"""Of chunks, as they are stored, that are folded in one turn; and that a read takes unfolded. See `_weight`."""
+TURN_BYTES: Final = 128 << 10
+"""Of chunks, as they are stored, that are folded in one turn: some milliseconds' work. See `_weight`."""
+MOST_TURN_BYTES: Final = 512 << 10
+"""The same of a session of very many series, whose open parts each turn rewrites."""
+UNFOLDED_BYTES: Final = 2 << 20
+"""Of chunks, as they are stored, that a read takes unfolded where it cannot fold them."""
 POINTS_BYTES: Final = 2 << 20
 """Of chunks, as they are stored, out of which a read takes points: what is further stays in buckets."""
 FOLD_BYTES: Final = 16 << 10
-"""So much of a session is worth a turn: each rewrites the open part of every series in it,"""
+"""So much of a session is worth a turn, and a read folds it: each rewrites the open part of every series in it,"""
 FOLD_SERIES_BYTES: Final = 64
 """so the more series there are, the more is waited for,"""
 FOLD_AFTER_S: Final = 300.0
@@ -71,34 +78,58 @@ class SqlSeries:
     def __init__(self, database: Database, clock: Clock) -> None:
         self._database = database
         self._clock = clock
+        self._turns: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
 
     async def read(self, session_id: str, query: SeriesQuery) -> SeriesPage:
         """See Series."""
         _check(query)
         names, dialect = NameFilter(query.names), self._database.dialect
 
-        def work(connection: Connection) -> SeriesPage | None:
-            session = _Session(connection, dialect, session_id)
-            return _Reading(session, query, names).run()
+        async def answer(most: int | None = None) -> SeriesPage | None:
+            return await self._database.read(
+                lambda connection: _Reading(
+                    _Session(connection, dialect, session_id), query, names
+                ).run(most)
+            )
 
-        while (page := await self._database.read(work)) is None:
-            # More waits than a read can take with it: what it folds, no other has to.
+        if (page := await answer()) is not None:
+            return page
+        refused: HistoryUnavailable | None = None
+        try:
+            # What one folds, no other has to.
+            async with self._turn_of(session_id):
+                while (page := await answer()) is None and (await self._turn(session_id)).is_full:
+                    pass
+        except HistoryUnavailable as error:  # a full disk can still be read
+            refused = error
+        while page is None and (page := await answer(UNFOLDED_BYTES)) is None:
+            if refused is not None:
+                raise refused
             await self.fold(session_id)
         return page
 
     async def fold(self, session_id: str) -> bool:
         """See Series."""
+        async with self._turn_of(session_id):
+            return (await self._turn(session_id)).is_more
+
+    def _turn_of(self, session_id: str) -> asyncio.Lock:
+        """Held while a session is folded here: another one's turn would be in vain."""
+        return self._turns.setdefault(session_id, asyncio.Lock())
+
+    async def _turn(self, session_id: str) -> _Turned:
         dialect = self._database.dialect
         turn = await self._database.read(
             lambda connection: _Turn(_Session(connection, dialect, session_id)).made()
         )
         if turn is None:
-            return False
+            return _Turned(is_full=False, is_more=False)
         now = self._clock.time()
-        return await self._database.write(
+        is_more = await self._database.write(
             lambda connection: _store(_Session(connection, dialect, session_id), turn, now),
             touches={session_id},
         )
+        return _Turned(turn.is_full, is_more)
 
     async def unfolded(self, *, limit: int = 16) -> tuple[str, ...]:
         """See Series."""
@@ -124,6 +155,15 @@ def _check(query: SeriesQuery) -> None:
         raise InvalidRequest(
             f"a range from {query.low} to {query.high}", attempt="the smaller end first"
         )
+
+
+class _Turned(NamedTuple):
+    """What came of a turn."""
+
+    is_full: bool
+    """Whether there may be more than it took already when it began."""
+    is_more: bool
+    """Whether there was more when it ended."""
 
 
 _Chunks: TypeAlias = "list[tuple[int, list[Told]]]"
@@ -266,6 +306,8 @@ class _Folded(NamedTuple):
     """The chunk up to which it was folded when the turn began."""
     last: int
     size: int
+    is_full: bool
+    """Whether as much was there as a turn takes."""
     left_out: int
     dropped: int
     series: list[tuple[Key, int | None, bytes, list[tuple[int, int, bytes]]]]
@@ -284,6 +326,7 @@ class _Turn:
         if not streams:
             return None
         fold = self._session.folded()
+        most = max(TURN_BYTES, min(FOLD_SERIES_BYTES * fold.series, MOST_TURN_BYTES))
         last, size, weight, dropped, left_out = fold.last, 0, 0, 0, 0
         taken: dict[Key, _Chunks] = {}
         for chunk, stream_id, body in self._session.chunks(streams, fold.last):
@@ -296,14 +339,14 @@ class _Turn:
                 dropped += numbers.dropped
                 left_out += numbers.left_out
                 _gathered(taken, streams[stream_id], chunk, numbers.told)
-            if weight >= TURN_BYTES:
+            if weight >= most:
                 break
         if last == fold.last and not fold.waiting:
             return None
         ids = self._session.series({key.name for key in taken}) if taken else {}
         left_out += _leave_out(self._session, taken, ids, MAX_SERIES - fold.series)
         made = list(self._folded(taken, ids))
-        return _Folded(fold.last, last, size, left_out, dropped, made)
+        return _Folded(fold.last, last, size, weight >= most, left_out, dropped, made)
 
     def _folded(
         self,
@@ -397,10 +440,12 @@ class _Reading:
         self._dropped = 0
         self._left_out = 0
 
-    def run(self) -> SeriesPage | None:
-        """The answer; None when too much is not folded yet."""
+    def run(self, most: int | None) -> SeriesPage | None:
+        """The answer; None when more than `most` bytes are not folded yet, or as much as is worth a turn."""
         fold = self._session.folded()
-        tail = self._tail(fold.last)
+        if most is None:
+            most = min(FOLD_BYTES + FOLD_SERIES_BYTES * fold.series, MOST_TURN_BYTES)
+        tail = self._tail(fold.last, most)
         if tail is None:
             return None
         known = self._session.series()
@@ -452,22 +497,24 @@ class _Reading:
             and (not query.attempts or key.attempt in query.attempts)
         )
 
-    def _tail(self, folded: int) -> dict[Key, _Chunks] | None:
+    def _tail(self, folded: int, most: int) -> dict[Key, _Chunks] | None:
         """The points that are not folded yet; None when they are too many."""
-        tail: dict[Key, _Chunks] = {}
+        chunks: list[tuple[int, int, bytes]] = []
         weight = 0
         for chunk, stream_id, body in self._session.chunks(self._streams, folded):
             if body is None:
                 continue
             plain = content(body)
             weight += _weight(body, plain)
-            if weight > TURN_BYTES:
+            if weight > most:
                 return None
-            whose = self._streams[stream_id]
+            chunks.append((chunk, stream_id, plain))
+        tail: dict[Key, _Chunks] = {}
+        for chunk, stream_id, plain in chunks:
             numbers = numbers_in(split(plain))
             self._dropped += numbers.dropped
             self._left_out += numbers.left_out
-            _gathered(tail, whose, chunk, numbers.told)
+            _gathered(tail, self._streams[stream_id], chunk, numbers.told)
         return tail
 
     def _levels(

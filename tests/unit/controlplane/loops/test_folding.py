@@ -52,6 +52,20 @@ async def test_all_that_waits_is_folded(history: SqliteHistory) -> None:
         await until(is_folded, "everything is folded")
 
 
+async def test_more_than_a_round_takes_is_folded_without_a_pause(
+    history: SqliteHistory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folding, "LOOK_EVERY_S", 3_600.0)
+    monkeypatch.setattr(folding, "_AT_ONCE", 1)
+    monkeypatch.setattr(folding, "TURNS", 1)
+
+    async def is_folded() -> bool:
+        return not await history.series.unfolded()
+
+    async with working(Folding(history=history, clock=SystemClock()).run()):
+        await until(is_folded, "everything is folded")
+
+
 async def test_a_damaged_session_and_a_lost_history_keep_nobody_waiting(
     history: SqliteHistory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
