@@ -8,6 +8,7 @@ import click
 
 from cli.app import App
 from cli.arguments import expand, given_references, sessions_argument
+from cli.code_diff import diff_code
 from cli.exits import CommandError, ExitCode
 from cli.group import command, near, pass_app
 from cli.output import table_lines, write_list
@@ -44,6 +45,8 @@ _TITLES = {
         "nsml diff @last @2 --metrics --lower 'val/*loss' --higher val/accuracy",
         "nsml diff 'kim/mnist/*' -m 'val/*' --all-keys",
         "nsml diff @last @2 --args --exit-code -q",
+        "nsml diff @last @2 --code",
+        "nsml diff mnist/3 mnist/4 --stat --ignore '*.md'",
     ],
 )
 @sessions_argument()
@@ -51,6 +54,8 @@ _TITLES = {
 @click.option(
     "--metrics", "with_metrics", is_flag=True, help="Last, least and greatest of each metric, too."
 )
+@click.option("--code", is_flag=True, help="The lines in which the files of two differ, alone.")
+@click.option("--stat", "is_stat", is_flag=True, help="The same, counted by file.")
 @metric_option()
 @click.option(
     "--lower", multiple=True, metavar="NAME", help="Of this metric, or glob, less is better."
@@ -58,7 +63,9 @@ _TITLES = {
 @click.option(
     "--higher", multiple=True, metavar="NAME", help="Of this metric, or glob, more is better."
 )
-@click.option("--ignore", multiple=True, metavar="KEY", help="Not this key, or glob.")
+@click.option(
+    "--ignore", multiple=True, metavar="KEY", help="Not this key, or glob; with --code: file."
+)
 @click.option("--all-keys", is_flag=True, help="Also what all have in common as rows.")
 @click.option("--exit-code", is_flag=True, help="End with 1 where anything differs.")
 @rank_options
@@ -69,6 +76,8 @@ def diff(
     references: tuple[str, ...],
     asked_only: bool,
     with_metrics: bool,
+    code: bool,
+    is_stat: bool,
     metrics: tuple[str, ...],
     lower: tuple[str, ...],
     higher: tuple[str, ...],
@@ -80,7 +89,7 @@ def diff(
 ) -> int:
     """Compare sessions: arguments, what else was asked for, and the summaries; with --metrics the metrics.
 
-    Only what differs is a row. A metric is told as `last (least .. greatest)`; where --lower or --higher say which
+    With --code the files of what was packed, as `diff -u` shows them. Only what differs is a row. A metric is told as `last (least .. greatest)`; where --lower or --higher say which
     values are better, as `last / best`, and the best of all has a *.
     """
     from nsml.v1.sessions_pb2 import ReadSeriesRequest
@@ -90,11 +99,18 @@ def diff(
     judging = [*(("--lower", glob) for glob in lower), *(("--higher", glob) for glob in higher)]
     if asked_only and (with_metrics or lower or higher):
         raise click.UsageError("--args leaves out what was reported: without metrics then")
+    given = given_references(app, references)
+    if code or is_stat:
+        if asked_only or with_metrics or judging or all_keys:
+            raise click.UsageError(
+                "--code compares files alone: --ignore and --exit-code go with it"
+            )
+        differs = diff_code(app, given, ignore, is_stat=is_stat)
+        return ExitCode.FAILED if exit_code and differs else ExitCode.OK
     better = [
         *((glob, compare.Better.LOWER) for glob in lower),
         *((glob, compare.Better.HIGHER) for glob in higher),
     ]
-    given = given_references(app, references)
 
     async def read(client: Client) -> tuple[list[Session], list[ReadSeriesResponse]]:
         found = [await client.sessions.get(name) for name in await expand(client, given)]

@@ -620,6 +620,7 @@ class ControlPlane:
                 time_limits=self.character.time_limits,
             ),
             history=on.history,
+            content=self.content,
             state=self.state,
             clock=on.clock,
         )

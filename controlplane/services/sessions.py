@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.auditing import Audit
+    from controlplane.operations.content import Content
     from controlplane.operations.following import Followers, LogPosition
     from controlplane.operations.giving_way import Requeuer
     from controlplane.operations.listing import Listings
@@ -73,6 +74,7 @@ class SessionOperations:
     relay: Relay
     queue: QueueView
     history: History
+    content: Content
     state: LiveState
     clock: Clock
 
@@ -101,9 +103,11 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
     async def GetSession(  # noqa: N802
         self, request: pb.GetSessionRequest, _: Context
     ) -> pb.GetSessionResponse:
-        """One session."""
+        """One session; of one that has ended the code may be read from then on, as of a live one."""
         who = require_user()
         session = await self._do.references.find(who, request.session)
+        if session.spec.bundle_digest and self._do.state.session(session.id) is None:
+            self._do.content.show(who, session.spec.bundle_digest)
         return pb.GetSessionResponse(session=await self._presenter.session(session, who))
 
     @answering

@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.clock import Offload
-    from nsml.content.manifest import Manifest
+    from nsml.content.manifest import ChunkRef, Manifest
     from nsml.content.packing import Batch, Packed
 
 Made = TypeVar("Made")
+T = TypeVar("T")
 
 PART_BYTES = 1 << 20
 """Most bytes of one blob in one message, by contract."""
@@ -269,6 +270,32 @@ async def read_manifest(
     raise PlatformFault(f"the manifest {root[:16]} came back empty")
 
 
+async def checked_blobs(
+    client: Client,
+    root: str,
+    refs: Sequence[ChunkRef],
+    *,
+    shown_by: Callable[[], Awaitable[object]] | None = None,
+) -> AsyncGenerator[bytes, None]:
+    """The bytes of each chunk, held against its digest and size; nothing is asked for none; `shown_by` as for `read_blobs`."""
+    from nsml.content.digests import verify
+
+    for some in _batched(refs, _FETCHED_AT_ONCE):
+        asked = iter(some)
+        blobs = read_blobs(client, root, [ref.digest for ref in some], shown_by=shown_by)
+        async with aclosing(blobs):
+            async for digest, data in blobs:
+                ref = next(asked, None)
+                if ref is None or digest != ref.digest:
+                    raise PlatformFault("the content came back in another order")
+                verify(digest, data)
+                if len(data) != ref.size:
+                    raise PlatformFault("a part of the content has another size than it should")
+                yield data
+        if next(asked, None) is not None:
+            raise PlatformFault("the content ended before its file did")
+
+
 async def download(
     client: Client,
     root: str,
@@ -317,6 +344,6 @@ async def _chunks(
             raise PlatformFault("the content ended before its manifest did")
 
 
-def _batched(items: Sequence[str], size: int) -> Iterator[Sequence[str]]:
+def _batched(items: Sequence[T], size: int) -> Iterator[Sequence[T]]:
     for start in range(0, len(items), size):
         yield items[start : start + size]

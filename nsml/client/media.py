@@ -7,9 +7,8 @@ from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
-from nsml.client.content import read_blobs, read_manifest
+from nsml.client.content import checked_blobs, read_manifest
 from nsml.client.errors import PlatformFault
-from nsml.content.digests import verify
 from nsml.content.media import MOST_BYTES
 
 if TYPE_CHECKING:
@@ -97,22 +96,6 @@ async def _files(
     for one in wanted:
         if sum(ref.size for ref in chunks[one.file]) > MOST_BYTES:
             raise PlatformFault(f"a file of media has more than {MOST_BYTES} bytes")
-    digests = [ref.digest for one in wanted for ref in chunks[one.file]]
-    async with aclosing(_blobs(client, root, digests, shown_by)) as blobs:
+    refs = [ref for one in wanted for ref in chunks[one.file]]
+    async with aclosing(checked_blobs(client, root, refs, shown_by=shown_by)) as blobs:
         return [(one, b"".join([await anext(blobs) for _ in chunks[one.file]])) for one in wanted]
-
-
-async def _blobs(
-    client: Client, root: str, digests: Sequence[str], shown_by: Callable[[], Awaitable[object]]
-) -> AsyncGenerator[bytes, None]:
-    """The bytes of each digest, held against it; nothing is asked for none."""
-    asked = iter(digests)
-    if digests:
-        async with aclosing(read_blobs(client, root, digests, shown_by=shown_by)) as blobs:
-            async for digest, data in blobs:
-                if digest != next(asked, None):
-                    raise PlatformFault("the content came back in another order")
-                verify(digest, data)
-                yield data
-    if next(asked, None) is not None:
-        raise PlatformFault("the content ended before its file did")

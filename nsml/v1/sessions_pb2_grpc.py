@@ -139,7 +139,7 @@ class SessionServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def GetSession(self, request, context):
-        """One session, live or ended.
+        """One session, live or ended. Its code (spec.bundle_digest) may be read from then on: ContentService/GetBlobs.
         Callers: users who may see it. Errors: NOT_FOUND, INVALID_ARGUMENT (malformed or ambiguous reference).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -5,6 +5,8 @@ import math
 
 import pytest
 
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
 from nsml.v1 import sessions_pb2 as pb
 
 
@@ -162,3 +164,77 @@ def test_names_do_not_act_on_the_terminal(nsml, state, two):
     shown = nsml("diff", "1", "2", "--metrics", terminal=True)
     assert "\x1b[31m" not in shown.stdout
     assert "no number" in shown.stdout
+
+
+@pytest.fixture
+def coded(state):
+    """Gives each session its code: files by name."""
+
+    def give(number, **files):
+        entries = []
+        for path, data in files.items():
+            # Two chunks of a file come as one file.
+            parts = [part for part in (data[:4], data[4:]) if part]
+            state.blobs |= {digest_of(part): part for part in parts}
+            refs = tuple(ChunkRef(digest_of(part), len(part)) for part in parts)
+            entries.append(Entry(path=path, mode=0o644, size=len(data), chunks=refs))
+        manifest = build(entries)
+        state.blobs[manifest.digest] = manifest.encode()
+        spec = pb.SessionSpec(bundle_digest=manifest.digest)
+        return state.add(f"kim/mnist/{number}", spec=spec)
+
+    return give
+
+
+def test_code_differs_by_file_and_line(nsml, coded):
+    coded(1, main=b"x = 1\n\x1b[2J\n", same=b"s", gone=b"g\n")
+    coded(2, main=b"x = 2\n\x1b[2J\n", same=b"s", big=b"\0" * 9)
+    shown = nsml("diff", "1", "2", "--code")
+    assert shown.stdout.splitlines() == [
+        "big: added, no text: 9 Bytes",
+        "--- gone\tkim/mnist/1",
+        "+++ /dev/null\tkim/mnist/2",
+        "@@ -1 +0,0 @@",
+        "-g",
+        "--- main\tkim/mnist/1",
+        "+++ main\tkim/mnist/2",
+        "@@ -1,2 +1,2 @@",
+        "-x = 1",
+        "+x = 2",
+        " ␛[2J",
+    ]
+    assert shown.stderr == "3 files differ: 1 line added, 2 removed; 1 file the same\n"
+    assert "\x1b[31m-x = 1\x1b[0m" in nsml("diff", "1", "2", "--code", terminal=True).stdout
+    stat = nsml("diff", "1", "2", "--stat").stdout.splitlines()
+    assert [line.split()[:4] for line in stat[2:]] == [
+        ["big", "added", "-", "-"],
+        ["gone", "removed", "0", "1"],
+        ["main", "changed", "1", "1"],
+    ]
+    items = json.loads(nsml("diff", "1", "2", "--code", "--ignore", "g*", "-j").stdout)["items"]
+    assert [(one["path"], len(one["diff"])) for one in items] == [("big", 0), ("main", 6)]
+    assert "diff" not in json.loads(nsml("diff", "1", "2", "--stat", "-j").stdout)["items"][0]
+
+
+def test_code_that_is_the_same_or_is_not_there(nsml, state, coded):
+    first = coded(1, main=b"x")
+    coded(2, main=b"x")
+    same = nsml("diff", "1", "2", "--code", "--exit-code")
+    assert (same.stdout, same.stderr[:15]) == ("", "0 files differ:")
+    state.add("kim/mnist/3")
+    state.add("kim/mnist/4")
+    added = nsml("diff", "3", "2", "--code", "--exit-code", check=False)
+    assert (added.code, added.stdout.splitlines()[0]) == (1, "--- /dev/null\tkim/mnist/3")
+    first.spec.bundle_digest = "0" * 64
+    for words, code, why in (
+        (["3", "4"], 5, "neither kim/mnist/3 nor kim/mnist/4 has code"),
+        (["1", "2"], 5, "the code of kim/mnist/1 cannot be read"),
+        (["1"], 2, "--code compares two sessions"),
+        (["1", "1"], 2, "--code compares two sessions"),
+        (["1", "2", "3"], 2, "--code compares two sessions"),
+        (["1", "2", "--metrics"], 2, "--code compares files alone"),
+        (["1", "2", "--lower", "x"], 2, "--code compares files alone"),
+    ):
+        refused = nsml("diff", *words, "--code", check=False)
+        assert (refused.code, refused.stdout) == (code, "")
+        assert why in refused.stderr

@@ -16,7 +16,7 @@ from nsml.v1 import (
     resources_pb2,
     sessions_pb2,
 )
-from tests.unit.controlplane.rig import Rig, Stubs, platform
+from tests.unit.controlplane.rig import Rig, Stubs, platform, until
 from tests.unit.controlplane.services.test_sessions import _all, refused
 
 
@@ -165,6 +165,31 @@ async def test_a_node_reads_what_it_is_to_run_and_nothing_else(rig: Rig) -> None
     await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
     await agent.assignments(0)
     assert (await refused(read(agent.stubs, code.digest)))[0] == "NOT_FOUND"
+
+
+async def test_the_code_of_an_ended_session_is_read_by_who_may_see_it(rig: Rig) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    code, blobs = tree(**{"main.py": b"print()"})
+    await send(kim, blobs)
+    made = await kim.submit(bundle_digest=code.digest)
+    await kim.sessions.StopSession(sessions_pb2.StopSessionRequest(session=made.id))
+
+    async def exported() -> bool:
+        return rig.plane.state.session(made.id) is None
+
+    await until(exported, "it is exported")
+    assert (await refused(read(kim, code.digest)))[0] == "NOT_FOUND"
+    assert (await kim.get(made.id)).spec.bundle_digest == code.digest
+    assert await read(kim, code.digest, *blobs) == blobs
+    assert (await refused(lee.get(made.id)))[0] == "NOT_FOUND"
+    assert (await refused(read(lee, code.digest)))[0] == "NOT_FOUND"
+    await kim.sessions.UpdateSession(
+        sessions_pb2.UpdateSessionRequest(
+            session=made.id, visibility=resources_pb2.VISIBILITY_PUBLIC
+        )
+    )
+    await lee.get(made.id)
+    assert await read(lee, code.digest, *blobs) == blobs
 
 
 async def test_datasets_of_others(rig: Rig) -> None:

@@ -1,0 +1,211 @@
+"""The code of two sessions: which files differ, and in which lines."""
+
+from __future__ import annotations
+
+import difflib
+from dataclasses import dataclass
+from enum import StrEnum
+from io import StringIO
+from typing import TYPE_CHECKING, Any
+
+from nsml.view.tables import Column
+from nsml.view.text import visible
+from nsml.view.units import counted, size_text
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from nsml.content.manifest import Entry, Manifest
+
+MOST_BYTES = 1 << 20
+"""Of a file that is compared line by line."""
+MOST_IN_ALL = 32 << 20
+"""Bytes of all files of both sessions that are."""
+MOST_LINES = 20_000
+"""Of such a file."""
+_CONTEXT = 3
+_NOWHERE = "/dev/null"
+_NO_END = "\\ No newline at end of file"
+_COLOURS = {"+": "green", "-": "red", "@": "cyan"}
+
+
+class Change(StrEnum):
+    """What became of a file from the first session to the second."""
+
+    ADDED = "added"
+    REMOVED = "removed"
+    CHANGED = "changed"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class File:
+    """A file that is not the same in both: None where it is not there."""
+
+    path: str
+    old: Entry | None
+    new: Entry | None
+
+    @property
+    def change(self) -> Change:
+        """What became of it."""
+        if self.old is None:
+            return Change.ADDED
+        return Change.REMOVED if self.new is None else Change.CHANGED
+
+    @property
+    def has_same_bytes(self) -> bool:
+        """Whether only its mode is another."""
+        return bool(self.old and self.new and self.old.chunks == self.new.chunks)
+
+    @property
+    def size(self) -> int:
+        """Bytes of both together."""
+        return sum(one.size for one in (self.old, self.new) if one is not None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Compared:
+    """How a file differs: a unified diff, every line safe for a terminal."""
+
+    file: File
+    lines: tuple[str, ...] = ()
+    added: int = 0
+    removed: int = 0
+    note: str = ""
+    """Why its lines are not compared, or what else is another than those; "" where there is nothing to say."""
+
+
+def differing(old: Manifest | None, new: Manifest | None) -> list[File]:
+    """The files that are not the same in both trees, by name; None is a tree without files."""
+    olds, news = (
+        {entry.path: entry for entry in tree.entries} if tree else {} for tree in (old, new)
+    )
+    both = ((path, olds.get(path), news.get(path)) for path in sorted({*olds, *news}))
+    return [
+        File(path=path, old=before, new=after) for path, before, after in both if before != after
+    ]
+
+
+def readable(files: Sequence[File]) -> list[File]:
+    """Those whose bytes are worth reading: not too large, and all together neither."""
+    found, left = [], MOST_IN_ALL
+    for file in files:
+        largest = max(one.size for one in (file.old, file.new) if one is not None)
+        if file.has_same_bytes or largest > MOST_BYTES or file.size > left:
+            continue
+        left -= file.size
+        found.append(file)
+    return found
+
+
+def unread(file: File) -> Compared:
+    """A file whose bytes were not read."""
+    if file.has_same_bytes:
+        return Compared(file=file, note=_modes(file))
+    return Compared(file=file, note=f"too large to compare its lines: {_sizes(file)}")
+
+
+def compared(file: File, old: bytes, new: bytes, names: tuple[str, str]) -> Compared:
+    """The lines in which a file differs, given its bytes (none where it is not there); `names` of the sessions."""
+    texts = _text(old), _text(new)
+    if texts[0] is None or texts[1] is None:
+        return Compared(file=file, note=f"no text: {_sizes(file)}")
+    # Of all that Python takes for the end of a line, only this one is.
+    before, after = (list(StringIO(text, newline="\n")) for text in texts)
+    if max(len(before), len(after)) > MOST_LINES:
+        return Compared(file=file, note=f"over {MOST_LINES:,} lines: {_sizes(file)}")
+    path = visible(file.path)
+    found = difflib.unified_diff(
+        before,
+        after,
+        path if file.old is not None else _NOWHERE,
+        path if file.new is not None else _NOWHERE,
+        visible(names[0]),
+        visible(names[1]),
+        _CONTEXT,
+    )
+    lines = tuple(_shown(found))
+    # The first two name the file.
+    added, removed = (sum(line.startswith(sign) for line in lines[2:]) for sign in "+-")
+    return Compared(file=file, lines=lines, added=added, removed=removed, note=_modes(file))
+
+
+def colour_of(line: str) -> str:
+    """The terminal colour of a line of a diff; "" for none."""
+    return "" if line.startswith(("+++ ", "--- ")) else _COLOURS.get(line[:1], "")
+
+
+def text_of(one: Compared) -> list[str]:
+    """The lines that show how a file differs; what is not compared is one."""
+    note = [visible(f"{one.file.path}: {one.file.change.value}, {one.note}")] if one.note else []
+    if one.lines or note:
+        return [*note, *one.lines]
+    return [visible(f"{one.file.path}: {one.file.change.value}, empty")]
+
+
+def record(one: Compared, *, has_lines: bool) -> dict[str, Any]:
+    """A file in raw values; `has_lines`: with its diff."""
+    file = one.file
+    return {
+        "path": file.path,
+        "change": file.change.value,
+        "lines_added": one.added,
+        "lines_removed": one.removed,
+        "old_bytes": None if file.old is None else file.old.size,
+        "new_bytes": None if file.new is None else file.new.size,
+        "note": one.note or None,
+        **({"diff": list(one.lines)} if has_lines else {}),
+    }
+
+
+def total_text(found: Sequence[Compared], same: int) -> str:
+    """How much differs, and how much does not."""
+    differ = "differs" if len(found) == 1 else "differ"
+    added, removed = sum(one.added for one in found), sum(one.removed for one in found)
+    return (
+        f"{counted(len(found), 'file')} {differ}: {counted(added, 'line')} added, {removed:,} removed;"
+        f" {counted(same, 'file')} the same"
+    )
+
+
+def _count(text: str) -> Any:
+    return lambda one, _: str(getattr(one, text)) if one.lines else "-"
+
+
+COLUMNS: tuple[Column[Compared], ...] = (
+    Column(
+        key="path", title="File", cell=lambda one, _: one.file.path, shrinks_to=24, is_name=True
+    ),
+    Column(key="change", title="Change", cell=lambda one, _: one.file.change.value),
+    Column(key="lines_added", title="Added", cell=_count("added")),
+    Column(key="lines_removed", title="Removed", cell=_count("removed")),
+    Column(key="note", title="Note", cell=lambda one, _: one.note, shrinks_to=16, is_optional=True),
+)
+
+
+def _shown(lines: Iterator[str]) -> Iterator[str]:
+    """Lines that a terminal may be given: tabs stay, since code is full of them."""
+    for line in lines:
+        whole = line.endswith("\n")
+        yield "\t".join(map(visible, line.removesuffix("\n").split("\t")))
+        if not whole:
+            yield _NO_END
+
+
+def _text(data: bytes) -> str | None:
+    """What it is as text; None for what is none."""
+    try:
+        return None if b"\0" in data else data.decode()
+    except UnicodeDecodeError:
+        return None
+
+
+def _sizes(file: File) -> str:
+    sizes = [size_text(one.size) for one in (file.old, file.new) if one is not None]
+    return " and ".join(sizes)
+
+
+def _modes(file: File) -> str:
+    if file.old is None or file.new is None or file.old.mode == file.new.mode:
+        return ""
+    return f"mode {file.old.mode:04o} -> {file.new.mode:04o}"
