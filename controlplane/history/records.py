@@ -49,15 +49,22 @@ class _Dropped(msgspec.Struct, tag_field="kind", tag="dropped"):
     count: Annotated[int, msgspec.Meta(ge=0, lt=1 << 32)]
 
 
+class _Kind(msgspec.Struct):
+    kind: str
+
+
 _DECODER = msgspec.json.Decoder(_Metric)
+_KIND_DECODER = msgspec.json.Decoder(_Kind)
 _DROPPED_DECODER = msgspec.json.Decoder(_Dropped)
 
 
 def report_of(record: bytes) -> Report | None:
-    """The report in a record; None for other kinds. Raises ValueError for what is no record."""
+    """The report in a record; None for other kinds. Raises ValueError for what is no record, or no report."""
     try:
         metric = _DECODER.decode(record)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        if _is_of_another_kind(record):
+            return None
         raise ValueError(str(error)) from error
     if metric.kind != "metric":
         return None
@@ -69,6 +76,14 @@ def report_of(record: bytes) -> Report | None:
             values = _passable(values)
             break
     return Report(metric.time, step if type(step) is float else _step(step), values, metric.summary)
+
+
+def _is_of_another_kind(record: bytes) -> bool:
+    """Whether it is a record, and no report: what its other fields are is not for a report to say."""
+    try:
+        return _KIND_DECODER.decode(record).kind != "metric"
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False
 
 
 def _passable(values: dict[str, Any]) -> dict[str, Any]:
@@ -88,7 +103,8 @@ def _is_common(value: Any) -> bool:
 class Numbers(NamedTuple):
     """What series take from some records: numbers by metric name.
 
-    `dropped`: how many reports their programs lost; `left_out`: how many numbers have a name that is too long.
+    `dropped`: how many reports their programs lost, or wrote so that they are none; `left_out`: how many numbers
+    have a name that is too long.
     """
 
     told: dict[str, list[Told]]
@@ -107,10 +123,14 @@ def numbers_in(records: Iterable[bytes], names: Collection[str] | None = None) -
         try:
             metric = _DECODER.decode(record)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            dropped += dropped_in(record) if _is_of_another_kind(record) else 1
+            continue
+        if metric.kind != "metric":
+            dropped += dropped_in(record) if metric.kind == "dropped" else 0
             continue
         time = metric.time
-        if metric.kind != "metric" or not 0 <= time < LATEST_TIME:
-            dropped += dropped_in(record) if metric.kind == "dropped" else 0
+        if not 0 <= time < LATEST_TIME:
+            dropped += 1
             continue
         step = metric.step if type(metric.step) is float else _step(metric.step)
         if step is not None and not math.isfinite(step):

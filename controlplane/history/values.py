@@ -126,7 +126,7 @@ class MetricPage:
     """Points in the order in which they were committed.
 
     `next` resumes behind them; `is_end` when nothing more is stored now. `missing` reports were
-    lost among them, `unreadable` ones were no JSON report.
+    lost among them, `unreadable` ones were written so that they are none.
     """
 
     points: tuple[Point, ...]
@@ -134,6 +134,11 @@ class MetricPage:
     is_end: bool
     missing: int = 0
     unreadable: int = 0
+
+    @property
+    def lost(self) -> int:
+        """The reports of which there will never be points."""
+        return self.missing + self.unreadable
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -171,7 +171,7 @@ class Followers:
                     session_id, names=names, after=after, limit_points=MOST_POINTS
                 )
                 after = page.next
-                if page.points or page.missing:
+                if page.points or page.lost:
                     yield page
                 if not page.is_end:
                     continue

@@ -275,7 +275,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             for points in parts:
                 yield pb.ReadMetricsResponse(points=points)
             yield pb.ReadMetricsResponse(
-                points=last, next=str(page.next), missing_reports=page.missing
+                points=last, next=str(page.next), missing_reports=page.lost
             )
 
     @streaming

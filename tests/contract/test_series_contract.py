@@ -210,6 +210,28 @@ async def test_what_is_lost_is_told(history: History) -> None:
         await history.streams.append([run(key(), 51, 20)])
 
 
+async def test_what_is_no_report_as_it_was_written_is_told_as_lost(history: History) -> None:
+    """A writer of another make: both ways of reading count the same."""
+    records = (
+        b'{"kind":"metric","time":2.0,"values":{"loss":1.0}}',
+        b'{"kind":"metric","time":"2","values":{"loss":1.0}}',
+        b'{"kind":"metric","time":-2,"values":{"loss":1.0}}',
+        b'{"kind":"metric","time":2.0,"values":[1.0],"summary":"yes"}',
+        b'{"time":2.0}',
+        b"no JSON",
+        b'{"kind":"checkpoint","time":2.0,"summary":{"loss":1.0}}',
+        b'{"kind":"of later","time":[],"values":7}',
+        b'{"kind":"dropped","time":"2","count":2}',
+    )
+    whole = Chunk(stream=key(), first=1, last=len(records), records=records)
+    await history.streams.append([whole])
+    page = await history.streams.read_metrics("s1")
+    assert (len(page.points), page.missing, page.unreadable, page.lost) == (1, 2, 5, 7)
+    for _ in range(2):
+        assert (await history.series.read("s1", SeriesQuery(width=10))).lost == 7
+        await fold_all(history)
+
+
 async def test_rare_points_among_many_others_stay_points(history: History) -> None:
     for first in range(1, 2_001, 20):
         reports = [{"values": {"loss": 1.0}} for _ in range(19)]

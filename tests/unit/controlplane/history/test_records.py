@@ -78,3 +78,4 @@ def test_what_is_no_record_is_refused(record: bytes) -> None:
 
 def test_other_kinds_are_no_reports() -> None:
     assert report_of(encode({"kind": "checkpoint", "time": 1.0})) is None
+    assert report_of(encode({"kind": "checkpoint", "time": "x", "summary": {"a": 1}})) is None

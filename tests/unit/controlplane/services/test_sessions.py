@@ -626,6 +626,11 @@ async def test_several_chunks_of_a_stream_in_one_message_stay_in_order(rig: Rig)
     pages = await _all(kim.sessions.ReadMetrics(pb.ReadMetricsRequest(session=session.id)))
     assert [point.step for page in pages for point in page.points] == [1, 2, 3, 4, 5]
     assert not any(page.missing_reports for page in pages)
+    chunks[-1].first = chunks[-1].last = 6
+    chunks[-1].records[0] = b'{"kind":"metric","time":"late","values":{"loss":0.5}}'
+    assert await Ingest(agent.stubs).send(chunks[-1]) == [7]
+    pages = await _all(kim.sessions.ReadMetrics(pb.ReadMetricsRequest(session=session.id)))
+    assert sum(page.missing_reports for page in pages) == 1
 
 
 async def test_metrics(rig: Rig) -> None:
