@@ -163,6 +163,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     archive_logs_after_s: float = 3600.0
     """So long after its end a session's logs move from the history into the object store, in compressed blocks."""
 
+    collect_after_s: float = 86_400.0
+    """What nothing refers to (code, checkpoints, media and logs of removed sessions, uploads that were given up) is put aside so
+    long after it was sent, and removed so long after that. 0: never. An hour at least: what is being sent must not be taken for it."""
+
     idle_percent: float = 1.0
     """A GPU that does no more than this, in percent, does nothing."""
 
@@ -228,6 +232,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "s3://BUCKET/PREFIX, file:///FOLDER, or nothing",
             ),
             ("archive_logs_after_s", 0 <= self.archive_logs_after_s <= 1e9, "0 or more"),
+            (
+                "collect_after_s",
+                self.collect_after_s == 0 or 3600 <= self.collect_after_s <= 1e9,
+                "0, or 3600 or more",
+            ),
             ("idle_percent", 0 <= self.idle_percent < 100, "0 to less than 100"),
             (
                 "idle_after_s",

@@ -26,6 +26,7 @@ from controlplane.domain.waste import WasteRule
 from controlplane.health import Health
 from controlplane.loops.accounting import Accounting
 from controlplane.loops.archiving import Archiving
+from controlplane.loops.collecting import Collecting
 from controlplane.loops.deposing import Deposing
 from controlplane.loops.export import Exporting
 from controlplane.loops.folding import Folding
@@ -43,6 +44,7 @@ from controlplane.operations.auditing import Audit
 from controlplane.operations.backups import Backups
 from controlplane.operations.changing import SessionWriter
 from controlplane.operations.checkpoints import Checkpoints
+from controlplane.operations.collecting import Collector
 from controlplane.operations.committer import Committer
 from controlplane.operations.contacts import Contacts
 from controlplane.operations.content import Content
@@ -140,6 +142,7 @@ _SUCCESSOR_FIRST_S: Final = 0.2
 _DISMISSED_WITHIN_S: Final = 0.3
 """How long it takes to send all who read there, one after the other."""
 ARCHIVE_LOGS_AFTER_S: Final = 3600.0
+COLLECT_AFTER_S: Final = 86_400.0
 LEADERLESS_S: Final = 3.0
 """So long nobody leads before that is a condition."""
 
@@ -193,6 +196,7 @@ class Character:
         instance: of its data folder: another one with the same `member` is refused.
         coordination: "etcd" or "embedded", for display.
         archive_logs_after_s: how long after its end a session's logs stay in the history.
+        collect_after_s: how long objects that nothing refers to are kept, once in their place and once aside; 0: for ever.
         rules: of giving way.
         time_limits: of the classes of sessions.
         waste: what sessions may make of their devices.
@@ -212,6 +216,7 @@ class Character:
     notice_s: float = NOTICE_S
     half_life_s: float = HALF_LIFE_S
     archive_logs_after_s: float = ARCHIVE_LOGS_AFTER_S
+    collect_after_s: float = COLLECT_AFTER_S
     rules: Rules = RULES
     time_limits: TimeLimits = field(default_factory=lambda: NO_LIMITS)
     waste: WasteRule = field(default_factory=WasteRule)
@@ -287,7 +292,9 @@ class ControlPlane:
         )
         self.tunnels = Tunnels(contacts=self.contacts, random_bytes=on.random_bytes)
         self.references = References(state=self.state, history=history)
-        self.content = Content(objects=on.objects, history=history, state=self.state, run=on.run)
+        self.content = Content(
+            objects=on.objects, history=history, state=self.state, clock=on.clock, run=on.run
+        )
         self.datasets = Datasets(history=history, content=self.content, clock=clock)
         self.scheduling = Scheduling(
             state=self.state,
@@ -364,6 +371,7 @@ class ControlPlane:
         loops = (
             # The embedded store forgets by itself.
             *((compacting,) if who.coordination == "etcd" else ()),
+            *((self._collecting(),) if who.collect_after_s else ()),
             self.scheduling,
             Ordering(state=self.state, contacts=self.contacts),
             Upkeep(state=self.state, keeper=self.keeper, clock=on.clock),
@@ -422,6 +430,18 @@ class ControlPlane:
             group.create_task(self._probing().run(), name="probing")
             group.create_task(self._measuring().run(), name="measuring")
             group.create_task(self._reclaiming().run(), name="reclaiming")
+
+    def _collecting(self) -> Collecting:
+        on = self._on
+        collector = Collector(
+            objects=on.objects,
+            history=on.history,
+            state=self.state,
+            grace_s=self.character.collect_after_s,
+            may=lambda: bool(self.leading.term),
+            run=on.run,
+        )
+        return Collecting(collector=collector, clock=on.clock)
 
     def _wastes(self) -> Wastes:
         return Wastes(

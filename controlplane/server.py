@@ -279,6 +279,7 @@ async def _serve(
         notice_s=settings.notice_s,
         half_life_s=settings.half_life_days * DAY_S,
         archive_logs_after_s=settings.archive_logs_after_s,
+        collect_after_s=settings.collect_after_s,
         time_limits=settings.limits_by_class,
         waste=WasteRule(percent=settings.idle_percent, after_s=settings.idle_after_s),
         rules=Rules(

@@ -87,6 +87,11 @@ def check_digest(digest: str) -> str:
     return _check(_DIGEST, digest, "digest", "64 lowercase hexadecimal digits")
 
 
+def is_digest(text: str) -> bool:
+    """Whether it is 64 lowercase hexadecimal digits."""
+    return _DIGEST.fullmatch(text) is not None
+
+
 def fits_glob(name: str, glob: str) -> bool:
     """Whether a whole name fits a glob; letter case counts.
 

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         NodeSample,
         PageKey,
         Recorded,
+        Referred,
         ReplicaKey,
         SeriesPage,
         SeriesQuery,
@@ -368,6 +369,13 @@ class Catalogue(Protocol):
 
     async def versions_among(self, digests: Collection[str]) -> set[str]:
         """Those of the digests that name a version of any dataset."""
+        ...
+
+    async def referred(self, after: tuple[int | str, ...] = ()) -> Referred:
+        """What refers to objects, a page at a time: all that is there from the first page to the last.
+
+        Behind the place that the page before ended at; a page may be empty and have a next one.
+        """
         ...
 
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:

@@ -310,6 +310,22 @@ class SessionRecord:
     request_id: str = ""
 
 
+class Referred(NamedTuple):
+    """A page of what refers to objects.
+
+    Attributes:
+        records: of sessions, as they are stored.
+        roots: digests of manifests: versions of datasets, checkpoints, media.
+        blobs: digests of blobs that list nothing: blocks of logs.
+        next: where the next page begins; None after the last.
+    """
+
+    records: Sequence[bytes] = ()
+    roots: Sequence[str] = ()
+    blobs: Sequence[str] = ()
+    next: tuple[int | str, ...] | None = None
+
+
 class PageKey(NamedTuple):
     """Where a page ended: the listing goes on with what is older."""
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
 MAX_BLOB_BYTES = 256 << 20
 
@@ -29,12 +29,12 @@ class StoredBlob:
 class ObjectStore(Protocol):
     """Keeps blobs; knows nothing of who may read them.
 
-    Nothing is removed but by `delete`. Who sweeps lists first and reads what is referred to after
-    that, and spares what was put recently: a client puts blobs before it refers to them.
+    Nothing is removed at once. `put_aside` takes a blob from its name: it is missing then for who asks, and still
+    read by who refers to it after all, until `take_back` gives the name back or `delete` removes it.
     """
 
     async def has_missing(self, digests: Collection[str]) -> set[str]:
-        """Those of `digests` that are not there, or that `get` has found damaged: to be put again."""
+        """Those of `digests` that are not there, are aside, or that `get` has found damaged: to be put again."""
         ...
 
     async def put(self, digest: str, data: bytes) -> None:
@@ -50,18 +50,37 @@ class ObjectStore(Protocol):
         ...
 
     async def get(self, digest: str) -> bytes:
-        """The whole blob, verified. BlobNotFound, BlobDamaged."""
+        """The whole blob, verified, also what is aside. BlobNotFound, BlobDamaged."""
         ...
 
     async def get_range(self, digest: str, start: int, end: int) -> bytes:
-        """Bytes [start, end) of a blob, fewer where it ends before; not verified on their own.
+        """Bytes [start, end) of a blob, also of what is aside, fewer where it ends before; not verified on their own.
 
         BlobNotFound; InvalidRequest unless 0 <= start < end.
         """
         ...
 
+    async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
+        """Take a blob from its name; False when it was not there, or `may`, asked at the last moment, forbids it.
+
+        How long it is aside counts from now, also if it was aside already.
+        """
+        ...
+
+    async def take_back(self, digests: Collection[str]) -> None:
+        """Give what is aside its name again, where nothing has it; the rest of `digests` means nothing."""
+        ...
+
     async def delete(self, digest: str) -> bool:
-        """Remove a blob; False when it was not there."""
+        """Remove for good what is aside; False when nothing is. What has the name is not touched."""
+        ...
+
+    def list_aside(self) -> AsyncIterator[StoredBlob]:
+        """What is aside, as `list` has it; `put_at` is when it was put there."""
+        ...
+
+    async def now(self) -> float:
+        """The time of whoever keeps the objects, by which `put_at` is told (Unix s)."""
         ...
 
     async def mark(self, fresh: str = "") -> str:

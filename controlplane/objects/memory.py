@@ -10,7 +10,7 @@ from controlplane.objects.errors import BlobNotFound
 from controlplane.objects.interface import StoredBlob
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Mapping
+    from collections.abc import AsyncIterator, Callable, Collection, Mapping
 
     from nsml.clock import Clock
 
@@ -22,6 +22,7 @@ class MemoryObjects:
         self._clock = clock
         self._mark = ""
         self._blobs: dict[str, tuple[bytes, float]] = {}
+        self._aside: dict[str, tuple[bytes, float]] = {}
 
     async def has_missing(self, digests: Collection[str]) -> set[str]:
         """See ObjectStore."""
@@ -40,18 +41,41 @@ class MemoryObjects:
     async def get(self, digest: str) -> bytes:
         """See ObjectStore."""
         check_digest(digest)
-        if digest not in self._blobs:
+        found = self._blobs.get(digest) or self._aside.get(digest)
+        if found is None:
             raise BlobNotFound(f"there is no blob {digest}")
-        return self._blobs[digest][0]
+        return found[0]
 
     async def get_range(self, digest: str, start: int, end: int) -> bytes:
         """See ObjectStore."""
         check_range(digest, start, end)
         return (await self.get(digest))[start:end]
 
+    async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
+        """See ObjectStore."""
+        if check_digest(digest) not in self._blobs or not may():
+            return False
+        self._aside[digest] = (self._blobs.pop(digest)[0], self._clock.time())
+        return True
+
+    async def take_back(self, digests: Collection[str]) -> None:
+        """See ObjectStore."""
+        for digest in map(check_digest, digests):
+            if digest in self._aside and digest not in self._blobs:
+                self._blobs[digest] = self._aside.pop(digest)
+
     async def delete(self, digest: str) -> bool:
         """See ObjectStore."""
-        return self._blobs.pop(check_digest(digest), None) is not None
+        return self._aside.pop(check_digest(digest), None) is not None
+
+    async def list_aside(self) -> AsyncIterator[StoredBlob]:
+        """See ObjectStore."""
+        for digest, (data, put_at) in sorted(self._aside.items()):
+            yield StoredBlob(digest, len(data), put_at)
+
+    async def now(self) -> float:
+        """See ObjectStore."""
+        return self._clock.time()
 
     async def mark(self, fresh: str = "") -> str:
         """See ObjectStore."""

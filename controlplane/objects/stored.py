@@ -1,6 +1,7 @@
 """Objects in a folder or a bucket, through obstore.
 
-Layout: `blobs/ab/cdef...`, the digest cut after two characters; `mark` says whose they are. Each object is one frame (see
+Layout: `blobs/ab/cdef...`, the digest cut after two characters, and `aside/` with the same below it for what was put
+aside; `mark` says whose they are, and `clock` was written when the time was asked for. Each object is one frame (see
 nsml.content.framing): compressed where that pays, and then read whole even for a range.
 
 A folder gets each object under `incoming/` first, flushed, and then under its name: a name never
@@ -20,8 +21,9 @@ import errno
 import itertools
 import os
 import tempfile
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 from urllib.parse import unquote, urlsplit
 
 import obstore
@@ -35,7 +37,7 @@ from obstore.exceptions import (
 )
 from obstore.store import LocalStore
 
-from controlplane.domain.names import check_digest
+from controlplane.domain.names import check_digest, is_digest
 from controlplane.objects.checking import check_blobs, check_range
 from controlplane.objects.denials import denial, reason
 from controlplane.objects.errors import (
@@ -53,14 +55,26 @@ from nsml.content.errors import BlobCorrupt
 from nsml.content.framing import RAW, frame, unframe
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncIterator, Collection, Iterable, Iterator, Mapping
+    from collections.abc import (
+        AsyncIterator,
+        Awaitable,
+        Callable,
+        Collection,
+        Iterable,
+        Iterator,
+        Mapping,
+    )
 
     from obstore.store import ObjectStore as Backend
 
     from controlplane.objects.s3 import S3Service
     from nsml.clock import Offload
 
+T = TypeVar("T")
+
 _BLOBS = "blobs"
+_ASIDE = "aside"
+_CLOCK = "clock"
 _INCOMING = "incoming"
 _MARK = "mark"
 _ABANDONED_S = 86_400
@@ -114,7 +128,7 @@ class StoredObjects:
         """See ObjectStore."""
         check_digest(digest)
         async with self._explained():
-            body = await self._body(digest)
+            body = await self._somewhere(digest, self._body)
         try:
             return await self._run(lambda: _content(digest, body))
         except BlobDamaged:
@@ -125,43 +139,103 @@ class StoredObjects:
         """See ObjectStore."""
         check_range(digest, start, end)
         async with self._explained():
-            return await self._range(digest, start, end)
+            part = await self._somewhere(digest, partial(self._range, start, end))
+        return (await self.get(digest))[start:end] if part is None else part
 
-    async def _range(self, digest: str, start: int, end: int) -> bytes:
-        key = _key(digest)
+    async def _range(self, start: int, end: int, key: str) -> bytes | None:
+        """None of what has to be read as a whole."""
+        found = await obstore.get_async(self._backend, key, options={"range": (0, 1)})
+        flag = bytes(await found.bytes_async())
+        if flag != bytes((RAW,)):
+            return None
+        end = min(end + 1, found.meta["size"])
+        if start + 1 >= end:
+            return b""
+        return bytes(await obstore.get_range_async(self._backend, key, start=start + 1, end=end))
+
+    async def _somewhere(self, digest: str, read: Callable[[str], Awaitable[T]]) -> T:
+        """What `read` makes of the object's key: under its name, aside, or taken back in between."""
         with _translated(digest):
-            found = await obstore.get_async(self._backend, key, options={"range": (0, 1)})
-            flag = bytes(await found.bytes_async())
-            if flag == bytes((RAW,)):
-                end = min(end + 1, found.meta["size"])
-                if start + 1 >= end:
-                    return b""
-                return bytes(
-                    await obstore.get_range_async(self._backend, key, start=start + 1, end=end)
-                )
-        return (await self.get(digest))[start:end]
+            for key in (_key(digest), _key(digest, _ASIDE)):
+                with contextlib.suppress(FileNotFoundError, NotFoundError):
+                    return await read(key)
+            return await read(_key(digest))
 
     async def delete(self, digest: str) -> bool:
         """See ObjectStore."""
         check_digest(digest)
         with _translated():
-            if not await self._has(digest):
+            if not await self._has(digest, _ASIDE):
                 await self._check_there()
                 return False
             try:
-                await obstore.delete_async(self._backend, _key(digest))
+                await obstore.delete_async(self._backend, _key(digest, _ASIDE))
             except FileNotFoundError:
                 return False
         return True
 
-    async def list(self) -> AsyncIterator[StoredBlob]:
+    async def put_aside(self, digest: str, may: Callable[[], bool]) -> bool:
         """See ObjectStore."""
+        key, aside = _key(check_digest(digest)), _key(digest, _ASIDE)
+        await self._check_there()
         with _translated():
-            async for page in obstore.list(self._backend, prefix=f"{_BLOBS}/"):
+            if self._folder is not None:
+                folder = self._folder
+                return await self._run(lambda: may() and _move_aside(folder, key, aside))
+            try:
+                await obstore.copy_async(self._backend, key, aside)
+            except (FileNotFoundError, NotFoundError) as error:
+                if _NO_BUCKET in str(error):
+                    raise
+                return False
+            if not may():
+                return False
+            await obstore.delete_async(self._backend, key)
+            return True
+
+    async def take_back(self, digests: Collection[str]) -> None:
+        """See ObjectStore."""
+        wanted = sorted({check_digest(digest) for digest in digests})
+        await self._check_there()
+        with _translated():
+            await asyncio.gather(*[self._take_back(digest) for digest in wanted])
+
+    async def _take_back(self, digest: str) -> None:
+        if await self._has(digest) or not await self._has(digest, _ASIDE):
+            return
+        key, aside = _key(digest), _key(digest, _ASIDE)
+        async with self._at_once:
+            if self._folder is not None:
+                folder = self._folder
+                await self._run(lambda: _move_back(folder, aside, key))
+                return
+            with contextlib.suppress(FileNotFoundError, NotFoundError):
+                await obstore.copy_async(self._backend, aside, key)
+
+    def list(self) -> AsyncIterator[StoredBlob]:
+        """See ObjectStore."""
+        return self._list(_BLOBS)
+
+    def list_aside(self) -> AsyncIterator[StoredBlob]:
+        """See ObjectStore."""
+        return self._list(_ASIDE)
+
+    async def _list(self, under: str) -> AsyncIterator[StoredBlob]:
+        with _translated():
+            async for page in obstore.list(self._backend, prefix=f"{under}/"):
                 for item in page:
                     digest = "".join(item["path"].split("/")[1:])
-                    yield StoredBlob(digest, item["size"], item["last_modified"].timestamp())
+                    if is_digest(digest):  # what others left there is not ours
+                        yield StoredBlob(digest, item["size"], item["last_modified"].timestamp())
         await self._check_there()  # a folder that is gone lists nothing, and that ends well
+
+    async def now(self) -> float:
+        """See ObjectStore."""
+        await self._check_there()
+        with _translated():
+            await obstore.put_async(self._backend, _CLOCK, b"")
+            found = await obstore.head_async(self._backend, _CLOCK)
+        return found["last_modified"].timestamp()
 
     async def mark(self, fresh: str = "") -> str:
         """See ObjectStore. A folder has to have the mark that was told here for as long as it is used."""
@@ -205,18 +279,17 @@ class StoredObjects:
             await self._check_there()
             raise
 
-    async def _has(self, digest: str) -> bool:
+    async def _has(self, digest: str, under: str = _BLOBS) -> bool:
         async with self._at_once:
             try:
-                await obstore.head_async(self._backend, _key(digest))
+                await obstore.head_async(self._backend, _key(digest, under))
             except (FileNotFoundError, NotFoundError):
                 return False
             return True
 
-    async def _body(self, digest: str) -> bytes:
-        with _translated(digest):
-            found = await obstore.get_async(self._backend, _key(digest))
-            return bytes(await found.bytes_async())
+    async def _body(self, key: str) -> bytes:
+        found = await obstore.get_async(self._backend, key)
+        return bytes(await found.bytes_async())
 
     async def _put(self, key: str, body: bytes) -> None:
         async with self._at_once:
@@ -318,8 +391,8 @@ def _remove_abandoned(own: Path) -> None:
                 other.rmdir()
 
 
-def _key(digest: str) -> str:
-    return f"{_BLOBS}/{digest[:2]}/{digest[2:]}"
+def _key(digest: str, under: str = _BLOBS) -> str:
+    return f"{under}/{digest[:2]}/{digest[2:]}"
 
 
 def _framed(blobs: Mapping[str, bytes]) -> dict[str, bytes]:
@@ -426,6 +499,24 @@ def _name_files(folder: Path, begun: Mapping[str, Path]) -> None:
     for digest, path in begun.items():
         path.rename(folder / _key(digest))
     _flush_all([*parents, blobs])
+
+
+def _move_aside(folder: Path, key: str, aside: str) -> bool:
+    """Dated before it is moved: what is aside has never been there for longer than it says."""
+    to = folder / aside
+    to.parent.parent.mkdir(exist_ok=True, mode=0o700)
+    to.parent.mkdir(exist_ok=True)
+    try:
+        os.utime(folder / key)
+        (folder / key).rename(to)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _move_back(folder: Path, aside: str, key: str) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        (folder / aside).rename(folder / key)
 
 
 def _remove_files(paths: Iterable[Path]) -> None:

@@ -103,10 +103,17 @@ class Backups:
             async for batch in batches:
                 yield Piece("history", _frame(batch))
         if not without_objects:
-            digests = sorted([blob.digest async for blob in self._objects.list()])
+            digests = sorted(await self._digests())
             for start in range(0, len(digests), 10_000):
                 lines = "".join(f"{digest}\n" for digest in digests[start : start + 10_000])
                 yield Piece("objects", lines.encode())
+
+    async def _digests(self) -> set[str]:
+        """All that are here. What is aside may be referred to (operations.collecting), and changes its place."""
+        found = {blob.digest async for blob in self._objects.list_aside()}
+        found.update([blob.digest async for blob in self._objects.list()])
+        found.update([blob.digest async for blob in self._objects.list_aside()])
+        return found
 
     async def blobs(self, digests: Sequence[str]) -> AsyncIterator[tuple[str, bytes] | LostBlob]:
         """Each of the blobs, or that it is lost.

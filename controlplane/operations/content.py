@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.objects.interface import ObjectStore
     from controlplane.operations.state import LiveState
-    from nsml.clock import Offload
+    from nsml.clock import Clock, Offload
     from nsml.content.manifest import Manifest
 
 MOST_ASKED: Final = 10_000
@@ -47,7 +47,9 @@ MOST_SENDING: Final = 16
 """Calls of one caller that bring blobs at once; the next ones wait."""
 
 REMEMBERED: Final = 4_096
-"""Manifests that are known to be complete."""
+"""Manifests that were found to be complete,"""
+FOUND_FOR_S: Final = 600.0
+"""and for how long: what nothing refers to may be put aside at any time. See operations.collecting."""
 
 REMEMBERED_EACH: Final = 1_024
 """Roots that one caller was shown, and that he sent."""
@@ -75,15 +77,22 @@ class Content:
     """
 
     def __init__(
-        self, *, objects: ObjectStore, history: History, state: LiveState, run: Offload = inline
+        self,
+        *,
+        objects: ObjectStore,
+        history: History,
+        state: LiveState,
+        clock: Clock,
+        run: Offload = inline,
     ) -> None:
         self._objects = objects
         self._history = history
         self._state = state
+        self._clock = clock
         self._run = run
         self._checking = asyncio.Lock()
         self._members: Recent[str, frozenset[str]] = Recent(MEMBERS, weigh=len)
-        self._complete: Recent[str, None] = Recent(REMEMBERED)
+        self._complete: Recent[str, float] = Recent(REMEMBERED)
         self._shown = _Roots()
         self._sent = _Roots()
         self._own = _Roots()
@@ -160,16 +169,24 @@ class Content:
         return False
 
     async def is_incomplete(self, root: str) -> bool:
-        """Whether the manifest or anything that it lists is missing."""
-        if root in self._complete:
+        """Whether the manifest or anything that it lists is missing; asked before something refers to it.
+
+        What is aside is taken back: who was told that it is here has not sent it.
+        """
+        now = self._clock.monotonic()
+        found_at = self._complete.get(root)
+        if found_at is not None and now - found_at < FOUND_FOR_S:
             return False
         try:
-            listed = await self._blobs_of(root)
+            needed = {root} | await self._blobs_of(root)
         except NotFound:
             return True
-        if await self._objects.has_missing(listed):
-            return True
-        self._complete.keep(root, None)
+        absent = await self._objects.has_missing(needed)
+        if absent:
+            await self._objects.take_back(absent)
+            if await self._objects.has_missing(absent):
+                return True
+        self._complete.keep(root, now)
         return False
 
     async def manifest(self, root: str) -> Manifest:
@@ -224,7 +241,7 @@ class Content:
             return True
         match caller:
             case NodeCaller(node=node):
-                return any(root in _roots(session) for session in self._on(node))
+                return any(root in roots_of(session) for session in self._on(node))
             case UserCaller():
                 live = (stored.value for stored in self._state.sessions.values())
                 if any(
@@ -273,7 +290,8 @@ class _Roots:
         return roots is not None and root in roots
 
 
-def _roots(session: Session) -> Iterator[str]:
+def roots_of(session: Session) -> Iterator[str]:
+    """The manifests that a session refers to; "" among them where it has no code."""
     yield session.spec.bundle_digest
     for dataset in session.spec.datasets:
         yield dataset.digest

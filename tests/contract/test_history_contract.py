@@ -14,7 +14,7 @@ from controlplane.domain.identity import Role, User
 from controlplane.domain.values import Visibility
 from controlplane.history.errors import HistoryConflict, HistoryFenced
 from controlplane.history.postgresql import open_postgresql
-from controlplane.history.sql import logs
+from controlplane.history.sql import logs, referring
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
     AttemptCharge,
@@ -1154,6 +1154,63 @@ async def test_a_lost_file_says_why_and_another_replica_has_its_own(history: His
         replace(one, state=MediaState.LOST, why_lost="too large"),
         other,
     ]
+
+
+async def referred(history: History) -> tuple[set[bytes], set[str], set[str]]:
+    """Everything that refers to objects: records, manifests, blobs."""
+    found: tuple[set[bytes], set[str], set[str]] = (set(), set(), set())
+    after: tuple[int | str, ...] | None = ()
+    while after is not None:
+        page = await history.catalogue.referred(after)
+        for every, some in zip(found, page[:3], strict=True):
+            every.update(some)
+        after = page.next
+    return found
+
+
+@pytest.mark.parametrize("rows", [1, 2, 1000])
+async def test_what_refers_to_objects_is_told_in_pages(
+    history: History, rows: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("_PAGE_ROWS", "_PAGE_RECORDS", "_PAGE_LOGS"):
+        monkeypatch.setattr(referring, name, rows)
+    assert await referred(history) == (set(), set(), set())
+    for number in (1, 2, 3):
+        await history.catalogue.put_session(session(number), term=1)
+    dataset = Dataset(owner="kim", name="mnist", created_at=1.0)
+    for digest in ("1a" * 32, "1b" * 32):
+        await history.catalogue.put_dataset_version(
+            dataset, digest=digest, size_bytes=1, file_count=1
+        )
+    saved = Checkpoint(session_id="s1", name="saved", saved_at=1.0, size_bytes=1, file_count=1)
+    await history.catalogue.put_checkpoint(saved)
+    for name, digest in (("a", "2a" * 32), ("b", "2b" * 32)):
+        durable = replace(saved, name=name, state=CheckpointState.DURABLE, digest=digest)
+        await history.catalogue.put_checkpoint(durable)
+    files = [medium(number).file for number in range(1, 5)]
+    contents = [MediaContent(file=file, root="3a" * 32) for file in files[:3]]
+    await history.media.settle("s1", 1, 0, [*contents, MediaContent(file=files[3], why_lost="no")])
+    blocks = {f"{number:064x}" for number in range(1, 8)}
+    left = sorted(blocks)
+
+    async def keep(_: bytes) -> str:
+        return left.pop()
+
+    for attempt, count in ((1, 4), (2, 3)):
+        key = StreamKey("s2", attempt, 0, Channel.LOG)
+        for at in range(count):  # a row that is longer than a block, so that each becomes one
+            chunk = Chunk(stream=key, first=at << 21, last=(at << 21) + 1, data=b"x\n")
+            gap = Chunk(stream=key, first=chunk.last + 1, last=((at + 1) << 21) - 1, is_gap=True)
+            await history.streams.append([chunk, gap])
+        while await history.streams.archive(key, keep):
+            pass
+    live = StreamKey("s3", 1, 0, Channel.LOG)
+    await history.streams.append([Chunk(stream=live, first=0, last=32, data=b"\x02" * 33)])
+    assert left == []
+    records, roots, found = await referred(history)
+    assert records == {b"record 1", b"record 2", b"record 3"}
+    assert roots == {"1a" * 32, "1b" * 32, "2a" * 32, "2b" * 32, "3a" * 32}
+    assert found == blocks
 
 
 async def test_media_are_listed_by_name_kind_and_step_in_pages(history: History) -> None:

@@ -45,6 +45,10 @@ def shared(url: str, endpoint: str = "") -> ObjectStore:
     return open_shared(url, in_thread, service=S3Service(endpoint=endpoint), environment=KEYS)
 
 
+def always() -> bool:
+    return True
+
+
 def noise(size: int, seed: int = 0) -> bytes:
     return random.Random(seed).randbytes(size)
 
@@ -98,6 +102,8 @@ async def test_what_is_no_digest_is_refused_everywhere(objects: ObjectStore, dig
         objects.get(digest),
         objects.get_range(digest, 0, 1),
         objects.delete(digest),
+        objects.put_aside(digest, always),
+        objects.take_back([digest]),
     ):
         with pytest.raises(InvalidRequest):
             await call
@@ -110,16 +116,89 @@ async def test_what_is_not_there(objects: ObjectStore) -> None:
     with pytest.raises(BlobNotFound):
         await objects.get_range(digest, 0, 1)
     assert await objects.delete(digest) is False
+    assert await objects.put_aside(digest, always) is False
+    await objects.take_back([digest])
     assert [blob async for blob in objects.list()] == []
+    assert [blob async for blob in objects.list_aside()] == []
 
 
 async def test_deleting(objects: ObjectStore) -> None:
     digest = digest_of(b"gone")
     await objects.put(digest, b"gone")
+    assert await objects.delete(digest) is False, "only what is aside is removed"
+    assert await objects.get(digest) == b"gone"
+    await objects.put_aside(digest, always)
     assert await objects.delete(digest) is True
     assert await objects.delete(digest) is False
     with pytest.raises(BlobNotFound):
         await objects.get(digest)
+
+
+@pytest.mark.parametrize("data", CONTENTS)
+async def test_what_is_aside_is_missing_and_read_and_taken_back(
+    objects: ObjectStore, data: bytes
+) -> None:
+    digest = digest_of(data)
+    await objects.put(digest, data)
+    assert await objects.put_aside(digest, always) is True
+    assert await objects.put_aside(digest, always) is False
+    assert await objects.has_missing([digest]) == {digest}
+    assert [blob async for blob in objects.list()] == []
+    assert [blob.digest async for blob in objects.list_aside()] == [digest]
+    assert await objects.get(digest) == data
+    if data:
+        assert await objects.get_range(digest, 0, 9) == data[:9]
+    await objects.take_back([digest, digest_of(b"nowhere")])
+    assert await objects.has_missing([digest]) == set()
+    await objects.delete(digest)
+    assert await objects.get(digest) == data
+
+
+async def test_what_is_aside_and_sent_again_is_there(objects: ObjectStore) -> None:
+    digest = digest_of(b"again")
+    await objects.put(digest, b"again")
+    await objects.put_aside(digest, always)
+    await objects.put(digest, b"again")
+    assert await objects.has_missing([digest]) == set()
+    await objects.take_back([digest])
+    assert await objects.delete(digest) is True
+    assert await objects.get(digest) == b"again"
+
+
+async def test_nothing_loses_its_name_when_it_may_not(objects: ObjectStore) -> None:
+    digest = digest_of(b"ours")
+    await objects.put(digest, b"ours")
+    assert await objects.put_aside(digest, lambda: False) is False
+    assert await objects.has_missing([digest]) == set()
+
+
+async def test_what_is_aside_says_since_when_by_the_clock_of_the_store(
+    objects: ObjectStore,
+) -> None:
+    digest = digest_of(b"old")
+    await objects.put(digest, b"old")
+    [put] = [blob async for blob in objects.list()]
+    before = await objects.now()
+    await objects.put_aside(digest, always)
+    [aside] = [blob async for blob in objects.list_aside()]
+    assert put.put_at <= before <= aside.put_at <= await objects.now()
+    assert aside.stored_bytes == put.stored_bytes
+    assert await objects.mark("c1/x") == "c1/x"
+
+
+async def test_what_is_read_while_it_moves_is_read(objects: ObjectStore) -> None:
+    blobs = {digest_of(data): data for data in CONTENTS}
+    await objects.put_many(blobs)
+    for _ in range(5):
+        for digest, data in blobs.items():
+            for move in (
+                lambda one: objects.put_aside(one, always),
+                lambda one: objects.take_back([one]),
+            ):
+                whole, part, _ = await asyncio.gather(
+                    objects.get(digest), objects.get_range(digest, 0, 5), move(digest)
+                )
+                assert (whole, part) == (data, data[:5])
 
 
 async def test_the_first_mark_stands(objects: ObjectStore) -> None:
@@ -173,6 +252,13 @@ async def test_text_takes_less_room_and_the_layout_is_as_documented(folder: Path
     assert list((folder / "incoming").iterdir()) == []
     assert open_folder(folder, inline) is not objects
     assert await open_folder(folder, inline).get(digest_of(text)) == text
+
+
+async def test_what_is_no_blob_is_not_listed(folder: Path) -> None:
+    objects = open_folder(folder, inline)
+    await objects.put(digest_of(b"data"), b"data")
+    place(folder, digest_of(b"data")).with_name(".nfs0001").write_bytes(b"x")
+    assert await listed(objects) == [digest_of(b"data")]
 
 
 async def test_what_a_crash_left_half_done_is_removed(folder: Path) -> None:
@@ -267,6 +353,9 @@ async def test_a_folder_that_vanishes_is_gone_and_nothing_is_written_in_its_plac
         objects.get(kept),
         objects.get_range(kept, 0, 1),
         objects.delete(kept),
+        objects.put_aside(kept, always),
+        objects.take_back([kept]),
+        objects.now(),
         listed(objects),
     ):
         with pytest.raises(ObjectsUnavailable) as caught:

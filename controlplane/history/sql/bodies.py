@@ -6,7 +6,7 @@ Or `0x02` and a digest: the log bytes are in that block (controlplane.history.bl
 from __future__ import annotations
 
 import struct
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.history.errors import LogElsewhere
 from controlplane.history.values import Channel, Gap, Recorded
@@ -25,6 +25,9 @@ _RECORDS_LEVEL = 1
 _LENGTH = struct.Struct("<I")
 _LENGTH_BYTES = _LENGTH.size
 _REFERENCE = 2
+REFERENCE_FLAG: Final = bytes((_REFERENCE,))
+REFERENCE_BYTES: Final = 33
+"""Of the body of a row that stands for a block; no other body begins with the flag."""
 
 
 class Row(NamedTuple):
@@ -38,7 +41,12 @@ class Row(NamedTuple):
 
 def reference(digest: str) -> bytes:
     """The body of a row that stands for a block."""
-    return bytes((_REFERENCE,)) + bytes.fromhex(digest)
+    return REFERENCE_FLAG + bytes.fromhex(digest)
+
+
+def referred_by(body: bytes) -> str:
+    """The digest of the block for which a row with this body stands."""
+    return bytes(body[1:]).hex()
 
 
 def is_reference(row: Row) -> bool:
@@ -63,7 +71,7 @@ def opened_back(row: Row, low: int, high: int, blocks: Blocks) -> Iterator[Row]:
 
 
 def _block(row: Row, blocks: Blocks) -> Block:
-    digest = (row.body or b"")[1:].hex()
+    digest = referred_by(row.body or b"")
     if digest not in blocks:
         raise LogElsewhere(digest)
     return blocks[digest]

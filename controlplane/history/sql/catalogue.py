@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 from dataclasses import fields
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from controlplane.domain.values import Visibility
@@ -12,6 +13,7 @@ from controlplane.history.sql.appending import delete_streams
 from controlplane.history.sql.fence import pass_fence
 from controlplane.history.sql.ledger import insert_charges
 from controlplane.history.sql.media import delete_media
+from controlplane.history.sql.referring import referred
 from controlplane.history.values import (
     Checkpoint,
     CheckpointState,
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from controlplane.domain.identity import User
     from controlplane.history.sql.interface import Connection, Database, Dialect
-    from controlplane.history.values import AttemptCharge
+    from controlplane.history.values import AttemptCharge, Referred
 
 _DIGESTS_A_STEP = 10_000
 _ALL = 1 << 62
@@ -235,6 +237,10 @@ class SqlCatalogue:
             return found
 
         return await self._database.read(work)
+
+    async def referred(self, after: tuple[int | str, ...] = ()) -> Referred:
+        """See Catalogue."""
+        return await self._database.read(partial(referred, after))
 
     async def put_checkpoint(self, checkpoint: Checkpoint) -> None:
         """See Catalogue."""

@@ -29,7 +29,7 @@ async def content() -> AsyncIterator[Content]:
     clock = HandClock()
     history = await open_history(":memory:", clock=clock, run=inline)
     state = LiveState(None, clock)  # type: ignore[arg-type]
-    yield Content(objects=MemoryObjects(clock), history=history, state=state)
+    yield Content(objects=MemoryObjects(clock), history=history, state=state, clock=clock)
     await history.close()
 
 

@@ -41,7 +41,7 @@ async def datasets() -> AsyncIterator[Datasets]:
                 dataset, digest=f"d{number}", size_bytes=1, file_count=1
             )
     state = LiveState(None, clock)  # type: ignore[arg-type]
-    content = Content(objects=MemoryObjects(clock), history=history, state=state)
+    content = Content(objects=MemoryObjects(clock), history=history, state=state, clock=clock)
     yield Datasets(history=history, content=content, clock=clock)
     await history.close()
 

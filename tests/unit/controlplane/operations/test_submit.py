@@ -67,7 +67,9 @@ class Desk:
 
     async def submitter(self) -> Submitter:
         state = await self.made.member()
-        content = Content(objects=self.objects, history=self.history, state=state)
+        content = Content(
+            objects=self.objects, history=self.history, state=state, clock=self.made.clock
+        )
         submitter = Submitter(
             store=self.made.store,
             state=state,

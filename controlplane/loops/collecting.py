@@ -1,0 +1,39 @@
+"""Has objects that nothing refers to removed, a grace after they were put aside."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final, NoReturn
+
+import structlog
+
+from controlplane.domain.errors import NsmlError
+
+if TYPE_CHECKING:
+    from controlplane.operations.collecting import Collector
+    from nsml.clock import Clock
+
+FIRST_AFTER_S: Final = 900.0
+"""A new leader waits until nothing of the one before is on its way to the object store any more."""
+LOOK_EVERY_S: Final = 6 * 3600.0
+
+
+class Collecting:
+    """The leader's."""
+
+    def __init__(self, *, collector: Collector, clock: Clock) -> None:
+        self._collector = collector
+        self._clock = clock
+        self._log = structlog.get_logger("loops.collecting")
+
+    async def run(self) -> NoReturn:
+        """Look now and then, until cancelled."""
+        await self._clock.sleep(FIRST_AFTER_S)
+        while True:
+            try:
+                done = await self._collector.look()
+            except NsmlError as error:
+                self._log.warning("content.not_collected", reason=f"{error.message}: {error.why}")
+            else:
+                self._log.info("content.collected", **asdict(done))
+            await self._clock.sleep(LOOK_EVERY_S)
