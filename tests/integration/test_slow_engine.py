@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from nodeagent.engine.client import Engine
-from nodeagent.folders import ReplicaFolders
+from nodeagent.folders import ReplicaFolders, ReplicaId
 from nodeagent.runtimes.container import ContainerPlace
 from nodeagent.runtimes.docker import DockerDriver, EnginePlace
 from nodeagent.runtimes.interface import ExitRecord, ExitWhy, Isolation, ReplicaSpec, ReplicaState
@@ -23,6 +23,7 @@ from nodeagent.runtimes.launcher import Launcher
 from nodeagent.runtimes.records import read_claim
 from nsml.clock import SystemClock, in_own_thread, in_thread
 from tests.contract.test_runtime_contract import (
+    SESSION,
     is_child,
     place_for_all,
     processes,
@@ -30,7 +31,9 @@ from tests.contract.test_runtime_contract import (
     until,
 )
 from tests.fake_engine import FakeEngine
-from tests.unit.nodeagent.runtimes.test_container import REPLICA
+
+REPLICA = ReplicaId(session_id=SESSION, attempt=2, rank=1)
+"""Of this run alone: what is left of a replica whose shim is gone is found by this name, machine-wide, and killed."""
 
 
 @dataclass
