@@ -32,6 +32,8 @@ MOST_FILES = 20_000
 MOST_NAME_CHARS = 512
 MOST_CAPTION_CHARS = 2_000
 _BEGINNING_CHARS = 200
+_MOST_WARNED = 100
+"""Of what one process is warned at most."""
 
 _SIGNS = (
     (b"\x89PNG\r\n\x1a\n", 0, "image/png"),
@@ -87,8 +89,21 @@ class Media:
         self._bytes = 0
 
     @_named
-    def image(self, /, name: str, value: Any, step: Any = None, *, caption: str = "") -> None:
+    def image(
+        self,
+        /,
+        name: str,
+        value: Any,
+        step: Any = None,
+        *,
+        dataformats: str = "",
+        caption: str = "",
+    ) -> None:
         """Show an image, or a batch of them as a grid of at most 64.
+
+        An array whose shape can be read in two ways is taken as the first of HWC, CHW (of a tensor of torch
+        CHW, HWC) and NHW that fits, and the log says so once a name: 4x8x8 is RGBA or four grey images.
+        `dataformats` says which it is.
 
         Args:
             name: as of a metric: `val/samples`.
@@ -96,12 +111,17 @@ class Media:
                 1, 3 or 4; floats from 0 to 1 or integers from 0 to 255), an image of PIL, or an
                 encoded file as bytes or path.
             step: the x axis.
+            dataformats: the order of an array's dimensions, as TensorBoard has it: HW, HWC, CHW, NHW, NHWC
+                or NCHW; of each where several are in a list.
             caption: a line below it.
 
         Raises:
             TypeError: it is nothing of that.
         """
         from nsml import _pictures
+
+        def doubt(text: str) -> None:
+            self._warn(f"shape {name}", f"nsml.image: {_shown(str(name))}: {text}")
 
         if (data := _encoded(value)) is not None:
             kind = _recognised(data, "image/")
@@ -110,7 +130,7 @@ class Media:
         if _is_pil(value):
             data, facts = _saved_by_pil(value)
         else:
-            pictures = _pictures.pictures_of(value)
+            pictures = _pictures.pictures_of(value, str(dataformats), doubt)
             shown = pictures[: _pictures.MOST_IN_GRID]
             whole = _pictures.grid(shown)
             data, facts = _pictures.png(whole), {"width": whole.width, "height": whole.height}
@@ -317,7 +337,7 @@ class Media:
 
     def _warn(self, topic: str, text: str) -> None:
         """Say it in the log, once for each topic."""
-        if topic not in self._warned:
+        if topic not in self._warned and len(self._warned) < _MOST_WARNED:
             self._warned.add(topic)
             notice(text)
 

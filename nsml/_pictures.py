@@ -13,7 +13,7 @@ from nsml._arrays import is_array, is_tensor, levels, shape_of, spread, unwrappe
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:
-    from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+    from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
     class Picture(NamedTuple):
         """Rows of bytes from the top, `channels` a pixel: grey, RGB or RGBA."""
@@ -33,25 +33,42 @@ MOST_FRAMES = 1024
 _GAP = 2
 _FAST = 3
 """zlib's level: training waits for it."""
+FORMATS = ("HW", "HWC", "CHW", "NHW", "NHWC", "NCHW")
+"""Orders of the dimensions of an image, or of several: number, height, width, channels."""
 _CHANNELS = (1, 3, 4)
+_RGBA = 4
 _COLOUR_TYPES = {1: 0, 3: 2, 4: 6}
 _PNG = b"\x89PNG\r\n\x1a\n"
 
 
-def pictures_of(value: Any) -> List[Picture]:
-    """One image or a batch: HxW, HxWxC or CxHxW, with N in front for several; C is 1, 3 or 4.
+def pictures_of(
+    value: Any, formats: str = "", doubt: Optional[Callable[[str], None]] = None
+) -> List[Picture]:
+    """One image or a batch, as `formats` says: one of FORMATS, of each where it is a list of arrays.
 
-    Of a tensor of torch C is looked for in front first, of all else at the end.
+    Without, it is HxW, HxWxC or CxHxW, with N in front for several; C is 1, 3 or 4. Of a tensor of torch C is
+    looked for in front first, of all else at the end, and then in front; NxHxW are grey ones where neither has
+    it. `doubt` is told where another reading is as likely.
 
     Raises:
         TypeError: it is nothing of that.
     """
+    formats = formats.upper()
+    if formats and formats not in FORMATS:
+        raise TypeError(f"dataformats is one of {', '.join(FORMATS)}, not {formats[:20]!r}")
     if isinstance(value, (list, tuple)) and value and (is_array(value[0]) or is_tensor(value[0])):
-        return [picture for one in value for picture in pictures_of(one)]
+        each = formats[formats.startswith("N") :]
+        return [picture for one in value for picture in pictures_of(one, each, doubt)]
     in_front = is_tensor(value)
     value = unwrapped(value)
     shape = shape_of(value)
-    count, height, width, channels, in_front = _layout(shape, in_front)
+    taken = _checked(shape, formats) if formats else _format(shape, in_front)
+    if doubt is not None and not formats and (other := _other_format(shape, taken)):
+        doubt(
+            f"{_shown(shape)} is taken as {taken}, and could be {other}:"
+            f' dataformats="{taken}" or "{other}" says which'
+        )
+    count, height, width, channels, in_front = _layout(shape, taken)
     if not count * height * width:
         raise TypeError(f"an image of {_shown(shape)} has no pixels")
     if count * height * width > MOST_PIXELS:
@@ -197,23 +214,54 @@ def _size_in_jpeg(data: bytes) -> Tuple[int, int]:
     raise IndexError("no frame in the JPEG")
 
 
-def _layout(shape: Tuple[int, ...], in_front: bool) -> Tuple[int, int, int, int, bool]:
-    """Count, height, width and channels of a shape, and whether channels are in front."""
+def _checked(shape: Tuple[int, ...], formats: str) -> str:
+    """The format that was named, if this shape can be of it."""
+    if len(shape) != len(formats):
+        raise TypeError(
+            f"{_shown(shape)} has {len(shape)} dimensions, and {formats} {len(formats)}"
+        )
+    if "C" in formats and shape[formats.index("C")] not in _CHANNELS:
+        raise TypeError(
+            f"C is 1, 3 or 4, and of {_shown(shape)} as {formats} it is {shape[formats.index('C')]}"
+        )
+    return formats
+
+
+def _format(shape: Tuple[int, ...], in_front: bool) -> str:
+    """The format that a shape is taken for; `in_front`: channels are looked for there first."""
     if len(shape) == 2:
-        return 1, shape[0], shape[1], 1, False
+        return "HW"
     if len(shape) in (3, 4):
-        count = shape[0] if len(shape) == 4 else 1
-        one = shape[-3:]
-        if one[0] in _CHANNELS and (in_front or one[2] not in _CHANNELS):
-            return count, one[1], one[2], one[0], True
-        if one[2] in _CHANNELS:
-            return count, one[0], one[1], one[2], False
+        several = "N" if len(shape) == 4 else ""
+        first, _, last = shape[-3:]
+        if first in _CHANNELS and (in_front or last not in _CHANNELS):
+            return several + "CHW"
+        if last in _CHANNELS:
+            return several + "HWC"
         if len(shape) == 3:
-            return shape[0], shape[1], shape[2], 1, False
+            return "NHW"
     raise TypeError(
         "an image is HxW, HxWxC or CxHxW with 1, 3 or 4 channels, N in front for several: "
         f"not {_shown(shape)}"
     )
+
+
+def _other_format(shape: Tuple[int, ...], taken: str) -> str:
+    """What a shape could be as well; "" where it is clear.
+
+    Three in front are colours to all who have them there; four may be RGBA or four grey images.
+    """
+    first, last = shape[-3:][0], shape[-1]
+    if "C" in taken and first in _CHANNELS and last in _CHANNELS:
+        return taken.replace("CHW", "HWC") if "CHW" in taken else taken.replace("HWC", "CHW")
+    return "NHW" if taken == "CHW" and first == _RGBA else ""
+
+
+def _layout(shape: Tuple[int, ...], formats: str) -> Tuple[int, int, int, int, bool]:
+    """Count, height, width and channels of a shape of this format, and whether channels are in front."""
+    sizes = dict(zip(formats, shape))
+    in_front = "CHW" in formats
+    return sizes.get("N", 1), sizes["H"], sizes["W"], sizes.get("C", 1), in_front
 
 
 def _mixed(planes: bytes, channels: int) -> bytes:

@@ -7,6 +7,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -130,6 +131,84 @@ class TestImages:
         for tensor in (Tensor(values), Tensor(values, is_bfloat=True)):
             assert (drawn(tensor) == [255, 0, 0]).all()
         assert drawn(values).tolist() == (values * 255).astype(int).tolist()
+
+    @pytest.mark.parametrize(
+        ("formats", "shape", "seen"),
+        [
+            ("HW", (4, 8), (4, 8, 1)),
+            ("CHW", (4, 8, 6), (8, 6, 4)),
+            ("chw", (3, 8, 4), (8, 4, 3)),
+            ("HWC", (3, 8, 4), (3, 8, 4)),
+            ("NHW", (4, 8, 6), (2 * 10 - 2, 2 * 8 - 2, 1)),
+            ("NHW", (4, 8, 3), (2 * 10 - 2, 2 * 5 - 2, 1)),
+            ("NCHW", (4, 3, 8, 4), (2 * 10 - 2, 2 * 6 - 2, 3)),
+            ("NHWC", (4, 3, 8, 4), (2 * 5 - 2, 2 * 10 - 2, 4)),
+        ],
+    )
+    @pytest.mark.parametrize("made", [np.asarray, Tensor, np.ndarray.tolist])
+    def test_what_the_order_of_dimensions_is_said_to_be(
+        self,
+        session: Session,
+        tmp_path: Path,
+        capfd: pytest.CaptureFixture[str],
+        formats: str,
+        shape: tuple[int, ...],
+        seen: tuple[int, ...],
+        made: Any,
+    ) -> None:
+        value = made(np.arange(np.prod(shape), dtype="float64").reshape(shape) / np.prod(shape))
+        session.media.image("x", value, dataformats=formats)
+        ((_, data),) = shown(tmp_path)
+        assert opened(data).shape == seen
+        assert capfd.readouterr().err == ""
+
+    @pytest.mark.parametrize(
+        ("value", "readings"),
+        [
+            (np.zeros((4, 8, 8)), ("CHW", "NHW")),
+            (Tensor(np.zeros((4, 8, 8))), ("CHW", "NHW")),
+            (np.zeros((3, 8, 4)), ("HWC", "CHW")),
+            (Tensor(np.zeros((3, 8, 4))), ("CHW", "HWC")),
+            (np.zeros((2, 3, 8, 4)), ("NHWC", "NCHW")),
+            ([np.zeros((4, 8, 8))] * 3, ("CHW", "NHW")),
+        ],
+    )
+    def test_a_shape_that_can_be_read_in_two_ways_is_told_once(
+        self,
+        session: Session,
+        capfd: pytest.CaptureFixture[str],
+        value: Any,
+        readings: tuple[str, str],
+    ) -> None:
+        for step in range(3):
+            session.media.image("a\nb", value, step)
+        (line,) = capfd.readouterr().err.splitlines()
+        taken, other = readings
+        assert f"is taken as {taken}, and could be {other}" in line
+        session.media.image("another", value)
+        assert "nsml.image: 'another': " in capfd.readouterr().err
+        for clear in (np.zeros((3, 8, 8)), np.zeros((5, 8, 8)), np.zeros((8, 8, 4))):
+            session.media.image("clear", clear)
+        assert capfd.readouterr().err == ""
+
+    @pytest.mark.parametrize(
+        ("shape", "formats", "why"),
+        [
+            ((4, 8, 8), "CHWN", "dataformats is one of HW, HWC, CHW, NHW, NHWC, NCHW, not 'CHWN'"),
+            ((4, 8, 8), "HW", "4x8x8 has 3 dimensions, and HW 2"),
+            ((4, 8, 8), "HWC", "C is 1, 3 or 4, and of 4x8x8 as HWC it is 8"),
+        ],
+    )
+    def test_an_order_that_does_not_fit_is_refused(
+        self, session: Session, shape: tuple[int, ...], formats: str, why: str
+    ) -> None:
+        with pytest.raises(TypeError, match=re.escape(why)):
+            session.media.image("x", np.zeros(shape), dataformats=formats)
+
+    def test_images_in_a_list_are_each_of_the_order(self, session: Session, tmp_path: Path) -> None:
+        for formats in ("CHW", "NCHW"):
+            session.media.image("x", [np.ones((4, 8, 6))] * 4, dataformats=formats)
+        assert [opened(data).shape for _, data in shown(tmp_path)] == [(18, 14, 4)] * 2
 
     def test_what_is_no_number_is_black(self) -> None:
         values = [[float("nan"), float("inf"), float("-inf")]]
