@@ -80,6 +80,21 @@ class _Parts:
         self.levels.append(level)
         self.numbers.append(number)
 
+    def put_points(self, first: int, points: Iterable[Told]) -> None:
+        """Add points that follow one another, of which the first has the number `first`."""
+        told, times, values = zip(*points, strict=True)
+        xs = [float(number) if x is None else x for number, x in enumerate(told, first)]
+        if not all(map(math.isfinite, values)):
+            for number, point in enumerate(zip(xs, times, values, strict=True), first):
+                self.put_one(0, number, single(*point))
+            return
+        some, none = [1.0] * len(xs), [0.0] * len(xs)
+        columns = (some, none, *[values] * 4, xs, xs, times, times, *[none] * (COLUMNS - 10))
+        for mine, column in zip(self.values, columns, strict=True):
+            mine.extend(column)
+        self.levels.extend([0] * len(xs))
+        self.numbers.extend(range(first, first + len(xs)))
+
     def put_from(self, other: _Parts, begin: int, end: int) -> None:
         """Add those from `begin` to `end` of others."""
         self.levels.extend(other.levels[begin:end])
@@ -217,9 +232,14 @@ class Look:
             ) -> list[float]:
                 return list(map(one, map(of.__getitem__, some)))
 
+            def greatest(of: Sequence[float]) -> list[float]:
+                # Steps and times mostly rise.
+                return [of[one.stop - 1] for one in some] if of == sorted(of) else together(max, of)
+
             begins = [begins[one.start] for one in some]
-            ends, time, high = (together(max, column) for column in (ends, time, high))
-            finite, odd = together(sum, finite), together(sum, odd)
+            ends, time, high = greatest(ends), greatest(time), together(max, high)
+            finite = together(sum, finite)
+            odd = together(sum, odd) if any(odd) else [0.0] * len(some)
             low, total, last = together(min, low), together(total_of, total), together(_last, last)
         if not all(finite):  # without a finite value there are no extremes
             low, high, last = (
@@ -317,8 +337,7 @@ class Look:
                 continue
             parts.put_from(self._parts, before, at)
             before = at + 1
-            for place, (x, time, value) in enumerate(found, number * FIRST):
-                parts.put_one(0, place, single(float(place) if x is None else x, time, value))
+            parts.put_points(number * FIRST, found)
         parts.put_from(self._parts, before, len(self._parts))
         parts.dots |= self._parts.dots
         self._parts = self._touched(parts)
