@@ -259,5 +259,6 @@ async def _batches(blobs: AsyncIterator[StoredBlob]) -> AsyncIterator[list[Store
         if len(some) == AT_ONCE:
             yield some
             some = []
+            await asyncio.sleep(0)  # a page of the listing has many, and nothing here need wait
     if some:
         yield some
