@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from typing import Any, Iterator, List, Sequence, Tuple
 
 MOST_NUMBERS = 1 << 28
+MOST_WHY_CHARS = 200
+"""Of the words of another library: those of torch go on for a page."""
 
 
 def unwrapped(value: Any) -> Any:
@@ -126,6 +128,14 @@ def _of_another(value: Any) -> Any:
 
 
 def _of_tensor(value: Any) -> Any:
+    try:
+        return _dense(value)
+    except RuntimeError as error:  # sparse, quantized, without data
+        why = (str(error).splitlines() or [""])[0][:MOST_WHY_CHARS]
+        raise TypeError(f"a {type(value).__name__} that gives no numbers: {why}") from error
+
+
+def _dense(value: Any) -> Any:
     value = value.detach()
     if hasattr(value, "cpu"):
         value = value.cpu()

@@ -28,6 +28,8 @@ _MOST_DEPTH = 15
 """Of lists and objects in a value: readers know no more."""
 _MOST_NOTICES = 20
 _SHOWN_CHARS = 80
+_MOST_WHY_CHARS = 200
+"""Of the words of another library: those of torch go on for a page."""
 _CONTAINERS = (dict, list, tuple)
 _BY_NAME = "give values by name: report(loss=...), or report(**values) of a dict"
 _NO_VALUES = frozenset(("step", "walltime"))
@@ -333,7 +335,8 @@ def _of_another_library(value: Any) -> Any:
         try:
             plain = convert()
         except Exception as error:
-            raise TypeError(f"a {kind} that gives no value: {error}") from error
+            why = (str(error).splitlines() or [""])[0][:_MOST_WHY_CHARS]
+            raise TypeError(f"a {kind} that gives no value: {why}") from error
         if type(plain) is not type(value):  # numpy.longdouble answers with itself
             return plain
     raise TypeError(

@@ -105,6 +105,32 @@ class Tensor:
         return self._values
 
 
+class Sparse(Tensor):
+    """One of torch that has no numbers to give: sparse, quantized or on `meta`."""
+
+    def numpy(self) -> np.ndarray:
+        raise RuntimeError("Cannot access data pointer\n" + "of any backend\n" * 30)
+
+    def float(self) -> Tensor:
+        return self.cpu()
+
+    def cpu(self) -> Tensor:
+        raise NotImplementedError(
+            "Cannot copy out of meta tensor; no data!\nCPU: registered at ..."
+        )
+
+
+@pytest.mark.parametrize(
+    "call", ["image", "video", "audio", "histogram", "embedding", "feature_map"]
+)
+def test_a_tensor_without_numbers_is_refused_in_a_line(session: Session, call: str) -> None:
+    with pytest.raises(TypeError) as caught:
+        getattr(session.media, call)("val/x", Sparse(np.zeros((2, 2))), 1)
+    words = str(caught.value)
+    assert words.startswith(f"nsml.{call}: 'val/x': a Sparse that gives no numbers: Cannot copy")
+    assert "\n" not in words
+
+
 class TestImages:
     @given(
         st.sampled_from([(2, 3), (2, 3, 1), (2, 3, 3), (5, 2, 4), (3, 5, 7), (1, 5, 7), (4, 2, 2)]),
