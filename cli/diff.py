@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from nsml.view.compare import Row
 
 _PATIENCE_S = 30.0
+_COMPARED = 2
+"""Sessions whose code can be compared."""
 _KEY_CELLS, _NAME_CELLS, _VALUE_CELLS = 24, 8, 10
 """To which keys, names of sessions and values are cut by turns where the terminal is narrow."""
 _SHOWN = 10
@@ -142,6 +144,7 @@ def diff(
     differing = [row for row in rows if row.differs]
     tell_left_out(app, sessions, answers)
     _write(app, sessions, rows if all_keys else differing, has_any=bool(rows))
+    _tell_code(app, sessions, differing)
     if app.is_for_people and not all_keys:
         _tell_same(app, [row for row in rows if not row.differs])
     return ExitCode.FAILED if exit_code and differing else ExitCode.OK
@@ -306,6 +309,16 @@ def _room_to_tell_apart(names: Sequence[str]) -> int:
     return next(
         (n for n in rooms if len({fit_middle(name, n) for name in names}) == len(names)), longest
     )
+
+
+def _tell_code(app: App, sessions: Sequence[Session], differing: Sequence[Row]) -> None:
+    """Say what shows how the code differs, where it does and can be shown."""
+    from nsml.view import compare
+
+    is_other = any(row.kind is compare.Kind.SETTING and row.key == "code" for row in differing)
+    if app.is_for_people and is_other and len(sessions) == _COMPARED:
+        first, second = sessions
+        app.say(visible(f"(how the code differs: nsml diff {first.name} {second.name} --code)"))
 
 
 def _tell_same(app: App, rows: Sequence[Row]) -> None:

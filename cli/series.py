@@ -98,10 +98,32 @@ def fetch(
         none = ""
         if not found and not await reading.has_numbers(sessions):
             none = why_nothing(sessions, source, names)
+        if found and wish.span == EVERYTHING and not source.is_part:
+            _tell_undrawn(app, sessions, source.globs, taken, found)
         is_no_number = bool(none and names and source.globs and not source.is_part)
         return Fetched(groups=found, left_out=left_out, none=none, is_no_number=is_no_number)
 
     return app.call(work)
+
+
+def _tell_undrawn(
+    app: App,
+    sessions: Sequence[pb.Session],
+    globs: Sequence[str],
+    taken: Iterable[str],
+    found: Mapping[str, object],
+) -> None:
+    """Say which of the metrics that were named, each by its own name, are in no chart."""
+    from nsml.view.elements import element_in
+    from nsml.view.text import visible
+
+    named = sorted(name for name in taken if name in globs)
+    undrawn = [
+        name for name in named if not {visible(name), visible(element_in(name)[0])} & {*found}
+    ]
+    if undrawn:
+        whose = sessions[0].name if len(sessions) == 1 else "SESSION"
+        app.say(f"({no_numbers_words(whose, undrawn)})")
 
 
 def why_nothing(sessions: Sequence[pb.Session], source: Source, names: Iterable[str]) -> str:

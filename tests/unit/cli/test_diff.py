@@ -42,11 +42,15 @@ def test_only_differences_are_rows_and_the_rest_is_one_line(nsml, two):
         ["-" * 12, "-" * 11, "-" * 11],
         ["val/accuracy", "0.91", "0.92"],
     ]
-    assert shown.stderr == "the same (4): --epochs=10 gpus=0 nodes=1 priority=normal\n"
+    assert shown.stderr == (
+        "(how the code differs: nsml diff kim/mnist/1 kim/mnist/2 --code)\n"
+        "the same (4): --epochs=10 gpus=0 nodes=1 priority=normal\n"
+    )
+    assert "--code" not in nsml("diff", "1", "2", "--ignore", "code").stderr
     everything = nsml("diff", "1", "2", "--all-keys", "--ignore", "val/*")
     assert "--epochs" in everything.stdout
     assert "val/accuracy" not in everything.stdout
-    assert everything.stderr == ""
+    assert "the same" not in everything.stderr
 
 
 def test_metrics_with_their_best(nsml, two):

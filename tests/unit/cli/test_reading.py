@@ -485,6 +485,16 @@ def test_a_plot_says_why_there_is_nothing_to_draw(nsml, state, tmp_path, words, 
             assert (refused.code, why in refused.stderr) == (5, True)
 
 
+def test_a_plot_says_which_of_the_named_metrics_it_does_not_draw(nsml, state):
+    session = state.add("kim/mnist/1")
+    state.report(session, "loss", 1.0, step=1)
+    state.report(session, "phase", json='"warm"', step=1)
+    shown = nsml("plot", "@last", "--table", "-m", "phase", "-m", "loss")
+    assert shown.stderr == "(phase is no number: nsml events kim/mnist/1 phase)\n"
+    assert shown.stdout.startswith("loss of kim/mnist/1")
+    assert nsml("plot", "@last", "--table", "-m", "*").stderr == ""
+
+
 @pytest.mark.parametrize("command", ["events", "eventlen"])
 def test_values_of_simulated_gpus_are_told_as_such(nsml, state, command):
     state.simulated = True
