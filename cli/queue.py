@@ -116,7 +116,8 @@ def _write(app: App, page: ListQueueResponse) -> None:
 
 def _lines(app: App, page: ListQueueResponse) -> list[str]:
     from nsml.view import queue as view
-    from nsml.view.text import visible
+    from nsml.view.text import folded, visible
 
     rows = table_lines(app, page.sessions, view.COLUMNS) if page.sessions else []
-    return [visible(view.totals_text(page)), *rows]
+    totals = visible(view.totals_text(page))
+    return [*([totals] if app.room is None else folded(totals, app.room)), *rows]

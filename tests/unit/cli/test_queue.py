@@ -84,6 +84,16 @@ def test_a_narrow_terminal_shows_when_enough_is_free():
         assert line.endswith("1h at most")
 
 
+def test_nothing_of_a_queue_wraps(nsml, state, monkeypatch):
+    for number in (1, 2):
+        waiting(state, number)
+    for room in (40, 60, 80):
+        monkeypatch.setenv("COLUMNS", str(room))
+        shown = nsml("queue", terminal=True, NO_COLOR="1").stdout.splitlines()
+        assert max(map(len, shown)) <= room
+        assert "largest free hole" in " ".join(shown[:2])
+
+
 def test_an_empty_queue_still_tells_what_is_free(nsml, state):
     assert nsml("queue").stdout.startswith("queue 0 · ")
     assert json.loads(nsml("queue", "-j").stdout)["items"] == []
