@@ -331,6 +331,14 @@ class ControlPlane:
             fingerprint=lambda text: Secret(text).fingerprint,
         )
         self.process = new_name(on.random_bytes)
+        self.collector = Collector(
+            objects=on.objects,
+            history=history,
+            state=self.state,
+            grace_s=character.collect_after_s,
+            may=lambda: bool(self.leading.term),
+            run=on.run,
+        )
         self.leading = self._leader_loop()
         self._deposing = Deposing(store=store, leading=self.leading, peers=on.peers, clock=clock)
         self._relay = Relay(leading=self.leading, peers=on.peers)
@@ -371,7 +379,11 @@ class ControlPlane:
         loops = (
             # The embedded store forgets by itself.
             *((compacting,) if who.coordination == "etcd" else ()),
-            *((self._collecting(),) if who.collect_after_s else ()),
+            *(
+                (Collecting(collector=self.collector, clock=on.clock),)
+                if who.collect_after_s
+                else ()
+            ),
             self.scheduling,
             Ordering(state=self.state, contacts=self.contacts),
             Upkeep(state=self.state, keeper=self.keeper, clock=on.clock),
@@ -430,18 +442,6 @@ class ControlPlane:
             group.create_task(self._probing().run(), name="probing")
             group.create_task(self._measuring().run(), name="measuring")
             group.create_task(self._reclaiming().run(), name="reclaiming")
-
-    def _collecting(self) -> Collecting:
-        on = self._on
-        collector = Collector(
-            objects=on.objects,
-            history=on.history,
-            state=self.state,
-            grace_s=self.character.collect_after_s,
-            may=lambda: bool(self.leading.term),
-            run=on.run,
-        )
-        return Collecting(collector=collector, clock=on.clock)
 
     def _wastes(self) -> Wastes:
         return Wastes(

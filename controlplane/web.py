@@ -94,5 +94,6 @@ def _known(plane: ControlPlane) -> Known:
         leads=lambda: bool(plane.leading.term),
         scheduling=plane.scheduling,
         committer=plane.committer,
+        collector=plane.collector,
         clock=plane.clock,
     )

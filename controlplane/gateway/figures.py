@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import Telemetry
     from controlplane.history.values import DeviceSample, NodeSample
     from controlplane.loops.scheduling import Scheduling
+    from controlplane.operations.collecting import Collected, Collector
     from controlplane.operations.committer import Committer
     from controlplane.operations.conditions import Conditions
     from controlplane.operations.members import Members
@@ -60,7 +61,7 @@ class Known:
 
     Attributes:
         leader, leads: who decides, and whether that is this control plane.
-        scheduling, committer: what they did since the start, as plain counts.
+        scheduling, committer, collector: what they did since the start, as plain counts.
         clock: the one by which sessions were made.
     """
 
@@ -75,6 +76,7 @@ class Known:
     leads: Callable[[], bool]
     scheduling: Scheduling
     committer: Committer
+    collector: Collector
     clock: Clock
 
 
@@ -86,6 +88,7 @@ class Taken:
         now: Unix seconds.
         info: of this control plane.
         work: what it did since the start, by the names of the counters.
+        collected: what the last look for objects without a reference found; None where it made none.
         ended, durations: of calls, as `CallCounts` has them.
     """
 
@@ -101,6 +104,7 @@ class Taken:
     samples: Mapping[str, NodeSample]
     load: Load
     work: Mapping[str, int]
+    collected: Collected | None
     ended: Mapping[tuple[str, str], int]
     durations: Mapping[str, Durations]
 
@@ -139,7 +143,10 @@ def take(known: Known, calls: CallCounts) -> Taken:
             "preemptions": known.scheduling.preempted,
             "commits": known.committer.commits,
             "decisions": known.committer.decisions,
+            "objects_removed": known.collector.removed,
+            "objects_removed_bytes": known.collector.removed_bytes,
         },
+        collected=None if known.collector.last is None else replace(known.collector.last),
         ended=dict(calls.ended),
         durations={
             method: replace(one, buckets=list(one.buckets))
@@ -153,6 +160,7 @@ def figures(taken: Taken) -> Iterator[Metric]:
     yield from _platform(taken)
     yield from _sessions(taken)
     yield from _work(taken)
+    yield from _objects(taken)
     yield from _nodes(taken)
     yield from _gpus(taken)
     yield from _machines(taken)
@@ -211,8 +219,26 @@ def _work(taken: Taken) -> Iterator[Metric]:
         ("preemptions", "Sessions that were told to give way."),
         ("commits", "Transactions that this leader has written."),
         ("decisions", "Decisions that were written in them."),
+        ("objects_removed", "Objects that this leader has removed: nothing refers to them."),
+        ("objects_removed_bytes", "What they took in the object store."),
     ):
         yield CounterMetricFamily(f"nsml_{name}", text, taken.work[name])
+
+
+def _objects(taken: Taken) -> Iterator[Metric]:
+    """Of the last look, of whoever made it."""
+    found = taken.collected
+    if found is None:
+        return
+    count = GaugeMetricFamily("nsml_objects", "Objects, by where they are.", labels=["where"])
+    size = GaugeMetricFamily("nsml_objects_bytes", "What they take.", labels=["where"])
+    for where, objects, stored_bytes in (
+        ("named", found.objects - found.put_aside, found.stored_bytes - found.put_aside_bytes),
+        ("aside", found.aside + found.put_aside, found.aside_bytes + found.put_aside_bytes),
+    ):
+        count.add_metric([where], objects)
+        size.add_metric([where], stored_bytes)
+    yield from (count, size)
 
 
 def _nodes(taken: Taken) -> Iterator[Metric]:

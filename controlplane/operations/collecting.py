@@ -121,6 +121,10 @@ class Collector:
     Args:
         grace_s: how long they are kept, once under their names and once aside.
         may: whether this control plane leads still.
+
+    Attributes:
+        last: what the last look found and did, that came to its end.
+        removed, removed_bytes: by all looks since the start.
     """
 
     def __init__(
@@ -139,6 +143,9 @@ class Collector:
         self._grace_s = grace_s
         self._may = may
         self._run = run
+        self.last: Collected | None = None
+        self.removed = 0
+        self.removed_bytes = 0
 
     async def look(self) -> Collected:
         """Look at everything once.
@@ -152,8 +159,11 @@ class Collector:
         marks = await self._marked(done)
         async for some in _batches(self._objects.list_aside()):
             await self._look_aside(some, marks, before, done)
+        self.removed += done.removed
+        self.removed_bytes += done.removed_bytes
         async for some in _batches(self._objects.list()):
             await self._look_at(some, marks, before, done)
+        self.last = done
         return done
 
     async def _look_at(

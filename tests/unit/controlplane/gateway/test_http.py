@@ -27,6 +27,7 @@ from controlplane.gateway import figures
 from controlplane.gateway.rpcs import BUCKETS_S
 from controlplane.history.values import DeviceSample, NodeSample
 from controlplane.web import Web
+from nsml.content.digests import digest_of
 from nsml.v1 import resources_pb2, sessions_pb2
 from tests.unit.controlplane.rig import Rig, platform, until
 
@@ -270,6 +271,21 @@ async def test_calls_are_counted_by_method_and_end(tmp_path: Path) -> None:
         assert found[named("nsml_rpc_seconds_count", method=method)] == 3
         assert found[named("nsml_rpc_seconds_bucket", method=method, le="+Inf")] == 3
         assert 0 < found[named("nsml_rpc_seconds_sum", method=method)] < 3 * BUCKETS_S[-1]
+
+
+async def test_a_scrape_tells_what_the_object_store_has(tmp_path: Path) -> None:
+    async with site(tmp_path) as one:
+        objects = one.rig.on.objects
+        blobs = {digest_of(data): data for data in (b"a", b"bc", b"def", b"ghij")}
+        await objects.put_many(blobs)
+        for digest in list(blobs)[:2]:
+            await objects.put_aside(digest, lambda: True)
+        await one.rig.plane.collector.look()
+        found = await one.metrics(TOKEN)
+        assert (found["nsml_objects where=named"], found["nsml_objects where=aside"]) == (2, 2)
+        assert found["nsml_objects_bytes where=named"] == 7
+        assert found["nsml_objects_bytes where=aside"] == 3
+        assert found["nsml_objects_removed_total"] == found["nsml_objects_removed_bytes_total"] == 0
 
 
 async def test_scrapes_at_the_same_time_are_told_the_same(tmp_path: Path) -> None:

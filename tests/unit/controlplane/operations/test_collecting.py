@@ -391,6 +391,8 @@ async def test_a_leader_looks_again_and_again_whatever_fails(world: World) -> No
     with capture_logs() as told, contextlib.suppress(asyncio.CancelledError):
         await Collecting(collector=collector, clock=world.clock).run()
     assert slept == [FIRST_AFTER_S, *[LOOK_EVERY_S] * 4]
+    assert (collector.removed, collector.removed_bytes) == (2, told[2]["removed_bytes"])
+    assert collector.last == Collected()
     events = [line["event"] for line in told]
     assert events == ["content.collected", "content.not_collected", *["content.collected"] * 2]
     assert told[2]["removed"] == 2
