@@ -1,4 +1,4 @@
-"""gpumonitor, and the history of the platform: what devices did over time."""
+"""gpumonitor, and the history of the platform: what devices did and processes took over time."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _LEAST_WINDOW_S: Final = 1.0
 
 
 class _Seen(NamedTuple):
-    """A session, and what its devices did as long as it was so."""
+    """A session, and what its devices did and its processes took as long as it was so."""
 
     session: Session
     answer: ReadTelemetryResponse
@@ -45,13 +45,15 @@ class _Seen(NamedTuple):
 )
 @session_argument()
 @click.option("--window", type=DURATION, metavar="TIME", help="The last so much of it only.")
-@click.option("--csv", is_flag=True, help="The values, one piece of time and GPU a line.")
+@click.option(
+    "--csv", is_flag=True, help="The values, a line for each piece of time of a GPU or a replica."
+)
 @click.option("-w", "--watch", is_flag=True, help="Stay until the session ends, and redraw.")
 @pass_app
 def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch: bool) -> None:
-    """Show what a session's GPUs did while it held them: load, memory, power, heat; piped, as a table.
+    """Show what a session's GPUs did (load, memory, power, heat) and its processes took; piped, as a table.
 
-    Each bar is the mean of its piece of time. Seconds are kept for an hour, then 10 s for a day, minutes for
+    Of each replica's processes, also without a GPU: cores, memory, and how many there were. Each bar is the mean of its piece of time. Seconds are kept for an hour, then 10 s for a day, minutes for
     30 days and 10 minutes for a year. Of a GPU that is shared it is the whole GPU's.
     """
     from nsml.view import telemetry as view
@@ -80,9 +82,9 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
     answer = app.call(fetch).answer
     if not answer.series:
         when = "yet" if window is None else "in that time"
-        app.say(f"it held no GPU {when}, or nobody knows which any more")
+        app.say(f"it ran nowhere {when}, or nobody knows where any more")
     if _draws(app):
-        for line in view.device_lines(answer, room=app.room or _COLUMNS) if answer.series else ():
+        for line in view.session_lines(answer, room=app.room or _COLUMNS) if answer.series else ():
             app.write(visible(line))
         return
     shown = view.cells(answer)
@@ -109,7 +111,7 @@ def _watch(app: App, fetch: Callable[..., Awaitable[_Seen]]) -> None:
         )
         async with aclosing(looking):
             async for seen in looking:
-                lines = view.device_lines(seen.answer, room=app.room or _COLUMNS)
+                lines = view.session_lines(seen.answer, room=app.room or _COLUMNS)
                 screen.show([visible(line) for line in lines])
                 if seen.session.state in ENDED_STATES:
                     return

@@ -542,8 +542,9 @@ class ControlPlane:
             history=on.history,
             waiting=self.scheduling.waiting,
             usages=self.usages,
+            clock=on.clock,
         )
-        rights = Rights(references=self.references)
+        rights = Rights(references=self.references, state=self.state)
         checkpoints = Checkpoints(history=on.history, content=self.content, rights=rights)
         shown = Shown(history=on.history, content=self.content, rights=rights)
         services: list[tuple[Any, Any]] = [

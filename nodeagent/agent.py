@@ -374,8 +374,9 @@ class Agent:
             await self._parts.clock.sleep(self._settings.sample_interval_s)
             if not self._link.up.is_set():
                 continue
+            running = {one.replica_id: one.folder for one in self._replicas.running()}
             try:
-                sample = await self._parts.run_long(self._parts.meter.sample)
+                sample = await self._parts.run_long(partial(self._read, running))
             except Exception:
                 # Readings may be missing; what runs here needs its agent.
                 log.exception("node.unmeasured")
@@ -385,6 +386,16 @@ class Agent:
             sample.sequence, sample.boot_id = sequence, self._machine.boot_id
             sample.at.FromMicroseconds(round(self._parts.clock.time() * 1e6))
             self._ingest.offer(sample)
+
+    def _read(self, running: Mapping[ReplicaId, ReplicaFolder]) -> pb.NodeSample:
+        """A reading of the node and what runs on it; blocking."""
+        sample = self._parts.meter.sample()
+        try:
+            sample.replicas.extend(self._parts.measure(running))
+        except Exception:
+            # What they take is not known then; how the node is, is.
+            log.exception("replicas.unmeasured")
+        return sample
 
     async def _relieve(self, relieve: Callable[[], None]) -> NoReturn:
         while True:

@@ -4,6 +4,7 @@
 <agent data>/replicas/<session id>.<attempt>.<rank>/     mode 0700; 0710 with the group of whom it runs as
     spec.json    what the shim runs                      agent writes, atomically, 0600
     shim.json    who the shim is (its claim)             shim writes, atomically, once per replica
+    group.json   the control group of its container      shim writes, atomically, where one can be seen
     output       stdout and stderr; the byte offset identifies log text
     exit.json    the exit record                         shim writes, atomically and durably, last
     .reserve     room for exit.json on a full disk       shim takes it at its start
@@ -96,6 +97,11 @@ class ReplicaFolder:
     def shim(self) -> Path:
         """The shim's claim: pid, start ticks, boot id, child."""
         return self.path / "shim.json"
+
+    @property
+    def group(self) -> Path:
+        """The control group that an engine made for its container."""
+        return self.path / "group.json"
 
     @property
     def output(self) -> Path:

@@ -83,7 +83,7 @@ class Parts:
 
     `probe` reads the devices; `load` is told before each reading what sessions hold of them, 0 to 1
     by uuid. `meter` reads the rest of the node. `touch` notes a contact with the control plane for
-    one replica. `hooks` come after those for data and code. `renew` renews the node's certificate;
+    one replica. `measure` reads what the processes of replicas take, and blocks. `hooks` come after those for data and code. `renew` renews the node's certificate;
     None where a token says who it is. `token` reads that, again when it is refused. `run_long` is for
     work that programs or drivers can make last for minutes: it must not hold up what `run` does.
     `accounts` are whom users are on this machine; without, all programs run as the agent's own user.
@@ -117,3 +117,4 @@ class Parts:
     has_grown: Callable[[], Awaitable[bool]] | None = None
     load: Callable[[Mapping[str, float]], object] = lambda _: None
     touch: Callable[[ReplicaFolder, ReplicaId], None] = lambda folder, _: folder.touch_contact()
+    measure: Callable[[Mapping[ReplicaId, ReplicaFolder]], list[pb.ReplicaSample]] = lambda _: []

@@ -32,7 +32,7 @@ from nodeagent.folders import ReplicaFolders, write_atomically
 from nodeagent.gang_network import HOST, NONE, GangNetwork, interface_variables
 from nodeagent.hooks import Hook, ImageHook, PythonHook
 from nodeagent.journal import Journal
-from nodeagent.meter import HeldDevices, NodeMeter
+from nodeagent.meter import HeldDevices, NodeMeter, ReplicaMeter
 from nodeagent.parts import Machine, Parts
 from nodeagent.pressure import KeepFree, Store, is_full, relieve
 from nodeagent.probes.host import HostFacts, HostProbe
@@ -144,6 +144,7 @@ async def opened(settings: Settings) -> AsyncIterator[Parts]:
                 probe=probe,
                 load=held.update,
                 meter=NodeMeter(host, settings.data),
+                measure=ReplicaMeter(clock, host.facts().boot_id).samples,
                 token=token,
                 renew=_renewal(settings, clock),
                 run_long=in_own_thread,

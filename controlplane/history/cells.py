@@ -11,7 +11,7 @@ import math
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 import msgspec
@@ -20,7 +20,7 @@ import zstandard
 from controlplane.history.errors import HistoryCorrupt
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 DEVICE_FIGURES: Final = (
     "utilization_percent",
@@ -32,6 +32,8 @@ DEVICE_FIGURES: Final = (
 """Of a device, by uuid. `throttled` is 1 while something keeps its clocks down."""
 NODE_FIGURES: Final = ("cpu_percent", "memory_used_bytes")
 """Of a node itself, under the key "". """
+REPLICA_FIGURES: Final = ("cpu_cores", "memory_used_bytes", "process_count")
+"""Of the processes of a replica, under `replica_key`."""
 CLUSTER_FIGURES: Final = (
     "devices",
     "held",
@@ -45,11 +47,23 @@ above 80 %; the mean utilisation of all, and the sum of their power."""
 CLUSTER: Final = "*"
 """In place of a node's name: the platform as a whole."""
 MOST_KEYS: Final = 128
+_REPLICA: Final = "replica:"
+"""No node's name begins so, and what a node calls a device so is not taken."""
 _MOST_BODY: Final = 16 << 20
 _ROUNDED_S: Final = 1e-3
 """Moments that are closer are one: sums of steps are not exact."""
 _FORMAT: Final = 1
 _ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+def replica_key(session_id: str, attempt: int, rank: int) -> str:
+    """The key of what the processes of a replica take."""
+    return f"{_REPLICA}{session_id}.{attempt}.{rank}"
+
+
+def is_replica_key(key: str) -> bool:
+    """Whether a key is of a replica: who may see it, may see its session."""
+    return key.startswith(_REPLICA)
 
 
 @dataclass(slots=True)
@@ -153,6 +167,39 @@ def _fill(column: Column, cells: int) -> None:
             figure.least.extend([math.inf] * lacks)
             figure.most.extend([-math.inf] * lacks)
             figure.total.extend([0.0] * lacks)
+
+
+def without_replicas(cells: Cells) -> Cells:
+    """The cells without what is of replicas; the same arrays."""
+    return replace(
+        cells, columns={key: one for key, one in cells.columns.items() if not is_replica_key(key)}
+    )
+
+
+def apart(parts: Sequence[Cells]) -> Iterator[tuple[str, list[Cells]]]:
+    """The cells of each replica in these parts, by its key, without those in which it was not read; all else under ""."""
+    yield "", [without_replicas(one) for one in parts]
+    for key in sorted({key for part in parts for key in part.columns if is_replica_key(key)}):
+        yield key, [_alone(one, key) for one in parts if key in one.columns]
+
+
+def _alone(cells: Cells, key: str) -> Cells:
+    """The cells in which something was read of a key, and that alone."""
+    column = cells.columns[key]
+    there = [at for at, count in enumerate(column.counts) if count > 0]
+    if len(there) == len(cells):
+        return replace(cells, columns={key: column})
+
+    def of(numbers: array[float]) -> array[float]:
+        return array(numbers.typecode, [numbers[at] for at in there])
+
+    figures = [Figure(of(one.least), of(one.most), of(one.total)) for one in column.figures]
+    return Cells(
+        of(cells.starts),
+        of(cells.lengths),
+        of(cells.seconds),
+        {key: Column(of(column.counts), figures)},
+    )
 
 
 def coarser(cells: Cells, since: float, until: float, step: float) -> Cells:

@@ -259,9 +259,23 @@ class Telemetry(Protocol):
     ) -> Cells:
         """What a node (or cells.CLUSTER) did in a span of time, in about `width` cells at most.
 
-        Of these devices by uuid, and "" for the node itself; None: of all. Seconds for an hour, then
+        Of these devices by uuid, and "" for the node itself; None: of all, replicas aside. Seconds for an hour, then
         10 s for a day, minutes for 30 days, 10 minutes for a year; fewer cells where nothing came.
         """
+        ...
+
+    async def read_replica(
+        self,
+        node: str,
+        session_id: str,
+        attempt: int,
+        rank: int,
+        *,
+        since: float,
+        until: float,
+        width: int,
+    ) -> Cells:
+        """As `read`, what the processes of a replica took that ran on a node, under cells.replica_key."""
         ...
 
     async def used(

@@ -275,6 +275,18 @@ class DeviceSample:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ReplicaSample:
+    """One reading of the processes of one replica; `cpu_cores` 1 is one core all the time."""
+
+    session_id: str
+    attempt: int
+    rank: int
+    cpu_cores: float = 0.0
+    memory_used_bytes: int = 0
+    process_count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSample:
     """One reading of a node; `sequence` grows within one boot."""
 
@@ -286,6 +298,7 @@ class NodeSample:
     cpu_percent: float = 0.0
     memory_used_bytes: int = 0
     disk_note: str = ""
+    replicas: tuple[ReplicaSample, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
 
 import msgspec
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.operations.references import References
+    from controlplane.operations.state import LiveState
 
 _log = structlog.get_logger("operations.ingest")
 
@@ -36,8 +38,15 @@ MOST_SUMMARY_BYTES: Final = 16 << 10
 class Rights:
     """For which replicas a node may speak: those that run or ran there."""
 
-    def __init__(self, *, references: References) -> None:
+    def __init__(self, *, references: References, state: LiveState) -> None:
         self._references = references
+        self._state = state
+
+    def placed(self, node: str) -> frozenset[tuple[str, int, int]]:
+        """Session, attempt and rank of the replicas that are placed on a node now, as far as is known here."""
+        stored = self._state.allocations.get(node)
+        replicas = stored.value.replicas if stored else ()
+        return frozenset((one.session_id, one.attempt, one.rank) for one in replicas)
 
     async def check(
         self, node: str, session_id: str, attempt: int, rank: int | None = None
@@ -88,7 +97,7 @@ class Ingestor:
         as stored and dropped, so that a node does not send them for ever.
         """
         if sample is not None:
-            await self._history.telemetry.record([sample])
+            await self._history.telemetry.record([self._own(sample)])
         wanted: dict[StreamKey, int] = {}
         kept = []
         for chunk in chunks:
@@ -108,6 +117,14 @@ class Ingestor:
         if kept:
             wanted |= await self._history.streams.append(kept)
         return wanted
+
+    def _own(self, sample: NodeSample) -> NodeSample:
+        """Without what it says of replicas that are not the node's."""
+        if not sample.replicas:
+            return sample
+        placed = self._rights.placed(sample.node)
+        own = [one for one in sample.replicas if (one.session_id, one.attempt, one.rank) in placed]
+        return sample if len(own) == len(sample.replicas) else replace(sample, replicas=tuple(own))
 
     def _say_left_out(self, left_out: Mapping[str, int]) -> None:
         """Once a session; whoever looks for what is not there, `nsml media` says it to."""

@@ -14,7 +14,7 @@ from controlplane.history.errors import HistoryUnavailable
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
-    from controlplane.domain.values import Session
+    from controlplane.domain.values import AllocatedReplica, Session
     from controlplane.history.cells import Used
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample
@@ -43,6 +43,16 @@ class Held(NamedTuple):
 
     device: HeldDevice
     attempt: int
+    since: float
+    until: float
+
+
+class Ran(NamedTuple):
+    """A replica on a node, between two moments; Unix seconds."""
+
+    node: str
+    attempt: int
+    rank: int
     since: float
     until: float
 
@@ -135,6 +145,20 @@ class Usages:
         ]
         return (*found, *self.holding(session))
 
+    def ran(self, session: Session) -> tuple[Ran, ...]:
+        """Where and when its replicas ran and run, oldest first."""
+        found = [
+            Ran(node, attempt.number, rank, attempt.placed_at, attempt.ended_at)
+            for attempt in session.attempts
+            for rank, node in enumerate(attempt.nodes)
+        ]
+        now = self._clock.time()
+        running = [
+            Ran(name, session.attempt, replica.rank, replica.placed_at, now)
+            for name, replica in self._placed(session)
+        ]
+        return (*found, *sorted(running, key=lambda one: one.rank))
+
     def live(self, session_id: str) -> Live | None:
         """What is known of a live session."""
         return self._live.get(session_id)
@@ -221,21 +245,24 @@ class Usages:
     def holding(self, session: Session) -> list[Held]:
         """What it holds now."""
         now = self._clock.time()
-        found = []
+        return [
+            Held(
+                HeldDevice(node=name, uuid=one.uuid, thousandths=one.thousandths),
+                session.attempt,
+                replica.placed_at,
+                now,
+            )
+            for name, replica in self._placed(session)
+            for one in replica.devices
+        ]
+
+    def _placed(self, session: Session) -> Iterator[tuple[str, AllocatedReplica]]:
+        """Its replicas that are placed now, and where."""
         for name in sorted({one.node for one in session.replicas}):
             stored = self._state.allocations.get(name)
             for replica in stored.value.replicas if stored else ():
                 if (replica.session_id, replica.attempt) == (session.id, session.attempt):
-                    found += [
-                        Held(
-                            HeldDevice(node=name, uuid=one.uuid, thousandths=one.thousandths),
-                            session.attempt,
-                            replica.placed_at,
-                            now,
-                        )
-                        for one in replica.devices
-                    ]
-        return found
+                    yield name, replica
 
     async def _measure(self, total: _Sum, held: Iterable[Held]) -> None:
         groups: dict[tuple[str, float, float], list[HeldDevice]] = {}

@@ -23,14 +23,18 @@ if TYPE_CHECKING:
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
-    from controlplane.history.values import Summary
+    from controlplane.history.values import NodeSample, Summary
     from controlplane.operations.state import LiveState
     from controlplane.operations.usage import Usages
+    from nsml.clock import Clock
 
 _log = structlog.get_logger("services.presenting")
 
 AT_ONCE: Final = 100
 """Sessions in one turn of the event loop: a few milliseconds."""
+
+LATELY_S: Final = 15.0
+"""What a node said of processes counts for so long."""
 
 KEPT: Final = 4_096
 """Messages that are kept, some kilobytes each, for the next who looks at the same sessions."""
@@ -64,7 +68,9 @@ class Presenter:
         history: History,
         waiting: Callable[[str], Explanation | None],
         usages: Usages,
+        clock: Clock,
     ) -> None:
+        self._clock = clock
         self._usages = usages
         self._state = state
         self._history = history
@@ -75,7 +81,10 @@ class Presenter:
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
         """One session."""
-        [message] = await self._messages([session], [self._revision(session)], viewer)
+        revisions = [self._revision(session)]
+        if session.state.holds_devices:
+            await self._history.telemetry.newest()
+        [message] = await self._messages([session], revisions, viewer)
         return message
 
     async def sessions(
@@ -99,6 +108,7 @@ class Presenter:
     ) -> list[sessions_pb2.Session]:
         begun = [session.id for session in sessions if session.attempt]
         summaries, counts = await self._beside(begun)
+        samples = self._history.telemetry.known()
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
             # Who may see a session need not know what its owner has set for the program.
@@ -115,8 +125,26 @@ class Presenter:
             live = self._usages.live(session.id)
             if live is not None and not message.HasField("usage"):
                 message.usage.CopyFrom(usage_message(live.usage, session.attempts, live.idle_since))
+            if session.state.holds_devices:
+                self._add_use(message, session, samples)
             messages.append(message)
         return messages
+
+    def _add_use(
+        self, message: sessions_pb2.Session, session: Session, samples: Mapping[str, NodeSample]
+    ) -> None:
+        """What the processes of each replica take, as its node said lately."""
+        lately = self._clock.time() - LATELY_S
+        for replica in message.replicas:
+            sample = samples.get(replica.node)
+            if sample is None or sample.at < lately:
+                continue
+            which = session.id, session.attempt, replica.rank
+            for one in sample.replicas:
+                if (one.session_id, one.attempt, one.rank) == which:
+                    replica.use.cpu_cores = one.cpu_cores
+                    replica.use.memory_used_bytes = one.memory_used_bytes
+                    replica.use.process_count = one.process_count
 
     def _message(self, session: Session, shows_values: bool) -> sessions_pb2.Session:
         """What its record alone says; the caller's own to change."""

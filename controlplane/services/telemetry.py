@@ -13,7 +13,9 @@ from controlplane.history.cells import (
     CLUSTER_FIGURES,
     DEVICE_FIGURES,
     NODE_FIGURES,
+    REPLICA_FIGURES,
     coarser,
+    replica_key,
 )
 from controlplane.services.convert.times import time_of, timestamp
 from controlplane.services.errors import Context, answering
@@ -28,7 +30,7 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.operations.references import References
     from controlplane.operations.state import LiveState
-    from controlplane.operations.usage import Held, Usages
+    from controlplane.operations.usage import Held, Ran, Usages
     from nsml.clock import Clock
 
 WIDTH: Final = 120
@@ -101,15 +103,19 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
     async def _of_session(
         self, request: pb.ReadTelemetryRequest, session: Session
     ) -> pb.ReadTelemetryResponse:
-        held = self._usages.held(session)
-        begin = min((one.since for one in held), default=0.0)
-        end = max((one.until for one in held), default=0.0)
+        held, ran = self._usages.held(session), self._usages.ran(session)
+        begin = min((*(one.since for one in held), *(one.since for one in ran)), default=0.0)
+        end = max((*(one.until for one in held), *(one.until for one in ran)), default=0.0)
         since, until = self._span(request, begin, end)
         told = [one for one in held if one.until > since and one.since < until]
         shown = told[-MOST_SERIES:]
-        width = _width(request, len(shown))
+        there = [one for one in ran if one.until > since and one.since < until]
+        width = _width(request, len(shown) + len(there[-MOST_SERIES:]))
         answer = pb.ReadTelemetryResponse(
-            since=timestamp(since), until=timestamp(until), left_out=len(told) - len(shown)
+            since=timestamp(since),
+            until=timestamp(until),
+            left_out=len(told) - len(shown),
+            left_out_replicas=max(len(there) - MOST_SERIES, 0),
         )
         groups: dict[tuple[str, int], list[Held]] = {}
         for one in shown:
@@ -133,7 +139,23 @@ class TelemetryServicer(telemetry_pb2_grpc.TelemetryServiceServicer):
                 series.simulated = device.simulated if device else session.is_simulated
                 series.thousandths, series.attempt = one.device.thousandths, attempt
                 answer.series.append(series)
+        for replica in there[-MOST_SERIES:]:
+            first, last = max(since, replica.since), min(until, replica.until)
+            share = max(1, math.ceil(width * (last - first) / (until - since)))
+            answer.series.append(await self._of_replica(session, replica, first, last, share))
         return answer
+
+    async def _of_replica(
+        self, session: Session, ran: Ran, since: float, until: float, width: int
+    ) -> pb.TelemetrySeries:
+        which = session.id, ran.attempt, ran.rank
+        cells = await self._history.telemetry.read_replica(
+            ran.node, *which, since=since, until=until, width=width
+        )
+        series = _series(cells, replica_key(*which), REPLICA_FIGURES, node=ran.node)
+        series.device_uuid = ""
+        series.attempt, series.rank = ran.attempt, ran.rank
+        return series
 
     def _device(self, node: str, uuid: str) -> Device | None:
         """None where the node does not have it any more."""

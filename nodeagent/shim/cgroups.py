@@ -77,6 +77,12 @@ class Group:
         """What it can limit."""
         return frozenset(self._of) - {_TIMES}
 
+    def described(self) -> dict[str, object]:
+        """What a `Group` for the same is made from."""
+        folders = {controller: os.path.dirname(folder) for controller, folder in self._of.items()}
+        base = {"version": self._version, "folders": folders}
+        return {"base": base, "name": os.path.basename(self._folders[0])}
+
     def make(
         self, *, memory_bytes: int | None, cpus: float | None, process_count: int | None
     ) -> None:
@@ -167,7 +173,22 @@ class Group:
 
     def memory_used(self) -> int:
         """What its processes use now and cannot be taken back, bytes: no cache of files."""
-        return self._of_memory("total_rss", "anon") + self._of_memory("total_shmem", "shmem")
+        if MEMORY not in self._of:
+            return 0
+        names = ("total_rss", "total_shmem") if self._version == 1 else ("anon", "shmem")
+        parts = _keyed(self._of[MEMORY], "memory.stat")
+        return sum(parts.get(name, 0) for name in names)
+
+    def took_s(self) -> float | None:
+        """Seconds of processor time that it took so far; None where none of its controllers counts them."""
+        if self._version != 1:
+            parts = _keyed(self._folders[0], "cpu.stat")
+            return parts["usage_usec"] / 1e6 if "usage_usec" in parts else None
+        # controllers of one hierarchy have their files in the same folder
+        for folder in self._folders:
+            if words := _words(folder, "cpuacct.usage"):
+                return int(words[0]) / 1e9
+        return None
 
     def memory_peak_held(self) -> int:
         """`memory_peak` without the cache of files that is there now, bytes: about what processes used."""

@@ -10,6 +10,7 @@ meanwhile.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -194,6 +195,7 @@ class Contained:
         if "pid" in word:
             self.pid, (self._pidfd,) = word["pid"], descriptors
             self._group = group_held(self.pid, self._pidfd)
+            self._tell_group()
         elif "gate" in word:
             self._has_begun = True
             with contextlib.suppress(OSError):  # whoever waited there has ended
@@ -203,6 +205,16 @@ class Contained:
             self._failure = word["failed"]
         else:
             self._note_use(word["cpu_s"], word["peak_bytes"])
+
+    def _tell_group(self) -> None:
+        """Write down where the agent can read what it uses; without, that is not known."""
+        if self._group is None:
+            return
+        path = os.path.join(self._folder, "group.json")
+        with contextlib.suppress(OSError):
+            with open(f"{path}.new", "w", encoding="utf-8") as file:
+                json.dump({"group": self._group.described()}, file)
+            os.replace(f"{path}.new", path)
 
     def _note_use(self, cpu_s: Sequence[float], peak_bytes: int) -> None:
         self.cpu_s = [max(pair) for pair in zip(self.cpu_s, cpu_s, strict=True)]

@@ -335,8 +335,20 @@ class Chunk(_message.Message):
     gap: bool
     def __init__(self, stream: _Optional[_Union[StreamKey, _Mapping]] = ..., first: _Optional[int] = ..., last: _Optional[int] = ..., records: _Optional[_Iterable[bytes]] = ..., data: _Optional[bytes] = ..., gap: _Optional[bool] = ...) -> None: ...
 
+class ReplicaSample(_message.Message):
+    __slots__ = ("replica", "cpu_cores", "memory_used_bytes", "process_count")
+    REPLICA_FIELD_NUMBER: _ClassVar[int]
+    CPU_CORES_FIELD_NUMBER: _ClassVar[int]
+    MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
+    PROCESS_COUNT_FIELD_NUMBER: _ClassVar[int]
+    replica: ReplicaId
+    cpu_cores: float
+    memory_used_bytes: int
+    process_count: int
+    def __init__(self, replica: _Optional[_Union[ReplicaId, _Mapping]] = ..., cpu_cores: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., process_count: _Optional[int] = ...) -> None: ...
+
 class NodeSample(_message.Message):
-    __slots__ = ("sequence", "boot_id", "at", "devices", "cpu_percent", "memory_used_bytes", "disk_note")
+    __slots__ = ("sequence", "boot_id", "at", "devices", "cpu_percent", "memory_used_bytes", "disk_note", "replicas")
     SEQUENCE_FIELD_NUMBER: _ClassVar[int]
     BOOT_ID_FIELD_NUMBER: _ClassVar[int]
     AT_FIELD_NUMBER: _ClassVar[int]
@@ -344,6 +356,7 @@ class NodeSample(_message.Message):
     CPU_PERCENT_FIELD_NUMBER: _ClassVar[int]
     MEMORY_USED_BYTES_FIELD_NUMBER: _ClassVar[int]
     DISK_NOTE_FIELD_NUMBER: _ClassVar[int]
+    REPLICAS_FIELD_NUMBER: _ClassVar[int]
     sequence: int
     boot_id: str
     at: _timestamp_pb2.Timestamp
@@ -351,7 +364,8 @@ class NodeSample(_message.Message):
     cpu_percent: float
     memory_used_bytes: int
     disk_note: str
-    def __init__(self, sequence: _Optional[int] = ..., boot_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.DeviceSample, _Mapping]]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., disk_note: _Optional[str] = ...) -> None: ...
+    replicas: _containers.RepeatedCompositeFieldContainer[ReplicaSample]
+    def __init__(self, sequence: _Optional[int] = ..., boot_id: _Optional[str] = ..., at: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., devices: _Optional[_Iterable[_Union[_resources_pb2.DeviceSample, _Mapping]]] = ..., cpu_percent: _Optional[float] = ..., memory_used_bytes: _Optional[int] = ..., disk_note: _Optional[str] = ..., replicas: _Optional[_Iterable[_Union[ReplicaSample, _Mapping]]] = ...) -> None: ...
 
 class IngestRequest(_message.Message):
     __slots__ = ("chunks", "sample")

@@ -26,19 +26,21 @@ class ReadTelemetryRequest(_message.Message):
     def __init__(self, session: _Optional[str] = ..., node: _Optional[str] = ..., cluster: _Optional[bool] = ..., since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., width: _Optional[int] = ...) -> None: ...
 
 class ReadTelemetryResponse(_message.Message):
-    __slots__ = ("since", "until", "series", "left_out")
+    __slots__ = ("since", "until", "series", "left_out", "left_out_replicas")
     SINCE_FIELD_NUMBER: _ClassVar[int]
     UNTIL_FIELD_NUMBER: _ClassVar[int]
     SERIES_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_FIELD_NUMBER: _ClassVar[int]
+    LEFT_OUT_REPLICAS_FIELD_NUMBER: _ClassVar[int]
     since: _timestamp_pb2.Timestamp
     until: _timestamp_pb2.Timestamp
     series: _containers.RepeatedCompositeFieldContainer[TelemetrySeries]
     left_out: int
-    def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., series: _Optional[_Iterable[_Union[TelemetrySeries, _Mapping]]] = ..., left_out: _Optional[int] = ...) -> None: ...
+    left_out_replicas: int
+    def __init__(self, since: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., until: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., series: _Optional[_Iterable[_Union[TelemetrySeries, _Mapping]]] = ..., left_out: _Optional[int] = ..., left_out_replicas: _Optional[int] = ...) -> None: ...
 
 class TelemetrySeries(_message.Message):
-    __slots__ = ("node", "device_uuid", "thousandths", "attempt", "at", "figures", "device_index", "simulated")
+    __slots__ = ("node", "device_uuid", "thousandths", "attempt", "at", "figures", "device_index", "simulated", "rank")
     NODE_FIELD_NUMBER: _ClassVar[int]
     DEVICE_UUID_FIELD_NUMBER: _ClassVar[int]
     THOUSANDTHS_FIELD_NUMBER: _ClassVar[int]
@@ -47,6 +49,7 @@ class TelemetrySeries(_message.Message):
     FIGURES_FIELD_NUMBER: _ClassVar[int]
     DEVICE_INDEX_FIELD_NUMBER: _ClassVar[int]
     SIMULATED_FIELD_NUMBER: _ClassVar[int]
+    RANK_FIELD_NUMBER: _ClassVar[int]
     node: str
     device_uuid: str
     thousandths: int
@@ -55,7 +58,8 @@ class TelemetrySeries(_message.Message):
     figures: _containers.RepeatedCompositeFieldContainer[Figure]
     device_index: int
     simulated: bool
-    def __init__(self, node: _Optional[str] = ..., device_uuid: _Optional[str] = ..., thousandths: _Optional[int] = ..., attempt: _Optional[int] = ..., at: _Optional[_Iterable[float]] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., device_index: _Optional[int] = ..., simulated: _Optional[bool] = ...) -> None: ...
+    rank: int
+    def __init__(self, node: _Optional[str] = ..., device_uuid: _Optional[str] = ..., thousandths: _Optional[int] = ..., attempt: _Optional[int] = ..., at: _Optional[_Iterable[float]] = ..., figures: _Optional[_Iterable[_Union[Figure, _Mapping]]] = ..., device_index: _Optional[int] = ..., simulated: _Optional[bool] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class Figure(_message.Message):
     __slots__ = ("name", "least", "most", "mean")

@@ -14,7 +14,7 @@ from nsml.view.sessions import (
     state_text,
     stop_text,
 )
-from nsml.view.usage import episode_lines, idle_text, usage_text
+from nsml.view.usage import episode_lines, idle_text, taken_text, usage_text
 
 if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session, Waiting
@@ -46,6 +46,8 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
 
 def _use_lines(session: Session, now: float) -> list[str]:
     found = [f"  {line}" for line in episode_lines(session.episodes, now)]
+    if taken := taken_text(session.replicas):
+        found = [f"  now: {taken}", *found]
     if session.HasField("usage"):
         simulated = SIMULATED if session.simulated else ""
         parts = (usage_text(session.usage), idle_text(session.usage, now), simulated)

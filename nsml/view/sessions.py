@@ -20,7 +20,13 @@ from nsml.view.units import (
     short_moment,
     thousandths,
 )
-from nsml.view.usage import efficiency_text, episode_records, usage_record, waste_text
+from nsml.view.usage import (
+    efficiency_text,
+    episode_records,
+    usage_record,
+    use_record,
+    waste_text,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -583,6 +589,7 @@ def record(session: Session) -> dict[str, Any]:
                 "near_data": replica.near_data,
                 "cpus": replica.resources.cpu_thousandths / 1000,
                 "memory_bytes": replica.resources.memory_bytes,
+                "use": use_record(replica),
                 "devices": [
                     {"uuid": d.uuid, "index": d.index, "model": d.model, "simulated": d.simulated}
                     for d in replica.devices

@@ -1,4 +1,4 @@
-"""What devices did over time: lines of small bars, and cells as rows."""
+"""What devices did and processes took over time: lines of small bars, and cells as rows."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _LEAST_SPAN_S: Final = 1e-6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cell:
-    """A piece of time of one device, or of the platform: mean and greatest of each figure."""
+    """A piece of time of one device, of the processes of a replica, or of the platform: mean and greatest of each figure."""
 
     series: TelemetrySeries
     at: float
@@ -80,6 +80,28 @@ _DEVICE_ROWS: Final = (
 )
 
 
+_REPLICA_ROWS: Final = (
+    _Row(
+        name="cpu_cores",
+        label="cpu",
+        top=None,
+        words=lambda mean, peak: f"mean {_count(mean)}, peak {_count(peak)} cores",
+    ),
+    _Row(
+        name="memory_used_bytes",
+        label="memory",
+        top=None,
+        words=lambda _, peak: f"peak {memory_text(round(peak))}",
+    ),
+    _Row(
+        name="process_count",
+        label="number",
+        top=None,
+        words=lambda mean, peak: f"mean {_count(mean)}, peak {_count(peak)}",
+    ),
+)
+
+
 def cells(answer: ReadTelemetryResponse) -> list[Cell]:
     """Every piece of time of everything that is told of, in order of time for each."""
     found = []
@@ -119,19 +141,19 @@ def bars(
     )
 
 
-def device_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
-    """Each device with a line of bars a figure."""
+def session_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
+    """Each device of a session, and the processes of each replica, with a line of bars a figure."""
     span = seconds_of(answer.since), seconds_of(answer.until)
     lines = [f"{moment(span[0])[:19]}Z + {duration_text(span[1] - span[0])}"]
     for series in answer.series:
-        lines.append(device_title(series))
+        lines.append(series_title(series))
         if not series.at:
             lines.append("  nothing was measured")
             continue
         figures = {one.name: one for one in series.figures}
         lines += [
             _line(row, series, figures[row.name], span, room)
-            for row in _DEVICE_ROWS
+            for row in (_REPLICA_ROWS if series.HasField("rank") else _DEVICE_ROWS)
             if row.name in figures and any(figures[row.name].most)
         ]
         throttled = figures.get("throttled")
@@ -140,11 +162,17 @@ def device_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
             lines.append(f"  its clocks were held down {share:.0f}% of the time")
     if answer.left_out:
         lines.append(f"... {answer.left_out} more")
+    if answer.left_out_replicas:
+        lines.append(f"... {answer.left_out_replicas} more replicas")
     return lines
 
 
-def device_title(series: TelemetrySeries) -> str:
-    """`gpu-7 GPU 3 (0.5 of it, attempt 2, simulated)`."""
+def series_title(series: TelemetrySeries) -> str:
+    """`gpu-7 GPU 3 (0.5 of it, attempt 2, simulated)`, `gpu-7 processes (rank 1, attempt 2)`."""
+    if series.HasField("rank"):
+        parts = [f"rank {series.rank}"] if series.rank else []
+        parts += [f"attempt {series.attempt}"] if series.attempt > 1 else []
+        return f"{series.node} processes" + (f" ({', '.join(parts)})" if parts else "")
     which = f"GPU {series.device_index}" if series.HasField("device_index") else series.device_uuid
     parts = [f"{thousandths(series.thousandths)} of it"] if series.thousandths % 1000 else []
     parts += [f"attempt {series.attempt}"] if series.attempt > 1 else []
@@ -231,7 +259,14 @@ _POWER_COLUMN: Final[Column[Cell]] = Column(
 )
 COLUMNS: Final[tuple[Column[Cell], ...]] = (
     _TIME_COLUMN,
-    Column(key="device", title="GPU", cell=lambda c, _: device_title(c.series), is_name=True),
+    Column(key="device", title="Where", cell=lambda c, _: series_title(c.series), is_name=True),
+    Column(
+        key="cpu_cores",
+        title="Cores",
+        cell=_value("cpu_cores", _count),
+        is_wide=True,
+        is_worth=lambda c: "cpu_cores" in c.means,
+    ),
     _LOAD_COLUMN,
     Column(
         key="memory_used_bytes",
@@ -271,6 +306,13 @@ def timed(columns: Sequence[Column[Cell]], shown: Sequence[Cell]) -> list[Column
     return [time if column is _TIME_COLUMN else column for column in columns]
 
 
+_FIGURES: Final = (
+    *(row.name for row in _DEVICE_ROWS),
+    "throttled",
+    *(row.name for row in _REPLICA_ROWS if row.name != "memory_used_bytes"),
+)
+
+
 def cell_record(cell: Cell) -> dict[str, Any]:
     """A piece of time in raw values: the mean of each figure, and its greatest value."""
     series = cell.series
@@ -281,7 +323,11 @@ def cell_record(cell: Cell) -> dict[str, Any]:
             "uuid": series.device_uuid or None,
             "index": series.device_index if series.HasField("device_index") else None,
             "attempt": series.attempt or None,
+            "rank": series.rank if series.HasField("rank") else None,
         }
+        # In a table of lines of text, CSV, all lines have the same columns.
+        for name in _FIGURES:
+            record |= {name: None, f"{name}_peak": None}
     for name, value in cell.means.items():
         record[name] = round(value, 3)
         record[f"{name}_peak"] = round(cell.peaks[name], 3)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from nsml.v1 import sessions_pb2
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from nsml.v1.sessions_pb2 import Episode, SessionUsage
+    from nsml.v1.sessions_pb2 import Episode, Replica, SessionUsage
 
 IDLE_S = 600.0
 """A session that does nothing for so long is marked in lists."""
@@ -32,6 +33,36 @@ def usage_text(usage: SessionUsage) -> str:
         attempts = "attempt" if usage.forgotten_attempts == 1 else "attempts"
         parts += [f"without {usage.forgotten_attempts} older {attempts}, whose GPUs are forgotten"]
     return ", ".join(parts)
+
+
+def taken_text(replicas: Sequence[Replica]) -> str:
+    """`3.9 cores, 12.4 GiB of memory, 9 processes`: what all replicas take now; "" where nobody knows of any.
+
+    Of a gang of which not all is known it says of how many it is: `(of 3 replicas of 4)`.
+    """
+    told = [one.use for one in replicas if one.HasField("use")]
+    if not told:
+        return ""
+    cores = math.fsum(one.cpu_cores for one in told)
+    count = sum(one.process_count for one in told)
+    memory = memory_text(sum(one.memory_used_bytes for one in told))
+    processes = "process" if count == 1 else "processes"
+    text = f"{cores:.1f} cores, {memory} of memory, {count} {processes}"
+    if len(told) == len(replicas):
+        return text
+    known = "replica" if len(told) == 1 else "replicas"
+    return f"{text} (of {len(told)} {known} of {len(replicas)})"
+
+
+def use_record(replica: Replica) -> dict[str, Any] | None:
+    """What the processes of a replica take now, in raw values; None where nobody knows."""
+    if not replica.HasField("use"):
+        return None
+    return {
+        "cpu_cores": round(replica.use.cpu_cores, 3),
+        "memory_used_bytes": replica.use.memory_used_bytes,
+        "process_count": replica.use.process_count,
+    }
 
 
 def energy_text(watt_hours: float) -> str:

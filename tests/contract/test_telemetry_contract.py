@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from controlplane.history.cells import CLUSTER
+from controlplane.history.cells import CLUSTER, replica_key
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.postgresql.history import PostgresHistory
 from controlplane.history.sql import telemetry as sql
 from controlplane.history.sqlite import open_history
-from controlplane.history.values import DeviceSample, NodeSample
+from controlplane.history.values import DeviceSample, NodeSample, ReplicaSample
 from nsml.clock import SystemClock, in_thread, inline
 
 if TYPE_CHECKING:
@@ -213,6 +213,66 @@ async def test_a_platform_as_a_whole_is_kept_like_a_node(
     assert len(cells) == 10
     assert ends(cells, "", 3) == (0, 2, 1)
     assert ends(cells, "", 0) == (8, 8, 8)
+
+
+async def test_what_processes_take_is_kept_by_replica_in_all_levels(
+    history: History, clock: MovedClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One long session, hundreds of short ones beside it, and a device that calls itself like one of them."""
+    monkeypatch.setattr(sql, "LATEST_S", 600.0)
+    clock.slower = 200 / (1 if isinstance(history, PostgresHistory) else sql.FLUSH_AFTER_S)
+    telemetry = history.telemetry
+    sequence = 0
+
+    async def goes_on(seconds: float, *, short: str = "", every: float = 1.0) -> None:
+        nonlocal sequence
+        until = clock.now + seconds
+        while clock.now < until:
+            clock.now += every
+            sequence += 1
+            replicas = [ReplicaSample(session_id="long", attempt=1, rank=0, cpu_cores=2.0)]
+            if short:
+                replicas.append(
+                    ReplicaSample(session_id=short, attempt=1, rank=1, cpu_cores=math.nan)
+                )
+            sample = NodeSample(
+                node="n1",
+                boot_id="b",
+                sequence=sequence,
+                at=clock.now,
+                devices=(DeviceSample(uuid="G"), DeviceSample(uuid=replica_key("long", 1, 0))),
+                replicas=tuple(replicas),
+            )
+            await telemetry.record([sample])
+
+    began = clock.now
+    for number in range(300):
+        await goes_on(4, short=f"s{number}")
+    until = clock.now
+    shorts = [replica_key(short, 1, 1) for short in ("s0", "s299")]
+    for key, short in zip(shorts, ("s0", "s299"), strict=True):
+        cells = await telemetry.read_replica(
+            "n1", short, 1, 1, since=began, until=until, width=10_000
+        )
+        assert ends(cells, key) == (0, 0, 0)
+        assert math.fsum(cells.columns[key].counts) == 4
+    await goes_on(3 * 3600, every=9)
+    # Of the first minutes the seconds are gone.
+    for width in (3, 100, 10_000):
+        cells = await telemetry.read_replica(
+            "n1", "long", 1, 0, since=began, until=clock.now, width=width
+        )
+        assert ends(cells, replica_key("long", 1, 0)) == (2, 2, 2)
+        assert cells.starts[0] <= began + (clock.now - began) / width + 600
+    cells = await telemetry.read_replica(
+        "n1", "s299", 1, 1, since=began, until=clock.now, width=10_000
+    )
+    assert math.fsum(cells.columns[shorts[1]].counts) == 4
+    for key in (("long", 2, 0), ("s1", 1, 0), ("n1", 0, 0)):
+        cells = await telemetry.read_replica("n1", *key, since=began, until=until, width=5)
+        assert not any(sum(column.counts) for column in cells.columns.values())
+    whole = await telemetry.read("n1", since=began, until=clock.now, width=50)
+    assert sorted(whole.columns) == ["", "G"]
 
 
 async def test_what_makes_no_sense_does_no_harm(history: History, clock: MovedClock) -> None:

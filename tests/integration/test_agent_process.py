@@ -129,6 +129,53 @@ async def test_says_what_it_is_and_says_when_it_is_ready(node: Node) -> None:
     node.process = None
 
 
+async def test_what_the_processes_of_each_session_take_is_told_while_they_run(
+    node: Node, platform: ScriptedPlatform
+) -> None:
+    """One burns a processor in a child, beside many that end at once, and holds memory; the other sleeps."""
+    busy = """
+import subprocess, sys
+held = b"x" * (96 << 20)
+child = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+while child.poll() is None:
+    subprocess.run(["true"])
+"""
+    await platform.order(assignment(S, *python(busy)), assignment(OTHER, "sleep", "1000"))
+
+    def newest(session: str) -> pb.ReplicaSample | None:
+        if not platform.samples:
+            return None
+        told = [one for one in platform.samples[-1].replicas if one.replica.session_id == session]
+        return told[0] if told else None
+
+    def is_seen() -> bool:
+        mine, other = newest(S), newest(OTHER)
+        return (
+            mine is not None
+            and other is not None
+            and mine.cpu_cores > 0.1
+            and mine.memory_used_bytes > 96 << 20
+            and mine.process_count >= 2
+            and other.cpu_cores < 0.1
+            and other.memory_used_bytes < 96 << 20
+            and other.process_count == 1
+        )
+
+    await until(is_seen)
+    assert newest(S).replica == pb.ReplicaId(session_id=S, attempt=1, rank=0)  # type: ignore[union-attr]
+    # A new agent finds what runs, and goes on telling.
+    assert await node.end(signal.SIGKILL) == -signal.SIGKILL
+    platform.samples.clear()
+    await node.start()
+    await until(is_seen)
+    await platform.order(assignment(OTHER, "sleep", "1000"))
+    await platform.phase(S, pb.REPLICA_PHASE_FINALIZED)
+    count = len(platform.samples)
+    await until(lambda: len(platform.samples) > count + 2)
+    assert newest(S) is None
+    assert newest(OTHER) is not None
+
+
 async def test_a_program_and_its_end(node: Node, platform: ScriptedPlatform) -> None:
     order = assignment(S, *python("import os; print(os.environ['NSML_SESSION_NAME']); exit(3)"))
     await platform.order(order, assignment(OTHER, "true"))

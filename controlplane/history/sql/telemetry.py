@@ -6,6 +6,10 @@ the one below once a span is over, which may be repeated; how far that went is i
 was not made coarser yet is not dropped. A question is answered from the coarsest level that is fine
 enough; where that does not reach the end, finer ones go on, and at last what is still in memory.
 
+What the processes of replicas take comes with the readings of their node, and is in its blocks of the finest
+level. In coarser ones each replica has blocks of its own, under its key in place of a node's name: of many
+short sessions a day there would be too many keys in one, and most of it empty.
+
 Where several control planes share the database, each node's agent reports to any of them: what came
 to it last of all its nodes each of them writes every second, as one row, which the others read when they
 are asked.
@@ -28,11 +32,15 @@ import zstandard
 from controlplane.history.cells import (
     CLUSTER,
     Cells,
+    apart,
     coarser,
+    is_replica_key,
     joined,
     packed,
+    replica_key,
     unpacked,
     used,
+    without_replicas,
 )
 from controlplane.history.errors import HistoryCorrupt, HistoryUnavailable
 from controlplane.history.values import NodeSample
@@ -189,6 +197,25 @@ class SqlTelemetry:
         cells = await self._cells(node, since, until, step, keys)
         return coarser(cells, since, until, step)
 
+    async def read_replica(
+        self,
+        node: str,
+        session_id: str,
+        attempt: int,
+        rank: int,
+        *,
+        since: float,
+        until: float,
+        width: int,
+    ) -> Cells:
+        """See Telemetry."""
+        if not (math.isfinite(since) and math.isfinite(until)) or until <= since:
+            return Cells()
+        step = (until - since) / max(width, 1)
+        key = replica_key(session_id, attempt, rank)
+        cells = await self._cells(node, since, until, step, (key,), coarse=key)
+        return coarser(cells, since, until, step)
+
     async def used(
         self,
         node: str,
@@ -311,9 +338,19 @@ class SqlTelemetry:
         return False
 
     async def _cells(
-        self, node: str, since: float, until: float, step: float, keys: Collection[str] | None
+        self,
+        node: str,
+        since: float,
+        until: float,
+        step: float,
+        keys: Collection[str] | None,
+        *,
+        coarse: str = "",
     ) -> Cells:
-        """Cells of at most this step if there are such, those of the finest of all at the end."""
+        """Cells of at most this step if there are such, those of the finest of all at the end.
+
+        `coarse`: whose blocks of coarser levels are read, where those are not the node's.
+        """
         chosen = _level(since, until, step, self._clock.time())
 
         def work(connection: Connection) -> list[Cells]:
@@ -324,9 +361,15 @@ class SqlTelemetry:
                     "SELECT start, body FROM telemetry_blocks"
                     " WHERE level = ? AND node = ? AND start > ? AND start < ?"
                     " ORDER BY start DESC LIMIT ?",
-                    (level, node, reached - 2 * LEVELS[level].span, until, MOST_BLOCKS),
+                    (
+                        level,
+                        (level and coarse) or node,
+                        reached - 2 * LEVELS[level].span,
+                        until,
+                        MOST_BLOCKS,
+                    ),
                 ).fetchall()
-                parts += _readable(node, reversed(rows), keys)
+                parts += (_of(one, keys) for one in _readable(node, reversed(rows), keys))
                 if level and rows:
                     reached = max(reached, rows[0][0] + LEVELS[level].span)
             return parts
@@ -412,12 +455,20 @@ def _readings(sample: NodeSample) -> dict[str, tuple[float, ...]]:
         "": (_sound(sample.cpu_percent), _sound(sample.memory_used_bytes))
     }
     for one in sample.devices:
+        if is_replica_key(one.uuid):
+            continue
         found[one.uuid] = (
             _sound(one.utilization_percent),
             _sound(one.memory_used_bytes),
             _sound(one.power_watts),
             _sound(one.temperature_celsius),
             1.0 if one.throttled else 0.0,
+        )
+    for replica in sample.replicas:
+        found[replica_key(replica.session_id, replica.attempt, replica.rank)] = (
+            _sound(replica.cpu_cores),
+            _sound(replica.memory_used_bytes),
+            _sound(replica.process_count),
         )
     return found
 
@@ -427,8 +478,9 @@ def _sound(value: float) -> float:
 
 
 def _of(cells: Cells, keys: Collection[str] | None) -> Cells:
+    """What is of these keys; None: of the node and its devices."""
     if keys is None:
-        return cells
+        return without_replicas(cells)
     return Cells(
         cells.starts,
         cells.lengths,
@@ -449,7 +501,7 @@ def _level(since: float, until: float, step: float, now: float) -> int:
 
 
 def _readable(
-    node: str, rows: Iterable[tuple[float, bytes]], keys: Collection[str] | None
+    node: str, rows: Iterable[tuple[float, bytes]], keys: Collection[str] | None = None
 ) -> Iterator[Cells]:
     """The blocks of these rows; one that cannot be read is left out, as if nothing had come."""
     for start, body in rows:
@@ -502,9 +554,12 @@ def _folded(connection: Connection, level: int, now: float) -> _Folded | None:
             " WHERE level = ? AND node = ? AND start >= ? AND start < ? ORDER BY start",
             (level - 1, node, since, end),
         ).fetchall()
-        fine = joined(_readable(node, rows, None), begin, end)
-        if len(fine):
-            blocks.append((node, begin, packed(coarser(fine, begin, end, here.step), begin)))
+        parts = list(_readable(node, rows))
+        for key, own in apart(parts) if level == 1 else [("", parts)]:
+            fine = joined(own, begin, end)
+            if len(fine):
+                body = packed(coarser(fine, begin, end, here.step), begin)
+                blocks.append((key or node, begin, body))
     goes_on = (begin, names[-1]) if len(names) == FOLDED_NODES else (end, "")
     return _Folded(None if row is None else (row[0], row[1]), goes_on, blocks)
 

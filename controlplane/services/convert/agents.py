@@ -16,7 +16,15 @@ from controlplane.domain.values import (
     Resources,
     Stock,
 )
-from controlplane.history.values import Channel, Chunk, DeviceSample, NodeSample, StreamKey
+from controlplane.history.cells import MOST_KEYS
+from controlplane.history.values import (
+    Channel,
+    Chunk,
+    DeviceSample,
+    NodeSample,
+    ReplicaSample,
+    StreamKey,
+)
 from controlplane.operations.progress import ProgressReport
 from controlplane.operations.registration import ChangedDevices, Registration
 from controlplane.operations.reports import Report
@@ -387,4 +395,15 @@ def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
         cpu_percent=message.cpu_percent,
         memory_used_bytes=message.memory_used_bytes,
         disk_note=message.disk_note[:MOST_FACT_BYTES],
+        replicas=tuple(
+            ReplicaSample(
+                session_id=one.replica.session_id,
+                attempt=one.replica.attempt,
+                rank=one.replica.rank,
+                cpu_cores=one.cpu_cores,
+                memory_used_bytes=one.memory_used_bytes,
+                process_count=one.process_count,
+            )
+            for one in message.replicas[:MOST_KEYS]
+        ),
     )

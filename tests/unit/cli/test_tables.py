@@ -64,7 +64,7 @@ def test_gpumonitor(nsml, everything):
         ]
     ]
     rows = nsml("gpumonitor", "@last", "--csv").stdout.splitlines()
-    assert rows[0].startswith("time,node,uuid,index,attempt,utilization_percent,")
+    assert rows[0].startswith("time,node,uuid,index,attempt,rank,utilization_percent,")
     assert len(rows) == 3
 
 

@@ -141,7 +141,7 @@ async def register(at: Led, as_node: Node, *replicas, committer=None, term: int 
         committer=committer or at.committer,
         contacts=at.contacts,
         keeper=keeper(at),
-        rights=Rights(references=References(state=at.state, history=None)),  # type: ignore[arg-type]
+        rights=Rights(references=References(state=at.state, history=None), state=at.state),  # type: ignore[arg-type]
         clock=at.clock,
         cluster_id="c",
     )

@@ -77,7 +77,7 @@ class Behind:
         return References(state=self.state, history=self.history)
 
     async def ingest(self, chunk: Chunk) -> None:
-        rights = Rights(references=self.references)
+        rights = Rights(references=self.references, state=self.state)
         ingestor = Ingestor(history=self.history, rights=rights)
         await ingestor.ingest(NodeCaller(node="n1"), [chunk], None)
 

@@ -112,7 +112,7 @@ async def test_a_stream_that_was_superseded_changes_nothing(rig: Rig) -> None:
         committer=plane.committer,
         contacts=plane.contacts,
         keeper=plane.keeper,
-        rights=Rights(references=plane.references),
+        rights=Rights(references=plane.references, state=plane.state),
         clock=SystemClock(),
         cluster_id=plane.cluster_id,
     )

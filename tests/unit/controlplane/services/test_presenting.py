@@ -14,7 +14,7 @@ from controlplane.domain.lifecycle import SessionState
 from controlplane.domain.values import Cause, Session, Stop, Visibility
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
-from controlplane.history.values import Summary
+from controlplane.history.values import NodeSample, Summary
 from controlplane.operations.state import LiveState
 from controlplane.operations.usage import Usages
 from controlplane.services.parts import parts_as_made
@@ -37,7 +37,11 @@ class Desk:
     def presenter(self) -> Presenter:
         usages = Usages(state=self.state, history=self.history, clock=HandClock())
         return Presenter(
-            state=self.state, history=self.history, waiting=self.made.append, usages=usages
+            state=self.state,
+            history=self.history,
+            waiting=self.made.append,
+            usages=usages,
+            clock=HandClock(),
         )
 
 
@@ -169,13 +173,19 @@ class Slow:
         self.asked: list[set[str]] = []
         self.counts: dict[str, int] = {}
         self.may_answer = asyncio.Event()
-        self.catalogue = self.streams = self
+        self.catalogue = self.streams = self.telemetry = self
 
     async def checkpoint_counts(self, session_ids: set[str]) -> dict[str, int]:
         self.asked.append(set(session_ids))
         counts = dict(self.counts)
         await self.may_answer.wait()
         return counts
+
+    async def newest(self) -> dict[str, NodeSample]:
+        return self.known()
+
+    def known(self) -> dict[str, NodeSample]:
+        return {}
 
     async def summaries(self, session_ids: set[str]) -> dict[str, Summary]:
         return {}

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.history.values import DeviceSample, NodeSample
 from controlplane.services import telemetry
-from nsml.v1 import resources_pb2
+from nsml.v1 import agents_pb2, resources_pb2, sessions_pb2
 from nsml.v1 import telemetry_pb2 as pb
 from tests.unit.controlplane.rig import Rig, platform
 from tests.unit.controlplane.services.test_sessions import refused
@@ -43,12 +43,71 @@ async def test_what_devices_did_is_told_to_who_may_see_the_session(rig: Rig) -> 
         else:
             assert (await refused(asked))[0] == "NOT_FOUND"
     told = await kim.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(session=private.name))
-    assert [(one.attempt, one.thousandths, one.simulated) for one in told.series] == [
-        (1, 1000, True)
-    ]
+    assert [
+        (one.attempt, one.thousandths, one.simulated)
+        for one in told.series
+        if not one.HasField("rank")
+    ] == [(1, 1000, True)]
     await record(rig, 2, told.series[0].device_uuid, "GPU-real")
     told = await kim.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(node="a"))
     assert [one.simulated for one in told.series] == [True, False, True]
+
+
+async def test_what_processes_take_is_told_of_replicas_that_are_placed_where_it_was_read(
+    rig: Rig,
+) -> None:
+    kim, lee = await rig.user("kim"), await rig.user("lee")
+    agents = [await (await rig.agent(name, gpus=1)).connect() for name in ("a", "b")]
+    mine, other = await kim.submit(), await lee.submit()
+    for agent in agents:
+        await agent.assignments(1)
+    nodes = {
+        one.id: rig.plane.state.session(one.id).replicas[0].node  # type: ignore[union-attr]
+        for one in (mine, other)
+    }
+    placed = nodes[mine.id]
+    now = rig.on.clock.time()
+    # The first stands for a second in which nothing was placed.
+    for number, agent in enumerate([*agents, *agents]):
+        sample = agents_pb2.NodeSample(sequence=number, boot_id="b")
+        sample.at.FromMicroseconds(round(rig.on.clock.time() * 1e6))
+        for session in (mine, other):  # each node claims both
+            cores = 3.5 if nodes[session.id] == agent.node else 77.0
+            sample.replicas.add(
+                replica=agents_pb2.ReplicaId(session_id=session.id, attempt=1, rank=0),
+                cpu_cores=cores,
+                memory_used_bytes=1 << 30,
+                process_count=2,
+            )
+        sample.replicas.add(
+            replica=agents_pb2.ReplicaId(session_id=mine.id, attempt=9, rank=0), cpu_cores=77.0
+        )
+        sample.replicas.add(
+            replica=agents_pb2.ReplicaId(session_id="nobody", attempt=1, rank=0), cpu_cores=77.0
+        )
+        sending = agent.stubs.agents.Ingest(iter([agents_pb2.IngestRequest(sample=sample)]))
+        assert [one async for one in sending] == []
+    known = rig.on.history.telemetry.known()
+    assert sorted(known) == ["a", "b"]
+    assert all([one.cpu_cores for one in node.replicas] == [3.5] for node in known.values())
+    shown = await kim.sessions.GetSession(sessions_pb2.GetSessionRequest(session=mine.name))
+    [replica] = shown.session.replicas
+    assert (replica.use.cpu_cores, replica.use.process_count) == (3.5, 2)
+    told = await kim.telemetry.ReadTelemetry(
+        pb.ReadTelemetryRequest(session=mine.name, since={"seconds": int(now) - 60})
+    )
+    [series] = [one for one in told.series if one.HasField("rank")]
+    assert (series.node, series.attempt, series.device_uuid) == (placed, 1, "")
+    assert {one.name: list(one.most) for one in series.figures} == {
+        "cpu_cores": [3.5],
+        "memory_used_bytes": [float(1 << 30)],
+        "process_count": [2.0],
+    }
+    # Whoever asks for the node is told nothing of sessions.
+    told = await lee.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(node=placed))
+    assert [one.device_uuid for one in told.series] == [""]
+    asked = lee.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(session=mine.name))
+    assert (await refused(asked))[0] == "NOT_FOUND"
 
 
 @pytest.mark.parametrize(

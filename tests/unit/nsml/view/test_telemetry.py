@@ -14,7 +14,9 @@ from nsml.view.usage import (
     episode_lines,
     episode_records,
     idle_text,
+    taken_text,
     usage_text,
+    use_record,
     waste_text,
 )
 
@@ -63,7 +65,7 @@ def answer() -> ReadTelemetryResponse:
 
 
 def test_each_device_is_told_with_its_figures() -> None:
-    lines = view.device_lines(answer(), room=80)
+    lines = view.session_lines(answer(), room=80)
     text = "\n".join(lines)
     for words in (
         "n1 GPU 3 (0.5 of it, attempt 2)",
@@ -81,8 +83,53 @@ def test_each_device_is_told_with_its_figures() -> None:
     record = view.cell_record(second)
     assert (record["node"], record["index"], record["power_watts_peak"]) == ("n1", 3, 300.0)
     assert [column.cell(first, 1100.0) for column in view.COLUMNS][1:] == [
-        *("n1 GPU 3 (0.5 of it, attempt 2)", "20%", "1.0 GiB", "100 W", "50°C")
+        *("n1 GPU 3 (0.5 of it, attempt 2)", "-", "20%", "1.0 GiB", "100 W", "50°C")
     ]
+
+
+def replica_answer() -> ReadTelemetryResponse:
+    told = ReadTelemetryResponse(left_out_replicas=3)
+    told.since.seconds, told.until.seconds = 1000, 1100
+    series = TelemetrySeries(node="n1", rank=1, attempt=2, at=[1010, 1050])
+    for name, values in [
+        ("cpu_cores", [1.5, 4.0]),
+        ("memory_used_bytes", [2.0**30, 2.0**31]),
+        ("process_count", [2.0, 8.0]),
+    ]:
+        series.figures.append(Figure(name=name, least=values, most=values, mean=values))
+    told.series.append(series)
+    return told
+
+
+def test_the_processes_of_a_replica_are_told_beside_devices() -> None:
+    lines = view.session_lines(replica_answer(), room=80)
+    assert lines[1] == "n1 processes (rank 1, attempt 2)"
+    text = "\n".join(lines)
+    for words in ("mean 2.75, peak 4 cores", "peak 2.0 GiB", "mean 5, peak 8", "3 more replicas"):
+        assert words in text
+    assert all(len(line) <= 80 for line in lines)
+    [_, second] = view.cells(replica_answer())
+    assert [column.cell(second, 1100.0) for column in view.COLUMNS][1:] == [
+        *("n1 processes (rank 1, attempt 2)", "4", "-", "2.0 GiB", "-", "-")
+    ]
+    record, beside = view.cell_record(second), view.cell_record(view.cells(answer())[0])
+    assert (record["uuid"], record["rank"], record["cpu_cores"]) == (None, 1, 4.0)
+    assert (beside["rank"], beside["cpu_cores"]) == (None, None)
+    assert list(record) == list(beside)  # lines of CSV have the same columns
+
+
+def test_what_is_taken_now_is_said_in_words() -> None:
+    alone = sessions_pb2.Replica(rank=0)
+    assert (taken_text([]), taken_text([alone]), use_record(alone)) == ("", "", None)
+    alone.use.cpu_cores, alone.use.memory_used_bytes, alone.use.process_count = 1.5, 2**30, 1
+    assert taken_text([alone]) == "1.5 cores, 1.0 GiB of memory, 1 process"
+    both = [alone, sessions_pb2.Replica(rank=1)]
+    assert taken_text(both) == "1.5 cores, 1.0 GiB of memory, 1 process (of 1 replica of 2)"
+    assert use_record(alone) == {
+        "cpu_cores": 1.5,
+        "memory_used_bytes": 2**30,
+        "process_count": 1,
+    }
 
 
 def platform_answer(*, simulated: bool) -> ReadTelemetryResponse:
@@ -131,8 +178,8 @@ def test_rows_tell_units_and_as_much_of_the_time_as_tells_them_apart() -> None:
 def test_what_has_no_hardware_behind_it_says_so() -> None:
     told = answer()
     told.series[1].simulated = True
-    assert "n1 GPU-b (simulated)" in view.device_lines(told, room=80)
-    assert view.device_title(told.series[0]) == "n1 GPU 3 (0.5 of it, attempt 2)"
+    assert "n1 GPU-b (simulated)" in view.session_lines(told, room=80)
+    assert view.series_title(told.series[0]) == "n1 GPU 3 (0.5 of it, attempt 2)"
 
 
 def test_what_a_session_used_is_said_in_words() -> None:
