@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 from nsml.view.text import fit, fit_middle, pad, visible, width
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
 T = TypeVar("T")
 _GAP = "  "
@@ -74,6 +74,44 @@ def _is_chosen(column: Column[T], items: Sequence[T], *, wide: bool) -> bool:
     return not column.is_wide or (column.is_worth is not None and any(map(column.is_worth, items)))
 
 
+class Layout(NamedTuple, Generic[T]):
+    """The columns that a table has room for, with the cells of each."""
+
+    columns: Sequence[Column[T]]
+    widths: Sequence[int]
+
+    def titles(self) -> list[str]:
+        """Those of the columns, within their cells."""
+        return [_title(*pair) for pair in zip(self.columns, self.widths, strict=True)]
+
+    def row(self, item: T, now: float) -> list[str]:
+        """The texts of a resource, within the cells of their columns."""
+        return [
+            _cut(column, item, visible(column.cell(item, now)), cells)
+            for column, cells in zip(self.columns, self.widths, strict=True)
+        ]
+
+
+def lay_out(
+    columns: Sequence[Column[T]],
+    items: Sequence[T],
+    *,
+    now: float,
+    room: int,
+    least: Mapping[str, int] | None = None,
+) -> Layout[T]:
+    """How a table of these resources, and others like them, fits into `room` cells.
+
+    `least`: by key, what columns want whatever is in them.
+    """
+    rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
+    widths = _widths(columns, rows, header=True)
+    for index, column in enumerate(columns):
+        widths[index] = max(widths[index], (least or {}).get(column.key, 0))
+    kept = _narrow(columns, widths, room)
+    return Layout([columns[index] for index in kept], [widths[index] for index in kept])
+
+
 def render(
     columns: Sequence[Column[T]],
     items: Sequence[T],
@@ -90,32 +128,36 @@ def render(
     `is_whole`: no column is left out; texts are cut where the lines fit by that, else nothing is.
     `paint` colours a text (text, colour name); None: no colours.
     """
-    every, columns = columns, list(columns)
     rows = [[visible(column.cell(item, now)) for column in columns] for item in items]
-    widths = [
-        max([width(column.title) if header else 0, *(width(row[index]) for row in rows)])
-        for index, column in enumerate(columns)
-    ]
+    widths = _widths(columns, rows, header=header)
+    kept = list(range(len(columns)))
     if is_whole and room is not None:
         narrowed = list(widths)
         fits = _shrink(columns, narrowed, room) or _shrink(columns, narrowed, room, part=2)
         widths = narrowed if fits else widths
     elif room is not None:
-        _narrow(columns, rows, widths, room)
-        if items and _excess(widths, room):
-            return _stacked(every, items, now=now, room=room, paint=paint)
-    for item, row in zip(items, rows, strict=True):
-        for index, column in enumerate(columns):
-            row[index] = _cut(column, item, row[index], widths[index])
+        kept = _narrow(columns, widths, room)
+        if items and _excess([widths[index] for index in kept], room):
+            return _stacked(columns, items, now=now, room=room, paint=paint)
+    layout = Layout([columns[index] for index in kept], [widths[index] for index in kept])
     lines = []
     if header:
-        titles = [_title(column, cells) for column, cells in zip(columns, widths, strict=True)]
-        lines.append(_line(titles, widths))
-        lines.append(_line(["-" * cells for cells in widths], widths))
+        lines.append(_line(layout.titles(), layout.widths))
+        lines.append(_line(["-" * cells for cells in layout.widths], layout.widths))
     for item, row in zip(items, rows, strict=True):
-        colours = [column.colour(item) if column.colour else "" for column in columns]
-        lines.append(_line(row, widths, colours, paint))
+        texts = [_cut(columns[index], item, row[index], widths[index]) for index in kept]
+        colours = [column.colour(item) if column.colour else "" for column in layout.columns]
+        lines.append(_line(texts, layout.widths, colours, paint))
     return lines if rows or room is None else [fit(line, room) for line in lines]
+
+
+def _widths(
+    columns: Sequence[Column[T]], rows: Sequence[Sequence[str]], *, header: bool
+) -> list[int]:
+    return [
+        max([width(column.title) if header else 0, *(width(row[index]) for row in rows)])
+        for index, column in enumerate(columns)
+    ]
 
 
 def _stacked(
@@ -171,23 +213,26 @@ def _line(
     return _GAP.join(out).rstrip()
 
 
-def _narrow(columns: list[Column[T]], rows: list[list[str]], widths: list[int], room: int) -> None:
+def _narrow(columns: Sequence[Column[T]], widths: list[int], room: int) -> list[int]:
     """Make the line fit: cut columns that may shrink, leave out optional ones from the right, cut names.
 
-    A table for which that does not suffice stays too wide.
+    Gives the places of the columns that stay. A table for which that does not suffice stays too wide.
     """
-    full = list(widths)
-    while not _shrink(columns, widths, room):
-        optional = [index for index, column in enumerate(columns) if column.is_optional]
-        if not optional:
-            _cut_names(columns, widths, room)
-            _shrink(columns, widths, room, part=2)
-            return
-        place = optional[-1]
-        del columns[place], full[place]
-        for row in rows:
-            del row[place]
-        widths[:] = full
+    kept = list(range(len(columns)))
+    while True:
+        chosen = [columns[place] for place in kept]
+        cut = [widths[place] for place in kept]
+        fits = _shrink(chosen, cut, room)
+        optional = [place for place in kept if columns[place].is_optional]
+        if fits or not optional:
+            break
+        kept.remove(optional[-1])
+    if not fits:
+        _cut_names(chosen, cut, room)
+        _shrink(chosen, cut, room, part=2)
+    for place, cells in zip(kept, cut, strict=True):
+        widths[place] = cells
+    return kept
 
 
 def _cut_names(columns: Sequence[Column[T]], widths: list[int], room: int) -> None:
