@@ -34,7 +34,7 @@ soak: setup      ## Properties with all examples; faults: NSML_SOAK_FAULTS=300, 
 check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
-	$(BIN)/mypy nsml controlplane nodeagent cli tools bench
+	$(BIN)/mypy nsml controlplane nodeagent cli tui tools bench
 	$(BIN)/lint-imports
 	$(BIN)/buf lint
 	$(BIN)/python tools/generate.py --check

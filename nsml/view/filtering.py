@@ -1,0 +1,218 @@
+"""The filter language: which sessions are meant by `state:run lr>=1e-3 !baseline | user:kim`. Pure.
+
+Words are looked for in name, memo, arguments and summary, letter case aside. `key:value` asks for one of
+several values, in which `*` and `?` stand for text; `key<number` compares an argument, a number of the summary,
+`gpus` or `age`. What stands beside one another must all hold, `|` parts alternatives, and `!` or `-` before a
+term turns it round. Quotes keep spaces together.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from fnmatch import translate
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from nsml.v1.sessions_pb2 import SessionState
+from nsml.view.compare import arguments
+from nsml.view.enums import enum_word
+from nsml.view.sessions import (
+    STATE_WORDS,
+    command_words,
+    plain,
+    priority_word,
+    seconds_of,
+    summary_text,
+)
+from nsml.view.units import parse_duration, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from nsml.v1.sessions_pb2 import Session
+
+LONGEST: Final = 1_000
+"""Characters of a filter."""
+_TERM: Final = re.compile(r"""(?:[^\s"'|]|"[^"]*"|'[^']*')+""")
+_COMPARED: Final = re.compile(r"([^<>=!:]+)(<=|>=|<|>|=)(.+)")
+_KEYED: Final = re.compile(r"([a-z]+):(.*)")
+_OPERATORS: Final[Mapping[str, Callable[[float, float], bool]]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+    "=": operator.eq,
+}
+
+_Test: TypeAlias = "Callable[[Filtered, float], bool]"
+
+
+class FilterError(ValueError):
+    """A filter that says nothing.
+
+    Attributes:
+        place: where in the text, from 0 on.
+    """
+
+    def __init__(self, message: str, place: int) -> None:
+        super().__init__(message)
+        self.message = message
+        self.place = place
+
+
+class Filtered:
+    """A session as filters look at it, which is made out once."""
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self._text = ""
+        self._arguments: Mapping[str, str | bool] | None = None
+
+    @property
+    def text(self) -> str:
+        """What words are looked for in."""
+        if not self._text:
+            one = self.session
+            parts = (one.name, one.memo, " ".join(command_words(one)), summary_text(one))
+            self._text = "\n".join(parts).casefold()
+        return self._text
+
+    def number(self, key: str, now: float) -> float | None:
+        """What a comparison compares; None where the session has no such number."""
+        if key in {"gpu", "gpus"}:
+            spec = self.session.spec
+            return spec.resources.gpu_thousandths * max(spec.replica_count, 1) / 1000
+        if key == "age":
+            return now - seconds_of(self.session.created_at)
+        if key in self.session.summary.fields:
+            value = plain(self.session.summary.fields[key])
+            return float(value) if isinstance(value, int | float) else None
+        if self._arguments is None:
+            words = arguments(command_words(self.session))
+            self._arguments = {name.lstrip("-"): value for name, value in words.items()}
+        return _number(self._arguments.get(key.lstrip("-"), ""))
+
+    def values(self, key: str) -> Iterable[str]:
+        """What `key:value` is matched with."""
+        return _VALUES[key](self.session)
+
+
+def _states(session: Session) -> Iterable[str]:
+    word = STATE_WORDS.get(session.state, STATE_WORDS[0])
+    return word.word, word.code, enum_word(SessionState, session.state, "SESSION_STATE_")
+
+
+_VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
+    "state": _states,
+    "name": lambda one: (one.name,),
+    "user": lambda one: (one.owner,),
+    "project": lambda one: (one.project,),
+    "memo": lambda one: (one.memo,),
+    "ds": lambda one: [each.name for each in one.spec.datasets],
+    "node": lambda one: [each.node for each in one.replicas],
+    "model": lambda one: (one.spec.gpu_model,),
+    "priority": lambda one: (priority_word(one),),
+    "gpu": lambda one: (thousandths(one.spec.resources.gpu_thousandths),),
+}
+KEYS: Final = tuple(_VALUES)
+
+
+class _Term(NamedTuple):
+    test: _Test
+    is_negated: bool
+
+
+class Filter:
+    """A filter that was understood.
+
+    Args:
+        text: as people write it; "" takes everything.
+
+    Raises:
+        FilterError: it says nothing.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        if len(text) > LONGEST:
+            raise FilterError(f"longer than {LONGEST} characters", LONGEST)
+        self._alternatives = [_terms(part, at) for part, at in _parts(text)]
+
+    def takes(self, one: Filtered, now: float) -> bool:
+        """Whether a session is meant, at a moment (Unix seconds)."""
+        return any(
+            all(term.test(one, now) is not term.is_negated for term in terms)
+            for terms in self._alternatives
+        )
+
+
+def _parts(text: str) -> Iterable[tuple[str, int]]:
+    """The alternatives with their places: what `|` outside of quotes parts."""
+    begin, quote = 0, ""
+    for place, letter in enumerate(text):
+        if quote:
+            quote = "" if letter == quote else quote
+        elif letter in "\"'":
+            quote = letter
+        elif letter == "|":
+            yield text[begin:place], begin
+            begin = place + 1
+    if quote:
+        raise FilterError(f"a quote ({quote}) that nothing closes", text.index(quote, begin))
+    yield text[begin:], begin
+
+
+def _terms(part: str, at: int) -> list[_Term]:
+    return [_term(found[0], at + found.start()) for found in _TERM.finditer(part)]
+
+
+def _term(text: str, place: int) -> _Term:
+    is_negated = len(text) > 1 and text[0] in "!-" and not text.startswith("--")
+    body = text[is_negated:]
+    if keyed := _KEYED.fullmatch(body):
+        key, values = keyed.groups()
+        if key not in _VALUES:
+            raise FilterError(f"no key {key!r}; there are {', '.join(KEYS)}", place)
+        if not values:
+            raise FilterError(f"{key}: of what?", place + len(text))
+        return _Term(_one_of(key, [_unquoted(value) for value in values.split(",")]), is_negated)
+    if compared := _COMPARED.fullmatch(body):
+        key, sign, value = compared.groups()
+        number = _duration(value) if key == "age" else _number(value)
+        if number is None:
+            what = "a time such as 2h" if key == "age" else "a number"
+            raise FilterError(f"{value!r} is not {what}", place + text.index(sign) + len(sign))
+        return _Term(_compares(_unquoted(key), _OPERATORS[sign], number), is_negated)
+    word = _unquoted(body).casefold()
+    return _Term(lambda one, _: word in one.text, is_negated)
+
+
+def _one_of(key: str, globs: Iterable[str]) -> _Test:
+    fits = re.compile("|".join(translate(glob.casefold()) for glob in globs)).match
+    return lambda one, _: any(fits(value.casefold()) for value in one.values(key))
+
+
+def _compares(key: str, holds: Callable[[float, float], bool], bound: float) -> _Test:
+    def test(one: Filtered, now: float) -> bool:
+        number = one.number(key, now)
+        return number is not None and holds(number, bound)
+
+    return test
+
+
+def _unquoted(text: str) -> str:
+    return re.sub(r"\"([^\"]*)\"|'([^']*)'", lambda found: found[1] or found[2] or "", text)
+
+
+def _number(text: str | bool) -> float | None:
+    try:
+        return float(text)
+    except ValueError:
+        return None
+
+
+def _duration(text: str) -> float | None:
+    try:
+        return parse_duration(text)
+    except ValueError:
+        return None

@@ -1,0 +1,113 @@
+"""The filter language: what it takes, and what it says of what it does not understand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.filtering import LONGEST, Filter, Filtered, FilterError
+
+NOW = 1_700_010_000.0
+
+
+def session(name="kim/mnist/1", state=pb.SESSION_STATE_RUNNING, *, args=(), memo="", **summary):
+    found = pb.Session(id=name, name=name, owner=name.split("/")[0], state=state, memo=memo)
+    found.spec.resources.gpu_thousandths = 2000
+    found.spec.args.extend(args)
+    found.created_at.seconds = int(NOW) - 7_200
+    found.summary.update(summary)
+    return Filtered(found)
+
+
+ONE = session(
+    args=["--lr", "0.02", "--bs=128"], memo="LSTM 둘째 시도", **{"val/acc": 0.99, "loss": 0.1}
+)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "mnist",
+        "MNIST 둘째",
+        '"둘째 시도"',
+        "state:run",
+        "state:running,pnd",
+        "state:RUN user:k*",
+        "!baseline",
+        "-baseline",
+        "!state:end,fai",
+        "val/acc>0.9",
+        "lr>=0.02 lr<=2e-2 lr=0.02",
+        "--lr<1",
+        "gpu>=2 gpus=2",
+        "age>1h age<1d",
+        "nothing | mnist",
+        "nothing | state:end | loss<0.2 user:kim",
+        "name:*/mnist/?",
+        "bs=128",
+        "a'b' | lstm",
+    ],
+)
+def test_these_take_it(text):
+    assert Filter(text).takes(ONE, NOW)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "cifar",
+        "mnist cifar",
+        "!mnist",
+        "state:end",
+        "user:lee",
+        "val/acc<0.9",
+        "never-reported>0",
+        "!never-reported>0 cifar",
+        "lr>0.02",
+        "age<1h",
+        "mnist !state:run | cifar",
+        "user:ki",  # a value is matched whole
+        '"mnist 1"',
+    ],
+)
+def test_these_do_not(text):
+    assert not Filter(text).takes(ONE, NOW)
+
+
+def test_a_comparison_of_what_is_not_there_holds_for_nobody_and_its_negation_for_all():
+    assert Filter("!never>0").takes(ONE, NOW)
+    assert not Filter("step>0").takes(session(step="many"), NOW)
+
+
+@pytest.mark.parametrize(
+    ("text", "place", "words"),
+    [
+        ("colour:red", 0, "no key 'colour'"),
+        ("mnist state:", 12, "of what"),
+        ("lr>many", 3, "'many' is not a number"),
+        ("mnist age>soon", 10, "a time such as 2h"),
+        ('mnist "two words', 6, "nothing closes"),
+        ("x" * (LONGEST + 1), LONGEST, "longer"),
+    ],
+)
+def test_what_says_nothing_is_told_with_its_place(text, place, words):
+    with pytest.raises(FilterError, match=words) as failed:
+        Filter(text)
+    assert failed.value.place == place
+
+
+@given(st.text(max_size=60))
+def test_any_text_is_a_filter_or_told(text):
+    try:
+        taken, place = Filter(text).takes(ONE, NOW), 0
+    except FilterError as error:
+        taken, place = False, error.place
+    assert taken in {True, False}
+    assert 0 <= place <= len(text)
+
+
+@given(st.sampled_from(["mnist", "state:run", "lr>1", "user:lee", "age<1h", "둘째"]))
+def test_a_term_and_its_negation_never_agree(term):
+    assert Filter(term).takes(ONE, NOW) is not Filter(f"!{term}").takes(ONE, NOW)

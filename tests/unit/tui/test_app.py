@@ -1,0 +1,197 @@
+"""The dashboard, with keys pressed, on a platform over real gRPC."""
+
+import asyncio
+
+import pytest
+from textual.binding import Binding
+from textual.widgets import Input
+
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.tui.conftest import said, shows, until
+from tui.screens.asking import Ask, Confirm
+from tui.screens.nodes import NodesScreen
+from tui.screens.queue import QueueScreen
+from tui.screens.session import SessionScreen
+from tui.screens.sessions import SessionsScreen
+from tui.widgets.log_view import LogView
+from tui.widgets.table import Table
+
+SIZE = (120, 40)
+
+
+async def test_sessions_come_and_change_while_one_looks(dashboard, server):
+    first = server.state.add("kim/mnist/1", memo="baseline")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1", "Running", "1 of 1 session", "● live")
+        server.state.add("lee/kin/77", pb.SESSION_STATE_QUEUED, waiting="needs 8 GPUs on one node")
+        await shows(pilot, "lee/kin/77", "needs 8 GPUs", "2 of 2 sessions")
+        server.state.change(first, state=pb.SESSION_STATE_SUCCEEDED)
+        await shows(pilot, "✔ Succeeded")
+        assert "kim/mnist/1" in said(dashboard)
+
+
+async def test_a_metric_goes_from_the_wire_to_a_chart(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    for step in range(50):
+        server.state.report(session, "train/loss", 3.0 - step / 25, step=step)
+    server.state.log(session, b"epoch 1\nepoch 2 \x1b[31mred\n")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "train/loss  (step)  50 points", "least 1.04", "epoch 2 red")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        await pilot.press("p")
+        await shows(pilot, "1 of 1 metric", "greatest 3")
+        await pilot.press("full_stop", "full_stop", "y", "X")
+        await shows(pilot, "(relative, log, smooth 0.6)", "x: relative")
+        server.state.log(session, b"epoch 3\n")
+        await pilot.press("l")
+        await shows(pilot, "epoch 3", "following · 3 lines")
+
+
+async def test_a_filter_holds_while_it_is_typed_and_says_what_it_does_not_understand(
+    dashboard, server
+):
+    for number in range(1, 5):
+        server.state.add(f"kim/mnist/{number}", memo="even" if number % 2 == 0 else "odd")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "4 of 4 sessions")
+        await pilot.press(*["slash", *"even"])
+        await shows(pilot, "2 of 4 sessions · filter: even")
+        assert "kim/mnist/3" not in said(dashboard)
+        await pilot.press(*" colour:red")
+        await shows(pilot, "^ no key 'colour'", "0 of 4 sessions · filter: even colour")
+        await pilot.press("escape")
+        await shows(pilot, "4 of 4 sessions")
+        assert not isinstance(dashboard.focused, Input)
+
+
+async def test_what_is_marked_is_stopped_once_that_is_confirmed(dashboard, server):
+    for number in range(1, 4):
+        server.state.add(f"kim/mnist/{number}")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "3 of 3 sessions")
+        await pilot.press("space", "space")
+        await shows(pilot, "2 marked")
+        await pilot.press("ctrl+k")
+        await shows(pilot, "Stop 2 sessions?", "$ nsml stop kim/mnist/3 kim/mnist/2")
+        await pilot.press("n")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
+        assert server.state.sessions[f"s{3:016d}"].state == pb.SESSION_STATE_RUNNING
+        await pilot.press("ctrl+k", "y")
+        await shows(pilot, "■ Stopped", "● Running")
+        states = [one.state for one in server.state.sessions.values()]
+        assert states.count(pb.SESSION_STATE_STOPPED) == 2
+        await pilot.press("u", "G", "ctrl+k")
+        await shows(pilot, "Stop kim/mnist/1?")
+
+
+async def test_what_the_platform_refuses_is_told_and_the_dashboard_stays(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        gone = server.state.sessions.pop(session.id)
+        await pilot.press("m", *"note", "enter")
+        await until(pilot, lambda: any(one.severity == "error" for one in dashboard._notifications))
+        server.state.put(gone)
+        await pilot.press("m", *"note", "enter")
+        await until(pilot, lambda: server.state.sessions[f"s{1:016d}"].memo == "note")
+        await shows(pilot, "note")
+
+
+async def test_a_platform_that_is_away_is_told_waited_for_and_its_return_shown(dashboard, server):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1", "● live")
+        await asyncio.to_thread(server.cut)
+        await shows(pilot, "✗ offline", "unreachable for", "what is shown is of", "kim/mnist/1")
+        server.state.add("kim/mnist/2")
+        await asyncio.to_thread(server.restore)
+        await shows(pilot, "● live", "kim/mnist/2")
+        await until(pilot, lambda: "unreachable" not in said(dashboard))
+
+
+async def test_it_starts_while_the_platform_is_away(dashboard, server):
+    await asyncio.to_thread(server.cut)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "✗ offline")
+        server.state.add("kim/mnist/1")
+        await asyncio.to_thread(server.restore)
+        await shows(pilot, "● live", "kim/mnist/1")
+
+
+async def test_one_that_is_removed_while_one_looks_at_it_is_said_to_be(dashboard, server):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        session = dashboard.model.shown.session_id
+        with server.state.changed:
+            server.state.revision += 1
+            server.state.removed[server.state.revision] = session
+            server.state.changed.notify_all()
+        await shows(pilot, "it was removed")
+        await pilot.press("escape")
+        await shows(pilot, "no sessions yet")
+
+
+async def test_names_and_lines_that_a_terminal_would_obey_are_shown(dashboard, server):
+    session = server.state.add("kim/mnist/1", memo="\x1b]0;owned\x07 [bold]x[/bold]")
+    server.state.log(session, b"\x1b[2J\x1b]52;c;cm0gLXJm\x07done\n")
+    server.state.report(session, "loss\x1b[31m", 1.0, step=1)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "␛]0;owned␇ [bold]x[/bold]", "done", "loss␛[31m")
+        assert "\x1b" not in said(dashboard)
+
+
+async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
+    server.state.add("lee/kin/77", pb.SESSION_STATE_QUEUED)
+    server.state.rows = [
+        pb.QueuedSession(place=1, session="lee/kin/77", owner="lee", reason="needs 8 on one node")
+    ]
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await pilot.press("2")
+        await until(pilot, lambda: isinstance(dashboard.screen, QueueScreen))
+        await shows(pilot, "lee/kin/77", "needs 8 on one node")
+        await pilot.press("3")
+        await until(pilot, lambda: isinstance(dashboard.screen, NodesScreen))
+        await shows(pilot, "no nodes yet")
+        await pilot.press("1")
+        await shows(pilot, "1 of 1 session")
+
+
+@pytest.mark.parametrize("size", [(20, 5), (40, 12), (80, 24), (120, 40), (300, 100)])
+async def test_every_size_has_room_for_something(dashboard, server, size):
+    session = server.state.add("kim/mnist/1", memo="둘째 시도 😀")
+    server.state.report(session, "loss", 1.0, step=1)
+    async with dashboard.run_test(size=size) as pilot:
+        for keys in ("2", "3", "1", "enter", "p", "l"):
+            await pilot.press(keys)
+            await pilot.pause()
+        assert all(len(line) <= 2 * size[0] for line in said(dashboard).splitlines())
+        await pilot.resize_terminal(100, 30)
+        await shows(pilot, "kim/mnist/1")
+
+
+async def test_every_key_does_something_and_has_a_name_of_its_own(dashboard):
+    async with dashboard.run_test(size=SIZE):
+        parts = [
+            dashboard,
+            SessionScreen("s1"),
+            Confirm("?", "nsml stop"),
+            Ask("?"),
+            LogView(),
+            Table((), key=str, clock=lambda: 0.0),
+            *(dashboard.get_screen(make()) for make in (SessionsScreen, QueueScreen, NodesScreen)),
+        ]
+        names = []
+        for part in parts:
+            for binding in vars(type(part)).get("BINDINGS", ()):
+                assert isinstance(binding, Binding)
+                names.append(binding.id)
+                action = binding.action.partition("(")[0]
+                owner = dashboard if action.startswith("app.") else part
+                method = f"action_{action.removeprefix('app.')}"
+                assert callable(getattr(owner, method, None)), (part, binding)
+        assert None not in names
+        assert len(names) == len(set(names))

@@ -1,0 +1,118 @@
+"""The model: folding what is heard, in any order."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml.client.streams import ENDED_STATES
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.filtering import Filter
+from nsml.view.series import Axis
+from tui.model import (
+    MOST_LINES,
+    ChartWish,
+    EndedHeard,
+    LogHeard,
+    Model,
+    SeriesHeard,
+    SessionsHeard,
+)
+from tui.sources import State, Topic
+
+RUNNING, ENDED = pb.SESSION_STATE_RUNNING, pb.SESSION_STATE_SUCCEEDED
+
+
+def session(number, state=RUNNING, memo=""):
+    found = pb.Session(id=f"s{number}", name=f"kim/mnist/{number}", state=state, memo=memo)
+    found.created_at.seconds = number
+    return found
+
+
+def names(model, text="", **more):
+    return [row.session.name for row in model.rows(Filter(text), 100, **more)]
+
+
+def test_sessions_are_listed_newest_first_also_once_they_have_ended():
+    model = Model()
+    model.fold(SessionsHeard([session(1), session(2), session(3)], [], reset=True), 10)
+    model.fold(SessionsHeard([session(2, ENDED)], []), 11)
+    model.fold(SessionsHeard([], ["s2"]), 12)
+    assert names(model) == ["kim/mnist/3", "kim/mnist/2", "kim/mnist/1"]
+    assert names(model, with_ended=False) == ["kim/mnist/3", "kim/mnist/1"]
+    assert names(model, "state:end") == ["kim/mnist/2"]
+    assert model.sources[Topic.SESSIONS].state(13) is State.LIVE
+
+
+def test_one_that_is_removed_is_gone():
+    model = Model()
+    model.fold(SessionsHeard([session(1)], [], reset=True), 10)
+    model.fold(SessionsHeard([], ["s1"]), 11)
+    assert names(model) == []
+    assert model.row("s1") is None
+
+
+def test_a_list_of_ended_ones_takes_no_live_one_away():
+    model = Model()
+    model.fold(SessionsHeard([session(1)], [], reset=True), 10)
+    model.fold(EndedHeard([session(1, ENDED), session(2, ENDED)]), 11)
+    assert model.row("s1").session.state == RUNNING
+    model.fold(EndedHeard([]), 12)
+    assert names(model) == ["kim/mnist/1"]
+
+
+def test_only_what_is_heard_of_the_one_that_is_shown_counts():
+    model = Model()
+    model.show("s1")
+    model.fold(LogHeard("s2", ["of another"]), 10)
+    model.fold(SeriesHeard("s2", ChartWish(), {"loss": []}), 10)
+    assert (list(model.shown.lines), model.shown.groups) == ([], None)
+    assert model.sources[Topic.LOG].state(11) is State.LOADING
+    model.fold(LogHeard("s1", ["of it"]), 12)
+    assert list(model.shown.lines) == ["of it"]
+    assert model.sources[Topic.LOG].state(13) is State.LIVE
+    model.show("s3")
+    assert list(model.shown.lines) == []
+    assert model.sources[Topic.LOG].state(14) is State.LOADING
+
+
+def test_columns_of_what_is_wished_for_no_more_are_not_drawn():
+    model = Model()
+    model.show("s1")
+    model.shown.wish = ChartWish(axis=Axis.WALL)
+    model.fold(SeriesHeard("s1", ChartWish(), {"loss": []}), 10)
+    assert model.shown.groups is None
+
+
+def test_of_a_long_log_the_last_lines_are_kept_with_their_numbers():
+    model = Model()
+    model.show("s1")
+    model.fold(LogHeard("s1", [f"{n}" for n in range(MOST_LINES - 1)]), 10)
+    model.fold(LogHeard("s1", ["a", "b", "c"]), 11)
+    assert (model.shown.first, model.shown.lines[0], model.shown.lines[-1]) == (2, "2", "c")
+    model.fold(LogHeard("s1", [], is_anew=True), 12)
+    assert (model.shown.first, len(model.shown.lines)) == (0, 0)
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.lists(st.tuples(st.integers(1, 5), st.sampled_from([RUNNING, ENDED])), max_size=4),
+        st.lists(st.integers(1, 5), max_size=2),
+        st.booleans(),
+    ),
+    max_size=12,
+)
+
+
+@given(STEPS)
+def test_live_sessions_are_those_of_the_stream_whatever_came(steps):
+    model, live = Model(), {}
+    for at, (changed, removed, reset) in enumerate(steps):
+        news = [session(number, state) for number, state in dict(changed).items()]
+        model.fold(SessionsHeard(news, [f"s{number}" for number in removed], reset), at)
+        live = {} if reset else live
+        live.update({one.id: one for one in news})
+        for number in removed:
+            live.pop(f"s{number}", None)
+        live = {key: one for key, one in live.items() if one.state not in ENDED_STATES}
+        assert {row.session.id for row in model.rows(Filter(""), at, with_ended=False)} == {*live}
+        listed = [row.session.id for row in model.rows(Filter(""), at)]
+        assert len(listed) == len(set(listed)) == model.count

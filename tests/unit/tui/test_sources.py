@@ -1,0 +1,74 @@
+"""How it stands with hearing something: never old as new, and never silent about it."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml.client.streams import Link
+from tui.sources import STALE_S, Source, State
+
+DOWN = Link(is_live=False, failures=3, retry_in_s=2.0, reason="connect failed:\n  addr: x")
+
+
+def test_from_nothing_to_live_to_broken_and_back():
+    source = Source()
+    assert (source.state(100), source.words(100)) == (State.LOADING, "loading...")
+    source = source.heard(100)
+    assert (source.state(1e6), source.words(1e6)) == (State.LIVE, "")
+    source = source.linked(DOWN, 110)
+    assert source.state(133) is State.OFFLINE
+    words = source.words(111)
+    assert "unreachable for 1s" in words
+    assert "of 01-01 00:01:40Z" in words
+    assert "try 3 in 1s" in words
+    assert "\n" not in words
+    assert "try 3 now" in source.words(133)
+    assert source.linked(DOWN, 120).broken_at == 110
+    assert source.linked(Link(is_live=True), 130).state(131) is State.LIVE
+    assert source.heard(130).state(131) is State.LIVE
+
+
+def test_what_was_never_heard_is_not_said_to_be_of_a_moment():
+    assert "shown" not in Source().linked(DOWN, 10).words(11)
+
+
+def test_silence_of_what_is_asked_again_is_told():
+    source = Source(is_polled=True).heard(100)
+    assert source.state(100 + STALE_S) is State.LIVE
+    assert source.state(101 + STALE_S) is State.STALE
+    assert "01-01 00:01:40Z" in source.words(101 + STALE_S)
+    assert source.heard(200).state(201) is State.LIVE
+
+
+def test_a_stream_that_was_opened_again_and_is_silent_is_not_said_to_be_broken():
+    source = Source().heard(90).linked(DOWN, 100)
+    assert source.answered(101).state(101) is State.OFFLINE
+    assert source.answered(103.5).state(104) is State.LIVE
+    assert source.answered(103.5).heard_at == 90
+    assert Source().answered(1) == Source()
+
+
+def test_a_refusal_stands_until_something_is_heard():
+    source = Source().refused("not for you")
+    assert (source.state(1), source.words(1)) == (State.DENIED, "not for you")
+    assert source.heard(2).state(3) is State.LIVE
+
+
+@given(
+    st.lists(
+        st.one_of(
+            st.just("heard"),
+            st.just("refused"),
+            st.builds(Link, is_live=st.booleans(), reason=st.text()),
+        )
+    )
+)
+def test_words_are_there_if_and_only_if_it_is_not_live(steps):
+    source = Source()
+    for at, step in enumerate(steps, 1):
+        if step == "heard":
+            source = source.heard(at)
+        elif step == "refused":
+            source = source.refused("no")
+        else:
+            source = source.linked(step, at)
+        assert bool(source.words(at)) is (source.state(at) is not State.LIVE)

@@ -1,0 +1,282 @@
+"""The dashboard: what it knows, who feeds it, and what its keys do on the platform."""
+
+from __future__ import annotations
+
+import asyncio
+import shlex
+from contextlib import AbstractAsyncContextManager, suppress
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, Final
+
+from textual.app import App, ScreenStackError, SystemCommand
+from textual.binding import Binding
+from textual.css.query import NoMatches
+
+from nsml.client.errors import ClientError
+from nsml.client.streams import ENDED_STATES
+from nsml.concurrency import TaskGroup
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.plot import worth
+from nsml.view.text import visible
+from nsml.view.units import counted
+from tui.feed import Feed
+from tui.model import Model
+from tui.screens.asking import Ask, Confirm
+from tui.screens.frame import NAMES, Frame
+from tui.screens.nodes import NodesScreen
+from tui.screens.queue import QueueScreen
+from tui.screens.session import SessionScreen
+from tui.screens.sessions import SessionsScreen
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterable, Sequence
+
+    from textual.binding import BindingType
+    from textual.screen import Screen
+
+    from nsml.client.calls import Client
+    from nsml.clock import Clock
+    from nsml.v1.sessions_pb2 import Session
+    from tui.model import ChartWish, Event
+
+REPAINTS_A_SECOND: Final = 4
+AGES_EVERY: Final = 4
+"""Repaints after which ages are drawn anew though nothing changed."""
+PAUSE_S: Final = 0.15
+"""The cursor rests for so long before a session is looked at closely."""
+MOST_STOPPED: Final = 100
+"""Sessions of one stop."""
+
+
+class Dashboard(App[None]):
+    """`nsml-tui`.
+
+    Args:
+        connect: opens the platform; it need not answer.
+        clock: of what is shown and waited for.
+        platform: how users call it.
+    """
+
+    TITLE = "nsml"
+    ENABLE_COMMAND_PALETTE = True
+    MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
+        "sessions": SessionsScreen,
+        "queue": QueueScreen,
+        "nodes": NodesScreen,
+    }
+    DEFAULT_MODE: ClassVar[str] = "sessions"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("1", "go('sessions')", "Sessions", show=False, id="go.sessions"),
+        Binding("2", "go('queue')", "Queue", show=False, id="go.queue"),
+        Binding("3", "go('nodes')", "Nodes", show=False, id="go.nodes"),
+        Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
+        Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),
+        Binding("ctrl+q", "quit", "Quit", priority=True, id="app.quit"),
+    ]
+
+    def __init__(
+        self,
+        connect: Callable[[], AbstractAsyncContextManager[Client]],
+        *,
+        clock: Clock,
+        platform: str,
+    ) -> None:
+        super().__init__()
+        self._connect = connect
+        self.clock = clock
+        self.platform = platform
+        self.user = ""
+        self.model = Model()
+        self._client: Client | None = None
+        self._feed: Feed | None = None
+        self._drawn = -1
+        self._beats = 0
+        self._width = worth(80)
+        self._wish_changed: asyncio.Event | None = None
+
+    # What is heard
+
+    def on_mount(self) -> None:
+        """Begin to listen, and to draw."""
+        self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
+        self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
+
+    async def _listen(self) -> None:
+        async with self._connect() as client:
+            feed = Feed(client, self._take)
+            self._client, self._feed = client, feed
+            async with TaskGroup() as group:
+                for hear in (feed.cluster, feed.sessions, feed.ended, feed.queue, feed.nodes):
+                    group.create_task(hear())
+                group.create_task(self._know_user(client))
+
+    async def _know_user(self, client: Client) -> None:
+        """Learn who looks; until then nothing is one's own."""
+        while not self.user:
+            try:
+                self.user = (await client.accounts.caller()).user.name
+            except ClientError:
+                await self.clock.sleep(1)
+
+    def _take(self, event: Event) -> None:
+        self.model.fold(event, self.clock.time())
+
+    def _beat(self) -> None:
+        """Draw what has changed since, and every second what has aged."""
+        self._beats += 1
+        is_due = self._beats % AGES_EVERY == 0
+        if self.model.version == self._drawn and not is_due:
+            return
+        # Of a screen that is being taken down some parts are gone.
+        with suppress(NoMatches, ScreenStackError):
+            if isinstance(self.screen, Frame):
+                self._drawn = self.model.version
+                self.screen.redraw()
+
+    # Which session is looked at closely
+
+    def look_at(self, session: Session | None) -> None:
+        """Hear what this one reports and prints, once the cursor rests on it."""
+        known = self.model.shown.session_id
+        if session is None or session.id == known:
+            return
+        self.model.show(session.id)
+        self.model.shown.want(replace(self.model.shown.wish, width=self._width))
+        self._hear()
+
+    def _hear(self, *, pause_s: float = PAUSE_S) -> None:
+        self.run_worker(self._closely(pause_s), name="shown", group="shown", exclusive=True)
+
+    async def _closely(self, pause_s: float) -> None:
+        await self.clock.sleep(pause_s)
+        row, feed = self.model.row(self.model.shown.session_id), self._feed
+        if row is None or feed is None:
+            return
+        async with TaskGroup() as group:
+            group.create_task(self._charts(feed, row.session))
+            group.create_task(feed.log(row.session))
+            if row.session.state == pb.SESSION_STATE_QUEUED:
+                group.create_task(feed.explanation(row.session))
+
+    async def _charts(self, feed: Feed, session: Session) -> None:
+        """Hear what is wished for; another wish begins anew."""
+        while True:
+            wish = self.model.shown.wish
+            changed = asyncio.Event()
+            self._wish_changed = changed
+            task = asyncio.create_task(feed.series(session, wish))
+            try:
+                await changed.wait()
+            finally:
+                task.cancel()
+
+    def wish(self, wish: ChartWish) -> None:
+        """Draw another part of the series, or more finely."""
+        if wish != self.model.shown.wish:
+            self.model.shown.want(wish)
+            if self._wish_changed is not None:
+                self._wish_changed.set()
+
+    def fit_charts(self, columns: int) -> None:
+        """Charts have so many cells of room."""
+        if columns > 0:
+            self._width = worth(columns)
+            self.wish(replace(self.model.shown.wish, width=self._width))
+
+    def open_session(self, session: Session) -> None:
+        """Its own screen."""
+        self.look_at(session)
+        self.push_screen(SessionScreen(session.id))
+
+    # What keys do
+
+    def action_go(self, mode: str) -> None:
+        """Another screen, out of whatever is open."""
+        while len(self.screen_stack) > 1:
+            self.pop_screen()
+        self.switch_mode(mode)
+
+    def action_help(self) -> None:
+        """The keys of what has the focus, or no more."""
+        if self.screen.query("HelpPanel"):
+            self.action_hide_help_panel()
+        else:
+            self.action_show_help_panel()
+
+    def action_refresh_all(self) -> None:
+        """Ask for everything again."""
+        self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
+        self._hear(pause_s=0.0)
+
+    def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
+        """What the palette has beside the keys of the screen."""
+        yield from super().get_system_commands(screen)
+        for mode, name in NAMES.items():
+            yield SystemCommand(name.partition(" ")[2], f"go there: {name[0]}", self._goer(mode))
+
+    def _goer(self, mode: str) -> Callable[[], None]:
+        return lambda: self.action_go(mode)
+
+    def stop(self, sessions: Sequence[Session]) -> None:
+        """Stop sessions, once that is confirmed."""
+        live = [one for one in sessions if one.state not in ENDED_STATES]
+        if not live:
+            self._say("nothing to stop: it has ended" if sessions else "nothing is chosen")
+            return
+        if len(live) > MOST_STOPPED:
+            self._say(f"{len(live):,} are marked: at most {MOST_STOPPED} at a time", is_bad=True)
+            return
+        what = live[0].name if len(live) == 1 else counted(len(live), "session")
+        command = shlex.join(["nsml", "stop", *(one.name for one in live)])
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                self._act(command, [self._stopping(one) for one in live])
+
+        self.push_screen(
+            Confirm(f"Stop {what}? It gets SIGTERM and its grace to end.", command), go
+        )
+
+    def _stopping(self, session: Session) -> Callable[[Client], Awaitable[object]]:
+        return lambda client: client.sessions.stop(session.id)
+
+    def write_memo(self, sessions: Sequence[Session]) -> None:
+        """Ask for a note, and write it to one session."""
+        if len(sessions) != 1:
+            self._say("a note is for one session")
+            return
+        (session,) = sessions
+
+        def go(text: str | None) -> None:
+            if text is not None and text != session.memo:
+                command = shlex.join(["nsml", "memo", session.name, text])
+                self._act(command, [lambda client: client.sessions.update(session.id, memo=text)])
+
+        self.push_screen(Ask(f"Note of {session.name}", session.memo), go)
+
+    def _act(self, command: str, calls: Sequence[Callable[[Client], Awaitable[object]]]) -> None:
+        """Do something on the platform, and say which command line does the same."""
+
+        async def act() -> None:
+            client = self._client
+            if client is None:
+                self._say("not connected yet", is_bad=True)
+                return
+            self._say(f"$ {command}")
+            for call in calls:
+                try:
+                    await call(client)
+                except ClientError as error:
+                    self._say("\n".join([error.message, *error.advice.splitlines()]), is_bad=True)
+
+        self.run_worker(act(), name="act", group="act")
+
+    def _say(self, text: str, *, is_bad: bool = False) -> None:
+        self.notify(
+            visible_lines(text), severity="error" if is_bad else "information", markup=False
+        )
+
+
+def visible_lines(text: str) -> str:
+    """Each line made safe for a terminal."""
+    return "\n".join(visible(line) for line in text.splitlines())

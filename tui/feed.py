@@ -1,0 +1,224 @@
+"""The only part of the dashboard that talks to the platform.
+
+Each method hears one topic until it is cancelled, and posts what it hears as events of the model. None of them
+raises what the platform answers: it is an event as well, and is asked again after a while.
+"""
+
+from __future__ import annotations
+
+import math
+from contextlib import aclosing
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
+
+from nsml.client.errors import ClientError, Unavailable
+from nsml.client.streams import ENDED_STATES, Link, read_logs, read_series, watch_sessions
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.queue import joined
+from nsml.view.series import Axis, gather
+from nsml.view.text import LogText, visible
+from tui.model import (
+    ClusterHeard,
+    EndedHeard,
+    ExplanationHeard,
+    Linked,
+    LogHeard,
+    NodesHeard,
+    QueueHeard,
+    Refused,
+    SeriesHeard,
+    SessionsHeard,
+)
+from tui.sources import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from nsml.client.calls import Client
+    from nsml.v1.sessions_pb2 import ListQueueResponse, Session
+    from nsml.view.series import Series
+    from tui.model import ChartWish, Event
+
+T = TypeVar("T")
+Post: TypeAlias = "Callable[[Event], None]"
+
+LOOK_EVERY_S: Final = 2.0
+"""How often is asked again what comes on no stream."""
+ENDED_EVERY_S: Final = 60.0
+ASK_AGAIN_S: Final = 10.0
+"""After a refusal: rights may change."""
+MOST_ENDED: Final = 1_000
+"""Ended sessions that are asked for."""
+MOST_WAITING: Final = 1_000
+TAIL_LINES: Final = 1_000
+"""Of a log, before it is followed."""
+FIRST_RETRY_S: Final = 0.5
+LONGEST_RETRY_S: Final = 2.0
+_AXES: Final[Mapping[Axis, pb.SeriesAxis]] = {
+    Axis.STEP: pb.SERIES_AXIS_STEP,
+    Axis.RELATIVE: pb.SERIES_AXIS_RELATIVE,
+    Axis.WALL: pb.SERIES_AXIS_WALL,
+}
+
+
+class Feed:
+    """What the platform tells, topic by topic.
+
+    Args:
+        client: connected or not: connections are made as calls need them.
+        post: takes each event.
+    """
+
+    def __init__(self, client: Client, post: Post) -> None:
+        self._client = client
+        self._post = post
+
+    async def sessions(self) -> None:
+        """Live sessions and every change of them."""
+
+        async def watch() -> None:
+            stream = watch_sessions(
+                self._client, pb.SessionFilter(), on_link=self._teller(Topic.SESSIONS)
+            )
+            async with aclosing(stream):
+                async for answer in stream:
+                    self._post(SessionsHeard(answer.changed, answer.removed, answer.reset))
+
+        await self._for_ever(Topic.SESSIONS, watch)
+
+    async def ended(self) -> None:
+        """Sessions that have ended, the newest."""
+
+        async def look() -> Sequence[Session]:
+            chosen = pb.SessionFilter(states=sorted(ENDED_STATES), include_ended=True)
+            request = pb.ListSessionsRequest(filter=chosen, page_size=MOST_ENDED)
+            return (await self._client.sessions.page(request)).sessions
+
+        await self._again(Topic.ENDED, look, EndedHeard, every_s=ENDED_EVERY_S)
+
+    async def cluster(self) -> None:
+        """The platform as a whole; its answers are the pulse by which a dead connection shows."""
+        clock = self._client.clock
+
+        async def look() -> ClusterHeard:
+            begun = clock.monotonic()
+            cluster = await self._client.nodes.cluster()
+            return ClusterHeard(cluster, clock.monotonic() - begun)
+
+        await self._again(Topic.CLUSTER, look, lambda event: event, every_s=LOOK_EVERY_S)
+
+    async def queue(self) -> None:
+        """Who waits, and why."""
+
+        async def look() -> ListQueueResponse:
+            return joined(await self._client.sessions.queue(limit=MOST_WAITING))
+
+        await self._again(Topic.QUEUE, look, QueueHeard, every_s=LOOK_EVERY_S)
+
+    async def nodes(self) -> None:
+        """The machines and their devices."""
+        await self._again(Topic.NODES, self._client.nodes.every, NodesHeard, every_s=LOOK_EVERY_S)
+
+    async def explanation(self, session: Session) -> None:
+        """Why a session waits."""
+
+        async def look() -> ExplanationHeard:
+            answer = await self._client.sessions.explain(session.id)
+            return ExplanationHeard(session.id, answer)
+
+        await self._again(Topic.EXPLANATION, look, lambda event: event, every_s=LOOK_EVERY_S)
+
+    async def series(self, session: Session, wish: ChartWish) -> None:
+        """What a session reported, as wide as it is drawn; again and again until it has ended."""
+        request = pb.ReadSeriesRequest(
+            sessions=[session.id],
+            axis=_AXES[wish.axis],
+            low=wish.low,
+            high=wish.high,
+            width=wish.width,
+        )
+
+        async def look() -> SeriesHeard:
+            answers = await read_series(self._client, request, patience_s=0.0)
+            low = -math.inf if wish.low is None else wish.low
+            high = math.inf if wish.high is None else wish.high
+            parts = [(one, low, high) for answer in answers for one in answer.series]
+            groups: dict[str, list[Series]] = {}
+            for name, lines in sorted(gather(parts, session=visible(session.name)).items()):
+                groups.setdefault(visible(name), []).extend(lines)
+            return SeriesHeard(session.id, wish, groups)
+
+        every_s = ENDED_EVERY_S if session.state in ENDED_STATES else LOOK_EVERY_S
+        await self._again(Topic.SERIES, look, lambda event: event, every_s=every_s)
+
+    async def log(self, session: Session, rank: int = 0) -> None:
+        """The end of what a replica printed, and what it prints."""
+
+        async def follow() -> None:
+            self._post(LogHeard(session.id, (), is_anew=True))
+            text = LogText(keeps_colour=False)
+            rest, missing = "", 0
+            stream = read_logs(
+                self._client,
+                session.id,
+                rank=rank,
+                tail_lines=TAIL_LINES,
+                follow=True,
+                on_link=self._teller(Topic.LOG),
+            )
+            async with aclosing(stream):
+                async for piece in stream:
+                    missing += piece.missing_bytes
+                    *lines, rest = (rest + text.feed(piece.data)).split("\n")
+                    self._post(LogHeard(session.id, lines, missing_bytes=missing))
+            if rest := (rest + text.close()).rstrip("\n"):
+                self._post(LogHeard(session.id, [rest], missing_bytes=missing))
+
+        await self._for_ever(Topic.LOG, follow)
+
+    async def _again(
+        self,
+        topic: Topic,
+        look: Callable[[], Awaitable[T]],
+        event: Callable[[T], Event],
+        *,
+        every_s: float,
+    ) -> None:
+        async def looks() -> None:
+            link = self._teller(topic)
+            retries = 0
+            while True:
+                try:
+                    seen = await look()
+                except Unavailable as error:
+                    # The first look, too: who starts while the platform is away sees it come.
+                    delay_s = min(FIRST_RETRY_S * 2**retries, LONGEST_RETRY_S)
+                    retries += 1
+                    link(
+                        Link(
+                            is_live=False,
+                            failures=retries,
+                            retry_in_s=delay_s,
+                            reason=error.message,
+                        )
+                    )
+                    await self._client.clock.sleep(delay_s)
+                    continue
+                retries = 0
+                self._post(event(seen))
+                await self._client.clock.sleep(every_s)
+
+        await self._for_ever(topic, looks)
+
+    async def _for_ever(self, topic: Topic, hear: Callable[[], Awaitable[None]]) -> None:
+        """Hear a topic again after a refusal; return when there is no more of it."""
+        while True:
+            try:
+                await hear()
+            except ClientError as error:
+                self._post(Refused(topic, error.message))
+                await self._client.clock.sleep(ASK_AGAIN_S)
+            else:
+                return
+
+    def _teller(self, topic: Topic) -> Callable[[Link], None]:
+        return lambda link: self._post(Linked(topic, link))

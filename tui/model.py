@@ -1,0 +1,293 @@
+"""What the dashboard knows, folded from what the feed hears. No I/O, no clock, no widget."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Final, TypeAlias
+
+from nsml.client.streams import ENDED_STATES
+from nsml.view.filtering import Filtered
+from nsml.view.series import Axis
+from nsml.view.sessions import seconds_of
+from tui.sources import Source, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nsml.client.streams import Link
+    from nsml.v1.nodes_pb2 import GetClusterResponse, Node
+    from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
+    from nsml.view.filtering import Filter
+    from nsml.view.series import Series
+
+MOST_ENDED: Final = 10_000
+"""Ended sessions that are kept here: the newest."""
+MOST_LINES: Final = 50_000
+"""Of a log that are kept here: the last."""
+_POLLED: Final = frozenset({Topic.CLUSTER, Topic.QUEUE, Topic.NODES, Topic.EXPLANATION})
+_OF_ONE_SESSION: Final = (Topic.SERIES, Topic.LOG, Topic.EXPLANATION)
+
+
+@dataclass(frozen=True, slots=True)
+class SessionsHeard:
+    """A step of the watch stream; with `reset` it replaces all live sessions."""
+
+    changed: Sequence[Session]
+    removed: Sequence[str]
+    reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class EndedHeard:
+    """The newest sessions that have ended; they replace those that were known."""
+
+    sessions: Sequence[Session]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterHeard:
+    """The platform as a whole, and how long the answer took in seconds."""
+
+    cluster: GetClusterResponse
+    took_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class QueueHeard:
+    """Who waits, in order."""
+
+    queue: ListQueueResponse
+
+
+@dataclass(frozen=True, slots=True)
+class NodesHeard:
+    """All nodes."""
+
+    nodes: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class Linked:
+    """The connection of a topic broke, could not be made, or is back."""
+
+    topic: Topic
+    link: Link
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The platform will not tell a topic, and why."""
+
+    topic: Topic
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ChartWish:
+    """What part of a session's series is drawn, and how finely; None: to the end."""
+
+    axis: Axis = Axis.STEP
+    low: float | None = None
+    high: float | None = None
+    width: int = 400
+
+
+@dataclass(frozen=True, slots=True)
+class SeriesHeard:
+    """What a session reported, by metric."""
+
+    session_id: str
+    wish: ChartWish
+    groups: Mapping[str, Sequence[Series]]
+
+
+@dataclass(frozen=True, slots=True)
+class LogHeard:
+    """Lines that a session printed; with `is_anew` what was known before is forgotten."""
+
+    session_id: str
+    lines: Sequence[str]
+    is_anew: bool = False
+    missing_bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ExplanationHeard:
+    """Why a session waits."""
+
+    session_id: str
+    answer: ExplainSessionResponse
+
+
+Event: TypeAlias = (
+    SessionsHeard
+    | EndedHeard
+    | ClusterHeard
+    | QueueHeard
+    | NodesHeard
+    | SeriesHeard
+    | LogHeard
+    | ExplanationHeard
+    | Linked
+    | Refused
+)
+
+
+class Row:
+    """A session of the list, with what sorting and filtering ask for again and again."""
+
+    __slots__ = ("created", "filtered", "session")
+
+    def __init__(self, session: Session) -> None:
+        self.session = session
+        self.filtered = Filtered(session)
+        self.created = seconds_of(session.created_at)
+
+
+@dataclass(slots=True)
+class Shown:
+    """What is known of the one session that is looked at closely.
+
+    Attributes:
+        first: the number of the first of its lines that is kept, from 0 on.
+    """
+
+    session_id: str = ""
+    wish: ChartWish = field(default_factory=ChartWish)
+    groups: Mapping[str, Sequence[Series]] | None = None
+    lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
+    first: int = 0
+    missing_bytes: int = 0
+    explanation: ExplainSessionResponse | None = None
+
+    def want(self, wish: ChartWish) -> None:
+        """Wish for another part; what is on another axis is of no use for it."""
+        if wish.axis is not self.wish.axis:
+            self.groups = None
+        self.wish = wish
+
+    def take(self, event: SeriesHeard | LogHeard | ExplanationHeard) -> None:
+        """Take in what was heard of it."""
+        match event:
+            case SeriesHeard(wish=wish, groups=groups):
+                # Of what is wished for no more nothing is drawn on the axis of now.
+                self.groups = groups if wish == self.wish else self.groups
+            case LogHeard():
+                if event.is_anew:
+                    self.lines.clear()
+                    self.first = 0
+                self.first += max(len(self.lines) + len(event.lines) - MOST_LINES, 0)
+                self.lines.extend(event.lines)
+                self.missing_bytes = event.missing_bytes
+            case ExplanationHeard():
+                self.explanation = event.answer
+
+
+class Model:
+    """Everything that screens show; `version` grows with each change."""
+
+    def __init__(self) -> None:
+        self.version = 0
+        self.cluster: GetClusterResponse | None = None
+        self.took_s = 0.0
+        self.queue: ListQueueResponse | None = None
+        self.nodes: Sequence[Node] = ()
+        self.sources: dict[Topic, Source] = {
+            topic: Source(is_polled=topic in _POLLED) for topic in Topic
+        }
+        self.shown = Shown()
+        self._live: dict[str, Row] = {}
+        self._ended: dict[str, Row] = {}
+
+    def show(self, session_id: str) -> None:
+        """Look at another session: what was heard of the one before is forgotten."""
+        if session_id != self.shown.session_id:
+            self.version += 1
+            self.shown = Shown(session_id)
+            for topic in _OF_ONE_SESSION:
+                self.sources[topic] = Source(is_polled=topic in _POLLED)
+
+    def fold(self, event: Event, now: float) -> None:
+        """Take in what was heard at a moment (Unix seconds)."""
+        self.version += 1
+        match event:
+            case SessionsHeard():
+                self._take(event)
+                self._heard(Topic.SESSIONS, now)
+            case EndedHeard(sessions):
+                self._ended = {
+                    one.id: Row(one) for one in sessions[:MOST_ENDED] if one.id not in self._live
+                }
+                self._heard(Topic.ENDED, now)
+            case ClusterHeard(cluster, took_s):
+                self.cluster, self.took_s = cluster, took_s
+                self._heard(Topic.CLUSTER, now)
+                # A stream that was opened again says nothing before something happens.
+                self.sources = {
+                    topic: source.answered(now) for topic, source in self.sources.items()
+                }
+            case QueueHeard(queue):
+                self.queue = queue
+                self._heard(Topic.QUEUE, now)
+            case NodesHeard(nodes):
+                self.nodes = nodes
+                self._heard(Topic.NODES, now)
+            case SeriesHeard() | LogHeard() | ExplanationHeard():
+                if event.session_id == self.shown.session_id:
+                    self.shown.take(event)
+                    self._heard(_TOPICS[type(event)], now)
+            case Linked(topic, link):
+                self.sources[topic] = self.sources[topic].linked(link, now)
+            case Refused(topic, why):
+                self.sources[topic] = self.sources[topic].refused(why)
+
+    def _heard(self, topic: Topic, now: float) -> None:
+        self.sources[topic] = self.sources[topic].heard(now)
+
+    def _take(self, event: SessionsHeard) -> None:
+        if event.reset:
+            self._live.clear()
+        for session in event.changed:
+            row = Row(session)
+            if session.state in ENDED_STATES:
+                self._live.pop(session.id, None)
+                self._ended[session.id] = row
+            else:
+                self._ended.pop(session.id, None)
+                self._live[session.id] = row
+        for session_id in event.removed:
+            # One that has ended leaves the live ones, and stays among the others.
+            self._live.pop(session_id, None)
+
+    @property
+    def count(self) -> int:
+        """How many sessions are known."""
+        return len(self._live) + len(self._ended)
+
+    def rows(self, chosen: Filter, now: float, *, with_ended: bool = True) -> list[Row]:
+        """Those that a filter takes, newest first."""
+        some = [*self._live.values(), *(self._ended.values() if with_ended else ())]
+        if chosen.text:
+            some = [row for row in some if chosen.takes(row.filtered, now)]
+        some.sort(key=_by_creation, reverse=True)
+        return some
+
+    def row(self, session_id: str) -> Row | None:
+        """One of them; None: it is gone, or was never there."""
+        return self._live.get(session_id) or self._ended.get(session_id)
+
+    def row_named(self, name: str) -> Row | None:
+        """The live session of a name."""
+        return next((row for row in self._live.values() if row.session.name == name), None)
+
+
+_TOPICS: Final[Mapping[type, Topic]] = {
+    SeriesHeard: Topic.SERIES,
+    LogHeard: Topic.LOG,
+    ExplanationHeard: Topic.EXPLANATION,
+}
+
+
+def _by_creation(row: Row) -> float:
+    return row.created

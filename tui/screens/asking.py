@@ -1,0 +1,83 @@
+"""Questions in front of a screen: is it meant, and what should it say."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Button, Input, Static
+
+from nsml.view.text import visible
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+_CSS = """
+    align: center middle;
+    & > Vertical { width: 80%; max-width: 100; height: auto; border: round $accent; padding: 1 2; }
+    & .command { color: $text-muted; margin: 1 0; height: auto; }
+    & Button { margin-right: 2; }
+"""
+
+
+class Confirm(ModalScreen[bool]):
+    """Whether something is to be done; `command` is how the command line does the same."""
+
+    DEFAULT_CSS: ClassVar[str] = f"Confirm {{ {_CSS} }}"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("y", "answer(True)", "Yes", id="confirm.yes"),
+        Binding("n,escape", "answer(False)", "No", id="confirm.no"),
+    ]
+
+    def __init__(self, question: str, command: str) -> None:
+        super().__init__()
+        self._question = question
+        self._command = command
+
+    def compose(self) -> ComposeResult:
+        """The question."""
+        with Vertical():
+            yield Static(Text(visible(self._question)))
+            yield Static(Text(f"$ {visible(self._command)}"), classes="command")
+            yield Button("No (n)", id="no", variant="primary")
+            yield Button("Yes (y)", id="yes", variant="error")
+
+    def on_button_pressed(self, event: Button.Pressed) -> None:
+        """Take the answer."""
+        self.dismiss(event.button.id == "yes")
+
+    def action_answer(self, answer: bool) -> None:
+        """Take the answer."""
+        self.dismiss(answer)
+
+
+class Ask(ModalScreen[str | None]):
+    """A line of text; None: it was left."""
+
+    DEFAULT_CSS: ClassVar[str] = f"Ask {{ {_CSS} }}"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "leave", "Leave", id="ask.leave"),
+    ]
+
+    def __init__(self, question: str, text: str = "") -> None:
+        super().__init__()
+        self._question = question
+        self._text = text
+
+    def compose(self) -> ComposeResult:
+        """The question."""
+        with Vertical():
+            yield Static(Text(visible(self._question)))
+            yield Input(self._text)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take the text."""
+        self.dismiss(event.value)
+
+    def action_leave(self) -> None:
+        """Leave it."""
+        self.dismiss(None)

@@ -1,0 +1,179 @@
+"""What is around every screen: how the platform is, which screens there are, which keys."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, cast
+
+from rich.text import Text
+from textual.containers import Vertical
+from textual.screen import Screen
+from textual.widgets import Footer, Input, Static
+
+from nsml.view.nodes import condition_name
+from nsml.view.text import visible
+from tui.sources import State, Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+
+    from nsml.v1.sessions_pb2 import Session
+    from tui.app import Dashboard
+    from tui.model import Model
+    from tui.sources import Source
+
+NAMES: Final = {"sessions": "1 Sessions", "queue": "2 Queue", "nodes": "3 Nodes"}
+"""Screens that are always there, as the line of them calls them."""
+_DOTS: Final = {
+    State.LOADING: ("○", "yellow"),
+    State.LIVE: ("●", "green"),
+    State.STALE: ("◌", "yellow"),
+    State.OFFLINE: ("✗", "red"),
+    State.DENIED: ("✗", "red"),
+}
+
+
+class Frame(Screen[None]):
+    """A screen in its frame. `topics` are what it shows: how it stands with them is said above it."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Frame {
+        #platform { height: 1; background: $panel; }
+        #screens { height: 1; color: $text-muted; }
+        #trouble { height: auto; max-height: 4; color: $text-error; display: none; }
+        #body { height: 1fr; }
+    }
+    """
+    name_of: ClassVar[str] = ""
+    topics: ClassVar[tuple[Topic, ...]] = ()
+
+    _is_ready = False
+
+    def compose(self) -> ComposeResult:
+        """The frame around `body`."""
+        yield Static(id="platform")
+        yield Static(id="screens")
+        yield Static(id="trouble")
+        with Vertical(id="body"):
+            yield from self.body()
+        yield Footer(show_command_palette=False)
+
+    def body(self) -> ComposeResult:
+        """What is in the frame."""
+        yield from ()
+
+    def chosen(self) -> Sequence[Session]:
+        """The sessions that actions are for."""
+        return ()
+
+    def draw(self) -> None:
+        """Show what the model has now."""
+
+    @property
+    def dashboard(self) -> Dashboard:
+        """The app."""
+        return cast("Dashboard", self.app)
+
+    @property
+    def model(self) -> Model:
+        """What is known."""
+        return self.dashboard.model
+
+    def on_mount(self) -> None:
+        """Show what is known already, once everything is there to show it in."""
+        self.call_after_refresh(self._begin)
+
+    def _begin(self) -> None:
+        self._is_ready = True
+        self.redraw()
+
+    def on_screen_resume(self) -> None:
+        """Show what came while another screen was before it."""
+        self.redraw()
+
+    def redraw(self) -> None:
+        """Show everything anew."""
+        if not self._is_ready:
+            return
+        now = self.dashboard.clock.time()
+        self.query_one("#platform", Static).update(self._platform(now))
+        self.query_one("#screens", Static).update(self._screens())
+        trouble = self._trouble(now)
+        line = self.query_one("#trouble", Static)
+        line.display = bool(trouble)
+        line.update(Text("\n".join(trouble)))
+        self.draw()
+
+    def words(self, topic: Topic) -> str:
+        """How it stands with hearing something."""
+        return visible(self.model.sources[topic].words(self.dashboard.clock.time()))
+
+    def none(self, topic: Topic, nothing: str) -> str:
+        """What an empty pane says: how it stands with hearing what it shows, or that there is nothing."""
+        return self.words(topic) or nothing
+
+    # What keys do
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """A key that opens a field comes before all others, so that what is typed next goes there; in it, it is a letter."""
+        if action in {"filter", "search"} and isinstance(self.focused, Input):
+            return False
+        return super().check_action(action, parameters)
+
+    def action_stop(self) -> None:
+        """Stop what is chosen, once that is confirmed."""
+        self.dashboard.stop(self.chosen())
+
+    def action_memo(self) -> None:
+        """Write a note to what is chosen."""
+        self.dashboard.write_memo(self.chosen())
+
+    # The frame itself
+
+    def _platform(self, now: float) -> Text:
+        model = self.model
+        source = model.sources[Topic.CLUSTER]
+        state = source.state(now)
+        dot, colour = _DOTS[state]
+        line = Text.assemble(" nsml  ", (visible(self.dashboard.platform), "bold"), "  ")
+        line.append(f"{dot} {state.value}", colour)
+        cluster = model.cluster
+        if cluster is None:
+            return line
+        if state is State.LIVE:
+            line.append(f" {1000 * model.took_s:.0f}ms")
+        line.append(f"  leader {visible(cluster.leader) or 'none'}")
+        held, all_gpus = (
+            each.gpu_thousandths / 1000 for each in (cluster.allocated, cluster.capacity)
+        )
+        simulated = " simulated" if cluster.simulated else ""
+        line.append(f"   GPUs {held:g}/{all_gpus:g}{simulated}")
+        if cluster.HasField("load") and cluster.load.devices:
+            line.append(f" {cluster.load.utilization_percent:.0f}% busy")
+        line.append(f"   running {cluster.sessions_running}   queue {cluster.sessions_queued}")
+        return line
+
+    def _screens(self) -> Text:
+        line = Text(" ")
+        for key, name in NAMES.items():
+            line.append(f" {name} ", "reverse bold" if key == self.name_of else "")
+            line.append(" ")
+        return line
+
+    def _trouble(self, now: float) -> list[str]:
+        """What users have to know: where the connection is gone, what is old, what is wrong with the platform."""
+        found = []
+        told: dict[str, Source] = {}
+        for topic in (Topic.CLUSTER, *self.topics):
+            source = self.model.sources[topic]
+            words = source.words(now)
+            if words and source.state(now) is not State.LOADING and not told:
+                told[words] = source
+                found.append(f" ✗ {topic.value}: {visible(words)}")
+        cluster = self.model.cluster
+        found += [
+            f" ! {condition_name(one)}: {visible(one.meaning)}"
+            for one in (cluster.conditions if cluster is not None else ())
+        ]
+        return found

@@ -1,0 +1,314 @@
+"""One session: how it stands with it, what it reported, what it printed, what it was asked for."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.containers import Horizontal, VerticalScroll
+from textual.widgets import Input, Static, TabbedContent, TabPane
+
+from nsml.client.streams import ENDED_STATES
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view import explained
+from nsml.view.compare import arguments
+from nsml.view.series import Axis
+from nsml.view.sessions import (
+    STATE_WORDS,
+    command_words,
+    repeat_words,
+    state_text,
+    summary_text,
+)
+from nsml.view.text import visible
+from nsml.view.units import counted, moment, size_text
+from tui.screens.frame import Frame
+from tui.sources import Topic
+from tui.widgets.charts import Charts
+from tui.widgets.log_view import LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from nsml.v1.sessions_pb2 import Session
+    from tui.model import Row
+
+SMOOTHINGS: Final = (0.0, 0.3, 0.6, 0.9, 0.97, 0.99, 0.999)
+_AXES: Final = tuple(Axis)
+
+
+def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
+    """Show what a session reported."""
+    shown = frame.model.shown
+    none, groups = "", shown.groups or {}
+    if row is None:
+        groups = {}
+    elif not groups:
+        nothing = "loading..." if shown.groups is None else _unreported(row.session)
+        none = frame.none(Topic.SERIES, nothing)
+    charts.draw(groups, axis=shown.wish.axis, none=none)
+
+
+def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
+    """Show what a session printed."""
+    shown = frame.model.shown
+    lines = () if row is None else shown.lines
+    none = "" if row is None else frame.none(Topic.LOG, "nothing was printed")
+    log.show(lines, none=none)
+
+
+def _unreported(session: Session) -> str:
+    if session.state in ENDED_STATES:
+        return "nothing was reported"
+    return (
+        "nothing was reported yet: nsml.report(step=..., loss=...) in its code draws a chart here"
+    )
+
+
+def explanation(frame: Frame, session: Session) -> list[str]:
+    """How it stands with a session, and why."""
+    answer = frame.model.shown.explanation
+    waiting = answer.waiting if answer is not None and answer.HasField("waiting") else None
+    found = explained.lines(session, waiting, frame.dashboard.clock.time())
+    return [visible(line) for line in found]
+
+
+class Preview(Horizontal):
+    """What the session under the cursor reported, beside what it printed last."""
+
+    def compose(self) -> ComposeResult:
+        """The two."""
+        yield Charts()
+        yield LogView()
+        yield Static(classes="words")
+
+    def draw(self, frame: Frame, row: Row | None) -> None:
+        """Show what is known of it: of one that waits, why it does."""
+        waits = row is not None and row.session.state == pb.SESSION_STATE_QUEUED
+        charts, log, words = self.query_one(Charts), self.query_one(LogView), self.query_one(Static)
+        charts.display, log.display, words.display = not waits, not waits, waits
+        if row is not None and waits:
+            words.update(Text("\n".join(explanation(frame, row.session))))
+            return
+        draw_charts(frame, charts, row)
+        draw_log(frame, log, row)
+
+
+class SessionScreen(Frame):
+    """The session with an id."""
+
+    topics = (Topic.SESSIONS, Topic.SERIES, Topic.LOG)
+    DEFAULT_CSS: ClassVar[str] = """
+    SessionScreen {
+        #title { height: 1; text-style: bold; }
+        .words { height: auto; padding: 1; }
+        .state { height: 1; color: $text-muted; }
+        TabbedContent, TabPane { height: 1fr; padding: 0; }
+        #search { height: 1; display: none; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back", id="session.back"),
+        Binding("d", "tab('overview')", "Overview", show=False, id="session.overview"),
+        Binding("p", "tab('plot')", "Plot", show=False, id="session.plot"),
+        Binding("l", "tab('logs')", "Logs", show=False, id="session.logs"),
+        Binding("X", "axis", "Axis", id="plot.axis"),
+        Binding("comma", "smooth(-1)", "Rougher", show=False, id="plot.rougher"),
+        Binding("full_stop", "smooth(1)", "Smooth", key_display=".", id="plot.smoother"),
+        Binding("y", "log_axis", "Log y", id="plot.log"),
+        Binding("n", "metric(1)", "Next metric", id="plot.next"),
+        Binding("N", "metric(-1)", "Metric before", show=False, id="plot.before"),
+        Binding("plus,equals_sign", "zoom(0.5)", "Zoom", key_display="+", id="plot.in"),
+        Binding("minus", "zoom(2.0)", "Zoom out", show=False, id="plot.out"),
+        Binding("H", "pan(-0.25)", "Left", show=False, id="plot.left"),
+        Binding("L", "pan(0.25)", "Right", show=False, id="plot.right"),
+        Binding("0", "whole", "Whole", show=False, id="plot.whole"),
+        Binding("slash", "search", "Search log", key_display="/", id="log.search", priority=True),
+        Binding("ctrl+k", "stop", "Stop", id="session.stop"),
+        Binding("m", "memo", "Memo", id="session.memo"),
+    ]
+
+    def __init__(self, session_id: str) -> None:
+        super().__init__()
+        self._session_id = session_id
+
+    def body(self) -> ComposeResult:
+        """The tabs."""
+        yield Static(id="title")
+        with TabbedContent(id="tabs"):
+            with TabPane("Overview", id="overview"), VerticalScroll(can_focus=True):
+                yield Static(id="words", classes="words")
+            with TabPane("Plot", id="plot"):
+                yield Charts()
+                yield Static(id="plot-state", classes="state")
+            with TabPane("Logs", id="logs"):
+                yield LogView()
+                yield Input(placeholder="a text", id="search", compact=True)
+                yield Static(id="log-state", classes="state")
+
+    @property
+    def row(self) -> Row | None:
+        """The session; None: it is gone."""
+        return self.model.row(self._session_id)
+
+    def chosen(self) -> Sequence[Session]:
+        """The one."""
+        return [self.row.session] if self.row else []
+
+    def draw(self) -> None:
+        """Show what is known of it."""
+        row = self.row
+        title = Text(" it was removed" if row is None else "")
+        if row is not None:
+            session = row.session
+            word = STATE_WORDS.get(session.state, STATE_WORDS[0])
+            title.append(f" {visible(session.name)}  ")
+            title.append(visible(state_text(session)), word.colour)
+            title.append(f"  {visible(session.memo)}")
+            self.query_one("#words", Static).update(Text("\n".join(self._overview(session))))
+        self.query_one("#title", Static).update(title)
+        draw_charts(self, self.query_one(Charts), row)
+        log = self.query_one(LogView)
+        draw_log(self, log, row)
+        shown = self.model.shown
+        parts = ["following" if log.is_following else "paused: f follows again"]
+        parts.append(counted(shown.first + len(shown.lines), "line"))
+        if shown.missing_bytes:
+            parts.append(f"{size_text(shown.missing_bytes)} lost")
+        self.query_one("#log-state", Static).update(" " + " · ".join(parts))
+        self.query_one("#plot-state", Static).update(self._plot_words())
+
+    def _overview(self, session: Session) -> list[str]:
+        lines = explanation(self, session)
+        for title, text in (
+            ("summary", summary_text(session)),
+            ("args", "  ".join(_pairs(command_words(session)))),
+            ("memo", session.memo),
+            ("project", session.project),
+            ("id", session.id),
+            ("created", moment(row.created) if (row := self.row) else ""),
+            ("again", shlex.join(repeat_words(session))),
+        ):
+            if text:
+                lines.append(visible(f"  {title}: {text}"))
+        return lines
+
+    def _plot_words(self) -> str:
+        charts, wish = self.query_one(Charts), self.model.shown.wish
+        parts = [f"{charts.first + 1} of {counted(charts.count, 'metric')}"] if charts.count else []
+        parts += [f"x: {wish.axis.value}", f"smooth {charts.smoothing:g}"]
+        parts += ["log y"] if charts.is_log else []
+        if wish.low is not None or wish.high is not None:
+            parts.append("a part of it: 0 shows the whole")
+        return " " + " · ".join(parts)
+
+    # What keys do
+
+    def action_back(self) -> None:
+        """Out of the search, or to the list."""
+        search = self.query_one("#search", Input)
+        if search.display:
+            search.display = False
+            self.query_one(LogView).focus()
+        else:
+            self.app.pop_screen()
+
+    def action_tab(self, name: str) -> None:
+        """Another tab."""
+        self.query_one("#tabs", TabbedContent).active = name
+
+    def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
+        """Keys go to what the tab shows."""
+        if event.pane.id == "logs":
+            self.query_one(LogView).focus()
+
+    def action_search(self) -> None:
+        """Ask for a text to look for in the log."""
+        self.action_tab("logs")
+        search = self.query_one("#search", Input)
+        search.display = True  # at once, so that what is typed next goes there
+        self.set_focus(search)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Mark it while it is typed."""
+        self.query_one(LogView).seek(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Go to where it is."""
+        event.input.display = False
+        log = self.query_one(LogView)
+        log.focus()
+        log.action_find(-1 if log.is_following else 1)
+
+    def action_axis(self) -> None:
+        """Another axis, from its beginning to its end."""
+        wish = self.model.shown.wish
+        following = _AXES[(_AXES.index(wish.axis) + 1) % len(_AXES)]
+        self.dashboard.wish(replace(wish, axis=following, low=None, high=None))
+
+    def action_smooth(self, by: int) -> None:
+        """A smoother or rougher average."""
+        charts = self.query_one(Charts)
+        place = SMOOTHINGS.index(charts.smoothing) + by
+        charts.smoothing = SMOOTHINGS[min(max(place, 0), len(SMOOTHINGS) - 1)]
+        self.redraw()
+
+    def action_log_axis(self) -> None:
+        """A logarithmic vertical axis, or none."""
+        charts = self.query_one(Charts)
+        charts.is_log = not charts.is_log
+        self.redraw()
+
+    def action_metric(self, by: int) -> None:
+        """Begin with the next metric, or the one before."""
+        charts = self.query_one(Charts)
+        charts.first = min(max(charts.first + by, 0), max(charts.count - 1, 0))
+        self.redraw()
+
+    def action_zoom(self, by: float) -> None:
+        """A narrower or wider part of the axis, around its middle."""
+        if (span := self._span()) is not None:
+            low, high = span
+            middle, half = (low + high) / 2, (high - low) / 2 * by
+            self._wish_span(middle - half, middle + half)
+
+    def action_pan(self, by: float) -> None:
+        """Another part of the axis, as wide as this one."""
+        if (span := self._span()) is not None:
+            low, high = span
+            self._wish_span(low + by * (high - low), high + by * (high - low))
+
+    def action_whole(self) -> None:
+        """All of the axis."""
+        self.dashboard.wish(replace(self.model.shown.wish, low=None, high=None))
+
+    def _wish_span(self, low: float, high: float) -> None:
+        if math.isfinite(low) and math.isfinite(high) and low < high:
+            self.dashboard.wish(replace(self.model.shown.wish, low=low, high=high))
+
+    def _span(self) -> tuple[float, float] | None:
+        """The part of the axis that is drawn."""
+        wish = self.model.shown.wish
+        lines = [line for group in (self.model.shown.groups or {}).values() for line in group]
+        ends = [end for line in lines if line.x for end in (line.x[0], line.x[-1])]
+        if not ends:
+            return None if wish.low is None or wish.high is None else (wish.low, wish.high)
+        low = min(ends) if wish.low is None else wish.low
+        high = max(ends) if wish.high is None else wish.high
+        return low, high
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Ask for as many columns as there is room for."""
+        self.dashboard.fit_charts(self.query_one(Charts).size.width)
+
+
+def _pairs(words: Sequence[str]) -> list[str]:
+    return [key if value is True else f"{key} {value}" for key, value in arguments(words).items()]

@@ -1,0 +1,122 @@
+"""How it stands with hearing one kind of thing from the platform, and the words for it. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Final
+
+from nsml.client.streams import Link
+from nsml.view.text import fit
+from nsml.view.units import duration_text, short_moment
+
+STALE_S: Final = 10.0
+"""What is asked again every few seconds and was not answered for so long is shown as old."""
+
+OPEN_S: Final = 1.0
+"""A stream that was tried again and has not failed for so long is open, where other calls are answered."""
+_REASON_CELLS: Final = 48
+
+
+class Topic(StrEnum):
+    """What is heard from the platform, each on a way of its own."""
+
+    SESSIONS = "sessions"
+    ENDED = "ended sessions"
+    CLUSTER = "cluster"
+    QUEUE = "queue"
+    NODES = "nodes"
+    SERIES = "metrics"
+    LOG = "log"
+    EXPLANATION = "explanation"
+
+
+class State(StrEnum):
+    """Never anything between them: what is shown is new, or is said to be old."""
+
+    LOADING = "loading"
+    LIVE = "live"
+    STALE = "stale"
+    OFFLINE = "offline"
+    DENIED = "denied"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Source:
+    """One topic, as far as it was heard. Moments in Unix seconds, 0: never.
+
+    Attributes:
+        is_polled: whether silence means that nothing is heard, and not that nothing happens.
+        heard_at: when something was last heard.
+        broken_at: since when nothing can be; 0: it can.
+        retry_at: when that is tried again, the `failures`-th time in a row.
+        denial: why it is not for this user; "" where it is.
+    """
+
+    is_polled: bool = False
+    heard_at: float = 0.0
+    broken_at: float = 0.0
+    retry_at: float = 0.0
+    failures: int = 0
+    reason: str = ""
+    denial: str = ""
+
+    def heard(self, now: float) -> Source:
+        """Something came."""
+        return Source(is_polled=self.is_polled, heard_at=now)
+
+    def linked(self, link: Link, now: float) -> Source:
+        """Its connection broke, could not be made again, or is back."""
+        if link.is_live:
+            return replace(self, broken_at=0.0, retry_at=0.0, failures=0, reason="")
+        return replace(
+            self,
+            broken_at=self.broken_at or now,
+            retry_at=now + link.retry_in_s,
+            failures=link.failures,
+            reason=link.reason,
+        )
+
+    def answered(self, now: float) -> Source:
+        """The platform answered another call: what was tried again since is open, or would have failed."""
+        is_open = self.broken_at and now > self.retry_at + OPEN_S
+        return self.linked(Link(is_live=True), now) if is_open else self
+
+    def refused(self, why: str) -> Source:
+        """The platform answered that it will not tell."""
+        return replace(self, denial=why)
+
+    def state(self, now: float) -> State:
+        """How it stands at a moment."""
+        if self.denial:
+            return State.DENIED
+        if self.broken_at:
+            return State.OFFLINE
+        if not self.heard_at:
+            return State.LOADING
+        is_old = self.is_polled and now - self.heard_at > STALE_S
+        return State.STALE if is_old else State.LIVE
+
+    def words(self, now: float) -> str:
+        """What is said of it; "" while all is well."""
+        match self.state(now):
+            case State.LOADING:
+                return "loading..."
+            case State.DENIED:
+                return self.denial
+            case State.STALE:
+                return f"as of {_clock(self.heard_at, now)}, nothing was heard since"
+            case State.OFFLINE:
+                since = duration_text(max(now - self.broken_at, 0.0))
+                shown = (
+                    f"what is shown is of {_clock(self.heard_at, now)} · " if self.heard_at else ""
+                )
+                left = max(round(self.retry_at - now), 0)
+                when = f"in {left}s" if left else "now"
+                why = fit(" ".join(self.reason.split()), _REASON_CELLS)
+                return f"unreachable for {since} · {shown}try {self.failures} {when} · {why}"
+        return ""
+
+
+def _clock(seconds: float, now: float) -> str:
+    return short_moment(seconds, now, has_seconds=True)

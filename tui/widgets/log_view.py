@@ -1,0 +1,148 @@
+"""Lines of a log, of which only those in sight are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.segment import Segment
+from textual.binding import Binding
+from textual.geometry import Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual import events
+    from textual.binding import BindingType
+
+
+class LogView(ScrollView, can_focus=True):
+    """Shows lines, and follows their end until somebody scrolls up."""
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--found"}
+    DEFAULT_CSS: ClassVar[str] = """
+    LogView {
+        height: 1fr;
+        & > .log-view--found { background: $warning; color: $background; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("f", "follow", "Follow", id="log.follow"),
+        Binding("j", "scroll_down", "Down", show=False, id="log.down"),
+        Binding("k", "scroll_up", "Up", show=False, id="log.up"),
+        Binding("g", "first", "First", show=False, id="log.first"),
+        Binding("G", "follow", "Last", show=False, id="log.last"),
+        Binding("n", "find(1)", "Next found", show=False, id="log.next"),
+        Binding("N", "find(-1)", "Found before", show=False, id="log.before"),
+    ]
+
+    class Following(Message):
+        """It follows the end, or no more."""
+
+    def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
+        super().__init__(id=id)
+        self._lines: Sequence[str] = ()
+        self._count = 0
+        self._sought = ""
+        self.is_following = True
+        self.none = ""
+
+    def show(self, lines: Sequence[str], *, none: str = "") -> None:
+        """Show these lines; `none` is said where there are none."""
+        self._lines, self.none = lines, none
+        self._fit()
+        self.refresh()
+
+    def seek(self, text: str) -> None:
+        """Mark a text wherever it is, letter case aside; "" marks nothing."""
+        self._sought = text.casefold()
+        self.refresh()
+
+    def _fit(self) -> None:
+        widest = max((len(line) for line in self._in_sight()), default=0)
+        self.virtual_size = Size(max(widest, self.size.width), len(self._lines))
+        if self.is_following:
+            self.scroll_end(animate=False, force=True, immediate=True)
+
+    def _in_sight(self) -> list[str]:
+        top = int(self.scroll_offset.y)
+        end = min(top + self.size.height, len(self._lines))
+        return [self._lines[place] for place in range(top, end)]
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Stay at the end."""
+        self._fit()
+
+    def render_line(self, y: int) -> Strip:
+        """A line of the log."""
+        place = y + int(self.scroll_offset.y)
+        width = self.size.width
+        if place >= len(self._lines):
+            text = self.none if place == 0 else ""
+            return Strip([Segment(text, self.rich_style)]).adjust_cell_length(
+                width, self.rich_style
+            )
+        strip = Strip(self._pieces(self._lines[place].expandtabs()))
+        left = int(self.scroll_offset.x)
+        return strip.crop(left, left + width).adjust_cell_length(width, self.rich_style)
+
+    def _pieces(self, line: str) -> list[Segment]:
+        style, sought = self.rich_style, self._sought
+        if not sought or sought not in line.casefold():
+            return [Segment(line, style)]
+        found = self.get_component_rich_style("log-view--found")
+        pieces, at, low = [], 0, line.lower()
+        while (place := low.find(sought, at)) >= 0:
+            pieces += [
+                Segment(line[at:place], style),
+                Segment(line[place : place + len(sought)], found),
+            ]
+            at = place + len(sought)
+        return [*pieces, Segment(line[at:], style)]
+
+    # How one moves in it
+
+    def _follow(self, *, is_on: bool) -> None:
+        if is_on != self.is_following:
+            self.is_following = is_on
+            self.post_message(self.Following())
+
+    def action_follow(self) -> None:
+        """To the end, and stay there."""
+        self._follow(is_on=True)
+        self._fit()
+
+    def action_first(self) -> None:
+        """To the first line."""
+        self._follow(is_on=False)
+        self.scroll_home(animate=False)
+
+    def action_scroll_up(self) -> None:
+        """A line up; the end is followed no more."""
+        self._follow(is_on=False)
+        self.scroll_relative(y=-1, animate=False)
+
+    def action_page_up(self) -> None:
+        """A screen up; the end is followed no more."""
+        self._follow(is_on=False)
+        self.scroll_relative(y=-self.size.height, animate=False)
+
+    def action_find(self, by: int) -> None:
+        """To the next line that has what is sought, or the one before."""
+        if not self._sought:
+            return
+        lines, at = self._lines, int(self.scroll_offset.y)
+        count = len(lines)
+        places = range(at + 1, count) if by > 0 else range(at - 1, -1, -1)
+        found = next((place for place in places if self._sought in lines[place].casefold()), None)
+        if found is None:
+            self.app.bell()
+            return
+        self._follow(is_on=False)
+        self.scroll_to(y=found, animate=False, force=True)
+
+    def _on_mouse_scroll_up(self, event: events.MouseScrollUp) -> None:
+        self._follow(is_on=False)
+        super()._on_mouse_scroll_up(event)

@@ -1,0 +1,249 @@
+"""A table of any length, of which only the lines in sight are made: see ../README.md for why it is our own."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, Generic, TypeVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding
+from textual.geometry import Region, Size
+from textual.message import Message
+from textual.scroll_view import ScrollView
+from textual.strip import Strip
+
+from nsml.view.tables import lay_out
+from nsml.view.text import pad
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from textual import events
+    from textual.binding import BindingType
+
+    from nsml.view.tables import Column, Layout
+
+T = TypeVar("T")
+
+MEASURED: Final = 200
+"""Items by which columns are laid out, beside those in sight."""
+GAP: Final = "  "
+MARK: Final = "✓ "
+
+
+class Table(ScrollView, Generic[T], can_focus=True):
+    """Items as lines of columns, with a cursor that stays with its item, and marks.
+
+    Args:
+        columns: as for `nsml.view.tables`; wide ones are shown where an item is worth them.
+        key: names an item for good; by it the cursor and marks stay where they are when items change.
+        clock: Unix seconds, for cells that tell ages.
+        none: what is shown where there are no items.
+    """
+
+    COMPONENT_CLASSES: ClassVar[set[str]] = {
+        "table--title",
+        "table--cursor",
+        "table--cursor-blurred",
+        "table--mark",
+        "table--none",
+    }
+    DEFAULT_CSS: ClassVar[str] = """
+    Table {
+        height: 1fr;
+        overflow-x: hidden;
+        & > .table--title { color: $text-muted; text-style: bold; }
+        & > .table--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold; }
+        & > .table--cursor-blurred { background: $surface-lighten-1; }
+        & > .table--mark { color: $accent; text-style: bold; }
+        & > .table--none { color: $text-muted; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "move(1)", "Down", show=False, id="table.down"),
+        Binding("up,k", "move(-1)", "Up", show=False, id="table.up"),
+        Binding("pagedown", "page(1)", "Page down", show=False, id="table.page-down"),
+        Binding("pageup", "page(-1)", "Page up", show=False, id="table.page-up"),
+        Binding("g,home", "edge(-1)", "First", show=False, id="table.first"),
+        Binding("G,end", "edge(1)", "Last", show=False, id="table.last"),
+        Binding("enter", "choose", "Open", id="table.open"),
+    ]
+
+    class Moved(Message):
+        """The cursor is on another item, or on none: `current` says on which."""
+
+    class Chosen(Message):
+        """The item under the cursor was opened."""
+
+    def __init__(
+        self,
+        columns: Sequence[Column[T]],
+        *,
+        key: Callable[[T], str],
+        clock: Callable[[], float],
+        none: str = "",
+        id: str | None = None,  # noqa: A002 - as every widget calls it
+    ) -> None:
+        super().__init__(id=id)
+        self._columns = columns
+        self._key = key
+        self._clock = clock
+        self.none = none
+        self.items: Sequence[T] = ()
+        self._layout: Layout[T] | None = None
+        self._least: Mapping[str, int] = {}
+        self._at = 0
+        self._cursor_key = ""
+        self._marks: frozenset[str] = frozenset()
+
+    # What is in it
+
+    def show(self, items: Sequence[T], *, is_other: bool = False) -> None:
+        """Show these items now; `is_other`: they are not those of before, and columns begin anew."""
+        self.items = items
+        if is_other:
+            self._least = {}
+        self._layout = None
+        self._settle()
+        self.virtual_size = Size(self.size.width, len(items) + 1)
+        self.refresh()
+
+    def mark(self, keys: Collection[str]) -> None:
+        """Show these items as marked."""
+        if self._marks != frozenset(keys):
+            self._marks = frozenset(keys)
+            self.refresh()
+
+    @property
+    def current(self) -> T | None:
+        """The item under the cursor."""
+        return self.items[self._at] if self.items else None
+
+    def _settle(self) -> None:
+        """Keep the cursor on its item, or where that was."""
+        before = self._cursor_key
+        if self.items and not (
+            self._at < len(self.items) and self._key(self.items[self._at]) == before
+        ):
+            places = (n for n, item in enumerate(self.items) if self._key(item) == before)
+            found = next(places, None) if before else None
+            if found is not None:
+                # It stays at its line on the screen, whatever came above it.
+                self.scroll_to(y=max(self.scroll_y + found - self._at, 0), animate=False)
+            self._at = min(self._at, len(self.items) - 1) if found is None else found
+        key = self._key(self.items[self._at]) if self.items else ""
+        if key != before:
+            self._cursor_key = key
+            self.post_message(self.Moved())
+
+    # How it is drawn
+
+    def _laid_out(self) -> Layout[T]:
+        if self._layout is None:
+            top = int(self.scroll_offset.y)
+            seen = self.items[top : top + self.size.height]
+            sample = [*self.items[:MEASURED], *seen]
+            columns = [
+                one
+                for one in self._columns
+                if not one.is_wide or (one.is_worth is not None and any(map(one.is_worth, sample)))
+            ]
+            room = self.size.width - len(MARK)
+            self._layout = lay_out(columns, sample, now=self._clock(), room=room, least=self._least)
+            # A column that has become wider stays so: what is read does not jump.
+            self._least = {
+                column.key: cells
+                for column, cells in zip(self._layout.columns, self._layout.widths, strict=True)
+                if column.shrinks_to is None
+            }
+        return self._layout
+
+    def render_line(self, y: int) -> Strip:
+        """The title, or an item."""
+        width = self.size.width
+        if y == 0:
+            return self._titles(width)
+        place = y - 1 + int(self.scroll_offset.y)
+        if place < len(self.items):
+            return self._line(place, width)
+        if place == 0 and self.none:
+            style = self.get_component_rich_style("table--none")
+            return _strip([Segment(f"  {self.none}", style)], width, self.rich_style)
+        return Strip.blank(width, self.rich_style)
+
+    def _titles(self, width: int) -> Strip:
+        style = self.get_component_rich_style("table--title")
+        layout = self._laid_out()
+        cells = map(pad, layout.titles(), layout.widths)
+        return _strip([Segment(" " * len(MARK) + GAP.join(cells), style)], width, style)
+
+    def _line(self, place: int, width: int) -> Strip:
+        item, layout = self.items[place], self._laid_out()
+        base = self.rich_style
+        if place == self._at:
+            name = "table--cursor" if self.has_focus else "table--cursor-blurred"
+            base = self.get_component_rich_style(name)
+        is_marked = self._key(item) in self._marks
+        mark = self.get_component_rich_style("table--mark", partial=True)
+        segments = [Segment(MARK if is_marked else " " * len(MARK), base + mark)]
+        texts = layout.row(item, self._clock())
+        for column, text, cells in zip(layout.columns, texts, layout.widths, strict=True):
+            colour = column.colour(item) if column.colour else ""
+            style = base + Style(color=colour) if colour else base
+            segments += [Segment(pad(text, cells), style), Segment(GAP, base)]
+        return _strip(segments, width, base)
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Lay it out for the new width."""
+        self._layout = None
+        self._least = {}
+        self.virtual_size = Size(event.size.width, len(self.items) + 1)
+
+    # How one moves in it
+
+    def _go(self, place: int) -> None:
+        if not self.items:
+            return
+        place = min(max(place, 0), len(self.items) - 1)
+        if place == self._at:
+            return
+        before, self._at = self._at, place
+        self._cursor_key = self._key(self.items[place])
+        height = self.size.height - 1
+        top = int(self.scroll_offset.y)
+        if place < top:
+            self.scroll_to(y=place, animate=False, force=True)
+        elif place >= top + height:
+            self.scroll_to(y=place - height + 1, animate=False, force=True)
+        for one in (before, place):
+            self.refresh(Region(0, one - int(self.scroll_offset.y) + 1, self.size.width, 1))
+        self.post_message(self.Moved())
+
+    def action_move(self, by: int) -> None:
+        """So many lines down."""
+        self._go(self._at + by)
+
+    def action_page(self, by: int) -> None:
+        """So many screens down."""
+        self._go(self._at + by * max(self.size.height - 2, 1))
+
+    def action_edge(self, side: int) -> None:
+        """To the first or last item."""
+        self._go(0 if side < 0 else len(self.items) - 1)
+
+    def action_choose(self) -> None:
+        """Open the item under the cursor."""
+        if self.items:
+            self.post_message(self.Chosen())
+
+    def on_click(self, event: events.Click) -> None:
+        """Put the cursor there; a second click opens."""
+        place = event.y - 1 + int(self.scroll_offset.y)
+        if event.y > 0 and place < len(self.items):
+            self._go(place)
+            if event.chain > 1:
+                self.action_choose()
+
+
+def _strip(segments: list[Segment], width: int, rest: Style) -> Strip:
+    return Strip(segments).adjust_cell_length(width, rest)
