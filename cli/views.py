@@ -1,4 +1,4 @@
-"""tensorboard: the real one, run by the platform beside sessions."""
+"""tensorboard and visdom: the real ones, run by the platform beside sessions."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from nsml.view.tables import Column
 
 if TYPE_CHECKING:
     from nsml.client.calls import Client
-    from nsml.v1.views_pb2 import OpenViewResponse, View
+    from nsml.v1.views_pb2 import OpenViewResponse, View, ViewKind
 
 
 def _ago(field: str) -> Any:
@@ -50,18 +50,19 @@ def _record(found: View) -> dict[str, Any]:
     }
 
 
-@command(
-    "tensorboard",
-    reads=True,
-    examples=[
-        "nsml tensorboard @last",
-        "nsml tensorboard 'kim/mnist/*'",
-        "nsml tensorboard",
-        "nsml tensorboard --stop",
-    ],
+def _examples(name: str) -> list[str]:
+    return [f"nsml {name}{rest}" for rest in (" @last", " 'kim/mnist/*'", "", " --stop")]
+
+
+_sessions = session_argument("references", nargs=-1, metavar="[SESSION...]")
+_stop_option = click.option(
+    "--stop", is_flag=True, help="End your views of the sessions; without any: all."
 )
-@session_argument("references", nargs=-1, metavar="[SESSION...]")
-@click.option("--stop", is_flag=True, help="End your views of the sessions; without any: all.")
+
+
+@command("tensorboard", reads=True, examples=_examples("tensorboard"))
+@_sessions
+@_stop_option
 @pass_app
 def tensorboard(app: App, /, *, references: tuple[str, ...], stop: bool) -> None:
     """Have TensorBoard show sessions as they report, and print where a browser looks at it.
@@ -70,29 +71,52 @@ def tensorboard(app: App, /, *, references: tuple[str, ...], stop: bool) -> None
     what you may see, and ends half an hour after it was last looked at. Without sessions your views
     are listed.
     """
+    _views(app, "tensorboard", references, stop=stop)
+
+
+@command("visdom", reads=True, examples=_examples("visdom"))
+@_sessions
+@_stop_option
+@pass_app
+def visdom(app: App, /, *, references: tuple[str, ...], stop: bool) -> None:
+    """Have Visdom show sessions as they report, and print where a browser looks at it.
+
+    The environment `main` has all of them in one plot a metric, and each session one of its own. The
+    address is good for one visit within a minute: the browser gets a cookie then. The view shows what you
+    may see, can be looked at alone, and ends half an hour after that was done last. Without sessions
+    your views are listed.
+    """
+    _views(app, "visdom", references, stop=stop)
+
+
+def _views(app: App, name: str, references: tuple[str, ...], *, stop: bool) -> None:
+    from nsml.v1 import views_pb2 as pb
+
+    kind = {"tensorboard": pb.VIEW_KIND_TENSORBOARD, "visdom": pb.VIEW_KIND_VISDOM}[name]
     if stop:
-        _stop(app, references)
+        _stop(app, name, kind, references)
     elif references:
-        opened = app.call(lambda client: _open(client, references))
+        opened = app.call(lambda client: _open(client, references, kind))
         record = {"url": opened.url, **_record(opened.view)}
         write_one(app, record, [opened.url])
         if app.is_for_people:
-            app.say(f"  open it within a minute; nsml tensorboard --stop {opened.view.sessions[0]}")
+            app.say(f"  open it within a minute; nsml {name} --stop {opened.view.sessions[0]}")
     else:
-        found = app.call(lambda client: client.views.every())
-        none = "no views: nsml tensorboard SESSION"
+        found = [one for one in app.call(lambda client: client.views.every()) if one.kind == kind]
+        none = f"no views: nsml {name} SESSION"
         write_list(app, found, columns=_COLUMNS, record=_record, none=none)
 
 
-async def _open(client: Client, references: tuple[str, ...]) -> OpenViewResponse:
-    return await client.views.open(await expand(client, references))
+async def _open(client: Client, references: tuple[str, ...], kind: ViewKind) -> OpenViewResponse:
+    return await client.views.open(await expand(client, references), kind)
 
 
-def _stop(app: App, references: tuple[str, ...]) -> None:
+def _stop(app: App, name: str, kind: ViewKind, references: tuple[str, ...]) -> None:
     async def act(client: Client) -> list[View]:
         caller = (await client.accounts.caller()).user.name
         names = {(await client.sessions.get(one)).name for one in await expand(client, references)}
-        own = [one for one in await client.views.every() if one.owner == caller]
+        views = await client.views.every()
+        own = [one for one in views if (one.owner, one.kind) == (caller, kind)]
         ended = [one for one in own if not references or names & set(one.sessions)]
         for one in ended:
             await client.views.stop(one.id)
@@ -101,7 +125,7 @@ def _stop(app: App, references: tuple[str, ...]) -> None:
     ended = app.call(act)
     if references and not ended:
         raise CommandError(
-            "you have no view of that", code=ExitCode.NOT_FOUND, advice="nsml tensorboard"
+            "you have no view of that", code=ExitCode.NOT_FOUND, advice=f"nsml {name}"
         )
     for one in ended:
         app.write(f"view {one.id} of {', '.join(one.sessions)} has ended")

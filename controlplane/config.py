@@ -108,6 +108,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """A file for us alone with a token of at least 16 bytes, which reads /metrics and nothing else; read at
     each scrape, so that it may change. Administrators' tokens read them in any case."""
 
+    visdom_python: Path | None = None
+    """The Python of an environment with visdom and its scripts, for `nsml visdom`; see docs/results.md. Absent:
+    there are no such views."""
+
     hosts: tuple[str, ...] = ()
     """Names and addresses under which others reach us, beside those of this host: what our
     certificate bears. The first one is what others are told to dial."""

@@ -171,6 +171,7 @@ class Listeners:
             token_file=self._settings.metrics_token_file,
             url=self._http_url(),
             server=str(self.socket or self.plain or ""),
+            visdom_python=self._settings.visdom_python,
         )
 
     @property

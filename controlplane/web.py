@@ -12,7 +12,7 @@ from controlplane.gateway.figures import Known, figures, take
 from controlplane.gateway.listener import HttpServer
 from controlplane.gateway.readers import Readers
 from controlplane.gateway.rpcs import CallCounts
-from controlplane.gateway.viewers import TensorBoards
+from controlplane.gateway.viewers import Viewers
 from nsml.concurrency import TaskGroup
 
 if TYPE_CHECKING:
@@ -32,6 +32,7 @@ class Web:
         token_file: of the token for scrapes.
         url: where browsers reach it.
         server: where programs of this machine call the control plane; "" for nowhere.
+        visdom_python: see Settings.
 
     Attributes:
         calls: counts what the gRPC server answers; one of its interceptors.
@@ -47,6 +48,7 @@ class Web:
         token_file: Path | None,
         url: str = "",
         server: str = "",
+        visdom_python: Path | None = None,
     ) -> None:
         self.calls = CallCounts(TABLE, time.monotonic)
         self.serves = False
@@ -59,7 +61,7 @@ class Web:
             views=plane.views,
         )
         self._views = plane.views
-        self._views.viewing = TensorBoards(url=url, server=server)
+        self._views.viewing = Viewers(url=url, server=server, visdom_python=visdom_python)
         self._server = HttpServer(app, taken, identity)
 
     async def serve(self) -> None:

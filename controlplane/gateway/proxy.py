@@ -34,10 +34,13 @@ def view_routes(views: Views) -> list[Route]:
         ticket = request.query_params.get("ticket")
         if ticket is not None and request.method == "GET":
             return _let_in(request, views, view_id, ticket)
-        socket = views.admit(view_id, request.cookies.get(COOKIE, ""))
-        if not socket:
+        viewer = views.admit(view_id, request.cookies.get(COOKIE, ""))
+        if viewer is None:
             return _refused()
-        return await _passed_on(request, socket)
+        path = request.scope["raw_path"].decode("latin-1").removeprefix(f"/view/{view_id}")
+        if not viewer.allows(request.method, path):
+            return PlainTextResponse("this view is for looking alone\n", status_code=403)
+        return await _passed_on(request, viewer.socket)
 
     return [Route("/view/{view}/{path:path}", view, methods=["GET", "HEAD", "POST"])]
 
@@ -63,7 +66,8 @@ def _let_in(request: Request, views: Views, view_id: str, ticket: str) -> Respon
 def _refused() -> Response:
     """The same for a view that is gone, one of somebody else's, and a ticket that was used."""
     return PlainTextResponse(
-        "this view has ended, or is not open to you\nnsml tensorboard SESSION gives a new address\n",
+        "this view has ended, or is not open to you\n"
+        "nsml tensorboard SESSION or nsml visdom SESSION gives a new address\n",
         status_code=403,
         headers=_NO_TRACE,
     )

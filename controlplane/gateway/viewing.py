@@ -1,4 +1,4 @@
-"""The program of one view: writes event files as sessions report, and has TensorBoard show them.
+"""The program of one view: reads what sessions report, and has a board show it.
 
 It is a client like any other: it reads with its user's own credential, which is judged at the control
 plane's door with every message, and ends when it is refused. Its order comes on standard input, a line
@@ -8,35 +8,48 @@ of JSON, so that no command line and no environment shows it; the end of that in
 from __future__ import annotations
 
 import asyncio
+import importlib
 import json
-import logging
 import os
 import shutil
 import sys
 import threading
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
-
-from tensorboard import program
-from werkzeug.serving import make_server
+from typing import TYPE_CHECKING, Any, Final, NoReturn, Protocol
 
 from nsml.client.calls import Client
 from nsml.client.connect import open_channel
 from nsml.client.contexts import Context
-from nsml.client.errors import ClientError, TooLarge
+from nsml.client.errors import ClientError
 from nsml.client.streams import read_metrics
 from nsml.client.ways import Ways
 from nsml.concurrency import TaskGroup
-from nsml.event_files import LiveEventFiles
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
-MOST_BYTES: Final = 512 << 20
-"""Of event files of one view: some seven million points."""
-RELOAD_EVERY_S: Final = 2
+    from nsml.v1.sessions_pb2 import MetricPoint, Session
+
 _NICE: Final = 5
+_BOARDS: Final = {"tensorboard": ("tensorboards", "TensorBoard"), "visdom": ("visdoms", "Visdom")}
+"""Of each kind; its libraries are loaded for itself alone."""
+
+
+class Board(Protocol):
+    """A visualisation server, made of its order; what it answers, and where, is its own."""
+
+    def start(self) -> None:
+        """Have it answer."""
+        ...
+
+    def add(self, session: Session, points: Sequence[MetricPoint]) -> None:
+        """Take what a session reported; raises ClientError where that is too much."""
+        ...
+
+    async def show(self) -> None:
+        """Show what was added, until cancelled or there is nothing to do for it."""
+        ...
 
 
 def main() -> NoReturn:
@@ -44,16 +57,16 @@ def main() -> NoReturn:
     # What libraries print goes to the log: the other end waits for one line.
     told = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)
     order = json.loads(sys.stdin.buffer.readline())
-    folder = Path(order["folder"])
-    threading.Thread(target=_end_with_input, args=(folder,), daemon=True).start()
+    order["folder"] = Path(order["folder"])
+    threading.Thread(target=_end_with_input, args=(order["folder"],), daemon=True).start()
     os.nice(_NICE)
-    (folder / "runs").mkdir()
-    board(folder, order["prefix"])
+    module, name = _BOARDS[order["kind"]]
+    board: Board = getattr(importlib.import_module(f"controlplane.gateway.{module}"), name)(order)
+    board.start()
     os.write(told, b"ready\n")
     try:
-        asyncio.run(_follow(order, folder / "runs"))
+        asyncio.run(_follow(order, board))
     except* ClientError as group:
         print(*group.exceptions, file=sys.stderr)  # noqa: T201 - the log
         os._exit(1)
@@ -69,60 +82,25 @@ def _end_with_input(folder: Path) -> None:
     os._exit(0)
 
 
-def board(folder: Path, prefix: str) -> None:
-    """Start TensorBoard in threads of this process, on the Unix socket `http` of the folder."""
-
-    class OnSocket(program.TensorBoardServer):  # type: ignore[misc]
-        """No port: every user of the machine could call that."""
-
-        def __init__(self, wsgi_app: Any, flags: Any) -> None:
-            del flags
-            self._server = make_server(f"unix://{folder / 'http'}", 0, wsgi_app, threaded=True)
-
-        def serve_forever(self) -> None:
-            self._server.serve_forever()
-
-        def get_url(self) -> str:
-            return prefix
-
-    made = program.TensorBoard(server_class=OnSocket)
-    made.configure(
-        argv=(
-            "tensorboard",
-            f"--logdir={folder / 'runs'}",
-            f"--path_prefix={prefix}",
-            "--load_fast=false",  # no further process
-            f"--reload_interval={RELOAD_EVERY_S}",
-            "--window_title=nsml",
-        )
-    )
-    made.launch()
-
-
-async def _follow(order: Mapping[str, Any], runs: Path) -> None:
+async def _follow(order: Mapping[str, Any], board: Board) -> None:
     context = Context(name="view", server=order["server"])
     ways = Ways(lambda server: open_channel(context, server), context.servers)
     client = Client(ways, token=order["token"])
-    written: list[LiveEventFiles] = []
     try:
         async with TaskGroup() as group:
+            group.create_task(board.show())
             for session_id in order["sessions"]:
-                group.create_task(_write(client, session_id, runs, written))
+                group.create_task(_add(client, session_id, board))
     finally:
         await ways.close()
 
 
-async def _write(
-    client: Client, session_id: str, runs: Path, written: list[LiveEventFiles]
-) -> None:
-    """Write what a session reported, and go on as it reports, until it has ended."""
-    files = LiveEventFiles(await client.sessions.get(session_id), runs)
-    written.append(files)
+async def _add(client: Client, session_id: str, board: Board) -> None:
+    """Give a board what a session reported, and go on as it reports, until it has ended."""
+    session = await client.sessions.get(session_id)
     async with aclosing(read_metrics(client, session_id, follow=True)) as stream:
         async for answer in stream:
-            files.add(answer.points)
-            if sum(one.size_bytes for one in written) > MOST_BYTES:
-                raise TooLarge(f"more than {MOST_BYTES >> 20} MiB of event files")
+            board.add(session, answer.points)
             await asyncio.sleep(0)
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from enum import StrEnum
 from typing import TYPE_CHECKING, Final, Protocol
 from weakref import WeakValueDictionary
 
@@ -49,16 +50,25 @@ MOST_TICKETS: Final = 16
 _log = structlog.get_logger("operations.views")
 
 
+class Kind(StrEnum):
+    """Which program shows sessions, by the name of its command."""
+
+    TENSORBOARD = "tensorboard"
+    VISDOM = "visdom"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wish:
     """What a viewer is started with.
 
     Attributes:
+        kind: which program.
         prefix: of all paths that it answers, such as `/view/ID`.
         token: the caller's own credential, for the viewer to read with.
         session_ids: what it shows.
     """
 
+    kind: Kind
     prefix: str
     token: str = field(repr=False)
     session_ids: tuple[str, ...]
@@ -75,6 +85,10 @@ class Viewer(Protocol):
     @property
     def has_ended(self) -> bool:
         """Whether it is gone, whoever ended it."""
+        ...
+
+    def allows(self, method: str, path: str) -> bool:
+        """Whether a browser may ask for that: a path below its prefix, escaped as it came."""
         ...
 
     async def stop(self) -> None:
@@ -104,6 +118,7 @@ class View:
     """One view; `used_at` and `opened_at` are Unix seconds, `used` is of a steady clock."""
 
     id: str
+    kind: Kind
     who: UserCaller
     token: str = field(repr=False)
     sessions: tuple[tuple[str, str], ...]
@@ -155,7 +170,7 @@ class Views:
         self._starting = 0
 
     async def open(
-        self, who: UserCaller, token: str, references: Sequence[str]
+        self, who: UserCaller, token: str, references: Sequence[str], kind: Kind
     ) -> tuple[View, str]:
         """Show sessions; the view, and the address for one visit.
 
@@ -163,6 +178,7 @@ class Views:
             who: the caller.
             token: the caller's credential, which the viewer reads with.
             references: of sessions.
+            kind: what shows them.
 
         Raises:
             InvalidRequest: no sessions, or more than MOST_SESSIONS.
@@ -182,35 +198,37 @@ class Views:
         sessions = {one.id: one for one in found}
         # A user's one at a time: those that come at once would each be another view of the same.
         async with self._opening.setdefault(who.user.name, asyncio.Lock()):
-            view = self._same(who, sessions) or await self._opened(who, token, sessions)
+            view = self._same(who, sessions, kind) or await self._opened(who, token, sessions, kind)
         secret = self._new_secret()
         _keep(view.tickets, self._fingerprint(secret), self._clock.monotonic() + TICKET_S)
         return view, f"{self.viewing.url}/view/{view.id}/?ticket={secret}"
 
-    def _same(self, who: UserCaller, sessions: dict[str, Session]) -> View | None:
+    def _same(self, who: UserCaller, sessions: dict[str, Session], kind: Kind) -> View | None:
+        asked = (who.user.name, who.token, kind)
         for view in self._views.values():
-            is_own = (view.who.user.name, view.who.token) == (who.user.name, who.token)
+            is_own = (view.who.user.name, view.who.token, view.kind) == asked
             if is_own and set(view.session_ids) == sessions.keys() and not view.viewer.has_ended:
                 self._touch(view)
                 return view
         return None
 
-    async def _opened(self, who: UserCaller, token: str, sessions: dict[str, Session]) -> View:
+    async def _opened(
+        self, who: UserCaller, token: str, sessions: dict[str, Session], kind: Kind
+    ) -> View:
         assert self.viewing is not None  # noqa: S101 - `open` has looked
         for gone in [one for one in self._views.values() if one.viewer.has_ended]:
             await self._end(gone, "its program ended")
         own = [one for one in self._views.values() if one.who.user.name == who.user.name]
         if len(own) >= MOST_OF_USER:
-            raise TooLarge(
-                f"you have {len(own)} views", attempt="nsml tensorboard --stop    ends them all"
-            )
+            ends = " or ".join(f"nsml {one} --stop" for one in sorted({one.kind for one in own}))
+            raise TooLarge(f"you have {len(own)} views", attempt=f"{ends}    ends them")
         if len(self._views) + self._starting >= MOST_VIEWS:
             raise TooLarge(
                 f"there are {MOST_VIEWS} views, as many as this control plane runs",
                 attempt="nsml plot, or later: each ends half an hour after it was last looked at",
             )
         view_id = self._new_id()
-        wish = Wish(prefix=f"/view/{view_id}", token=token, session_ids=tuple(sessions))
+        wish = Wish(kind=kind, prefix=f"/view/{view_id}", token=token, session_ids=tuple(sessions))
         self._starting += 1
         try:
             viewer = await self.viewing.start(wish)
@@ -219,6 +237,7 @@ class Views:
         now = self._clock.time()
         view = View(
             id=view_id,
+            kind=kind,
             who=who,
             token=token,
             sessions=tuple((one.id, one.name) for one in sessions.values()),
@@ -228,7 +247,9 @@ class Views:
             viewer=viewer,
         )
         self._views[view_id] = view
-        _log.info("view.opened", view=view_id, user=who.user.name, sessions=len(sessions))
+        _log.info(
+            "view.opened", view=view_id, kind=kind, user=who.user.name, sessions=len(sessions)
+        )
         return view
 
     def listed(self, who: UserCaller) -> list[View]:
@@ -243,7 +264,9 @@ class Views:
         """
         view = self._views.get(view_id)
         if view is None or not may_change(who, owner=view.who.user.name):
-            raise NotFound("there is no such view", attempt="nsml tensorboard")
+            raise NotFound(
+                "there is no such view", attempt="nsml tensorboard or nsml visdom lists them"
+            )
         await self._end(view, "stopped")
 
     def redeem(self, view_id: str, ticket: str) -> str:
@@ -256,13 +279,13 @@ class Views:
         _keep(view.cookies, self._fingerprint(secret), None)
         return secret
 
-    def admit(self, view_id: str, cookie: str) -> str:
-        """The socket of the view that a cookie is for; "" for none. Counts as its use."""
+    def admit(self, view_id: str, cookie: str) -> Viewer | None:
+        """What shows the view that a cookie is for; None for none. Counts as its use."""
         view = self._views.get(view_id)
         if view is None or view.viewer.has_ended or self._fingerprint(cookie) not in view.cookies:
-            return ""
+            return None
         self._touch(view)
-        return view.viewer.socket
+        return view.viewer
 
     async def run(self) -> None:
         """End views that may not go on, until cancelled; then end all."""

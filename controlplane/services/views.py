@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from controlplane.access.current import require_user
 from controlplane.access.interceptor import token_of
+from controlplane.domain.errors import InvalidRequest
+from controlplane.operations.views import Kind
 from controlplane.services.convert.times import timestamp
 from controlplane.services.errors import Context, answering
 from nsml.v1 import views_pb2 as pb
@@ -13,6 +15,14 @@ from nsml.v1 import views_pb2_grpc
 
 if TYPE_CHECKING:
     from controlplane.operations.views import View, Views
+
+
+_KINDS: Final = {
+    pb.VIEW_KIND_UNSPECIFIED: Kind.TENSORBOARD,
+    pb.VIEW_KIND_TENSORBOARD: Kind.TENSORBOARD,
+    pb.VIEW_KIND_VISDOM: Kind.VISDOM,
+}
+_NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 
 
 class ViewServicer(views_pb2_grpc.ViewServiceServicer):
@@ -26,7 +36,12 @@ class ViewServicer(views_pb2_grpc.ViewServiceServicer):
         self, request: pb.OpenViewRequest, context: Context
     ) -> pb.OpenViewResponse:
         """Show sessions, with the caller's own credential."""
-        view, url = await self._views.open(require_user(), token_of(context), request.sessions)
+        kind = _KINDS.get(request.kind)
+        if kind is None:
+            raise InvalidRequest("no such kind of view is known here")
+        view, url = await self._views.open(
+            require_user(), token_of(context), request.sessions, kind
+        )
         return pb.OpenViewResponse(view=_message(view), url=url)
 
     @answering
@@ -48,6 +63,7 @@ class ViewServicer(views_pb2_grpc.ViewServiceServicer):
 def _message(view: View) -> pb.View:
     return pb.View(
         id=view.id,
+        kind=_NUMBERS[view.kind],
         owner=view.who.user.name,
         sessions=[name for _, name in view.sessions],
         opened_at=timestamp(view.opened_at),

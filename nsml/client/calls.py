@@ -514,11 +514,11 @@ class Views:
     def __init__(self, rpc: Rpc) -> None:
         self._rpc = rpc
 
-    async def open(self, references: Sequence[str]) -> views.OpenViewResponse:
-        """Have TensorBoard show sessions: the view, and an address for one visit."""
+    async def open(self, references: Sequence[str], kind: views.ViewKind) -> views.OpenViewResponse:
+        """Have a program show sessions: the view, and an address for one visit."""
         from nsml.v1 import views_pb2 as pb
 
-        request = pb.OpenViewRequest(sessions=references)
+        request = pb.OpenViewRequest(sessions=references, kind=kind)
         return await self._rpc.unary("ViewService/OpenView", request, pb.OpenViewResponse)
 
     async def every(self) -> list[views.View]:

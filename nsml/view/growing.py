@@ -64,10 +64,17 @@ def _extremes(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
 
 
 class GrowingCharts:
-    """The numeric points of some sessions as they come, as `series.collect` would group them."""
+    """The numeric points of some sessions as they come, as `series.collect` would group them.
 
-    def __init__(self, axis: Axis) -> None:
+    `most_series` are kept of all, and `most_points` of each.
+    """
+
+    def __init__(
+        self, axis: Axis, *, most_series: int = MOST_SERIES, most_points: int = MOST_POINTS
+    ) -> None:
         self._axis = axis
+        self._most_series = most_series
+        self._most_points = most_points
         self._lines: dict[_Key, GrowingSeries] = {}
         self._starts: dict[_Key, float] = {}
         self.left_out: set[str] = set()
@@ -81,10 +88,10 @@ class GrowingCharts:
     def _add(self, key: _Key, point: MetricPoint, number: float) -> None:
         line = self._lines.get(key)
         if line is None:
-            if len(self._lines) >= MOST_SERIES:
+            if len(self._lines) >= self._most_series:
                 self.left_out.add(key[0])
                 return
-            line = self._lines[key] = GrowingSeries()
+            line = self._lines[key] = GrowingSeries(self._most_points)
         time = seconds_of(point.time)
         if self._axis is Axis.STEP:
             x = point.step if point.HasField("step") else float(line.count)

@@ -61,6 +61,7 @@ ARGUMENTS = {
     "diff": ["kim/mnist/1", "kim/mnist/2"],
     "getid": ["kim/mnist/1"],
     "tensorboard": ["kim/mnist/1"],
+    "visdom": ["kim/mnist/1"],
     "media": ["kim/mnist/1"],
     "model ls": ["kim/mnist/1"],
     "model pull": ["kim/mnist/1", "best"],

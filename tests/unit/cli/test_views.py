@@ -1,8 +1,10 @@
-"""tensorboard: an address on stdout, a list, and an end."""
+"""tensorboard and visdom: an address on stdout, a list, and an end."""
 
 import pytest
 
 from nsml.v1 import views_pb2
+
+TENSORBOARD = views_pb2.VIEW_KIND_TENSORBOARD
 
 
 @pytest.fixture(autouse=True)
@@ -21,7 +23,9 @@ def test_views_are_listed_and_ones_own_are_stopped(nsml, state):
     assert "no views" in nsml("tensorboard").stderr
     nsml("tensorboard", "kim/mnist/1")
     nsml("tensorboard", "kim/mnist/2")
-    state.views["x"] = views_pb2.View(id="x", owner="lee", sessions=["kim/mnist/2"])
+    state.views["x"] = views_pb2.View(
+        id="x", owner="lee", sessions=["kim/mnist/2"], kind=TENSORBOARD
+    )
     assert nsml("tensorboard", "-o", "name").stdout.split() == ["v0", "v1", "x"]
     stopped = nsml("tensorboard", "--stop", "kim/mnist/2")
     assert stopped.stdout == "view v1 of kim/mnist/2 has ended\n"
@@ -30,3 +34,15 @@ def test_views_are_listed_and_ones_own_are_stopped(nsml, state):
     nsml("tensorboard", "--stop")
     assert list(state.views) == ["x"]
     assert "you have no views" in nsml("tensorboard", "--stop").stderr
+
+
+def test_each_kind_lists_and_stops_its_own(nsml, state):
+    assert nsml("visdom", "kim/mnist/1").stdout == "http://127.0.0.1:1/view/v0/?ticket=t\n"
+    nsml("tensorboard", "kim/mnist/1")
+    assert state.views["v0"].kind == views_pb2.VIEW_KIND_VISDOM
+    assert nsml("visdom", "-o", "name").stdout.split() == ["v0"]
+    assert nsml("tensorboard", "-o", "name").stdout.split() == ["v1"]
+    assert nsml("visdom", "--stop", "kim/mnist/1").stdout == "view v0 of kim/mnist/1 has ended\n"
+    again = nsml("visdom", "--stop", "kim/mnist/1", check=False)
+    assert (again.code, "nsml visdom" in again.stderr) == (5, True)
+    assert list(state.views) == ["v1"]

@@ -35,9 +35,11 @@ class Site:
     def running(self) -> list[rules.View]:
         return list(self.rig.plane.views._views.values())
 
-    async def open(self, who: Stubs, *sessions: str) -> views_pb2.OpenViewResponse:
+    async def open(
+        self, who: Stubs, *sessions: str, kind: views_pb2.ViewKind = views_pb2.VIEW_KIND_UNSPECIFIED
+    ) -> views_pb2.OpenViewResponse:
         stub = views_pb2_grpc.ViewServiceStub(await self.rig.channel())
-        request = views_pb2.OpenViewRequest(sessions=sessions)
+        request = views_pb2.OpenViewRequest(sessions=sessions, kind=kind)
         return await stub.OpenView(request, metadata=who.metadata, timeout=60)
 
     async def stop(self, who: Stubs, view: str) -> None:
@@ -184,7 +186,7 @@ async def test_a_program_ends_with_whoever_started_it_and_leaves_nothing() -> No
         async with asyncio.timeout(30):
             await child._process.wait()
         assert not child._folder.exists()
-        assert one.rig.plane.views.admit(view, "x") == ""
+        assert one.rig.plane.views.admit(view, "x") is None
         # Asked for again, it is another one.
         one.rig.plane.views.viewing = Showing()
         assert (await one.open(kim, session.name)).view.id != view
@@ -204,6 +206,9 @@ class Shown:
     def __init__(self, wish: rules.Wish) -> None:
         self.wish = wish
         self.has_ended = False
+
+    def allows(self, method: str, path: str) -> bool:
+        return (method, path) != ("POST", "/close")
 
     async def stop(self) -> None:
         self.has_ended = True
@@ -270,12 +275,18 @@ async def test_a_view_that_nobody_looks_at_ends(monkeypatch: pytest.MonkeyPatch)
         kim = await one.rig.user("kim")
         opened = await one.open(kim, (await kim.submit()).name)
         cookie = views.redeem(opened.view.id, opened.url.rpartition("=")[2])
-        assert views.admit(opened.view.id, cookie) == "/nowhere"
-        assert views.admit(opened.view.id, cookie + "x") == ""
-        assert views.admit("vother", cookie) == ""
+        assert views.admit(opened.view.id, cookie) is one.running[0].viewer
+        assert views.admit(opened.view.id, cookie + "x") is None
+        assert views.admit("vother", cookie) is None
+        async with Browser(one.url) as browser:
+            browser.cookies.set("nsml_view", cookie)
+            refused = await browser.post(f"/view/{opened.view.id}/close")
+            assert (refused.status_code, "for looking alone" in refused.text) == (403, True)
+            # Nobody is there behind it: it was asked.
+            assert (await browser.get(f"/view/{opened.view.id}/close")).status_code == 502
         monkeypatch.setattr(rules, "IDLE_S", 0.05)
         await until(lambda: gone(views), "the view has ended")
-        assert views.admit(opened.view.id, cookie) == ""
+        assert views.admit(opened.view.id, cookie) is None
 
 
 async def test_tickets_are_good_once_and_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -308,11 +319,29 @@ async def test_views_are_few_and_only_where_they_can_be(monkeypatch: pytest.Monk
         boss = await one.rig.user("boss", role=Role.ADMIN)
         assert len(await one.listed(boss)) == rules.MOST_OF_USER
         await one.stop(boss, one.running[0].id)
-        views.viewing = viewers.TensorBoards(url="http://here", server="unix:/nowhere")
+        views.viewing = viewers.Viewers(url="http://here", server="unix:/nowhere")
+        visdom = views_pb2.VIEW_KIND_VISDOM
+        await refused(
+            one.open(lee, mine, kind=visdom), "FAILED_PRECONDITION", "no visdom is set up"
+        )
+        await refused(one.open(lee, mine, kind=99), "INVALID_ARGUMENT", "no such kind")  # type: ignore[arg-type]
         monkeypatch.setattr(viewers.importlib.util, "find_spec", lambda _: None)
         await refused(one.open(lee, mine), "FAILED_PRECONDITION", "TensorBoard is not installed")
         views.viewing = None
         await refused(one.open(lee, mine), "FAILED_PRECONDITION", "answers nothing over HTTP")
+
+
+async def test_views_of_the_same_sessions_are_one_for_each_kind(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shown(monkeypatch) as (one, _):
+        kim = await one.rig.user("kim")
+        name = (await kim.submit()).name
+        kinds = (views_pb2.VIEW_KIND_TENSORBOARD, views_pb2.VIEW_KIND_VISDOM)
+        opened = [(await one.open(kim, name, kind=kind)).view for kind in kinds * 2]
+        assert [view.kind for view in opened] == [*kinds, *kinds]
+        assert [view.id for view in opened[:2]] == [view.id for view in opened[2:]]
+        assert [view.viewer.wish.kind for view in one.running] == ["tensorboard", "visdom"]
 
 
 async def refused(call: Any, code: str, words: str) -> None:

@@ -825,7 +825,8 @@ class Views(views_pb2_grpc.ViewServiceServicer):
 
     def OpenView(self, request, context):
         found = [self.state.find(one, context).name for one in request.sessions]
-        view = views_pb2.View(id=f"v{len(self.state.views)}", owner="kim", sessions=found)
+        name = f"v{len(self.state.views)}"
+        view = views_pb2.View(id=name, owner="kim", sessions=found, kind=request.kind)
         self.state.views[view.id] = view
         url = f"http://127.0.0.1:1/view/{view.id}/?ticket=t"
         return views_pb2.OpenViewResponse(view=view, url=url)

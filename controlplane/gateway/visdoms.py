@@ -1,0 +1,173 @@
+"""Visdom of one view: plots that are drawn anew as sessions report, and the server that has them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import html
+import json
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, Final
+
+import httpx
+
+from nsml.view.growing import GrowingCharts
+from nsml.view.series import Axis
+from nsml.view.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from nsml.v1.sessions_pb2 import MetricPoint, Session
+    from nsml.view.series import Series
+
+MOST_POINTS: Final = 1_000
+"""Of one line: a plot is drawn anew with all of them."""
+MOST_SERIES: Final = 400
+"""Lines of all sessions of a view, as many of each."""
+SHOWN_EVERY_S: Final = 2.0
+TOGETHER: Final = "main"
+"""The environment of all sessions, which visdom shows first."""
+_WITHIN_S: Final = 60.0
+_REST: Final = 4
+"""So many times as long as it took to draw is waited at least: the rest is for who looks."""
+
+
+class Visdom:
+    """See viewing.Board. Runs as a process of its own, on the Unix socket `http` of the folder."""
+
+    def __init__(self, order: Mapping[str, Any]) -> None:
+        self._order = order
+        self._socket = str(order["folder"] / "http")
+        self._most_series = MOST_SERIES // len(order["sessions"])
+        self._charts: dict[str, GrowingCharts] = {}
+        self._environments: dict[str, str] = {}
+        self._changed: set[str] = set()
+        self._drawn: dict[tuple[str, str], bytes] = {}
+
+    def start(self) -> None:
+        """See Board.
+
+        Raises:
+            RuntimeError: it ended at once; what it said is in the log.
+        """
+        process = subprocess.Popen(
+            [self._order["python"], "-I", self._order["launcher"]],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            # One of these threads for each core would take memory for nothing.
+            env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        )
+        assert process.stdin is not None  # noqa: S101 - asked for
+        assert process.stdout is not None  # noqa: S101
+        order = {"prefix": self._order["prefix"], "socket": self._socket}
+        # What it waits for the end of stays open as long as we live.
+        process.stdin.write(json.dumps(order).encode() + b"\n")
+        process.stdin.flush()
+        if process.stdout.readline() != b"ready\n":
+            raise RuntimeError(f"visdom ended with {process.wait()}")
+        threading.Thread(target=_end_with, args=(process,), daemon=True).start()
+
+    def add(self, session: Session, points: Sequence[MetricPoint]) -> None:
+        """See Board."""
+        if session.name not in self._charts:
+            self._charts[session.name] = GrowingCharts(
+                Axis.STEP, most_series=self._most_series, most_points=MOST_POINTS
+            )
+            self._environments[session.name] = environment(
+                session, taken=self._environments.values()
+            )
+        for point in points:
+            self._charts[session.name].add(visible(session.name), point)
+        self._changed.add(session.name)
+
+    async def show(self) -> None:
+        """See Board."""
+        transport = httpx.AsyncHTTPTransport(uds=self._socket)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://view", timeout=_WITHIN_S, trust_env=False
+        ) as client:
+            while True:
+                began = time.monotonic()
+                for window in self._windows():
+                    await self._draw(client, window)
+                took = time.monotonic() - began
+                await asyncio.sleep(max(SHOWN_EVERY_S, _REST * took))
+
+    def _windows(self) -> Iterator[dict[str, Any]]:
+        """Those of sessions of which something came, and of all together."""
+        changed, self._changed = self._changed, set()
+        if not changed:
+            return
+        together: dict[str, list[Series]] = {}
+        for name, charts in sorted(self._charts.items()):
+            groups = charts.groups()
+            for metric, lines in groups.items():
+                together.setdefault(metric, []).extend(lines)
+            if name in changed:
+                yield from windows(self._environments[name], groups, charts.left_out)
+        left_out = {one for charts in self._charts.values() for one in charts.left_out}
+        yield from windows(TOGETHER, dict(sorted(together.items())), left_out)
+
+    async def _draw(self, client: httpx.AsyncClient, window: Mapping[str, Any]) -> None:
+        """Give it to the server, where it is another than what that has."""
+        body = json.dumps(window, allow_nan=False).encode()
+        digest = hashlib.blake2b(body, digest_size=16).digest()
+        key = window["eid"], window["win"]
+        if self._drawn.get(key) == digest:
+            return
+        answer = await client.post(f"{self._order['prefix']}/events", content=body)
+        answer.raise_for_status()
+        self._drawn[key] = digest
+
+
+def _end_with(process: subprocess.Popen[bytes]) -> None:
+    code = process.wait()
+    print(f"visdom ended with {code}", file=sys.stderr)  # noqa: T201 - the log
+    os._exit(1)
+
+
+def environment(session: Session, *, taken: Any = ()) -> str:
+    """A session's name as that of an environment, in which visdom takes no slash."""
+    name: str = session.name.replace("/", "_")
+    return f"{name}_{session.id}" if name in {*taken, TOGETHER} else name
+
+
+def windows(
+    eid: str, groups: Mapping[str, Sequence[Series]], left_out: set[str]
+) -> Iterator[dict[str, Any]]:
+    """What visdom is told to show in an environment: a plot a metric, with a line for each series."""
+    if left_out:
+        words = f"Not every metric of {', '.join(sorted(left_out))} is here: nsml plot -m NAME"
+        text = {"type": "text", "content": html.escape(words)}
+        yield {"eid": eid, "win": "window_left_out", "data": [text], "opts": {"title": "left out"}}
+    for metric, lines in groups.items():
+        digest = hashlib.blake2b(metric.encode(), digest_size=8).hexdigest()
+        yield {
+            "eid": eid,
+            "win": f"window_{digest}",
+            "data": [_trace(line) for line in lines],
+            "layout": {
+                "showlegend": len(lines) > 1 or eid == TOGETHER,
+                "legend": {"orientation": "h", "y": -0.2},
+                "margin": {"l": 60, "r": 20, "t": 20, "b": 60},
+                "xaxis": {"title": {"text": "step"}},
+            },
+            "opts": {"title": visible(metric)},
+        }
+
+
+def _trace(line: Series) -> dict[str, Any]:
+    return {
+        "type": "scatter",
+        "mode": "lines" if line.points > 1 else "markers",
+        # Plotly takes names for a kind of HTML, in which there are links.
+        "name": html.escape(line.label, quote=False),
+        "x": list(line.x),
+        "y": [value if math.isfinite(value) else None for value in line.y],
+    }
