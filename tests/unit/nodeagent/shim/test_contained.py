@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from nodeagent.folders import ReplicaFolder
+from nodeagent.probes.processes import enclosure_of
+from nodeagent.shim.cgroups import Group
 from nodeagent.shim.contained import Contained
 
 
@@ -47,3 +50,26 @@ def test_a_machine_without_room_for_a_new_keeper_ends_no_shim(
         _, _, verdict = program.outcome()
         assert verdict is not None
         assert verdict[0] == "START_FAILED"
+
+
+def test_where_a_container_is_counted_is_written_down_for_the_agent(tmp_path: Path) -> None:
+    plan = {"config": {}, "image": "i", "socket": "s", "api": "1.41", "name": "n"}
+    program = Contained(str(tmp_path), {"container": plan, "secrets": {}})
+    program._tell_group()
+    folder = ReplicaFolder(tmp_path)
+    assert not folder.group.exists()
+    (tmp_path / "groups" / "abc").mkdir(parents=True)
+    (tmp_path / "groups" / "abc" / "cpu.stat").write_text("usage_usec 1500000\n")
+    base = {"version": 2, "folders": {"memory": str(tmp_path / "groups")}}
+    program._group = Group(base, "abc")  # type: ignore[arg-type]
+    program._tell_group()
+    folder.shim.write_text('{"pid": 1, "start_ticks": 2, "boot_id": "b"}')
+    folder.spec.write_text('{"container": {"name": "n"}}')
+    found = enclosure_of(folder, "b")
+    assert found is not None
+    assert found.group is not None
+    assert found.in_container
+    assert found.group.took_s() == 1.5
+    # Where it cannot be written the container runs all the same.
+    program._folder = str(tmp_path / "nowhere")
+    program._tell_group()
