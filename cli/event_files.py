@@ -14,7 +14,7 @@ from cli.arguments import expand
 from cli.drafts import check_folder_of
 from cli.exits import CommandError, ExitCode
 from cli.progress import Progress
-from cli.reported import check_known, fits, tell_missing
+from cli.reported import check_known, fits, tell_let_go, tell_missing
 from nsml.event_files import Counts, EventFiles
 from nsml.view.units import counted
 
@@ -55,6 +55,7 @@ def write_event_files(app: App, references: Sequence[str], source: Source, folde
                 async with aclosing(_points(app, client, session, source.globs)) as stream:
                     async for answer in stream:
                         missing[session.name] += answer.missing_reports
+                        tell_let_go(app, answer.let_go, session.name)
                         run.add([p for p in answer.points if source.takes(p)], counts)
                         read += len(answer.points)
                         progress.update(min(read, total), total)

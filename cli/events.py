@@ -22,11 +22,13 @@ from cli.reported import (
     check_there,
     chosen,
     event_record,
+    let_go_words,
     no_numbers_words,
     nothing_by,
     rank_options,
     reduce_option,
     reduced,
+    tell_let_go,
     tell_missing,
     tell_simulated,
 )
@@ -76,6 +78,7 @@ async def _stream(
     async with aclosing(stream):
         async for answer in stream:
             missing += answer.missing_reports
+            tell_let_go(app, answer.let_go, session.name)
             if follow:
                 tell_missing(app, missing, session.name)
             yield wanted.of([Event(session.name, point) for point in answer.points])
@@ -132,7 +135,7 @@ def events(
         _check_follows(app, limit or downsample, how)
     is_streamed = follow or (app.format in _LINE_BY_LINE and not (limit or how or downsample))
 
-    async def show(client: Client) -> tuple[Session, list[Event], bool]:
+    async def show(client: Client) -> tuple[Session, list[Event], bool, str]:
         found = await client.sessions.get(session)
         kept: deque[Event] = deque(maxlen=None if how else limit)
         fewer = Downsample(downsample) if downsample and not how else None
@@ -148,9 +151,10 @@ def events(
                     _write(app, some)
                     app.flags.has_header = False
                     app.stdout.flush()
-        return found, list(kept) if fewer is None else fewer.events(), has_any
+        gone = "" if has_any else await let_go_words(app, client, [found])
+        return found, list(kept) if fewer is None else fewer.events(), has_any, gone
 
-    found, kept, has_any = app.call(show)
+    found, kept, has_any, gone = app.call(show)
     if not has_any:
         _check_nothing(app, found, session, wanted)
     _tell_beside(app, found, has_any=has_any)
@@ -158,7 +162,7 @@ def events(
         shown = _reduced(found, kept, wanted, how)
         if how and downsample:
             shown = _downsampled(shown, downsample)
-        _write(app, shown[-limit:] if limit else shown, none=_nothing(wanted, found, kept))
+        _write(app, shown[-limit:] if limit else shown, none=gone or _nothing(wanted, found, kept))
 
 
 def _reduced(session: Session, kept: list[Event], wanted: _Wanted, how: str | None) -> list[Event]:
@@ -266,27 +270,32 @@ def eventlen(
 
     wanted = _Wanted(rank=rank, attempt=attempt)
 
-    async def count(client: Client) -> tuple[Session, list[_Length]]:
+    async def count(client: Client) -> tuple[Session, str, list[_Length]]:
         found = await client.sessions.get(session)
+        gone = await let_go_words(app, client, [found])
         if not is_apart:
             metrics = await client.sessions.metrics(found.id)
-            return found, [_Length(name=metric.name, count=metric.count) for metric in metrics]
+            return found, "", [_Length(name=metric.name, count=metric.count) for metric in metrics]
         counts: Counter[tuple[str, int, int]] = Counter()
         async with aclosing(_stream(app, client, found, wanted)) as stream:
             async for some in stream:
                 counts.update((e.point.name, e.point.attempt, e.point.rank) for e in some)
         if not counts:
             check_there([found], rank, attempt)
-        return found, [
-            _Length(name=name, count=number, attempt=one, rank=by)
-            for (name, one, by), number in sorted(counts.items())
-        ]
+        return (
+            found,
+            gone,
+            [
+                _Length(name=name, count=number, attempt=one, rank=by)
+                for (name, one, by), number in sorted(counts.items())
+            ],
+        )
 
     def record(one: _Length) -> dict[str, Any]:
         apart = {"attempt": one.attempt, "rank": one.rank} if is_apart else {}
         return {"name": one.name, "count": one.count, **apart}
 
-    found, lengths = app.call(count)
+    found, gone, lengths = app.call(count)
     if lengths:
         tell_simulated(app, found)
     write_list(
@@ -294,5 +303,5 @@ def eventlen(
         lengths,
         columns=_COLUMNS_APART if is_apart else _COLUMNS,
         record=record,
-        none=_nothing(wanted, found),
+        none=gone or _nothing(wanted, found),
     )

@@ -17,12 +17,14 @@ from cli.group import BadValue, command, json_flag, pass_app
 from cli.output import write_list
 from cli.points import FileFormat, check_library, points_file
 from cli.progress import Progress
-from cli.reported import MOST_LISTED, check_known, fits, metric_option, tell_missing
+from cli.reported import MOST_LISTED, check_known, fits, metric_option, tell_let_go, tell_missing
 from nsml.view.tables import Column
 from nsml.view.units import counted, size_text
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    from google.protobuf.timestamp_pb2 import Timestamp
 
     from cli.points import PointsFile
     from nsml.client.calls import Client
@@ -67,6 +69,8 @@ class Written:
     points: int
     missing: int
     """Reports that were lost for ever."""
+    let_go: Timestamp
+    """When points of it were let go; 0: never."""
     file: str
     """`-`: stdout."""
 
@@ -230,9 +234,12 @@ class _Exporting:
         return written
 
     async def _copy(self, session: Session, rows: PointsFile, target: str) -> Written:
+        from google.protobuf.timestamp_pb2 import Timestamp
+
         from nsml.client.streams import read_metrics
 
         count = missing = 0
+        let_go = Timestamp()
         tell = self._app.link_words()
 
         def on_link(link: Link) -> None:
@@ -251,16 +258,24 @@ class _Exporting:
                 rows.add(session.name, answer.points)
                 count += len(answer.points)
                 missing += answer.missing_reports
+                if answer.HasField("let_go"):
+                    let_go = answer.let_go
                 self._done += len(answer.points)
                 # More than were counted come from one that still runs, and of metrics beyond the listed ones.
                 total = self._total or self._done
                 self._progress.update(min(self._done, total), total)
-        return Written(session=session.name, points=count, missing=missing, file=target)
+        return Written(
+            session=session.name, points=count, missing=missing, let_go=let_go, file=target
+        )
 
 
 def _tell(app: App, written: Sequence[Written], *, is_stdout: bool) -> None:
+    from nsml.view.sessions import seconds_of
+    from nsml.view.units import moment
+
     for one in written:
         tell_missing(app, one.missing, one.session)
+        tell_let_go(app, one.let_go, one.session)
     if is_stdout:
         total = sum(one.points for one in written)
         app.say(f"{counted(total, 'point')} of {counted(len(written), 'session')}")
@@ -275,6 +290,7 @@ def _tell(app: App, written: Sequence[Written], *, is_stdout: bool) -> None:
             "session": one.session,
             "points": one.points,
             "missing_reports": one.missing,
+            "let_go_at": moment(seconds_of(one.let_go)) if one.let_go.seconds else None,
             "file": one.file,
         },
         name="file",

@@ -10,6 +10,7 @@ from cli.app import App
 from cli.charts import Wish, chart_lines, narrowed
 from cli.exits import CommandError, ExitCode
 from cli.redrawing import Redrawn
+from cli.reported import let_go_words
 from cli.series import Source, why_nothing
 from nsml.view.units import counted
 
@@ -85,7 +86,8 @@ class LivePlot:
                     group.create_task(self._read(client, session, label))
             redrawing.cancel()
         ended = [await client.sessions.get(session.id) for session in sessions]
-        self._none = self._why_nothing(ended)
+        gone = await let_go_words(self._app, client, ended)
+        self._none = gone or self._why_nothing(ended)
         self.draw()
 
     def _why_nothing(self, ended: Sequence[Session]) -> str:

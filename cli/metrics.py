@@ -31,6 +31,7 @@ from cli.reported import (
     ask_known,
     chosen,
     event_record,
+    let_go_words,
     metric_option,
     rank_options,
     reduce_option,
@@ -298,9 +299,11 @@ def _write_points(app: App, references: Sequence[str], source: Source, wish: Wis
     of_those = chosen(events, source.rank, source.attempt)
     events = reduced(of_those, source.how)
     if not events:
-        none = why_nothing(sessions, source, {event.point.name for event in of_those})
-        if source.globs and of_those:
-            raise CommandError(none, code=ExitCode.NOT_FOUND)
+        none = app.call(lambda client: let_go_words(app, client, sessions))
+        if not none:
+            none = why_nothing(sessions, source, {event.point.name for event in of_those})
+            if source.globs and of_those:
+                raise CommandError(none, code=ExitCode.NOT_FOUND)
         app.say(none)
     app.flags.output = Format.CSV
     kept = _within(events, wish.span, wish.look.axis)

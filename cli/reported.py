@@ -21,6 +21,8 @@ from nsml.view.units import counted
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import Metric, MetricPoint, Session
 
@@ -285,6 +287,27 @@ def tell_simulated(app: App, session: Session) -> None:
 
     if session.simulated and app.is_for_people:
         app.say(visible(f"({session.name}: the GPUs are {SIMULATED})"))
+
+
+def tell_let_go(app: App, let_go: Timestamp, session: str) -> bool:
+    """Say when points of a session were let go, once in a command; whether any were."""
+    from nsml.view.text import visible
+
+    if not let_go.seconds:
+        return False
+    app.say_once(
+        visible(
+            f"(points of {session} were let go on {let_go.ToDatetime():%Y-%m-%d}, after the time that this "
+            f"platform keeps them; what charts show of all is left: nsml plot {session} --chart)"
+        )
+    )
+    return True
+
+
+async def let_go_words(app: App, client: Client, sessions: Sequence[Session]) -> str:
+    """Why there is nothing to show, where points were let go, which is said; "" where none were."""
+    told = [tell_let_go(app, await client.sessions.let_go(one.id), one.name) for one in sessions]
+    return "no such points are left" if any(told) else ""
 
 
 def check_there(sessions: Sequence[Session], rank: int | None, attempt: int | None) -> None:

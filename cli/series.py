@@ -17,9 +17,11 @@ from cli.reported import (
     check_there,
     chosen,
     fits,
+    let_go_words,
     no_numbers_words,
     nothing_by,
     reduced,
+    tell_let_go,
     tell_missing,
 )
 from nsml.view.units import counted
@@ -95,12 +97,16 @@ def fetch(
         taken, left_out = _chosen(names)
         reading = _Reading(app, client, source, wish, names=taken, width=width)
         found = await reading.run(sessions, is_of_points=is_of_points) if taken else {}
-        none = ""
+        none, is_let_go = "", False
         if not found and not await reading.has_numbers(sessions):
-            none = why_nothing(sessions, source, names)
+            none = await let_go_words(app, client, sessions)
+            is_let_go = bool(none)
+            none = none or why_nothing(sessions, source, names)
         if found and wish.span == EVERYTHING and not source.is_part:
             _tell_undrawn(app, sessions, source.globs, taken, found)
-        is_no_number = bool(none and names and source.globs and not source.is_part)
+        is_no_number = bool(
+            none and names and source.globs and not source.is_part and not is_let_go
+        )
         return Fetched(groups=found, left_out=left_out, none=none, is_no_number=is_no_number)
 
     return app.call(work)
@@ -303,6 +309,7 @@ def tell_left_out(
     for answer in answers:
         whose = f"of {names[answer.session_id]}"
         tell_missing(app, answer.missing_reports, names[answer.session_id])
+        tell_let_go(app, answer.let_go, names[answer.session_id])
         if answer.left_out_points:
             points = counted(answer.left_out_points, "point")
             app.say(f"({points} {whose} in no series: too many metrics, or too long names)")
@@ -324,6 +331,7 @@ async def points_of(
     async with aclosing(stream):
         async for answer in stream:
             missing += answer.missing_reports
+            tell_let_go(app, answer.let_go, session.name)
             yield [Event(session.name, point) for point in answer.points]
     tell_missing(app, missing, session.name)
 

@@ -171,6 +171,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """What nothing refers to (code, checkpoints, media and logs of removed sessions, uploads that were given up) is put aside so
     long after it was sent, and removed so long after that. 0: never. An hour at least: what is being sent must not be taken for it."""
 
+    keep_points_s: float = 0.0
+    """So long after its end a session keeps every point that it reported; then their levels stay, of which charts are
+    drawn, and what was no number is gone. 0: for good."""
+
+    keep_levels_s: float = 0.0
+    """So long it keeps the levels that are finer than a chart of the whole session needs. 0: for good, as everything
+    without `keep_points_s`."""
+
     idle_percent: float = 1.0
     """A GPU that does no more than this, in percent, does nothing."""
 
@@ -240,6 +248,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 "collect_after_s",
                 self.collect_after_s == 0 or 3600 <= self.collect_after_s <= 1e9,
                 "0, or 3600 or more",
+            ),
+            (
+                "keep_points_s",
+                self.keep_points_s == 0 or 3600 <= self.keep_points_s <= 1e9,
+                "0 (for good), or 3600 (an hour) to 1e9",
+            ),
+            (
+                "keep_levels_s",
+                self.keep_levels_s == 0 or 0 < self.keep_points_s <= self.keep_levels_s <= 1e9,
+                "0 (for good), or as long as keep_points_s at least, which has to be set",
             ),
             ("idle_percent", 0 <= self.idle_percent < 100, "0 to less than 100"),
             (

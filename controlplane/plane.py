@@ -38,6 +38,7 @@ from controlplane.loops.probing import Probing
 from controlplane.loops.reclaiming import Compacting, Reclaiming
 from controlplane.loops.scheduling import Scheduling
 from controlplane.loops.settling import Settling
+from controlplane.loops.thinning import Thinning
 from controlplane.loops.upkeep import Upkeep
 from controlplane.loops.wasting import Wasting
 from controlplane.operations.auditing import Audit
@@ -197,6 +198,7 @@ class Character:
         coordination: "etcd" or "embedded", for display.
         archive_logs_after_s: how long after its end a session's logs stay in the history.
         collect_after_s: how long objects that nothing refers to are kept, once in their place and once aside; 0: for ever.
+        keep_points_s, keep_levels_s: the same of its points and of their finest levels; 0: for good.
         rules: of giving way.
         time_limits: of the classes of sessions.
         waste: what sessions may make of their devices.
@@ -217,6 +219,8 @@ class Character:
     half_life_s: float = HALF_LIFE_S
     archive_logs_after_s: float = ARCHIVE_LOGS_AFTER_S
     collect_after_s: float = COLLECT_AFTER_S
+    keep_points_s: float = 0.0
+    keep_levels_s: float = 0.0
     rules: Rules = RULES
     time_limits: TimeLimits = field(default_factory=lambda: NO_LIMITS)
     waste: WasteRule = field(default_factory=WasteRule)
@@ -394,6 +398,12 @@ class ControlPlane:
                 logs=self.logs,
                 clock=on.clock,
                 after_s=who.archive_logs_after_s,
+            ),
+            Thinning(
+                history=on.history,
+                clock=on.clock,
+                points_s=who.keep_points_s,
+                levels_s=who.keep_levels_s,
             ),
             Wasting(self._wastes(), self.webhooks, clock=on.clock),
             Liveness(

@@ -281,6 +281,8 @@ async def _serve(
         half_life_s=settings.half_life_days * DAY_S,
         archive_logs_after_s=settings.archive_logs_after_s,
         collect_after_s=settings.collect_after_s,
+        keep_points_s=settings.keep_points_s,
+        keep_levels_s=settings.keep_levels_s,
         time_limits=settings.limits_by_class,
         waste=WasteRule(percent=settings.idle_percent, after_s=settings.idle_after_s),
         rules=Rules(

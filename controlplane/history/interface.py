@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from controlplane.history.changes import Change
     from controlplane.history.portable import Batch
     from controlplane.history.values import (
+        Ages,
         AttemptCharge,
         AuditRow,
         Checkpoint,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
         DatasetListing,
         DatasetVersion,
         Gap,
+        LetGo,
         LogPage,
         LogPlace,
         Media,
@@ -100,7 +102,7 @@ class Streams(Protocol):
         *,
         limit_bytes: int = 1 << 20,
         blocks: Blocks = NO_BLOCKS,
-    ) -> tuple[Recorded | Gap, ...]:
+    ) -> tuple[Recorded | Gap | LetGo, ...]:
         """What is stored from position `start` on, in order, first part trimmed to begin there.
 
         Ends after about `limit_bytes` of content (at least one part), empty at the stream's end.
@@ -180,7 +182,14 @@ class Streams(Protocol):
         ...
 
     async def metric_counts(self, session_id: str) -> Mapping[str, int]:
-        """Metric name to number of points, by name; at most 10,000 names are counted."""
+        """Metric name to number of points, by name; at most 10,000 names are counted.
+
+        What was let go is counted as well.
+        """
+        ...
+
+    async def let_go_at(self, session_id: str) -> float:
+        """When points of a session were let go last (Unix seconds); 0: never."""
         ...
 
     def changed(self, session_id: str) -> AbstractContextManager[Change]:
@@ -219,6 +228,21 @@ class Series(Protocol):
 
     async def unfolded(self, *, limit: int = 16) -> tuple[str, ...]:
         """Sessions of which much is to be folded, or something since long, the longest waiting first."""
+        ...
+
+    async def to_thin(self, ages: Ages, *, limit: int = 16) -> tuple[str, ...]:
+        """Ended sessions of which something is to be let go, those that ended first before the others."""
+        ...
+
+    async def thin(self, session_id: str, ages: Ages) -> bool:
+        """Let go of some more of what an ended session reported; False when there was nothing (left) to do.
+
+        Of its points at the first age, once all are folded: levels, counts and the summary stay, and what is
+        no number is gone. At the second, when no points are left, of the levels that are finer than a chart
+        of the whole needs; short series keep all of theirs. One transaction, of so many rows; whoever does
+        it at the same time, or again, does no harm. What comes late finds its place, is folded, and is
+        let go the next time.
+        """
         ...
 
 

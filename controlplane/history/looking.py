@@ -173,14 +173,18 @@ class Span:
 class Look:
     """The parts of one series in a range, ever finer.
 
-    After `settle`, `wanted` are those of level 1 whose points are to be read; `served` takes these.
+    After `settle`, `wanted` are those of level 1 whose points are to be read; `serve` takes these. `finest` is
+    the level below which there are no sealed rows.
     """
 
-    def __init__(self, levels: Levels, span: Span, width: int, load: Load) -> None:
+    def __init__(
+        self, levels: Levels, span: Span, width: int, load: Load, *, finest: int = 1
+    ) -> None:
         self._levels = levels
         self._span = span
         self._width = width
         self._load = load
+        self._finest = finest
         self._parts = _Parts()
         self.wanted: list[Part] = []
         self.grain = 1
@@ -190,19 +194,21 @@ class Look:
         """Go down to the level that is fine enough."""
         top = len(self._levels.open)
         level = min(top, self._coarsest_for(self._levels.count)) if self._span.is_all else top
+        level = max(level, min(top, self._finest))
         self._parts = self._touched(self._all(level))
-        while level > 1 and not self._is_enough(self._parts.points, level):
+        while level > self._finest and not self._is_enough(self._parts.points, level):
             self._open({at for at, other in enumerate(self._parts.levels) if other == level})
             level -= 1
-        while 0 < len(cut := self._cut(2)) <= ENDS:
+        while 0 < len(cut := self._cut(self._finest + 1)) <= ENDS:
             self._open(cut)
         if level <= 1 and not self._is_enough(self._parts.points, 1):
             self.grain = 1
             wanted = {at for at, other in enumerate(self._parts.levels) if other == 1}
         else:
             self.grain = size_of(level)
-            wanted = self._cut(1)
-            wanted = wanted if len(wanted) <= ENDS else set()
+            cut = self._cut(1)
+            wanted = {at for at in cut if self._parts.levels[at] == 1}
+            wanted = wanted if len(cut) <= ENDS else set()
         parts = [self._parts.part(at) for at in sorted(wanted)]
         self.wanted = [part for part in parts if not part.bucket.dots]
         self._replace({part.number: part.bucket.dots for part in parts if part.bucket.dots})

@@ -41,8 +41,9 @@ TABLES: Final[Mapping[str, tuple[str, ...]]] = MappingProxyType(
         "metric_counts": ("session_id", "name", "points"),
         "series_folds": (
             *("session_id", "folded", "waiting", "since", "series", "left_out", "dropped"),
+            *("thinned", "coarsened", "let_go_at"),
         ),
-        "series": ("id", "session_id", "attempt", "rank", "name"),
+        "series": ("id", "session_id", "attempt", "rank", "name", "finest"),
         "series_rows": ("series_id", "level", "number", "body"),
         "telemetry": ("id", "node", "at", "body"),
         "telemetry_blocks": ("level", "node", "start", "body"),

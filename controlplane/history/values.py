@@ -84,6 +84,14 @@ class Gap:
     last: int
 
 
+@dataclass(frozen=True, slots=True)
+class LetGo:
+    """Positions [first, last] of a metric stream that were stored and let go: see Series.thin."""
+
+    first: int
+    last: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPage:
     """Consecutive bytes of one log.
@@ -126,7 +134,8 @@ class MetricPage:
     """Points in the order in which they were committed.
 
     `next` resumes behind them; `is_end` when nothing more is stored now. `missing` reports were
-    lost among them, `unreadable` ones were written so that they are none.
+    lost among them, `unreadable` ones were written so that they are none. `let_go_at`: when the last of
+    those that were let go among them were; 0 where none were.
     """
 
     points: tuple[Point, ...]
@@ -134,6 +143,7 @@ class MetricPage:
     is_end: bool
     missing: int = 0
     unreadable: int = 0
+    let_go_at: float = 0.0
 
     @property
     def lost(self) -> int:
@@ -247,13 +257,22 @@ class SeriesPage:
     """Series by name, rank and attempt.
 
     `left_out` points belong to no series, because their session has too many names; `more` series fit
-    the query, but are too many for one answer. `lost` reports of the session never came.
+    the query, but are too many for one answer. `lost` reports of the session never came. `let_go_at`: when
+    points of the session were let go last; 0: never.
     """
 
     series: tuple[SeriesView, ...]
     left_out: int = 0
     more: int = 0
     lost: int = 0
+    let_go_at: float = 0.0
+
+
+class Ages(NamedTuple):
+    """Sessions that ended before these moments are thinned: see Series.thin."""
+
+    points_before: float = -math.inf
+    levels_before: float = -math.inf
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -159,7 +159,7 @@ class Followers:
     async def metrics(
         self, session_id: str, *, names: tuple[str, ...], after: int, follow: bool
     ) -> AsyncGenerator[MetricPage, None]:
-        """Pages with points or losses, in order and once; ends as ReadMetrics says.
+        """Pages with points, losses or what was let go, in order and once; ends as ReadMetrics says.
 
         Raises:
             NotFound: it was removed meanwhile.
@@ -171,7 +171,7 @@ class Followers:
                     session_id, names=names, after=after, limit_points=MOST_POINTS
                 )
                 after = page.next
-                if page.points or page.lost:
+                if page.points or page.lost or page.let_go_at:
                     yield page
                 if not page.is_end:
                     continue

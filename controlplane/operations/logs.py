@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from controlplane.history.blocks import Block, Blocks
     from controlplane.history.interface import History
-    from controlplane.history.values import Gap, LogPage, LogPlace, Recorded, StreamKey
+    from controlplane.history.values import Gap, LetGo, LogPage, LogPlace, Recorded, StreamKey
     from controlplane.objects.interface import ObjectStore
     from nsml.clock import Offload
 
@@ -79,7 +79,7 @@ class Logs:
             )
         )
 
-    async def parts(self, log: StreamKey, start: int) -> tuple[Recorded | Gap, ...]:
+    async def parts(self, log: StreamKey, start: int) -> tuple[Recorded | Gap | LetGo, ...]:
         """See Streams.read."""
         return await self._with_blocks(
             lambda blocks: self._history.streams.read(log, start, blocks=blocks)

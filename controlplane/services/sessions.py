@@ -20,7 +20,7 @@ from controlplane.services.convert.logs import (
 from controlplane.services.convert.reported import point_message, series_message, to_series_query
 from controlplane.services.convert.resources import to_visibility
 from controlplane.services.convert.sessions import to_filter, to_submission
-from controlplane.services.convert.times import seconds_of
+from controlplane.services.convert.times import seconds_of, timestamp
 from controlplane.services.errors import Context, answering, streaming
 from controlplane.services.parts import parts_as_made, parts_of
 from controlplane.services.tunnels import first_frame, passing
@@ -275,7 +275,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             for points in parts:
                 yield pb.ReadMetricsResponse(points=points)
             yield pb.ReadMetricsResponse(
-                points=last, next=str(page.next), missing_reports=page.lost
+                points=last,
+                next=str(page.next),
+                missing_reports=page.lost,
+                let_go=timestamp(page.let_go_at),
             )
 
     @streaming
@@ -297,6 +300,7 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
                 left_out_points=page.left_out,
                 left_out_series=page.more,
                 missing_reports=page.lost,
+                let_go=timestamp(page.let_go_at),
             )
             for part in parts_of(series_message(view, session.id) for view in page.series):
                 said.series.extend(part)
@@ -313,7 +317,10 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
         names = sorted(name for name in counts if not request.cursor or name > request.cursor)
         metrics = next(parts_of(pb.Metric(name=name, count=counts[name]) for name in names))
         cursor = metrics[-1].name if len(metrics) < len(names) else ""
-        return pb.ListMetricsResponse(metrics=metrics, next_cursor=cursor)
+        let_go_at = await self._do.history.streams.let_go_at(session.id)
+        return pb.ListMetricsResponse(
+            metrics=metrics, next_cursor=cursor, let_go=timestamp(let_go_at)
+        )
 
     @answering
     async def ExplainSession(  # noqa: N802

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Sequence
     from contextlib import AbstractAsyncContextManager
 
+    from google.protobuf.timestamp_pb2 import Timestamp
+
     from nsml.client.rpc import Channel
     from nsml.client.tunnels import Tunnel
     from nsml.client.ways import Ways
@@ -264,6 +266,16 @@ class Sessions:
         request = pb.ListMetricsRequest(session=reference)
         pages = _pages(self._rpc, "SessionService/ListMetrics", request, pb.ListMetricsResponse)
         return [metric async for page in pages for metric in page.metrics]
+
+    async def let_go(self, reference: str) -> Timestamp:
+        """When points of it were let go last, of which columns are left; 0 where none were."""
+        from nsml.v1 import sessions_pb2 as pb
+
+        request = pb.ListMetricsRequest(session=reference)
+        answer = await self._rpc.unary(
+            "SessionService/ListMetrics", request, pb.ListMetricsResponse
+        )
+        return answer.let_go
 
     def open_tunnel(
         self, reference: str, service: str, *, rank: int = 0

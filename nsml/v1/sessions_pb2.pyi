@@ -631,14 +631,16 @@ class MetricPoint(_message.Message):
     def __init__(self, name: _Optional[str] = ..., time: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ..., step: _Optional[float] = ..., number: _Optional[float] = ..., json: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ...) -> None: ...
 
 class ReadMetricsResponse(_message.Message):
-    __slots__ = ("points", "next", "missing_reports")
+    __slots__ = ("points", "next", "missing_reports", "let_go")
     POINTS_FIELD_NUMBER: _ClassVar[int]
     NEXT_FIELD_NUMBER: _ClassVar[int]
     MISSING_REPORTS_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
     points: _containers.RepeatedCompositeFieldContainer[MetricPoint]
     next: str
     missing_reports: int
-    def __init__(self, points: _Optional[_Iterable[_Union[MetricPoint, _Mapping]]] = ..., next: _Optional[str] = ..., missing_reports: _Optional[int] = ...) -> None: ...
+    let_go: _timestamp_pb2.Timestamp
+    def __init__(self, points: _Optional[_Iterable[_Union[MetricPoint, _Mapping]]] = ..., next: _Optional[str] = ..., missing_reports: _Optional[int] = ..., let_go: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ReadSeriesRequest(_message.Message):
     __slots__ = ("sessions", "names", "ranks", "attempts", "axis", "low", "high", "width")
@@ -695,18 +697,20 @@ class Series(_message.Message):
     def __init__(self, session_id: _Optional[str] = ..., name: _Optional[str] = ..., attempt: _Optional[int] = ..., rank: _Optional[int] = ..., start: _Optional[float] = ..., grain: _Optional[int] = ..., x_low: _Optional[_Iterable[float]] = ..., x_high: _Optional[_Iterable[float]] = ..., time: _Optional[_Iterable[float]] = ..., low: _Optional[_Iterable[float]] = ..., high: _Optional[_Iterable[float]] = ..., mean: _Optional[_Iterable[float]] = ..., last: _Optional[_Iterable[float]] = ..., finite: _Optional[_Iterable[int]] = ..., odd: _Optional[_Iterable[int]] = ...) -> None: ...
 
 class ReadSeriesResponse(_message.Message):
-    __slots__ = ("series", "left_out_points", "left_out_series", "missing_reports", "session_id")
+    __slots__ = ("series", "left_out_points", "left_out_series", "missing_reports", "session_id", "let_go")
     SERIES_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_POINTS_FIELD_NUMBER: _ClassVar[int]
     LEFT_OUT_SERIES_FIELD_NUMBER: _ClassVar[int]
     MISSING_REPORTS_FIELD_NUMBER: _ClassVar[int]
     SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
     series: _containers.RepeatedCompositeFieldContainer[Series]
     left_out_points: int
     left_out_series: int
     missing_reports: int
     session_id: str
-    def __init__(self, series: _Optional[_Iterable[_Union[Series, _Mapping]]] = ..., left_out_points: _Optional[int] = ..., left_out_series: _Optional[int] = ..., missing_reports: _Optional[int] = ..., session_id: _Optional[str] = ...) -> None: ...
+    let_go: _timestamp_pb2.Timestamp
+    def __init__(self, series: _Optional[_Iterable[_Union[Series, _Mapping]]] = ..., left_out_points: _Optional[int] = ..., left_out_series: _Optional[int] = ..., missing_reports: _Optional[int] = ..., session_id: _Optional[str] = ..., let_go: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class ListMetricsRequest(_message.Message):
     __slots__ = ("session", "cursor")
@@ -725,12 +729,14 @@ class Metric(_message.Message):
     def __init__(self, name: _Optional[str] = ..., count: _Optional[int] = ...) -> None: ...
 
 class ListMetricsResponse(_message.Message):
-    __slots__ = ("metrics", "next_cursor")
+    __slots__ = ("metrics", "next_cursor", "let_go")
     METRICS_FIELD_NUMBER: _ClassVar[int]
     NEXT_CURSOR_FIELD_NUMBER: _ClassVar[int]
+    LET_GO_FIELD_NUMBER: _ClassVar[int]
     metrics: _containers.RepeatedCompositeFieldContainer[Metric]
     next_cursor: str
-    def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., next_cursor: _Optional[str] = ...) -> None: ...
+    let_go: _timestamp_pb2.Timestamp
+    def __init__(self, metrics: _Optional[_Iterable[_Union[Metric, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., let_go: _Optional[_Union[datetime.datetime, _timestamp_pb2.Timestamp, _Mapping]] = ...) -> None: ...
 
 class TunnelTarget(_message.Message):
     __slots__ = ("session", "rank", "service")

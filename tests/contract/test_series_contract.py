@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import math
+from collections import Counter
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -17,10 +18,15 @@ from controlplane.domain.errors import InvalidRequest
 from controlplane.history.errors import HistoryFull, HistoryUnavailable
 from controlplane.history.postgresql import open_postgresql
 from controlplane.history.sql import series as sql_series
+from controlplane.history.sql import thinning
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import (
+    Ages,
     Channel,
     Chunk,
+    Gap,
+    LetGo,
+    Recorded,
     SeriesAxis,
     SeriesQuery,
     SeriesView,
@@ -416,6 +422,241 @@ async def test_a_backup_has_the_levels_and_an_older_one_gets_them(
         await other.close()
 
 
+POINTS = Ages(points_before=100.0)
+ALL = Ages(points_before=100.0, levels_before=100.0)
+
+
+async def end(history: History, session: str = "s1", at: float = 50.0) -> None:
+    record = SessionRecord(
+        id=session,
+        name=f"kim/None/{session}",
+        owner="kim",
+        state="SUCCEEDED",
+        created_at=1.0,
+        ended_at=at,
+        record=b"",
+    )
+    await history.catalogue.put_session(record, term=1)
+
+
+async def thin_all(history: History, ages: Ages = POINTS, session: str = "s1") -> int:
+    turns = 1
+    while await history.series.thin(session, ages):
+        turns += 1
+    return turns
+
+
+async def bodies(history: History) -> list[int]:
+    """How long the bodies of chunks are, without gaps."""
+    batches = [batch async for batch in history.dump() if batch.table == "chunks"]
+    at = batches[0].columns.index("body") if batches else 0
+    return [len(row[at]) for batch in batches for row in batch.rows if row[at] is not None]
+
+
+async def test_of_an_old_session_levels_are_left(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinning, "TURN_ROWS", 7)
+    for first in range(1, 3_001, 100):
+        await history.streams.append([run(key(), first, 100), run(key(rank=1), first, 100)])
+    await end(history)
+    assert await history.series.to_thin(POINTS) == ()  # not folded yet
+    assert not await history.series.thin("s1", POINTS)
+    await fold_all(history)
+    assert await history.series.to_thin(Ages(points_before=50.0)) == ()
+    assert not await history.series.thin("s1", Ages(points_before=50.0))
+    assert len(await bodies(history)) == 60
+    before = await views(history, width=10)
+    counts = await history.streams.metric_counts("s1")
+    assert await history.series.to_thin(POINTS) == ("s1",)
+    assert await thin_all(history) > 8
+    assert await history.series.to_thin(POINTS) == ()
+    assert await bodies(history) == [1, 1]
+    assert await views(history, width=10) == before
+    assert await history.streams.metric_counts("s1") == counts
+    assert await history.streams.let_go_at("s1") > 1e9
+    page = await history.series.read("s1", SeriesQuery(width=10_000, low=100.0, high=120.0))
+    assert page.let_go_at > 1e9
+    assert page.lost == 0
+    for view in page.series:
+        assert view.grain == 16
+        assert view.columns[0].x_low <= 100.0 <= view.columns[0].x_high
+    told = await history.streams.read_metrics("s1")
+    assert (told.points, told.missing, told.let_go_at > 1e9, told.is_end) == ((), 0, True, True)
+    assert await history.streams.read(key(), 500) == (LetGo(500, 3_000),)
+
+
+async def test_a_running_session_keeps_its_points(history: History) -> None:
+    await history.streams.append([run(key(), 1, 100)])
+    await fold_all(history)
+    forever = Ages(points_before=1e12, levels_before=1e12)
+    assert await history.series.to_thin(forever) == ()
+    assert not await history.series.thin("s1", forever)
+    assert await history.streams.let_go_at("s1") == 0.0
+    assert len((await history.streams.read_metrics("s1")).points) == 100
+
+
+async def test_what_comes_late_finds_its_place_once_and_is_let_go_next_time(
+    history: History,
+) -> None:
+    await history.streams.append([run(key(), 1, 100), run(key(), 201, 100)])
+    await end(history)
+    await fold_all(history)
+    await thin_all(history)
+    mark = (await history.streams.read_metrics("s1")).next
+    assert await history.streams.cursors("s1", 1) == {key(): 301}
+    assert await history.streams.append([run(key(), 50, 100)]) == {key(): 301}
+    assert await history.streams.append([run(key(), 250, 100)]) == {key(): 350}
+    for _ in range(2):  # sent again
+        await history.streams.append([run(key(), 1, 349)])
+    late = await history.streams.read_metrics("s1", after=mark)
+    expected = [*range(101, 150), *range(301, 350), *range(150, 201)]
+    assert [point.step for point in late.points] == expected
+    assert late.let_go_at == 0.0
+    parts = await history.streams.read(key(), 1)
+    assert [type(part) for part in parts] == [LetGo, Recorded, Recorded, LetGo, Recorded]
+    assert not await history.series.thin("s1", POINTS)
+    for _ in range(2):
+        [view] = await views(history, width=20)
+        assert points_in(view) == 349
+        await fold_all(history)
+    await thin_all(history)
+    assert await history.streams.read(key(), 1) == (LetGo(1, 349),)
+    assert await bodies(history) == [1]
+    assert await history.streams.append([run(key(), 1, 349)]) == {key(): 350}
+    assert (await history.streams.metric_counts("s1")) == {"loss": 349}
+
+
+async def test_what_is_lost_stays_lost_and_what_was_let_go_is_not(history: History) -> None:
+    await history.streams.append([run(key(), 1, 10), run(key(), 21, 10)])
+    await history.streams.append([Chunk(stream=key(), first=31, last=35, is_gap=True)])
+    await end(history)
+    await fold_all(history)
+    await thin_all(history)
+    parts = await history.streams.read(key(), 1)
+    assert parts == (LetGo(1, 10), Gap(11, 20), LetGo(21, 30), Gap(31, 35))
+    assert (await history.streams.read_metrics("s1")).missing == 15
+    assert (await history.series.read("s1", SeriesQuery(width=10))).lost == 15
+
+
+async def test_a_follower_is_told_of_what_it_had_not_read_alone(history: History) -> None:
+    for first in range(1, 41, 10):
+        await history.streams.append([run(key(), first, 10)])
+    pages = [await history.streams.read_metrics("s1", limit_points=n) for n in (10, 30, 40)]
+    marks = [page.next for page in pages]
+    await end(history)
+    await fold_all(history)
+    await thin_all(history)
+    told = [await history.streams.read_metrics("s1", after=mark) for mark in marks]
+    assert [page.let_go_at > 0 for page in told] == [True, True, False]
+    assert [(page.points, page.missing) for page in told] == [((), 0)] * 3
+
+
+async def test_points_that_are_partly_there_are_no_bucket(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinning, "TURN_BYTES", 1)
+    for first in range(1, 201, 10):
+        await history.streams.append([run(key(), first, 10)])
+    await end(history)
+    await fold_all(history)
+    is_more = True
+    while is_more:
+        is_more = await history.series.thin("s1", POINTS)
+        for low in (1, 95, 195):
+            for view in await views(history, low=low, high=low + 3):
+                for column in view.columns:
+                    values = [n % 97 for n in range(int(column.x_low), int(column.x_high) + 1)]
+                    figures = (len(values), min(values), max(values), values[-1])
+                    assert (column.finite, column.low, column.high, column.last) == figures
+
+
+async def test_of_long_series_the_finest_levels_go_at_the_second_age(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinning, "ROWS_LEFT", 1)
+    monkeypatch.setattr(thinning, "TURN_ROWS", 3)
+    for first in range(1, 20_001, 1_000):
+        await history.streams.append([run(key(), first, 1_000)])
+    await history.streams.append([run(key(), 20_001, 600, "short")])
+    await end(history)
+    await fold_all(history)
+    await thin_all(history)
+    assert await history.series.to_thin(POINTS) == ()
+    rows = await _rows_by_level(history)
+    assert await history.series.to_thin(ALL) == ("s1",)
+    await thin_all(history, ALL)
+    assert await history.series.to_thin(ALL) == ()
+    left = await _rows_by_level(history)
+    assert (rows[1], rows[2]) == (39 + 1, 4)
+    # The short one has no full row of level 2: it keeps its only row of level 1.
+    assert (left[1], left[2], left[0]) == (1, 4, 2)
+    for low, high in ((-math.inf, math.inf), (5_000.0, 5_100.0), (19_990.0, 30_000.0)):
+        for width in (1, 100, 10_000):
+            view, short = await views(history, width=width, low=low, high=high)
+            if low < 0:
+                assert (points_in(view), points_in(short)) == (20_000, 600)
+            for column in view.columns:
+                values = [n % 97 for n in range(int(column.x_low), int(column.x_high) + 1)]
+                figures = (len(values), min(values), max(values), values[-1])
+                assert (column.finite, column.low, column.high, column.last) == figures
+    await history.streams.append([run(key(), 20_601, 3_000)])
+    await fold_all(history)
+    assert await history.series.to_thin(ALL) == ("s1",)
+    await thin_all(history, ALL)
+    view, _ = await views(history, width=100)
+    assert points_in(view) == 23_000
+    assert (await _rows_by_level(history))[1] == 1
+
+
+async def _rows_by_level(history: History) -> Counter[int]:
+    batches = [batch async for batch in history.dump() if batch.table == "series_rows"]
+    return Counter(row[1] for batch in batches for row in batch.rows)
+
+
+async def test_two_that_thin_and_fold_at_once_do_no_harm(
+    history: History, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(thinning, "TURN_ROWS", 2)
+    for first in range(1, 1_001, 50):
+        await history.streams.append([run(key(), first, 50)])
+    await end(history)
+    expected = await views(history, width=10)
+    for first in (1_001, 1_051):
+        while any(
+            await asyncio.gather(
+                *[history.series.thin("s1", ALL) for _ in range(3)], history.series.fold("s1")
+            )
+        ):
+            pass
+        await history.streams.append([run(key(), first, 50)])
+    await fold_all(history)
+    await thin_all(history, ALL)
+    assert await history.streams.read(key(), 1) == (LetGo(1, 1_100),)
+    [view] = await views(history, width=10)
+    assert points_in(view) == 1_100
+    assert expected[0].columns[0] == view.columns[0]
+
+
+async def test_a_backup_has_what_is_left(history: History, tmp_path: Path) -> None:
+    await history.streams.append([run(key(), 1, 2_000)])
+    await end(history)
+    await fold_all(history)
+    await thin_all(history)
+    batches = [batch async for batch in history.dump()]
+    other = await open_history(tmp_path / "other.db", clock=SystemClock(), run=inline)
+    await other.load(batches)
+    assert await views(other) == await views(history)
+    assert await other.streams.let_go_at("s1") == await history.streams.let_go_at("s1")
+    assert await other.streams.read(key(), 1) == (LetGo(1, 2_000),)
+    assert await other.series.to_thin(POINTS) == ()
+    await other.streams.append([run(key(), 1, 2_100)])
+    await fold_all(other)
+    [view] = await views(other)
+    assert points_in(view) == 2_100
+    await other.close()
+
+
 @pytest.mark.parametrize(
     "query",
     [
@@ -540,3 +781,101 @@ def _check(view: SeriesView, told: list[tuple[float, float]], query: SeriesQuery
                 assert (column.low, column.high) == (min(sound), max(sound))
                 assert column.last == sound[-1]
                 assert column.mean == pytest.approx(math.fsum(sound) / len(sound))
+
+
+@given(
+    steps=st.lists(
+        st.one_of(
+            st.tuples(
+                st.just("report"),
+                st.integers(0, 1),
+                st.lists(VALUES, min_size=1),
+                st.integers(1, 90),
+            ),
+            st.tuples(st.just("skip"), st.integers(0, 1), st.integers(1, 200)),
+            st.tuples(st.just("late"), st.lists(VALUES, min_size=1, max_size=5)),
+            st.tuples(st.sampled_from(["fold", "points", "levels"])),
+        ),
+        min_size=3,
+        max_size=25,
+    ),
+    width=st.integers(1, 300),
+    low=st.integers(-50, 1_500),
+    length=st.integers(0, 1_500),
+    rows=st.integers(1, 9),
+)
+@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_whatever_is_let_go_of_every_bucket_is_that_of_its_points(
+    steps: list[tuple[Any, ...]], width: int, low: int, length: int, rows: int
+) -> None:
+    with pytest.MonkeyPatch.context() as here:
+        here.setattr(thinning, "TURN_ROWS", rows)
+        here.setattr(thinning, "ROWS_LEFT", 1)
+        asyncio.run(_thinned(steps, width, float(low), float(low + length)))
+
+
+async def _thinned(steps: list[tuple[Any, ...]], width: int, low: float, high: float) -> None:
+    history = await open_history(":memory:", clock=SystemClock(), run=inline)
+    await end(history)
+    told: list[tuple[float, float]] = []
+    firsts = {0: 1, 1: 1}
+    skipped: list[tuple[int, int, int]] = []
+
+    async def report(writer: int, first: int, values: list[Any]) -> None:
+        reports = [{"values": {"loss": value}, "step": None} for value in values]
+        wanted = await history.streams.append([chunk(key(writer=writer), first, *reports)])
+        firsts[writer] = max(firsts[writer], first + len(values))
+        assert wanted == {key(writer=writer): firsts[writer]}
+        told.extend([(float(n), float(value)) for n, value in enumerate(values, len(told))])
+
+    for kind, *rest in steps:
+        match kind:
+            case "report":
+                writer, values, times = rest
+                await report(writer, firsts[writer], values * times)
+            case "skip":
+                writer, count = rest
+                first, firsts[writer] = firsts[writer], firsts[writer] + count
+                skipped.append((writer, first, count))
+                await report(writer, first + count, [0.5])
+            case "late" if skipped:
+                writer, first, count = skipped.pop()
+                await report(writer, first, (rest[0] * count)[:count])
+            case "fold":
+                await fold_all(history)
+            case "points":
+                await history.series.thin("s1", POINTS)
+            case "levels":
+                await thin_all(history, ALL)
+    for is_last in (False, True):
+        for span in ({}, {"low": low, "high": high}):
+            query = SeriesQuery(width=width, **span)
+            for view in (await history.series.read("s1", query)).series:
+                _check_buckets(view, told, query)
+        page = await history.streams.read_metrics("s1", limit_points=1 << 40)
+        if not is_last:
+            assert page.let_go_at or len(page.points) == len(told)
+            await fold_all(history)
+            await thin_all(history, ALL)
+        elif told:
+            assert (page.points, page.let_go_at > 0) == ((), True)
+        assert page.missing == sum(count for *_, count in skipped)
+    assert await history.streams.cursors("s1", 1) == {
+        key(writer=writer): first for writer, first in firsts.items() if first > 1
+    }
+    await history.close()
+
+
+def _check_buckets(view: SeriesView, told: list[tuple[float, float]], query: SeriesQuery) -> None:
+    for column in view.columns:
+        own = [value for x, value in told if column.x_low <= x <= column.x_high]
+        sound = [value for value in own if math.isfinite(value)]
+        assert (column.finite, column.odd) == (len(sound), len(own) - len(sound))
+        if sound:
+            assert (column.low, column.high) == (min(sound), max(sound))
+            assert column.last == sound[-1]
+            assert column.mean * len(sound) == pytest.approx(math.fsum(sound), abs=1e-6)
+    shown = [(column.x_low, column.x_high) for column in view.columns]
+    for x, _ in told:
+        if query.low <= x <= query.high:
+            assert any(first <= x <= last for first, last in shown)

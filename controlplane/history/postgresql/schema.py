@@ -271,6 +271,16 @@ CREATE INDEX logs_to_archive ON streams (session_id)
     WHERE channel = {int(Channel.LOG)} AND archived < wanted;
 """
 
+_THINNED: Final = """
+-- What was let go of ended sessions; see history.sql.thinning. `thinned` and `coarsened`: the chunk up to
+-- which points, and levels finer than `finest`, are gone.
+ALTER TABLE series_folds ADD COLUMN thinned bigint NOT NULL DEFAULT 0;
+ALTER TABLE series_folds ADD COLUMN coarsened bigint NOT NULL DEFAULT 0;
+ALTER TABLE series_folds ADD COLUMN let_go_at double precision NOT NULL DEFAULT 0;
+ALTER TABLE series ADD COLUMN finest smallint NOT NULL DEFAULT 1;
+CREATE INDEX series_to_thin ON series_folds (session_id) WHERE waiting = 0 AND coarsened < folded;
+"""
+
 STEPS: tuple[str, ...] = (
     _FIRST,
     _TELEMETRY_IN_BLOCKS,
@@ -279,6 +289,7 @@ STEPS: tuple[str, ...] = (
     _NEWEST_READINGS,
     _MEDIA_ON_NODES,
     _ARCHIVED,
+    _THINNED,
 )
 
 

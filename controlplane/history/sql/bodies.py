@@ -1,6 +1,7 @@
 """What a stored chunk holds: a frame (nsml.content.framing) of log bytes, or of joined records.
 
-Or `0x02` and a digest: the log bytes are in that block (controlplane.history.blocks).
+Or `0x02` and a digest: the log bytes are in that block (controlplane.history.blocks). Or `0x03` alone: the
+records were let go (controlplane.history.sql.thinning).
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ import struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.history.errors import LogElsewhere
-from controlplane.history.values import Channel, Gap, Recorded
+from controlplane.history.values import Channel, Gap, LetGo, Recorded
 from nsml.content.framing import RAW, frame, unframe
 
 if TYPE_CHECKING:
@@ -28,6 +29,8 @@ _REFERENCE = 2
 REFERENCE_FLAG: Final = bytes((_REFERENCE,))
 REFERENCE_BYTES: Final = 33
 """Of the body of a row that stands for a block; no other body begins with the flag."""
+LET_GO = bytes((3,))
+"""The body of a row that stands for records that were let go, at `received_at`."""
 
 
 class Row(NamedTuple):
@@ -100,11 +103,13 @@ def pieces(chunk: Chunk, low: int, high: int) -> Iterator[tuple[int, int, bytes 
         yield low, high, frame(_join(chunk.records[start:end]), _RECORDS_LEVEL)
 
 
-def part(row: Row, channel: Channel, start: int) -> Recorded | Gap:
+def part(row: Row, channel: Channel, start: int) -> Recorded | Gap | LetGo:
     """A row as readers see it, trimmed to begin at `start`."""
     first = max(row.first, start)
     if row.body is None:
         return Gap(first, row.last)
+    if row.body == LET_GO:
+        return LetGo(first, row.last)
     whole = content(row.body)
     if channel is Channel.LOG:
         data = whole[first - row.first :]
@@ -113,9 +118,9 @@ def part(row: Row, channel: Channel, start: int) -> Recorded | Gap:
     return Recorded(first=first, last=row.last, received_at=row.received_at, records=records)
 
 
-def weight(part: Recorded | Gap) -> int:
+def weight(part: Recorded | Gap | LetGo) -> int:
     """How much of a page's room a part takes."""
-    if isinstance(part, Gap):
+    if isinstance(part, Gap | LetGo):
         return 1
     return len(part.data) + sum(map(len, part.records))
 

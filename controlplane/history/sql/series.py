@@ -24,7 +24,8 @@ from controlplane.history.levels import (
 )
 from controlplane.history.looking import Look, Span
 from controlplane.history.records import NameFilter, numbers_in
-from controlplane.history.sql.bodies import content, split
+from controlplane.history.sql.bodies import LET_GO, content, split
+from controlplane.history.sql.thinning import thin, to_thin
 from controlplane.history.values import Channel, SeriesPage, SeriesQuery, SeriesView
 
 if TYPE_CHECKING:
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from controlplane.history.looking import Part
     from controlplane.history.records import Told
     from controlplane.history.sql.interface import Connection, Database, Dialect
+    from controlplane.history.values import Ages
     from nsml.clock import Clock
 
 MAX_SERIES: Final = 50_000
@@ -145,6 +147,16 @@ class SqlSeries:
 
         return await self._database.read(work)
 
+    async def to_thin(self, ages: Ages, *, limit: int = 16) -> tuple[str, ...]:
+        """See Series."""
+        return await self._database.read(partial(to_thin, ages, limit))
+
+    async def thin(self, session_id: str, ages: Ages) -> bool:
+        """See Series."""
+        return await self._database.write(
+            partial(thin, session_id, ages, self._clock.time()), touches={session_id}
+        )
+
 
 def _check(query: SeriesQuery) -> None:
     if not 1 <= query.width <= MOST_WIDTH:
@@ -182,6 +194,8 @@ class _Fold(NamedTuple):
     """Points that belong to no series."""
     dropped: int = 0
     """Reports that programs lost."""
+    let_go_at: float = 0.0
+    """When points were let go; 0: never."""
 
 
 class _Session:
@@ -196,7 +210,7 @@ class _Session:
         """How far it is folded."""
         lock = self.dialect.for_update if is_to_change else ""
         row = self.connection.execute(
-            "SELECT folded, waiting, series, left_out, dropped FROM series_folds"
+            "SELECT folded, waiting, series, left_out, dropped, let_go_at FROM series_folds"
             f" WHERE session_id = ?{lock}",
             (self.id,),
         ).fetchone()
@@ -224,15 +238,20 @@ class _Session:
     def chunks(
         self, streams: Collection[int], after: int
     ) -> Iterator[tuple[int, int, bytes | None]]:
-        """Id, stream and body of the chunks behind one, in commit order; a few at a time."""
+        """Id, stream and body of the chunks behind one, in commit order; a few at a time.
+
+        Of gaps and of what was let go there is no body.
+        """
         dialect = self.dialect
         while ids := dialect.next_chunks(self.connection, streams, after, _IDS_A_STEP):
             for at in range(0, len(ids), _ROWS_A_STEP):
-                yield from self.connection.execute(
+                rows = self.connection.execute(
                     "SELECT id, stream_id, body FROM chunks"
                     f" WHERE {dialect.among('id', 'ids')} ORDER BY id",
                     {"ids": dialect.many(ids[at : at + _ROWS_A_STEP])},
                 ).fetchall()
+                for chunk, stream_id, body in rows:
+                    yield chunk, stream_id, None if body == LET_GO else body
             after = ids[-1]
 
     def counted(self, names: Collection[str]) -> set[str]:
@@ -253,6 +272,14 @@ class _Session:
             Key(self.dialect.text_of(name), rank, attempt): series_id
             for name, rank, attempt, series_id in rows
         }
+
+    def finest(self, series: Collection[int]) -> dict[int, int]:
+        """The finest level that is kept of each series."""
+        rows = self.connection.execute(
+            f"SELECT id, finest FROM series WHERE {self.dialect.among('id', 'ids')}",
+            {"ids": self.dialect.many(series)},
+        )
+        return dict(iter(rows))
 
     def levels(self, series: Sequence[int]) -> Iterator[tuple[int, Levels]]:
         """The open parts of series."""
@@ -460,6 +487,7 @@ class _Reading:
         starts: dict[tuple[str, int], float] = {}
         for key in keys:  # the first attempt comes first
             starts.setdefault((key.name, key.rank), levels[key].start)
+        finest = self._session.finest(ids.values()) if fold.let_go_at else {}
         looks = {}
         for key in keys:
             span = Span(
@@ -469,9 +497,15 @@ class _Reading:
                 start=starts[key.name, key.rank],
             )
             load = partial(self._rows, key, ids.get(key))
-            looks[key] = Look(levels[key], span, width, load)
+            kept = finest.get(ids.get(key, 0), 1)
+            looks[key] = Look(levels[key], span, width, load, finest=kept)
             looks[key].settle()
-        self._serve(looks)
+        if fold.let_go_at:
+            # What is left of the points of a bucket may not be all of them.
+            for look in looks.values():
+                look.serve({})
+        else:
+            self._serve(looks)
         return SeriesPage(
             series=tuple(
                 SeriesView(
@@ -487,6 +521,7 @@ class _Reading:
             left_out=left_out,
             more=more,
             lost=self._session.lost(self._streams) + fold.dropped + self._dropped,
+            let_go_at=fold.let_go_at,
         )
 
     def _is_wanted(self, key: Key) -> bool:

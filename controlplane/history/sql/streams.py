@@ -18,7 +18,7 @@ from controlplane.history.records import (
 )
 from controlplane.history.sql.appending import Appending, find_stream
 from controlplane.history.sql.archiving import next_run, put_away, unarchived
-from controlplane.history.sql.bodies import content, part, split, weight
+from controlplane.history.sql.bodies import LET_GO, content, part, split, weight
 from controlplane.history.sql.logs import (
     Tail,
     begin_tail,
@@ -32,6 +32,7 @@ from controlplane.history.values import (
     Channel,
     Chunk,
     Gap,
+    LetGo,
     LogPage,
     LogPlace,
     MetricPage,
@@ -97,14 +98,14 @@ class SqlStreams:
         *,
         limit_bytes: int = 1 << 20,
         blocks: Blocks = NO_BLOCKS,
-    ) -> tuple[Recorded | Gap, ...]:
+    ) -> tuple[Recorded | Gap | LetGo, ...]:
         """See Streams."""
 
-        def work(connection: Connection) -> tuple[Recorded | Gap, ...]:
+        def work(connection: Connection) -> tuple[Recorded | Gap | LetGo, ...]:
             found = find_stream(connection, stream)
             if found is None:
                 return ()
-            parts: list[Recorded | Gap] = []
+            parts: list[Recorded | Gap | LetGo] = []
             held = 0
             for row in rows_from(connection, found, start, blocks):
                 parts.append(part(row, stream.channel, start))
@@ -233,6 +234,17 @@ class SqlStreams:
 
         return await self._database.read(work)
 
+    async def let_go_at(self, session_id: str) -> float:
+        """See Streams."""
+
+        def work(connection: Connection) -> float:
+            row = connection.execute(
+                "SELECT let_go_at FROM series_folds WHERE session_id = ?", (session_id,)
+            ).fetchone()
+            return 0.0 if row is None else float(row[0])
+
+        return await self._database.read(work)
+
     def changed(self, session_id: str) -> AbstractContextManager[Change]:
         """See Streams."""
         return self._database.changes.follow(session_id)
@@ -262,12 +274,15 @@ class _MetricPage:
         self._after = after
         self._points: list[Point] = []
         self._missing = self._unreadable = self._size = 0
+        self._let_go_at = 0.0
 
     def read(self, names: NameFilter, limit: int) -> MetricPage:
         """Whole chunks until there are `limit` points."""
-        for stream_id, first, last, body in self._rows():
+        for stream_id, first, last, received_at, body in self._rows():
             if body is None:
                 self._missing += last - first + 1
+            elif body == LET_GO:
+                self._let_go_at = max(received_at, self._let_go_at)
             else:
                 self._take(self._streams[stream_id], content(body), names)
             if len(self._points) >= limit or self._size >= _PAGE_BYTES:
@@ -278,6 +293,7 @@ class _MetricPage:
             is_end=not self._next(1),
             missing=self._missing,
             unreadable=self._unreadable,
+            let_go_at=self._let_go_at,
         )
 
     def _take(self, whose: tuple[int, int], whole: bytes, names: NameFilter) -> None:
@@ -294,7 +310,7 @@ class _MetricPage:
             else:
                 self._points.extend(points_of(report, names, attempt=attempt, rank=rank))
 
-    def _rows(self) -> Iterator[tuple[int, int, int, bytes | None]]:
+    def _rows(self) -> Iterator[tuple[int, int, int, float, bytes | None]]:
         """What is behind the mark, which follows."""
         steps = _steps()
         while ids := self._next(_IDS_A_STEP):
@@ -302,14 +318,14 @@ class _MetricPage:
             while at < len(ids):
                 step = next(steps)
                 rows = self._connection.execute(
-                    "SELECT id, stream_id, first, last, body FROM chunks"
+                    "SELECT id, stream_id, first, last, received_at, body FROM chunks"
                     f" WHERE {self._dialect.among('id', 'ids')} ORDER BY id",
                     {"ids": self._dialect.many(ids[at : at + step])},
                 ).fetchall()
                 at += step
                 for row_id, *row in rows:
                     self._after = row_id
-                    yield row[0], row[1], row[2], row[3]
+                    yield row[0], row[1], row[2], row[3], row[4]
 
     def _next(self, limit: int) -> list[int]:
         return self._dialect.next_chunks(self._connection, self._streams, self._after, limit)

@@ -359,6 +359,22 @@ def _archived(tables: Database) -> None:
     )
 
 
+def _thinned(tables: Database) -> None:
+    """What was let go of ended sessions; see history.sql.thinning.
+
+    `thinned` and `coarsened`: the chunk up to which points, and levels finer than `finest`, are gone.
+    """
+    folds = tables.table("series_folds")
+    folds.add_column("thinned", int, not_null_default=0)
+    folds.add_column("coarsened", int, not_null_default=0)
+    folds.add_column("let_go_at", float, not_null_default=0.0)
+    tables.table("series").add_column("finest", int, not_null_default=1)
+    tables.execute(
+        f"CREATE INDEX series_to_thin ON {folds.name} (session_id)"
+        " WHERE waiting = 0 AND coarsened < folded"
+    )
+
+
 STEPS: tuple[Callable[[Database], None], ...] = (
     _first,
     _searched,
@@ -368,4 +384,5 @@ STEPS: tuple[Callable[[Database], None], ...] = (
     _folded,
     _media_on_nodes,
     _archived,
+    _thinned,
 )

@@ -118,6 +118,33 @@ def test_what_is_missing_is_told_once(nsml, state, missing, words, tmp_path):
         assert told == [line], command
 
 
+def test_who_reads_points_that_were_let_go_is_told_once(nsml, state, tmp_path):
+    session = state.add("kim/mnist/1")
+    state.report(session, "loss", 1.0, step=1)
+    state.add("kim/mnist/2")
+    state.let_go.FromJsonString("2026-03-04T05:06:07Z")
+    start = "(points of kim/mnist/1 were let go on 2026-03-04, "
+    for command in (
+        ("events", "kim/mnist/1"),
+        ("events", "kim/mnist/1", "-o", "csv"),
+        ("eventlen", "kim/mnist/1"),
+        ("eventlen", "kim/mnist/1", "--per-rank"),
+        ("export", "kim/mnist/1"),
+        ("plot", "kim/mnist/1", "--csv"),
+        ("plot", "kim/mnist/1", "--chart"),
+        ("plot", "kim/mnist/1", "--reduce", "mean"),
+        ("plot", "kim/mnist/1", "--tensorboard", str(tmp_path)),
+        ("diff", "kim/mnist/1", "kim/mnist/2", "--metrics"),
+    ):
+        told = [one for one in nsml(*command).stderr.splitlines() if one.startswith(start)]
+        assert len(told) == 1, command
+    found = nsml("export", "kim/mnist/1", "-o", str(tmp_path / "x.csv"), "-j").stdout
+    assert json.loads(found)["items"][0]["let_go_at"] == "2026-03-04T05:06:07.000Z"
+    shown = nsml("events", "kim/mnist/1", "--attempt", "1", "--rank", "0", "--since-step", "5")
+    assert "no such points are left" in shown.stderr
+    assert nsml("events", "kim/mnist/1", "nope", check=False).code == 5
+
+
 def test_counted_apart(nsml, gang):
     assert nsml("eventlen", "@last", "--per-rank", "-o", "csv").stdout == (
         "name,count,attempt,rank\nloss,2,1,0\nloss,2,1,1\nloss,2,2,0\nloss,1,2,1\nnote,1,1,1\n"

@@ -93,6 +93,7 @@ class State:
         self.is_full_of_media = False
         self.left_out_points = 0
         self.missing: list[int] = []
+        self.let_go = Timestamp()
         """Reports that are missing before each of the next answers; of series in sum."""
         self.nodes: list[nodes_pb2.Node] = []
         self.on_nodes: list[str] = []
@@ -494,6 +495,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         state = self.state
         session = state.find(request.session, context)
         place = int(getattr(request, "from") or 0)
+        if state.let_go.seconds:
+            yield pb.ReadMetricsResponse(next=str(place), let_go=state.let_go)
         while context.is_active():
             with state.changed:
                 points = state.points.get(session.id, [])[place : place + 3]
@@ -561,6 +564,7 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                 series=[found[key] for key in sorted(found)],
                 left_out_points=self.state.left_out_points,
                 missing_reports=sum(self.state.missing),
+                let_go=self.state.let_go if self.state.let_go.seconds else None,
             )
             self.state.missing = []
 
@@ -570,7 +574,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
         metrics = [
             pb.Metric(name=name, count=len(list(group))) for name, group in itertools.groupby(names)
         ]
-        return pb.ListMetricsResponse(metrics=metrics)
+        let_go = self.state.let_go if self.state.let_go.seconds else None
+        return pb.ListMetricsResponse(metrics=metrics, let_go=let_go)
 
 
 class Content(content_pb2_grpc.ContentServiceServicer):
