@@ -34,8 +34,6 @@ SHOWN_EVERY_S: Final = 2.0
 TOGETHER: Final = "main"
 """The environment of all sessions, which visdom shows first."""
 _WITHIN_S: Final = 60.0
-_REST: Final = 4
-"""So many times as long as it took to draw is waited at least: the rest is for who looks."""
 
 
 class Visdom:
@@ -96,8 +94,8 @@ class Visdom:
                 began = time.monotonic()
                 for window in self._windows():
                     await self._draw(client, window)
-                took = time.monotonic() - began
-                await asyncio.sleep(max(SHOWN_EVERY_S, _REST * took))
+                # Half of its time is for who looks.
+                await asyncio.sleep(max(SHOWN_EVERY_S, time.monotonic() - began))
 
     def _windows(self) -> Iterator[dict[str, Any]]:
         """Those of sessions of which something came, and of all together."""

@@ -144,3 +144,8 @@ def test_visdom_shows_sessions_as_they_report_and_lets_nobody_change_it(
         platform.nsml("visdom", "--stop")
         assert browser.get("").status_code == 403
         wait_for(lambda: not server.is_running(), what="its process is gone")
+
+    # A view goes with its server.
+    platform.nsml("visdom", names[0], timeout_s=90)
+    server_of(platform).kill()
+    wait_for(lambda: platform.json("visdom")["items"] == [], what="the view has ended")
