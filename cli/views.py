@@ -96,7 +96,7 @@ def _views(app: App, name: str, references: tuple[str, ...], *, stop: bool) -> N
     if stop:
         _stop(app, name, kind, references)
     elif references:
-        opened = app.call(lambda client: _open(client, references, kind))
+        opened = app.call(lambda client: _open(app, client, references, kind))
         record = {"url": opened.url, **_record(opened.view)}
         write_one(app, record, [opened.url])
         if app.is_for_people:
@@ -107,8 +107,15 @@ def _views(app: App, name: str, references: tuple[str, ...], *, stop: bool) -> N
         write_list(app, found, columns=_COLUMNS, record=_record, none=none)
 
 
-async def _open(client: Client, references: tuple[str, ...], kind: ViewKind) -> OpenViewResponse:
-    return await client.views.open(await expand(client, references), kind)
+async def _open(
+    app: App, client: Client, references: tuple[str, ...], kind: ViewKind
+) -> OpenViewResponse:
+    from cli.reported import tell_let_go
+
+    opened = await client.views.open(await expand(client, references), kind)
+    for name in opened.view.sessions:
+        tell_let_go(app, await client.sessions.let_go(name), name)
+    return opened
 
 
 def _stop(app: App, name: str, kind: ViewKind, references: tuple[str, ...]) -> None:

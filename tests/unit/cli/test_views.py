@@ -46,3 +46,11 @@ def test_each_kind_lists_and_stops_its_own(nsml, state):
     again = nsml("visdom", "--stop", "kim/mnist/1", check=False)
     assert (again.code, "nsml visdom" in again.stderr) == (5, True)
     assert list(state.views) == ["v1"]
+
+
+@pytest.mark.parametrize("command", ["tensorboard", "visdom"])
+def test_who_has_points_shown_that_were_let_go_is_told(nsml, state, command):
+    state.let_go.FromJsonString("2026-03-04T05:06:07Z")
+    opened = nsml(command, "kim/mnist/1")
+    assert opened.stdout == "http://127.0.0.1:1/view/v0/?ticket=t\n"
+    assert "points of kim/mnist/1 were let go on 2026-03-04" in opened.stderr
