@@ -133,14 +133,14 @@ class Dashboard(App[None]):
                 self._drawn = self.model.version
                 self.screen.redraw()
 
-    # Which session is looked at closely
+    # Which sessions are looked at closely
 
-    def look_at(self, session: Session | None) -> None:
-        """Hear what this one reports and prints, once the cursor rests on it."""
-        known = self.model.shown.session_id
-        if session is None or session.id == known:
+    def look_at(self, *sessions: Session) -> None:
+        """Hear what this one reports and prints, once the cursor rests on it; of several, what they report."""
+        ids = tuple(session.id for session in sessions)
+        if not ids or ids == self.model.shown.session_ids:
             return
-        self.model.show(session.id)
+        self.model.show(*ids)
         self.model.shown.want(replace(self.model.shown.wish, width=self._width))
         self._hear()
 
@@ -149,22 +149,25 @@ class Dashboard(App[None]):
 
     async def _closely(self, pause_s: float) -> None:
         await self.clock.sleep(pause_s)
-        row, feed = self.model.row(self.model.shown.session_id), self._feed
-        if row is None or feed is None:
+        rows = map(self.model.row, self.model.shown.session_ids)
+        sessions, feed = [row.session for row in rows if row is not None], self._feed
+        if not sessions or feed is None:
             return
         async with TaskGroup() as group:
-            group.create_task(self._charts(feed, row.session))
-            group.create_task(feed.log(row.session))
-            if row.session.state == pb.SESSION_STATE_QUEUED:
-                group.create_task(feed.explanation(row.session))
+            group.create_task(self._charts(feed, sessions))
+            if len(sessions) == 1:
+                (session,) = sessions
+                group.create_task(feed.log(session))
+                if session.state == pb.SESSION_STATE_QUEUED:
+                    group.create_task(feed.explanation(session))
 
-    async def _charts(self, feed: Feed, session: Session) -> None:
+    async def _charts(self, feed: Feed, sessions: Sequence[Session]) -> None:
         """Hear what is wished for; another wish begins anew."""
         while True:
             wish = self.model.shown.wish
             changed = asyncio.Event()
             self._wish_changed = changed
-            task = asyncio.create_task(feed.series(session, wish))
+            task = asyncio.create_task(feed.series(sessions, wish))
             try:
                 await changed.wait()
             finally:

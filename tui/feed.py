@@ -49,6 +49,11 @@ ASK_AGAIN_S: Final = 10.0
 MOST_ENDED: Final = 1_000
 """Ended sessions that are asked for."""
 MOST_WAITING: Final = 1_000
+EACH_S: Final = 0.1
+"""By how much later the series of several are read again, for each of them."""
+MOST_COLUMNS: Final = 8_000
+"""Of all sessions together that are asked for, while each has a few."""
+LEAST_COLUMNS: Final = 20
 TAIL_LINES: Final = 1_000
 """Of a log, before it is followed."""
 FIRST_RETRY_S: Final = 0.5
@@ -127,27 +132,39 @@ class Feed:
 
         await self._again(Topic.EXPLANATION, look, lambda event: event, every_s=LOOK_EVERY_S)
 
-    async def series(self, session: Session, wish: ChartWish) -> None:
-        """What a session reported, as wide as it is drawn; again and again until it has ended."""
+    async def series(self, sessions: Sequence[Session], wish: ChartWish) -> None:
+        """What sessions reported, as wide as it is drawn; again and again until they have ended.
+
+        The more there are, the fewer columns each has, and the more seldom they are read.
+        """
+        ids = tuple(session.id for session in sessions)
         request = pb.ReadSeriesRequest(
-            sessions=[session.id],
+            sessions=ids,
             axis=_AXES[wish.axis],
             low=wish.low,
             high=wish.high,
-            width=wish.width,
+            width=max(min(wish.width, MOST_COLUMNS // len(ids)), LEAST_COLUMNS),
         )
 
         async def look() -> SeriesHeard:
             answers = await read_series(self._client, request, patience_s=0.0)
             low = -math.inf if wish.low is None else wish.low
             high = math.inf if wish.high is None else wish.high
-            parts = [(one, low, high) for answer in answers for one in answer.series]
+            parts: dict[str, list[tuple[pb.Series, float, float]]] = {}
+            for answer in answers:
+                found = parts.setdefault(answer.session_id, [])
+                found += [(one, low, high) for one in answer.series]
             groups: dict[str, list[Series]] = {}
-            for name, lines in sorted(gather(parts, session=visible(session.name)).items()):
-                groups.setdefault(visible(name), []).extend(lines)
-            return SeriesHeard(session.id, wish, groups)
+            owners: dict[str, list[str]] = {}
+            for session in sessions:
+                some = gather(parts.get(session.id, ()), session=visible(session.name))
+                for name, lines in some.items():
+                    groups.setdefault(visible(name), []).extend(lines)
+                    owners.setdefault(visible(name), []).extend([session.id] * len(lines))
+            return SeriesHeard(ids, wish, dict(sorted(groups.items())), owners)
 
-        every_s = ENDED_EVERY_S if session.state in ENDED_STATES else LOOK_EVERY_S
+        have_ended = all(session.state in ENDED_STATES for session in sessions)
+        every_s = ENDED_EVERY_S if have_ended else LOOK_EVERY_S + EACH_S * len(ids)
         await self._again(Topic.SERIES, look, lambda event: event, every_s=every_s)
 
     async def log(self, session: Session, rank: int = 0) -> None:

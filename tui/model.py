@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from nsml.client.streams import Link
     from nsml.v1.nodes_pb2 import GetClusterResponse, Node
     from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
+    from nsml.view.code import Compared
     from nsml.view.filtering import Filter
     from nsml.view.series import Series
 
@@ -26,7 +27,7 @@ MOST_ENDED: Final = 10_000
 MOST_LINES: Final = 50_000
 """Of a log that are kept here: the last."""
 _POLLED: Final = frozenset({Topic.CLUSTER, Topic.QUEUE, Topic.NODES, Topic.EXPLANATION})
-_OF_ONE_SESSION: Final = (Topic.SERIES, Topic.LOG, Topic.EXPLANATION)
+_OF_SHOWN: Final = (Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,7 @@ class Refused:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChartWish:
-    """What part of a session's series is drawn, and how finely; None: to the end."""
+    """What part of the series is drawn, and how finely; None: to the end."""
 
     axis: Axis = Axis.STEP
     low: float | None = None
@@ -95,11 +96,12 @@ class ChartWish:
 
 @dataclass(frozen=True, slots=True)
 class SeriesHeard:
-    """What a session reported, by metric."""
+    """What sessions reported, by metric: in their order, with the id of the session that each line is of."""
 
-    session_id: str
+    session_ids: tuple[str, ...]
     wish: ChartWish
     groups: Mapping[str, Sequence[Series]]
+    owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,6 +122,15 @@ class ExplanationHeard:
     answer: ExplainSessionResponse
 
 
+@dataclass(frozen=True, slots=True)
+class CodeHeard:
+    """How the code of two sessions differs, file by file; `same` files do not."""
+
+    pair: tuple[str, str]
+    files: Sequence[Compared]
+    same: int
+
+
 Event: TypeAlias = (
     SessionsHeard
     | EndedHeard
@@ -129,6 +140,7 @@ Event: TypeAlias = (
     | SeriesHeard
     | LogHeard
     | ExplanationHeard
+    | CodeHeard
     | Linked
     | Refused
 )
@@ -145,21 +157,30 @@ class Row:
         self.created = seconds_of(session.created_at)
 
 
+ShownHeard: TypeAlias = SeriesHeard | LogHeard | ExplanationHeard | CodeHeard
+"""What is heard of what is looked at closely."""
+
+
 @dataclass(slots=True)
 class Shown:
-    """What is known of the one session that is looked at closely.
+    """What is known of what is looked at closely: one session, or several that are compared.
 
     Attributes:
+        owners: the session of each line of `groups`.
+        lines: the log, of one session alone.
         first: the number of the first of its lines that is kept, from 0 on.
+        code: of the two whose code was compared last.
     """
 
-    session_id: str = ""
+    session_ids: tuple[str, ...] = ()
     wish: ChartWish = field(default_factory=ChartWish)
     groups: Mapping[str, Sequence[Series]] | None = None
+    owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
     first: int = 0
     missing_bytes: int = 0
     explanation: ExplainSessionResponse | None = None
+    code: CodeHeard | None = None
 
     def want(self, wish: ChartWish) -> None:
         """Wish for another part; what is on another axis is of no use for it."""
@@ -167,12 +188,22 @@ class Shown:
             self.groups = None
         self.wish = wish
 
-    def take(self, event: SeriesHeard | LogHeard | ExplanationHeard) -> None:
+    def is_of(self, event: ShownHeard) -> bool:
+        """Whether what was heard is of what is looked at."""
+        match event:
+            case SeriesHeard(session_ids=ids):
+                return ids == self.session_ids
+            case CodeHeard(pair=pair):
+                return {*pair} <= {*self.session_ids}
+        return (event.session_id,) == self.session_ids
+
+    def take(self, event: ShownHeard) -> None:
         """Take in what was heard of it."""
         match event:
-            case SeriesHeard(wish=wish, groups=groups):
+            case SeriesHeard():
                 # Of what is wished for no more nothing is drawn on the axis of now.
-                self.groups = groups if wish == self.wish else self.groups
+                if event.wish == self.wish:
+                    self.groups, self.owners = event.groups, event.owners
             case LogHeard():
                 if event.is_anew:
                     self.lines.clear()
@@ -182,6 +213,8 @@ class Shown:
                 self.missing_bytes = event.missing_bytes
             case ExplanationHeard():
                 self.explanation = event.answer
+            case CodeHeard():
+                self.code = event
 
 
 class Model:
@@ -200,12 +233,12 @@ class Model:
         self._live: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
 
-    def show(self, session_id: str) -> None:
-        """Look at another session: what was heard of the one before is forgotten."""
-        if session_id != self.shown.session_id:
+    def show(self, *session_ids: str) -> None:
+        """Look at another session, or at several: what was heard of those before is forgotten."""
+        if session_ids != self.shown.session_ids:
             self.version += 1
-            self.shown = Shown(session_id)
-            for topic in _OF_ONE_SESSION:
+            self.shown = Shown(session_ids)
+            for topic in _OF_SHOWN:
                 self.sources[topic] = Source(is_polled=topic in _POLLED)
 
     def fold(self, event: Event, now: float) -> None:
@@ -233,8 +266,8 @@ class Model:
             case NodesHeard(nodes):
                 self.nodes = nodes
                 self._heard(Topic.NODES, now)
-            case SeriesHeard() | LogHeard() | ExplanationHeard():
-                if event.session_id == self.shown.session_id:
+            case SeriesHeard() | LogHeard() | ExplanationHeard() | CodeHeard():
+                if self.shown.is_of(event):
                     self.shown.take(event)
                     self._heard(_TOPICS[type(event)], now)
             case Linked(topic, link):
@@ -286,6 +319,7 @@ _TOPICS: Final[Mapping[type, Topic]] = {
     SeriesHeard: Topic.SERIES,
     LogHeard: Topic.LOG,
     ExplanationHeard: Topic.EXPLANATION,
+    CodeHeard: Topic.CODE,
 }
 
 

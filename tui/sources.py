@@ -29,6 +29,7 @@ class Topic(StrEnum):
     SERIES = "metrics"
     LOG = "log"
     EXPLANATION = "explanation"
+    CODE = "code"
 
 
 class State(StrEnum):

@@ -11,7 +11,9 @@ import math
 import sys
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, replace
-from string import ascii_uppercase
+from itertools import compress, groupby, islice
+from operator import itemgetter
+from string import ascii_lowercase, ascii_uppercase
 from typing import TYPE_CHECKING, TypeAlias
 
 from nsml.view.series import Axis
@@ -36,6 +38,7 @@ MARK = "×"  # noqa: RUF001 - told from a letter x
 """Under a column that holds a value which is no finite number."""
 
 
+_LINE_LETTERS = ascii_uppercase + ascii_lowercase
 _Cells: TypeAlias = "tuple[tuple[tuple[str, int | None], ...], ...]"
 
 
@@ -218,19 +221,26 @@ def chart(
     rows: int,
     is_log: bool = False,
     average: Average | None = None,
+    numbers: Sequence[int] | None = None,
+    named: int | None = None,
 ) -> list[list[Piece]]:
     """A whole chart in `columns` cells: title, plot with axes, legend. Lines of pieces.
 
     `is_log`: the vertical axis is logarithmic; what is not above 0 is left out, and counted.
     `average` is drawn in place of the lines; the figures beside them are those of the lines.
+    `numbers` of the lines, by which they have their letters and pieces know whose they are; None: counted from 0
+    on. The legend has the first `named` lines; None: all.
     """
     kept = [above_zero(line) if is_log else (line, 0) for line in lines]
     dropped = sum(count for _, count in kept)
     shown = [line for line, _ in kept]
     if average is not None:
         shown = [above_zero(line)[0] if is_log else line for line in average.lines]
-    drawn = [line for (line, _), other in zip(kept, shown, strict=True) if line.x and other.x]
-    shown = [other for (line, _), other in zip(kept, shown, strict=True) if line.x and other.x]
+    is_drawn = [bool(line.x and other.x) for (line, _), other in zip(kept, shown, strict=True)]
+    named = sum(is_drawn[:named])
+    drawn = [line for line, _ in compress(kept, is_drawn)]
+    shown = list(compress(shown, is_drawn))
+    numbers = range(len(drawn)) if numbers is None else list(compress(numbers, is_drawn))
     left_out = f", {dropped_text(lines, dropped)} left out: not above 0" if dropped else ""
     if not drawn:
         return [[Piece(text=f"{title}: no points {f'above 0{left_out}' if dropped else 'yet'}")]]
@@ -245,25 +255,37 @@ def chart(
     if is_log:
         labels = {row: 10.0 ** min(value, _LARGEST_POWER) for row, value in labels.items()}
     texts = dict(zip(labels, _labels(list(labels.values())), strict=True))
-    cells = raster.cells if len(drawn) == 1 else _lettered(raster.cells)
-    for number, row in enumerate(cells):
-        label = texts.get(number, "")
-        out.append([Piece(text=f"{label:>{_LABEL_CELLS}}┤"), *_runs(row)])
+    cells = raster.cells if len(drawn) == 1 else _lettered(raster.cells, numbers)
+    for place, row in enumerate(cells):
+        label = texts.get(place, "")
+        out.append([Piece(text=f"{label:>{_LABEL_CELLS}}┤"), *_runs(row, numbers)])
     if raster.gaps:
         marks = "".join(MARK if place in raster.gaps else " " for place in range(plot_columns))
         out.append([Piece(text=" " * (_LABEL_CELLS + 1) + marks.rstrip())])
     out.append([Piece(text=_x_axis(raster.x_range, axis, plot_columns))])
-    out.extend(_legend(drawn, "reported: " if average else ""))
+    legend = _legend(drawn, numbers, "reported: " if average else "")
+    out.extend(islice(legend, named))
     return out
 
 
-def heights(room: int, lines: Sequence[Sequence[Series]], *, least: int) -> list[int]:
+def heights(
+    room: int,
+    lines: Sequence[Sequence[Series]],
+    *,
+    least: int,
+    named: Sequence[int] | None = None,
+) -> list[int]:
     """Rows of the first charts, of `least` rows and more, that together take `room` lines or, one alone, more.
 
     There is an empty line between two, and one for what is left out where not all charts have room.
+    `named`: lines of each that its legend has; None: all.
     """
     # Beside its rows a chart has its title, its axis, a mark for what is no number, and its legend.
-    around = [2 + any(line.odd for line in drawn) + len(drawn) for drawn in lines]
+    legends = [len(drawn) for drawn in lines] if named is None else named
+    around = [
+        2 + any(line.odd for line in drawn) + legend
+        for drawn, legend in zip(lines, legends, strict=True)
+    ]
     for count in range(len(lines), 0, -1):
         needed = sum(around[:count]) + count * least + count - 1 + (count < len(lines))
         if needed <= room or count == 1:
@@ -335,19 +357,19 @@ def _logarithms(line: Series) -> Series:
     )
 
 
-def _letter(number: int) -> str:
-    """What tells a line from others where there are no colours."""
-    return ascii_uppercase[number % len(ascii_uppercase)]
+def letter(number: int) -> str:
+    """What tells a line from others where there are no colours; from the 53rd on it is that of another, too."""
+    return _LINE_LETTERS[number % len(_LINE_LETTERS)]
 
 
-def _lettered(cells: _Cells) -> _Cells:
+def _lettered(cells: _Cells, numbers: Sequence[int]) -> _Cells:
     """The cells with each line's letter in the last one that shows it."""
     places: dict[int, tuple[int, int]] = {}
     for y, row in enumerate(cells):
         for x, (_, series) in enumerate(row):
             if series is not None and x >= places.get(series, (0, 0))[1]:
                 places[series] = y, x
-    letters = {place: _letter(series) for series, place in places.items()}
+    letters = {place: letter(numbers[series]) for series, place in places.items()}
     return tuple(
         tuple((letters.get((y, x), shown), series) for x, (shown, series) in enumerate(row))
         for y, row in enumerate(cells)
@@ -376,15 +398,10 @@ def _count(points: int) -> str:
     return counted(points, "point")
 
 
-def _runs(row: Sequence[tuple[str, int | None]]) -> Iterator[Piece]:
-    text, owner = "", None
-    for letter, series in row:
-        if series != owner:
-            if text:
-                yield Piece(text=text, series=owner)
-            text, owner = "", series
-        text += letter
-    yield Piece(text=text, series=owner)
+def _runs(row: Sequence[tuple[str, int | None]], numbers: Sequence[int]) -> Iterator[Piece]:
+    for series, run in groupby(row, key=itemgetter(1)):
+        whose = None if series is None else numbers[series]
+        yield Piece(text="".join(shown for shown, _ in run), series=whose)
 
 
 def _x_axis(x_range: tuple[float, float], axis: Axis, columns: int) -> str:
@@ -404,11 +421,11 @@ def axis_texts(low: float, high: float, axis: Axis) -> tuple[str, str]:
             return moment(low), moment(high)
 
 
-def _legend(lines: Sequence[Series], whose: str) -> Iterator[list[Piece]]:
+def _legend(lines: Sequence[Series], numbers: Sequence[int], whose: str) -> Iterator[list[Piece]]:
     """`whose` figures they are, before them."""
-    for number, line in enumerate(lines):
+    for number, line in zip(numbers, lines, strict=True):
         finite = [value for value in line.y if math.isfinite(value)]
-        mark = _letter(number) if len(lines) > 1 else "━"
+        mark = letter(number) if len(lines) > 1 else "━"
         if not finite:
             yield [Piece(text=f"  {mark} {line.label}: no finite value", series=number)]
             continue

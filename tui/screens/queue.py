@@ -74,7 +74,7 @@ class QueueScreen(Frame):
     def on_table_moved(self) -> None:
         """Say why that one waits."""
         chosen = self.chosen()
-        self.dashboard.look_at(chosen[0] if chosen else None)
+        self.dashboard.look_at(*chosen)
         self._explain()
 
     def on_table_chosen(self) -> None:

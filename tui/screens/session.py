@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import math
 import shlex
-from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, ClassVar
 
 from rich.text import Text
 from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, Static, TabbedContent, TabPane
 
-from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import explained
 from nsml.view.compare import arguments
-from nsml.view.series import Axis
 from nsml.view.sessions import (
     STATE_WORDS,
     command_words,
@@ -26,7 +22,7 @@ from nsml.view.sessions import (
 )
 from nsml.view.text import visible
 from nsml.view.units import counted, moment, size_text
-from tui.screens.frame import Frame
+from tui.screens.charting import ChartScreen, draw_charts
 from tui.sources import Topic
 from tui.widgets.charts import Charts
 from tui.widgets.log_view import LogView
@@ -34,27 +30,12 @@ from tui.widgets.log_view import LogView
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from nsml.v1.sessions_pb2 import Session
     from tui.model import Row
-
-SMOOTHINGS: Final = (0.0, 0.3, 0.6, 0.9, 0.97, 0.99, 0.999)
-_AXES: Final = tuple(Axis)
-
-
-def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
-    """Show what a session reported."""
-    shown = frame.model.shown
-    none, groups = "", shown.groups or {}
-    if row is None:
-        groups = {}
-    elif not groups:
-        nothing = "loading..." if shown.groups is None else _unreported(row.session)
-        none = frame.none(Topic.SERIES, nothing)
-    charts.draw(groups, axis=shown.wish.axis, none=none)
+    from tui.screens.frame import Frame
 
 
 def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
@@ -63,14 +44,6 @@ def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
     lines = () if row is None else shown.lines
     none = "" if row is None else frame.none(Topic.LOG, "nothing was printed")
     log.show(lines, none=none)
-
-
-def _unreported(session: Session) -> str:
-    if session.state in ENDED_STATES:
-        return "nothing was reported"
-    return (
-        "nothing was reported yet: nsml.report(step=..., loss=...) in its code draws a chart here"
-    )
 
 
 def explanation(frame: Frame, session: Session) -> list[str]:
@@ -102,7 +75,7 @@ class Preview(Horizontal):
         draw_log(frame, log, row)
 
 
-class SessionScreen(Frame):
+class SessionScreen(ChartScreen):
     """The session with an id."""
 
     topics = (Topic.SESSIONS, Topic.SERIES, Topic.LOG)
@@ -116,21 +89,9 @@ class SessionScreen(Frame):
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape", "back", "Back", id="session.back"),
         Binding("d", "tab('overview')", "Overview", show=False, id="session.overview"),
         Binding("p", "tab('plot')", "Plot", show=False, id="session.plot"),
         Binding("l", "tab('logs')", "Logs", show=False, id="session.logs"),
-        Binding("X", "axis", "Axis", id="plot.axis"),
-        Binding("comma", "smooth(-1)", "Rougher", show=False, id="plot.rougher"),
-        Binding("full_stop", "smooth(1)", "Smooth", key_display=".", id="plot.smoother"),
-        Binding("y", "log_axis", "Log y", id="plot.log"),
-        Binding("n", "metric(1)", "Next metric", id="plot.next"),
-        Binding("N", "metric(-1)", "Metric before", show=False, id="plot.before"),
-        Binding("plus,equals_sign", "zoom(0.5)", "Zoom", key_display="+", id="plot.in"),
-        Binding("minus", "zoom(2.0)", "Zoom out", show=False, id="plot.out"),
-        Binding("H", "pan(-0.25)", "Left", show=False, id="plot.left"),
-        Binding("L", "pan(0.25)", "Right", show=False, id="plot.right"),
-        Binding("0", "whole", "Whole", show=False, id="plot.whole"),
         Binding("slash", "search", "Search log", key_display="/", id="log.search", priority=True),
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
         Binding("m", "memo", "Memo", id="session.memo"),
@@ -184,7 +145,7 @@ class SessionScreen(Frame):
         if shown.missing_bytes:
             parts.append(f"{size_text(shown.missing_bytes)} lost")
         self.query_one("#log-state", Static).update(" " + " · ".join(parts))
-        self.query_one("#plot-state", Static).update(self._plot_words())
+        self.query_one("#plot-state", Static).update(f" {self.chart_words()}")
 
     def _overview(self, session: Session) -> list[str]:
         lines = explanation(self, session)
@@ -201,15 +162,6 @@ class SessionScreen(Frame):
                 lines.append(visible(f"  {title}: {text}"))
         return lines
 
-    def _plot_words(self) -> str:
-        charts, wish = self.query_one(Charts), self.model.shown.wish
-        parts = [f"{charts.first + 1} of {counted(charts.count, 'metric')}"] if charts.count else []
-        parts += [f"x: {wish.axis.value}", f"smooth {charts.smoothing:g}"]
-        parts += ["log y"] if charts.is_log else []
-        if wish.low is not None or wish.high is not None:
-            parts.append("a part of it: 0 shows the whole")
-        return " " + " · ".join(parts)
-
     # What keys do
 
     def action_back(self) -> None:
@@ -219,7 +171,7 @@ class SessionScreen(Frame):
             search.display = False
             self.query_one(LogView).focus()
         else:
-            self.app.pop_screen()
+            super().action_back()
 
     def action_tab(self, name: str) -> None:
         """Another tab."""
@@ -247,67 +199,6 @@ class SessionScreen(Frame):
         log = self.query_one(LogView)
         log.focus()
         log.action_find(-1 if log.is_following else 1)
-
-    def action_axis(self) -> None:
-        """Another axis, from its beginning to its end."""
-        wish = self.model.shown.wish
-        following = _AXES[(_AXES.index(wish.axis) + 1) % len(_AXES)]
-        self.dashboard.wish(replace(wish, axis=following, low=None, high=None))
-
-    def action_smooth(self, by: int) -> None:
-        """A smoother or rougher average."""
-        charts = self.query_one(Charts)
-        place = SMOOTHINGS.index(charts.smoothing) + by
-        charts.smoothing = SMOOTHINGS[min(max(place, 0), len(SMOOTHINGS) - 1)]
-        self.redraw()
-
-    def action_log_axis(self) -> None:
-        """A logarithmic vertical axis, or none."""
-        charts = self.query_one(Charts)
-        charts.is_log = not charts.is_log
-        self.redraw()
-
-    def action_metric(self, by: int) -> None:
-        """Begin with the next metric, or the one before."""
-        charts = self.query_one(Charts)
-        charts.first = min(max(charts.first + by, 0), max(charts.count - 1, 0))
-        self.redraw()
-
-    def action_zoom(self, by: float) -> None:
-        """A narrower or wider part of the axis, around its middle."""
-        if (span := self._span()) is not None:
-            low, high = span
-            middle, half = (low + high) / 2, (high - low) / 2 * by
-            self._wish_span(middle - half, middle + half)
-
-    def action_pan(self, by: float) -> None:
-        """Another part of the axis, as wide as this one."""
-        if (span := self._span()) is not None:
-            low, high = span
-            self._wish_span(low + by * (high - low), high + by * (high - low))
-
-    def action_whole(self) -> None:
-        """All of the axis."""
-        self.dashboard.wish(replace(self.model.shown.wish, low=None, high=None))
-
-    def _wish_span(self, low: float, high: float) -> None:
-        if math.isfinite(low) and math.isfinite(high) and low < high:
-            self.dashboard.wish(replace(self.model.shown.wish, low=low, high=high))
-
-    def _span(self) -> tuple[float, float] | None:
-        """The part of the axis that is drawn."""
-        wish = self.model.shown.wish
-        lines = [line for group in (self.model.shown.groups or {}).values() for line in group]
-        ends = [end for line in lines if line.x for end in (line.x[0], line.x[-1])]
-        if not ends:
-            return None if wish.low is None or wish.high is None else (wish.low, wish.high)
-        low = min(ends) if wish.low is None else wish.low
-        high = max(ends) if wish.high is None else wish.high
-        return low, high
-
-    def on_resize(self, _event: events.Resize) -> None:
-        """Ask for as many columns as there is room for."""
-        self.dashboard.fit_charts(self.query_one(Charts).size.width)
 
 
 def _pairs(words: Sequence[str]) -> list[str]:

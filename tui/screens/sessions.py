@@ -141,9 +141,17 @@ class SessionsScreen(Frame):
 
     def on_table_moved(self) -> None:
         """Look at the one under the cursor."""
-        row = self.row
-        self.dashboard.look_at(row.session if row else None)
-        self.query_one(Preview).draw(self, row)
+        self._look()
+        self.query_one(Preview).draw(self, self.row)
+
+    def on_screen_resume(self) -> None:
+        """Look at that one again, whatever another screen has looked at."""
+        if self.is_mounted:
+            self._look()
+
+    def _look(self) -> None:
+        if row := self.row:
+            self.dashboard.look_at(row.session)
 
     def on_table_chosen(self) -> None:
         """Open it."""

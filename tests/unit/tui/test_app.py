@@ -9,6 +9,7 @@ from textual.widgets import Input
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
 from tui.screens.asking import Ask, Confirm
+from tui.screens.charting import ChartScreen
 from tui.screens.nodes import NodesScreen
 from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
@@ -125,7 +126,7 @@ async def test_one_that_is_removed_while_one_looks_at_it_is_said_to_be(dashboard
         await shows(pilot, "kim/mnist/1")
         await pilot.press("enter")
         await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
-        session = dashboard.model.shown.session_id
+        (session,) = dashboard.model.shown.session_ids
         with server.state.changed:
             server.state.revision += 1
             server.state.removed[server.state.revision] = session
@@ -177,6 +178,7 @@ async def test_every_key_does_something_and_has_a_name_of_its_own(dashboard):
     async with dashboard.run_test(size=SIZE):
         parts = [
             dashboard,
+            ChartScreen(),
             SessionScreen("s1"),
             Confirm("?", "nsml stop"),
             Ask("?"),

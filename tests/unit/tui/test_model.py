@@ -10,6 +10,7 @@ from nsml.view.series import Axis
 from tui.model import (
     MOST_LINES,
     ChartWish,
+    CodeHeard,
     EndedHeard,
     LogHeard,
     Model,
@@ -63,7 +64,7 @@ def test_only_what_is_heard_of_the_one_that_is_shown_counts():
     model = Model()
     model.show("s1")
     model.fold(LogHeard("s2", ["of another"]), 10)
-    model.fold(SeriesHeard("s2", ChartWish(), {"loss": []}), 10)
+    model.fold(SeriesHeard(("s2",), ChartWish(), {"loss": []}), 10)
     assert (list(model.shown.lines), model.shown.groups) == ([], None)
     assert model.sources[Topic.LOG].state(11) is State.LOADING
     model.fold(LogHeard("s1", ["of it"]), 12)
@@ -78,8 +79,20 @@ def test_columns_of_what_is_wished_for_no_more_are_not_drawn():
     model = Model()
     model.show("s1")
     model.shown.wish = ChartWish(axis=Axis.WALL)
-    model.fold(SeriesHeard("s1", ChartWish(), {"loss": []}), 10)
+    model.fold(SeriesHeard(("s1",), ChartWish(), {"loss": []}), 10)
     assert model.shown.groups is None
+
+
+def test_several_are_looked_at_together_and_each_pair_of_them_for_its_code():
+    model = Model()
+    model.show("s1", "s2")
+    model.fold(SeriesHeard(("s1",), ChartWish(), {"old": []}), 10)
+    model.fold(LogHeard("s1", ["of one"]), 10)
+    model.fold(CodeHeard(("s1", "s3"), [], 0), 10)
+    assert (model.shown.groups, list(model.shown.lines), model.shown.code) == (None, [], None)
+    model.fold(SeriesHeard(("s1", "s2"), ChartWish(), {"loss": []}, {"loss": []}), 11)
+    model.fold(CodeHeard(("s2", "s1"), [], 4), 11)
+    assert (model.shown.groups, model.shown.code.same) == ({"loss": []}, 4)
 
 
 def test_of_a_long_log_the_last_lines_are_kept_with_their_numbers():

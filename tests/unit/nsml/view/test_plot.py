@@ -183,3 +183,18 @@ def test_replicas_are_lines_of_their_own():
 def test_a_repeated_attempt_keeps_steps_in_order():
     points = [point("x", float(n), step=step) for n, step in enumerate([0, 1, 2, 1, 2, 3])]
     assert collect(points, session="s", axis=Axis.STEP)["x"][0].x == [0, 1, 1, 2, 2, 3]
+
+
+def test_lines_with_numbers_of_their_own_keep_letters_and_colours_whichever_is_on_top():
+    lines = [
+        line([*enumerate(range(9))]),
+        line([*enumerate(range(9, 0, -1))], "b"),
+        Series(label="empty", x=[], y=[]),
+    ]
+    drawn = chart("loss", lines, axis=Axis.STEP, columns=40, rows=4, numbers=[27, 3, 5], named=1)
+    pieces = [piece for row in drawn for piece in row]
+    assert {piece.series for piece in pieces} == {None, 27, 3}
+    assert any("b" in piece.text for piece in pieces if piece.series == 27)
+    assert sum("least" in piece.text for piece in pieces) == 1
+    assert len(heights(16, [lines] * 2, least=4)) == 1
+    assert len(heights(16, [lines] * 2, least=4, named=[1, 1])) == 2

@@ -1,0 +1,140 @@
+"""What screens with charts have in common: their keys, and the words beside them."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual.binding import Binding
+
+from nsml.client.streams import ENDED_STATES
+from nsml.view.series import Axis
+from nsml.view.units import counted
+from tui.screens.frame import Frame
+from tui.sources import Topic
+from tui.widgets.charts import Charts
+
+if TYPE_CHECKING:
+    from textual import events
+    from textual.binding import BindingType
+
+    from nsml.v1.sessions_pb2 import Session
+    from tui.model import Row
+
+SMOOTHINGS: Final = (0.0, 0.3, 0.6, 0.9, 0.97, 0.99, 0.999)
+_AXES: Final = tuple(Axis)
+
+
+def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
+    """Show what a session reported."""
+    shown = frame.model.shown
+    none, groups = "", shown.groups or {}
+    if row is None:
+        groups = {}
+    elif not groups:
+        nothing = "loading..." if shown.groups is None else _unreported(row.session)
+        none = frame.none(Topic.SERIES, nothing)
+    charts.draw(groups, axis=shown.wish.axis, none=none)
+
+
+def _unreported(session: Session) -> str:
+    if session.state in ENDED_STATES:
+        return "nothing was reported"
+    return (
+        "nothing was reported yet: nsml.report(step=..., loss=...) in its code draws a chart here"
+    )
+
+
+class ChartScreen(Frame):
+    """A screen with charts of what is looked at closely, and their keys."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape", "back", "Back", id="charts.back"),
+        Binding("X", "axis", "Axis", id="plot.axis"),
+        Binding("comma", "smooth(-1)", "Rougher", show=False, id="plot.rougher"),
+        Binding("full_stop", "smooth(1)", "Smooth", key_display=".", id="plot.smoother"),
+        Binding("y", "log_axis", "Log y", id="plot.log"),
+        Binding("n", "metric(1)", "Next metric", id="plot.next"),
+        Binding("N", "metric(-1)", "Metric before", show=False, id="plot.before"),
+        Binding("plus,equals_sign", "zoom(0.5)", "Zoom", key_display="+", id="plot.in"),
+        Binding("minus", "zoom(2.0)", "Zoom out", show=False, id="plot.out"),
+        Binding("H", "pan(-0.25)", "Left", show=False, id="plot.left"),
+        Binding("L", "pan(0.25)", "Right", show=False, id="plot.right"),
+        Binding("0", "whole", "Whole", show=False, id="plot.whole"),
+    ]
+
+    def chart_words(self) -> str:
+        """Which metric is the first, and how it is drawn."""
+        charts, wish = self.query_one(Charts), self.model.shown.wish
+        parts = [f"{charts.first + 1} of {counted(charts.count, 'metric')}"] if charts.count else []
+        parts += [f"x: {wish.axis.value}", f"smooth {charts.smoothing:g}"]
+        parts += ["log y"] if charts.is_log else []
+        if wish.low is not None or wish.high is not None:
+            parts.append("a part of it: 0 shows the whole")
+        return " · ".join(parts)
+
+    def action_back(self) -> None:
+        """To where it was opened."""
+        self.app.pop_screen()
+
+    def action_axis(self) -> None:
+        """Another axis, from its beginning to its end."""
+        wish = self.model.shown.wish
+        following = _AXES[(_AXES.index(wish.axis) + 1) % len(_AXES)]
+        self.dashboard.wish(replace(wish, axis=following, low=None, high=None))
+
+    def action_smooth(self, by: int) -> None:
+        """A smoother or rougher average."""
+        charts = self.query_one(Charts)
+        place = SMOOTHINGS.index(charts.smoothing) + by
+        charts.smoothing = SMOOTHINGS[min(max(place, 0), len(SMOOTHINGS) - 1)]
+        self.redraw()
+
+    def action_log_axis(self) -> None:
+        """A logarithmic vertical axis, or none."""
+        charts = self.query_one(Charts)
+        charts.is_log = not charts.is_log
+        self.redraw()
+
+    def action_metric(self, by: int) -> None:
+        """Begin with the next metric, or the one before."""
+        charts = self.query_one(Charts)
+        charts.first = min(max(charts.first + by, 0), max(charts.count - 1, 0))
+        self.redraw()
+
+    def action_zoom(self, by: float) -> None:
+        """A narrower or wider part of the axis, around its middle."""
+        if (span := self._span()) is not None:
+            low, high = span
+            middle, half = (low + high) / 2, (high - low) / 2 * by
+            self._wish_span(middle - half, middle + half)
+
+    def action_pan(self, by: float) -> None:
+        """Another part of the axis, as wide as this one."""
+        if (span := self._span()) is not None:
+            low, high = span
+            self._wish_span(low + by * (high - low), high + by * (high - low))
+
+    def action_whole(self) -> None:
+        """All of the axis."""
+        self.dashboard.wish(replace(self.model.shown.wish, low=None, high=None))
+
+    def _wish_span(self, low: float, high: float) -> None:
+        if math.isfinite(low) and math.isfinite(high) and low < high:
+            self.dashboard.wish(replace(self.model.shown.wish, low=low, high=high))
+
+    def _span(self) -> tuple[float, float] | None:
+        """The part of the axis that is drawn."""
+        wish = self.model.shown.wish
+        lines = [line for group in (self.model.shown.groups or {}).values() for line in group]
+        ends = [end for line in lines if line.x for end in (line.x[0], line.x[-1])]
+        if not ends:
+            return None if wish.low is None or wish.high is None else (wish.low, wish.high)
+        low = min(ends) if wish.low is None else wish.low
+        high = max(ends) if wish.high is None else wish.high
+        return low, high
+
+    def on_resize(self, _event: events.Resize) -> None:
+        """Ask for as many columns as there is room for."""
+        self.dashboard.fit_charts(self.query_one(Charts).size.width)
