@@ -13,7 +13,7 @@ from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from nsml.content.manifest import Entry, Manifest
 
@@ -128,6 +128,30 @@ def compared(file: File, old: bytes, new: bytes, names: tuple[str, str]) -> Comp
     # The first two name the file.
     added, removed = (sum(line.startswith(sign) for line in lines[2:]) for sign in "+-")
     return Compared(file=file, lines=lines, added=added, removed=removed, note=_modes(file))
+
+
+def entries(files: Sequence[File]) -> list[tuple[Entry | None, Entry | None]]:
+    """What is to be read of `readable` files, in their order: as it is in both trees."""
+    return [(file.old, file.new) for file in readable(files)]
+
+
+def all_compared(
+    files: Sequence[File], data: Sequence[tuple[bytes, bytes]], names: tuple[str, str]
+) -> list[Compared]:
+    """How each of the files differs, given the bytes of the `readable` ones in their order; `names` of the sessions."""
+    read = {file.path: both for file, both in zip(readable(files), data, strict=True)}
+    return [
+        compared(file, *read[file.path], names) if file.path in read else unread(file)
+        for file in files
+    ]
+
+
+def same(
+    old: Manifest | None, new: Manifest | None, takes: Callable[[str], bool] = lambda _: True
+) -> int:
+    """How many files are the same in both trees, of those whose paths are taken."""
+    olds, news = ({*tree.entries} if tree else set() for tree in (old, new))
+    return sum(takes(entry.path) for entry in olds & news)
 
 
 def colour_of(line: str) -> str:

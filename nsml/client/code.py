@@ -1,0 +1,71 @@
+"""The code of two sessions as it was packed: their trees, and the bytes of files in both."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
+
+from nsml.client.content import checked_blobs, read_manifest
+from nsml.client.errors import NotFound
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.client.calls import Client
+    from nsml.content.manifest import Entry, Manifest
+    from nsml.v1.sessions_pb2 import Session
+
+Pair: TypeAlias = "tuple[Session, Session]"
+
+
+async def read_trees(client: Client, sessions: Pair) -> tuple[Manifest | None, Manifest | None]:
+    """The files of each one's code; None for one that was started without any.
+
+    Raises ClientError, NotFound where neither has code, or it is not kept any more.
+    """
+    first, second = sessions
+    if not (first.spec.bundle_digest or second.spec.bundle_digest):
+        raise NotFound(f"neither {first.name} nor {second.name} has code")
+    return await _tree(client, first), await _tree(client, second)
+
+
+async def read_both(
+    client: Client, sessions: Pair, entries: Sequence[tuple[Entry | None, Entry | None]]
+) -> list[tuple[bytes, bytes]]:
+    """The bytes of files of both, in one go for each session; none of one that is not there.
+
+    Raises ClientError, NotFound where they are not kept any more.
+    """
+    first, second = sessions
+    olds = await _bytes(client, first, [old for old, _ in entries])
+    news = await _bytes(client, second, [new for _, new in entries])
+    return list(zip(olds, news, strict=True))
+
+
+async def _tree(client: Client, session: Session) -> Manifest | None:
+    root = session.spec.bundle_digest
+    if not root:
+        return None
+    try:
+        return await read_manifest(client, root, shown_by=partial(client.sessions.get, session.id))
+    except NotFound as error:
+        raise _is_gone(session, error) from error
+
+
+async def _bytes(client: Client, session: Session, entries: Sequence[Entry | None]) -> list[bytes]:
+    refs = [ref for entry in entries if entry is not None for ref in entry.chunks]
+    again = partial(client.sessions.get, session.id)
+    blobs = checked_blobs(client, session.spec.bundle_digest, refs, shown_by=again)
+    try:
+        async with aclosing(blobs):
+            return [
+                b"".join([await anext(blobs) for _ in (entry.chunks if entry else ())])
+                for entry in entries
+            ]
+    except NotFound as error:
+        raise _is_gone(session, error) from error
+
+
+def _is_gone(session: Session, error: NotFound) -> NotFound:
+    return NotFound(f"the code of {session.name} cannot be read", why=error.why or error.message)
