@@ -251,7 +251,7 @@ class Dashboard(App[None]):
         (session,) = sessions
 
         def go(text: str | None) -> None:
-            if text is not None and text != session.memo:
+            if text is not None and text != visible(session.memo):
                 command = shlex.join(["nsml", "memo", session.name, text])
                 self._act(command, [lambda client: client.sessions.update(session.id, memo=text)])
 

@@ -56,7 +56,7 @@ class Confirm(ModalScreen[bool]):
 
 
 class Ask(ModalScreen[str | None]):
-    """A line of text; None: it was left."""
+    """A line of text, with what a terminal would obey made visible; None: it was left."""
 
     DEFAULT_CSS: ClassVar[str] = f"Ask {{ {_CSS} }}"
     BINDINGS: ClassVar[list[BindingType]] = [
@@ -72,7 +72,7 @@ class Ask(ModalScreen[str | None]):
         """The question."""
         with Vertical():
             yield Static(Text(visible(self._question)))
-            yield Input(self._text)
+            yield Input(visible(self._text))
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Take the text."""

@@ -145,6 +145,23 @@ async def test_names_and_lines_that_a_terminal_would_obey_are_shown(dashboard, s
         assert "\x1b" not in said(dashboard)
 
 
+async def test_a_note_that_a_terminal_would_obey_is_shown_where_it_is_written_anew(
+    dashboard, server
+):
+    memo = "\x1b]0;owned\x07 base"
+    session = server.state.add("kim/mnist/1", memo=memo)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1")
+        await pilot.press("m")
+        await shows(pilot, "Note of kim/mnist/1", "␛]0;owned␇ base")
+        assert "\x1b" not in said(dashboard)
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
+        assert server.state.sessions[session.id].memo == memo
+        await pilot.press("m", "end", *"line", "enter")
+        await shows(pilot, "␛]0;owned␇ baseline")
+
+
 async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
     server.state.add("lee/kin/77", pb.SESSION_STATE_QUEUED)
     server.state.rows = [
