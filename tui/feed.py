@@ -56,6 +56,8 @@ MOST_COLUMNS: Final = 8_000
 LEAST_COLUMNS: Final = 20
 TAIL_LINES: Final = 1_000
 """Of a log, before it is followed."""
+MOST_IN_LINE: Final = 1_000
+"""Characters of one of its lines: a longer one is shown as several, and held for its end by nobody."""
 FIRST_RETRY_S: Final = 0.5
 LONGEST_RETRY_S: Final = 2.0
 _AXES: Final[Mapping[Axis, pb.SeriesAxis]] = {
@@ -185,7 +187,8 @@ class Feed:
             async with aclosing(stream):
                 async for piece in stream:
                     missing += piece.missing_bytes
-                    *lines, rest = (rest + text.feed(piece.data)).split("\n")
+                    whole = (rest + text.feed(piece.data)).split("\n")
+                    *lines, rest = [part for line in whole for part in _parts(line)]
                     self._post(LogHeard(session.id, lines, missing_bytes=missing))
             if rest := (rest + text.close()).rstrip("\n"):
                 self._post(LogHeard(session.id, [rest], missing_bytes=missing))
@@ -239,3 +242,7 @@ class Feed:
 
     def _teller(self, topic: Topic) -> Callable[[Link], None]:
         return lambda link: self._post(Linked(topic, link))
+
+
+def _parts(line: str) -> list[str]:
+    return [line[at : at + MOST_IN_LINE] for at in range(0, max(len(line), 1), MOST_IN_LINE)]

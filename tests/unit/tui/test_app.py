@@ -8,6 +8,7 @@ from textual.widgets import Input
 
 from nsml.v1 import sessions_pb2 as pb
 from tests.unit.tui.conftest import said, shows, until
+from tui.feed import MOST_IN_LINE
 from tui.screens.asking import Ask, Confirm
 from tui.screens.charting import ChartScreen
 from tui.screens.nodes import NodesScreen
@@ -160,6 +161,20 @@ async def test_a_note_that_a_terminal_would_obey_is_shown_where_it_is_written_an
         assert server.state.sessions[session.id].memo == memo
         await pilot.press("m", "end", *"line", "enter")
         await shows(pilot, "␛]0;owned␇ baseline")
+
+
+async def test_a_line_without_an_end_is_shown_in_parts(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    server.state.log(session, b"x" * (3 * MOST_IN_LINE + 1))
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        await pilot.press("l")
+        await shows(pilot, "following · 3 lines")
+        server.state.log(session, b"y" * (MOST_IN_LINE - 1) + b"\nz\n")
+        await shows(pilot, "following · 5 lines")
+        assert max(map(len, dashboard.model.shown.lines)) == MOST_IN_LINE
 
 
 async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
