@@ -12,6 +12,7 @@ from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding
 from textual.css.query import NoMatches
 
+from nsml.client.contexts import ContextError
 from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
 from nsml.concurrency import TaskGroup
@@ -19,14 +20,15 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view.plot import worth
 from nsml.view.text import visible
 from nsml.view.units import counted
-from tui.feed import Feed
-from tui.model import Model
+from tui.feed import ASK_AGAIN_S, Feed
+from tui.model import Model, Refused
 from tui.screens.asking import Ask, Confirm
 from tui.screens.frame import NAMES, Frame
 from tui.screens.nodes import NodesScreen
 from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
+from tui.sources import Topic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -102,13 +104,25 @@ class Dashboard(App[None]):
         self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
 
     async def _listen(self) -> None:
-        async with self._connect() as client:
-            feed = Feed(client, self._take)
-            self._client, self._feed = client, feed
+        while True:
+            try:
+                async with self._connect() as client:
+                    await self._hear_all(client)
+            except ContextError as error:  # what was fine at the start can be damaged by now
+                self._take(Refused(Topic.CLUSTER, error.message))
+                await self.clock.sleep(ASK_AGAIN_S)
+
+    async def _hear_all(self, client: Client) -> None:
+        feed = Feed(client, self._take)
+        self._client, self._feed = client, feed
+        try:
             async with TaskGroup() as group:
                 for hear in (feed.cluster, feed.sessions, feed.ended, feed.queue, feed.nodes):
                     group.create_task(hear())
                 group.create_task(self._know_user(client))
+        finally:
+            if self._feed is feed:  # whoever listens anew has connected already
+                self._client = self._feed = None
 
     async def _know_user(self, client: Client) -> None:
         """Learn who looks; until then nothing is one's own."""

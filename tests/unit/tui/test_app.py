@@ -177,6 +177,26 @@ async def test_a_line_without_an_end_is_shown_in_parts(dashboard, server):
         assert max(map(len, dashboard.model.shown.lines)) == MOST_IN_LINE
 
 
+async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(
+    dashboard, server, tmp_path, monkeypatch
+):
+    monkeypatch.setattr("tui.app.ASK_AGAIN_S", 0.05)
+    server.state.add("kim/mnist/1")
+    token = tmp_path / "token"
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1", "● live")
+        whole = token.read_text()
+        token.unlink()
+        token.mkdir()
+        await pilot.press("ctrl+r")
+        await shows(pilot, "✗ denied", "cannot read the token file", "kim/mnist/1")
+        await pilot.press("m", *"note", "enter")
+        await until(pilot, lambda: any(one.severity == "error" for one in dashboard._notifications))
+        token.rmdir()
+        token.write_text(whole)
+        await shows(pilot, "● live")
+
+
 async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
     server.state.add("lee/kin/77", pb.SESSION_STATE_QUEUED)
     server.state.rows = [
