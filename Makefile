@@ -61,6 +61,7 @@ bench: setup     ## Run the benchmarks and print JSON (the second and the last n
 	$(BIN)/python -m bench.starts --json
 	$(BIN)/python -m bench.history --json
 	$(BIN)/python -m bench.insight --json
+	$(BIN)/python -m bench.tui --json
 	$(BIN)/python -m bench.failover --json --rounds 10
 
 clean:           ## Remove the environment and caches
