@@ -115,6 +115,7 @@ class Dashboard(App[None]):
     async def _hear_all(self, client: Client) -> None:
         feed = Feed(client, self._take)
         self._client, self._feed = client, feed
+        self._hear(pause_s=0.0)
         try:
             async with TaskGroup() as group:
                 for hear in (feed.cluster, feed.sessions, feed.ended, feed.queue, feed.nodes):
@@ -223,7 +224,6 @@ class Dashboard(App[None]):
     def action_refresh_all(self) -> None:
         """Ask for everything again."""
         self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
-        self._hear(pause_s=0.0)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette has beside the keys of the screen."""

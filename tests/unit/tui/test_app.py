@@ -181,7 +181,7 @@ async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(
     dashboard, server, tmp_path, monkeypatch
 ):
     monkeypatch.setattr("tui.app.ASK_AGAIN_S", 0.05)
-    server.state.add("kim/mnist/1")
+    session = server.state.add("kim/mnist/1")
     token = tmp_path / "token"
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "kim/mnist/1", "● live")
@@ -195,6 +195,8 @@ async def test_a_context_that_is_broken_while_one_looks_is_told_and_waited_for(
         token.rmdir()
         token.write_text(whole)
         await shows(pilot, "● live")
+        server.state.log(session, b"goes on\n")
+        await shows(pilot, "goes on")
 
 
 async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
