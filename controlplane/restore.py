@@ -57,11 +57,24 @@ _BATCH_BYTES: Final = 16 << 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Restored:
-    """What came of it."""
+    """What came of it; `is_beside`: the objects were there already."""
 
     cluster_id: str
     record_count: int
     blob_count: int
+    is_beside: bool = False
+
+    def lines(self) -> list[str]:
+        """What its operator is told."""
+        found = [
+            f"restored {self.cluster_id}: {self.record_count} records, {self.blob_count} blobs"
+        ]
+        if self.is_beside:
+            found.append(
+                "the object store was there already: what nothing refers to in this platform is removed from it after "
+                "collect_after_s; if another platform still uses it, set collect_after_s = 0 before the first start"
+            )
+        return found
 
 
 def refuse_unfinished(data: Path) -> None:
@@ -137,7 +150,12 @@ class _Restoring:
         now = self._going_on(cluster, objects_mark)
         end = (Put(key=records.CLUSTER, value=records.encode_cluster(now)), Delete(key=RESTORING))
         await on.store.commit(Transaction(success=end))
-        return Restored(cluster_id=cluster.id, record_count=len(kept) + 1, blob_count=blobs)
+        return Restored(
+            cluster_id=cluster.id,
+            record_count=len(kept) + 1,
+            blob_count=blobs,
+            is_beside=bool(objects_mark),
+        )
 
     async def _check_empty(self, cluster: Cluster) -> str:
         """The mark of objects that outlived the platform, "" of others; StartRefused."""

@@ -506,7 +506,7 @@ def _do(arguments: Sequence[str] | None) -> None:
 def _restore(settings: Settings, folder: Path, keys: Path | None) -> None:
     """Restore the newest backup of a folder, or the one that it is."""
     done = asyncio.run(restore(settings, backups_in(folder.absolute())[-1], keys))
-    print(f"restored {done.cluster_id}: {done.record_count} records, {done.blob_count} blobs")  # noqa: T201
+    print("\n".join(done.lines()))  # noqa: T201
 
 
 def _sentences(error: BaseException) -> Iterator[str]:

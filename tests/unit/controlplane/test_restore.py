@@ -11,10 +11,13 @@ from controlplane import claim as claims
 from controlplane.access.platform_keys import KEY_FILE
 from controlplane.claim import Coordination, Standing
 from controlplane.config import Settings
+from controlplane.objects.s3 import S3Service
+from controlplane.objects.stored import open_shared
 from controlplane.operations.backups import Backups, Taken
 from controlplane.plane import Surroundings
 from controlplane.restore import restore
 from nsml._version import VERSION
+from nsml.clock import inline
 from nsml.content.backups import Backup, Manifest, drafting
 from tests.unit.controlplane.rig import surroundings
 
@@ -70,3 +73,25 @@ async def test_a_shared_platform_becomes_one_of_a_folder(tmp_path: Path, has_key
     # It is needed no more; but who laid it there may have no other to open older backups with.
     left = [one.read_bytes() for one in elsewhere.parent.iterdir()]
     assert left == ([] if has_keys else [key])
+
+
+async def test_beside_objects_that_are_there_it_says_what_becomes_of_them(tmp_path: Path) -> None:
+    key = tmp_path / "keys" / KEY_FILE
+    async with surroundings() as on:
+        claimed = await claims.claim(on, tmp_path, SHARED, key)
+        backup = await backup_of(on, tmp_path / "b", {})
+    bucket = tmp_path / "bucket"
+    bucket.mkdir()
+    objects = open_shared(f"file://{bucket}", inline, service=S3Service(), environment={})
+    for mark in ("", claimed.cluster.objects_mark):
+        await objects.mark(mark)
+        settings = Settings(
+            data=tmp_path / f"data {bool(mark)}",
+            coordination="embedded",
+            platform_key=key,
+            objects=f"file://{bucket}",
+        )
+        done = await restore(settings, backup.path, None)
+        told = "\n".join(done.lines())
+        assert told.startswith(f"restored {claimed.cluster.id}: ")
+        assert ("set collect_after_s = 0" in told) is bool(mark)
