@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import shlex
+import signal
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual.app import App, ScreenStackError, SystemCommand
@@ -99,7 +101,9 @@ class Dashboard(App[None]):
     # What is heard
 
     def on_mount(self) -> None:
-        """Begin to listen, and to draw."""
+        """Begin to listen, and to draw; whoever ends it by a signal gets the terminal back as it was."""
+        ended = partial(self.exit, return_code=128 + signal.SIGTERM)
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended)
         self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
         self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
 
