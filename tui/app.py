@@ -25,6 +25,7 @@ from nsml.view.units import counted
 from tui.feed import ASK_AGAIN_S, Feed
 from tui.model import Model, Refused
 from tui.screens.asking import Ask, Confirm
+from tui.screens.compare import CompareScreen
 from tui.screens.frame import NAMES, Frame
 from tui.screens.nodes import NodesScreen
 from tui.screens.queue import QueueScreen
@@ -48,6 +49,9 @@ AGES_EVERY: Final = 4
 """Repaints after which ages are drawn anew though nothing changed."""
 PAUSE_S: Final = 0.15
 """The cursor rests for so long before a session is looked at closely."""
+LEAST_COMPARED: Final = 2
+MOST_COMPARED: Final = 1_000
+"""Sessions whose series come by one request."""
 MOST_STOPPED: Final = 100
 """Sessions of one stop."""
 
@@ -120,6 +124,8 @@ class Dashboard(App[None]):
         feed = Feed(client, self._take)
         self._client, self._feed = client, feed
         self._hear(pause_s=0.0)
+        self.workers.cancel_group(self, "code")
+        self.model.show_code(None)  # whoever shows it asks again
         try:
             async with TaskGroup() as group:
                 for hear in (feed.cluster, feed.sessions, feed.ended, feed.queue, feed.nodes):
@@ -204,6 +210,31 @@ class Dashboard(App[None]):
         if columns > 0:
             self._width = worth(columns)
             self.wish(replace(self.model.shown.wish, width=self._width))
+
+    def compare_code(self, first: Session, second: Session) -> None:
+        """Hear how the code of the second one differs from that of the first, once the cursor rests on it."""
+        pair = first.id, second.id
+        if pair == self.model.shown.pair:
+            return
+        self.model.show_code(pair)
+
+        async def compare() -> None:
+            await self.clock.sleep(PAUSE_S)
+            if self._feed is not None:
+                await self._feed.code((first, second))
+
+        self.run_worker(compare(), name="code", group="code", exclusive=True)
+
+    def compare(self, sessions: Sequence[Session]) -> None:
+        """Sessions side by side, on a screen of their own."""
+        if len(sessions) < LEAST_COMPARED:
+            self._say("mark two sessions or more with space, then x compares them")
+        elif len(sessions) > MOST_COMPARED:
+            self._say(
+                f"{len(sessions):,} are marked: at most {MOST_COMPARED:,} at a time", is_bad=True
+            )
+        else:
+            self.push_screen(CompareScreen([session.id for session in sessions]))
 
     def open_session(self, session: Session) -> None:
         """Its own screen."""

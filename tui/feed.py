@@ -10,14 +10,19 @@ import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from nsml.client.errors import ClientError, Unavailable
+from nsml.client.code import read_both, read_trees
+from nsml.client.errors import ClientError, PlatformFault, Unavailable
 from nsml.client.streams import ENDED_STATES, Link, read_logs, read_series, watch_sessions
+from nsml.clock import in_thread
+from nsml.content.errors import ContentError
 from nsml.v1 import sessions_pb2 as pb
+from nsml.view import code
 from nsml.view.queue import joined
 from nsml.view.series import Axis, gather
 from nsml.view.text import LogText, visible
 from tui.model import (
     ClusterHeard,
+    CodeHeard,
     EndedHeard,
     ExplanationHeard,
     Linked,
@@ -168,6 +173,24 @@ class Feed:
         have_ended = all(session.state in ENDED_STATES for session in sessions)
         every_s = ENDED_EVERY_S if have_ended else LOOK_EVERY_S + EACH_S * len(ids)
         await self._again(Topic.SERIES, look, lambda event: event, every_s=every_s)
+
+    async def code(self, sessions: tuple[Session, Session]) -> None:
+        """How the code of two sessions differs; it does so for good."""
+
+        async def look() -> None:
+            try:
+                old, new = await read_trees(self._client, sessions)
+                files = code.differing(old, new)
+                data = await read_both(self._client, sessions, code.entries(files))
+            except ContentError as error:
+                raise PlatformFault(str(error)) from error
+            ids = sessions[0].id, sessions[1].id
+            names = sessions[0].name, sessions[1].name
+            # Of long files that takes a while, in which others have their turn.
+            found = await in_thread(lambda: code.all_compared(files, data, names))
+            self._post(CodeHeard(ids, found, code.same(old, new)))
+
+        await self._for_ever(Topic.CODE, look)
 
     async def log(self, session: Session, rank: int = 0) -> None:
         """The end of what a replica printed, and what it prints."""

@@ -169,7 +169,7 @@ class Shown:
         owners: the session of each line of `groups`.
         lines: the log, of one session alone.
         first: the number of the first of its lines that is kept, from 0 on.
-        code: of the two whose code was compared last.
+        pair: the two whose code is compared.
     """
 
     session_ids: tuple[str, ...] = ()
@@ -180,6 +180,7 @@ class Shown:
     first: int = 0
     missing_bytes: int = 0
     explanation: ExplainSessionResponse | None = None
+    pair: tuple[str, str] | None = None
     code: CodeHeard | None = None
 
     def want(self, wish: ChartWish) -> None:
@@ -194,7 +195,7 @@ class Shown:
             case SeriesHeard(session_ids=ids):
                 return ids == self.session_ids
             case CodeHeard(pair=pair):
-                return {*pair} <= {*self.session_ids}
+                return pair == self.pair
         return (event.session_id,) == self.session_ids
 
     def take(self, event: ShownHeard) -> None:
@@ -240,6 +241,12 @@ class Model:
             self.shown = Shown(session_ids)
             for topic in _OF_SHOWN:
                 self.sources[topic] = Source(is_polled=topic in _POLLED)
+
+    def show_code(self, pair: tuple[str, str] | None) -> None:
+        """Look at how the code of two of those that are shown differs; None: of none of them."""
+        self.version += 1
+        self.shown.pair, self.shown.code = pair, None
+        self.sources[Topic.CODE] = Source()
 
     def fold(self, event: Event, now: float) -> None:
         """Take in what was heard at a moment (Unix seconds)."""

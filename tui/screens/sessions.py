@@ -56,6 +56,7 @@ class SessionsScreen(Frame):
         Binding("a", "whose", "Mine/all", id="sessions.whose"),
         Binding("E", "ended", "Ended", id="sessions.ended"),
         Binding("v", "preview", "Preview", id="sessions.preview"),
+        Binding("x", "compare", "Compare", id="sessions.compare"),
         Binding("ctrl+k", "stop", "Stop", id="sessions.stop"),
         Binding("m", "memo", "Memo", id="sessions.memo"),
         Binding("escape", "back", "Back", show=False, id="sessions.back"),
@@ -203,6 +204,10 @@ class SessionsScreen(Frame):
         """Mark none."""
         self._marks = frozenset()
         self._list()
+
+    def action_compare(self) -> None:
+        """What is marked side by side."""
+        self.dashboard.compare(self.chosen() if self._marks else ())
 
     def action_whose(self) -> None:
         """One's own, or all that one may see."""

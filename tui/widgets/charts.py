@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
@@ -21,6 +22,19 @@ if TYPE_CHECKING:
 
 COLOURS: Final = ("cyan", "yellow", "magenta", "green", "red", "blue", "white")
 LEAST_ROWS: Final = 4
+MOST_NAMED: Final = 6
+"""Lines of a crowd that a legend has all of; what is beyond, the list beside it names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Crowd:
+    """Whose lines they are where several are compared: of each metric, the number of each line's owner.
+
+    The owner with the number `front` is drawn bright and over the others, which are dim.
+    """
+
+    owners: Mapping[str, Sequence[int]]
+    front: int
 
 
 class Charts(Widget):
@@ -31,6 +45,8 @@ class Charts(Widget):
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
         self._groups: Mapping[str, Sequence[Series]] = {}
+        self._crowd: Crowd | None = None
+        self._looks: tuple[object, ...] = ()
         self._lines: list[Strip] | None = None
         self.axis = Axis.STEP
         self.first = 0
@@ -38,11 +54,22 @@ class Charts(Widget):
         self.is_log = False
         self.none = ""
 
-    def draw(self, groups: Mapping[str, Sequence[Series]], *, axis: Axis, none: str = "") -> None:
+    def draw(
+        self,
+        groups: Mapping[str, Sequence[Series]],
+        *,
+        axis: Axis,
+        none: str = "",
+        crowd: Crowd | None = None,
+    ) -> None:
         """Draw these; `none` is said where there are none."""
-        self._groups, self.axis, self.none = groups, axis, none
+        is_same = groups is self._groups and crowd == self._crowd
+        self._groups, self._crowd, self.axis, self.none = groups, crowd, axis, none
         self.first = min(self.first, max(len(groups) - 1, 0))
-        self.redraw()
+        looks = (axis, none, self.first, self.smoothing, self.is_log)
+        if not is_same or looks != self._looks:
+            self._looks = looks
+            self.redraw()
 
     def redraw(self) -> None:
         """Draw again, as what is set says."""
@@ -71,7 +98,9 @@ class Charts(Widget):
         if not names:
             return [Strip([Segment(self.none, self.rich_style)])]
         room = self.size.height
-        rows = heights(room, [self._groups[name] for name in names], least=LEAST_ROWS)
+        drawn = [self._groups[name] for name in names]
+        named = [self._named(name) for name in names]
+        rows = heights(room, drawn, least=LEAST_ROWS, named=named)
         lines: list[Strip] = []
         for name, high in zip(names, rows, strict=False):
             if lines:
@@ -82,8 +111,21 @@ class Charts(Widget):
             lines = [*lines[: room - 1], Strip([Segment(more, self.rich_style)])]
         return lines
 
+    def _named(self, name: str) -> int:
+        """How many lines the legend of a metric has: of a crowd no more than those in front."""
+        lines = len(self._groups[name])
+        if self._crowd is None or lines <= MOST_NAMED:
+            return lines
+        return min(self._crowd.owners[name].count(self._crowd.front), MOST_NAMED)
+
     def _chart(self, name: str, rows: int) -> list[list[Piece]]:
-        series = self._groups[name]
+        series, numbers = self._groups[name], None
+        if (crowd := self._crowd) is not None:
+            pairs = sorted(
+                zip(crowd.owners[name], series, strict=True),
+                key=lambda pair: pair[0] != crowd.front,
+            )
+            numbers, series = [owner for owner, _ in pairs], [line for _, line in pairs]
         average = None
         if self.smoothing:
             average = Average(
@@ -97,6 +139,8 @@ class Charts(Widget):
             rows=rows,
             is_log=self.is_log,
             average=average,
+            numbers=numbers,
+            named=self._named(name),
         )
 
     def _strip(self, pieces: Sequence[Piece]) -> Strip:
@@ -105,4 +149,8 @@ class Charts(Widget):
     def _style(self, piece: Piece) -> Style:
         if piece.series is None:
             return self.rich_style
-        return self.rich_style + Style(color=COLOURS[piece.series % len(COLOURS)])
+        style = self.rich_style + Style(color=COLOURS[piece.series % len(COLOURS)])
+        if self._crowd is None:
+            return style
+        is_front = piece.series == self._crowd.front
+        return style + Style(bold=is_front, dim=not is_front)

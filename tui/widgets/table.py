@@ -98,9 +98,20 @@ class Table(ScrollView, Generic[T], can_focus=True):
 
     # What is in it
 
-    def show(self, items: Sequence[T], *, is_other: bool = False) -> None:
-        """Show these items now; `is_other`: they are not those of before, and columns begin anew."""
+    def show(
+        self,
+        items: Sequence[T],
+        *,
+        is_other: bool = False,
+        columns: Sequence[Column[T]] | None = None,
+    ) -> None:
+        """Show these items now, in other `columns` where there are some.
+
+        `is_other`: they are not those of before, and columns begin anew.
+        """
         self.items = items
+        if columns is not None:
+            self._columns = columns
         if is_other:
             self._least = {}
         self._layout = None
@@ -113,6 +124,11 @@ class Table(ScrollView, Generic[T], can_focus=True):
         if self._marks != frozenset(keys):
             self._marks = frozenset(keys)
             self.refresh()
+
+    @property
+    def shown_columns(self) -> Sequence[Column[T]]:
+        """Those that there is room for."""
+        return self._laid_out().columns
 
     @property
     def current(self) -> T | None:
@@ -148,7 +164,7 @@ class Table(ScrollView, Generic[T], can_focus=True):
                 for one in self._columns
                 if not one.is_wide or (one.is_worth is not None and any(map(one.is_worth, sample)))
             ]
-            room = self.size.width - len(MARK)
+            room = self.scrollable_content_region.width - len(MARK)
             self._layout = lay_out(columns, sample, now=self._clock(), room=room, least=self._least)
             # A column that has become wider stays so: what is read does not jump.
             self._least = {

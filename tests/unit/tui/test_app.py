@@ -11,10 +11,12 @@ from tests.unit.tui.conftest import said, shows, until
 from tui.feed import MOST_IN_LINE
 from tui.screens.asking import Ask, Confirm
 from tui.screens.charting import ChartScreen
+from tui.screens.compare import CompareScreen
 from tui.screens.nodes import NodesScreen
 from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
+from tui.widgets.diff_view import DiffView
 from tui.widgets.log_view import LogView
 from tui.widgets.table import Table
 
@@ -233,6 +235,8 @@ async def test_every_key_does_something_and_has_a_name_of_its_own(dashboard):
         parts = [
             dashboard,
             ChartScreen(),
+            CompareScreen(["s1"]),
+            DiffView(),
             SessionScreen("s1"),
             Confirm("?", "nsml stop"),
             Ask("?"),

@@ -91,6 +91,7 @@ def test_several_are_looked_at_together_and_each_pair_of_them_for_its_code():
     model.fold(CodeHeard(("s1", "s3"), [], 0), 10)
     assert (model.shown.groups, list(model.shown.lines), model.shown.code) == (None, [], None)
     model.fold(SeriesHeard(("s1", "s2"), ChartWish(), {"loss": []}, {"loss": []}), 11)
+    model.show_code(("s2", "s1"))
     model.fold(CodeHeard(("s2", "s1"), [], 4), 11)
     assert (model.shown.groups, model.shown.code.same) == ({"loss": []}, 4)
 

@@ -1,0 +1,142 @@
+"""Many sessions against one of them: a row a session, a column a key in which they differ."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final
+
+from nsml.view.compare import asked, cell, cell_within, summaries
+from nsml.view.plot import letter
+from nsml.view.sessions import STATE_WORDS
+from nsml.view.tables import Column
+from nsml.view.text import fit_middle, width
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.compare import Row
+    from nsml.view.sessions import StateWord
+
+EQUAL: Final = "="
+"""A cell that is the same as the baseline's."""
+_VALUE_CELLS = 12
+"""To which titles and values are cut where there is little room."""
+_RULE = "│"
+_PREFIX = "key "
+_MOST_PERCENT = 1e5
+"""From which on a difference says no more than that there is one."""
+
+
+def compared(sessions: Sequence[Session]) -> tuple[list[Row], list[Row]]:
+    """What differs and what is common, of what was asked for and of the summaries."""
+    rows = [*asked(sessions), *summaries(sessions)]
+    return [row for row in rows if row.differs], [row for row in rows if not row.differs]
+
+
+def columns(
+    sessions: Sequence[Session], rows: Sequence[Row], baseline: Session
+) -> list[Column[Session]]:
+    """Letter, name and state of each session, then the rows: as many as there is room for, from the left.
+
+    A letter is that of the session's place among all, and of its lines in charts. Between what was given as
+    arguments, what else was asked for and what was reported there is a rule.
+    """
+    letters = {session.id: letter(place) for place, session in enumerate(sessions)}
+    found: list[Column[Session]] = [
+        Column(key="letter", title="", cell=lambda session, _: letters.get(session.id, "")),
+        Column(
+            key="name",
+            title="Session",
+            cell=lambda session, _: session.name,
+            is_name=True,
+            shrinks_to=_VALUE_CELLS,
+        ),
+        Column(
+            key="state",
+            title="",
+            cell=lambda session, _: f"{_state(session).glyph} {_state(session).code}",
+            colour=lambda session: _state(session).colour,
+        ),
+    ]
+    before = None
+    for row in rows:
+        if before is not None and row.kind is not before:
+            found.append(
+                Column(
+                    key=f"{_RULE} {row.kind}",
+                    title=_RULE,
+                    cell=lambda _session, _now: _RULE,
+                    is_optional=True,
+                )
+            )
+        before = row.kind
+        found.append(_column(row, baseline))
+    return found
+
+
+def is_key(column: Column[Session]) -> bool:
+    """Whether a column is one of the rows."""
+    return column.key.startswith(_PREFIX)
+
+
+def _column(row: Row, baseline: Session) -> Column[Session]:
+    return Column(
+        key=f"{_PREFIX}{row.kind} {row.key}",
+        title=row.key,
+        cell=lambda session, _: text(row, session, baseline),
+        within=lambda session, cells: text(row, session, baseline, cells),
+        title_within=lambda cells: fit_middle(row.key, cells),
+        shrinks_to=_VALUE_CELLS,
+        is_optional=True,
+    )
+
+
+def text(row: Row, session: Session, baseline: Session, cells: int | None = None) -> str:
+    """What a session has there: `=` for what the baseline has, a number with by how much it is another.
+
+    `cells`: how many there are for it; a number is rounded, and its difference left out, before either is cut.
+    """
+    value, other = row.values.get(session.name), row.values.get(baseline.name)
+    if session.id != baseline.id and value is not None and repr(value) == repr(other):
+        return EQUAL
+    whole = cell(row, session.name)
+    if session.id != baseline.id and (change := _change(value, other)):
+        whole = f"{whole} {change}"
+    if cells is None or width(whole) <= cells:
+        return whole
+    return cell_within(row, session.name, cells)
+
+
+def ordered(sessions: Sequence[Session], row: Row, *, is_down: bool = False) -> list[Session]:
+    """The sessions by what they have in a row: numbers, then texts, then those that have nothing."""
+    known = [one for one in sessions if row.values.get(one.name) is not None]
+    absent = [one for one in sessions if row.values.get(one.name) is None]
+    return [*sorted(known, key=lambda one: _rank(row.values[one.name]), reverse=is_down), *absent]
+
+
+def _rank(value: Any) -> tuple[bool, float, str]:
+    number = _number(value)
+    return (True, 0.0, str(value)) if number is None else (False, number, "")
+
+
+def _number(value: Any) -> float | None:
+    """A number that has an order, also one that was given as an argument."""
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = float(value)
+    except ValueError:
+        return None
+    return None if number != number else number  # noqa: PLR0124 - NaN
+
+
+def _change(value: Any, other: Any) -> str:
+    """By how much a reported number is another; "" where that says nothing."""
+    if not isinstance(value, float) or not isinstance(other, float) or not other:
+        return ""
+    percent = 100 * (value - other) / abs(other)
+    return f"{percent:+.3g}%" if abs(percent) < _MOST_PERCENT else ""
+
+
+def _state(session: Session) -> StateWord:
+    return STATE_WORDS.get(session.state, STATE_WORDS[0])

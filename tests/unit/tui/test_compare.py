@@ -1,0 +1,197 @@
+"""Sessions side by side on the dashboard, with keys pressed, on a platform over real gRPC."""
+
+import asyncio
+
+import pytest
+
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.tui.conftest import said, shows, until
+from tui.screens.compare import CompareScreen
+from tui.screens.session import SessionScreen
+from tui.screens.sessions import SessionsScreen
+from tui.widgets.charts import Charts
+from tui.widgets.diff_view import DiffView
+
+SIZE = (120, 40)
+
+
+@pytest.fixture
+def add(server):
+    """Gives the platform a session: its arguments, its loss and its code, of a file."""
+
+    def add(number, args="", loss=None, code=b"", **fields):
+        digest = ""
+        if code:
+            server.state.blobs[digest_of(code)] = code
+            refs = (ChunkRef(digest_of(code), len(code)),)
+            manifest = build([Entry(path="main.py", mode=0o644, size=len(code), chunks=refs)])
+            server.state.blobs[manifest.digest] = manifest.encode()
+            digest = manifest.digest
+        spec = pb.SessionSpec(entry="main.py", args=args.split(), bundle_digest=digest)
+        session = server.state.add(f"kim/mnist/{number}", spec=spec, **fields)
+        if loss is not None:
+            session.summary.fields["loss"].number_value = loss
+            for step in range(10):
+                server.state.report(session, "train/loss", loss + 9 - step, step=step)
+        return session
+
+    return add
+
+
+async def compare(pilot, count):
+    """Mark the newest sessions and open them side by side."""
+    await shows(pilot, f"{count} of {count} sessions")
+    await pilot.press(*["space"] * count)
+    await shows(pilot, f"{count} marked")
+    await pilot.press("x")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CompareScreen))
+
+
+def row(app, name):
+    """The words of a session's line of the matrix."""
+    return next(
+        line.split() for line in said(app).splitlines() if f" {name} " in line and "RUN" in line
+    )
+
+
+async def test_what_differs_is_a_matrix_against_a_baseline(dashboard, add):
+    add(1, "--lr 0.1 --bs 64", loss=2.0)
+    add(2, "--lr 0.2 --bs 64 --amp", loss=1.0)
+    add(3, "--lr 0.1 --bs 64", loss=2.0)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 3)
+        await shows(pilot, "--bs=64", "3 keys differ", "✓ baseline kim/mnist/3", "--lr", "--amp")
+        await shows(pilot, "$ nsml diff kim/mnist/3 kim/mnist/2 kim/mnist/1")
+        assert row(dashboard, "kim/mnist/3")[5:] == ["0.1", "-", "│", "2"]
+        assert row(dashboard, "kim/mnist/2")[4:] == ["0.2", "set", "│", "1", "-50%"]
+        assert row(dashboard, "kim/mnist/1")[4:] == ["=", "-", "│", "="]
+        await pilot.press("j", "b")
+        await shows(pilot, "✓ baseline kim/mnist/2")
+        assert row(dashboard, "kim/mnist/3")[4:] == ["0.1", "-", "│", "2", "+100%"]
+        await pilot.press("o", "o")
+        await shows(pilot, "by --lr, greatest first")
+        lines = said(dashboard).splitlines()
+        places = [
+            next(
+                n for n, line in enumerate(lines) if f" kim/mnist/{one} " in line and "RUN" in line
+            )
+            for one in (2, 3, 1)
+        ]
+        assert places == sorted(places)
+        await pilot.press("o", "right")
+        await shows(pilot, "1 more left")
+        await pilot.press("left")
+        await until(pilot, lambda: "more left" not in said(dashboard))
+        await pilot.press("escape")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionsScreen))
+
+
+async def test_what_they_reported_is_in_the_same_charts_with_one_in_front(dashboard, server, add):
+    add(1, "--lr 0.1", loss=2.0)
+    second = add(2, "--lr 0.2", loss=1.0)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 2)
+        await shows(pilot, "train/loss  (step)  20 points", "A bright", "A kim/mnist/2  last 1")
+        await pilot.press("j")
+        await shows(pilot, "B bright", "B kim/mnist/1  last 2")
+        segments = [
+            one
+            for y in range(30)
+            for one in dashboard.screen.query_one(Charts).render_line(y)
+            if one.text.strip() and one.style and (one.style.dim or one.style.bold)
+        ]
+        assert any("B" in one.text for one in segments if one.style.bold)
+        assert any("A" in one.text for one in segments if one.style.dim)
+        await pilot.press("full_stop", "y", "X")
+        await shows(pilot, "(relative, log, smooth 0.3)", "x: relative")
+        server.state.report(second, "val/loss", 0.5, step=1)
+        await shows(pilot, "1 of 2 metrics")
+        await pilot.press("n")
+        await shows(pilot, "2 of 2 metrics", "val/loss")
+        await pilot.press("N", "comma", "y", "enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        await pilot.press("p")
+        await shows(pilot, "train/loss  (step)  10 points")
+        await pilot.press("escape")
+        await shows(pilot, "train/loss  (step)  20 points")
+        await pilot.press("escape")
+        await shows(pilot, "train/loss  (step)  10 points")
+
+
+async def test_the_code_of_one_is_held_against_the_baselines(dashboard, server, add):
+    gone = add(1, code=b"x = 9\n")
+    add(2, code=b"x = 1\ny\n\x1b[2J\n")
+    add(3, code=b"x = 1\nz\n\x1b[2J\n")
+    server.state.blobs.pop(gone.spec.bundle_digest)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await compare(pilot, 3)
+        await pilot.press("c")
+        await shows(pilot, "this is the baseline")
+        await pilot.press("j")
+        await shows(pilot, "-z", "+y", " ␛[2J", "1 file differs: 1 line added, 1 removed")
+        await shows(pilot, "$ nsml diff kim/mnist/3 kim/mnist/2 --code")
+        view = dashboard.screen.query_one(DiffView)
+        colours = {one.text[:2]: one.style.color for y in range(9) for one in view.render_line(y)}
+        assert (colours["-z"].name, colours["+y"].name) == ("red", "green")
+        await pilot.press("ctrl+r")
+        await shows(pilot, "-z", "+y")
+        await pilot.press("b")
+        await shows(pilot, "this is the baseline")
+        await pilot.press("j")
+        await shows(pilot, "the code of kim/mnist/1 cannot be read")
+        await pilot.press("k", "k")
+        await shows(pilot, "-y", "+z")
+        await pilot.press("p")
+        await shows(pilot, "none of them reported anything")
+
+
+async def test_two_or_more_are_compared_as_long_as_they_are_there(dashboard, server, add):
+    sessions = [add(number, f"--lr {number}") for number in (1, 2)]
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions")
+        await pilot.press("x")
+        said_so = "mark two sessions or more with space"
+        await until(pilot, lambda: any(said_so in one.message for one in dashboard._notifications))
+        await pilot.press("space", "x")
+        await pilot.pause()
+        assert isinstance(dashboard.screen, SessionsScreen)
+        await pilot.press("u", "g")
+        await compare(pilot, 2)
+        for count, (session, words) in enumerate(
+            zip(reversed(sessions), ("1 session · 1 removed", "esc leads back"), strict=True)
+        ):
+            with server.state.changed:
+                server.state.revision += 1
+                server.state.removed[server.state.revision] = session.id
+                server.state.changed.notify_all()
+            await shows(pilot, words)
+            if not count:
+                await shows(pilot, "✓ baseline kim/mnist/1")
+        await asyncio.to_thread(server.cut)
+        await shows(pilot, "✗ offline")
+
+
+@pytest.mark.parametrize(("size", "count"), [((40, 12), 8), ((80, 24), 50), ((120, 40), 8)])
+async def test_many_are_compared_at_every_size(dashboard, add, size, count):
+    for number in range(1, count + 1):
+        add(
+            number,
+            f"--lr 0.{number} --layers {number} --width {number} --seed {number}",
+            loss=number,
+        )
+    async with dashboard.run_test(size=size) as pilot:
+        await compare(pilot, count)
+        await shows(pilot, f"{count} sessions · 5 keys differ", f"kim/mnist/{count}")
+        if size[1] < 18:
+            await pilot.press("p")
+        await shows(pilot, f"train/loss  (step)  {count}0 points")
+        await pilot.press("c")
+        await shows(pilot, "this is the baseline")
+        if size[1] < 18:
+            await pilot.press("escape")
+            await shows(pilot, f" A  kim/mnist/{count}")
+        await pilot.press("G")
+        await shows(pilot, "kim/mnist/1 ")
+        assert all(len(line) <= 2 * size[0] for line in said(dashboard).splitlines())

@@ -1,0 +1,278 @@
+"""Sessions side by side: what differs as a matrix, what they reported in the same charts, and how code differs."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.widgets import Static
+
+from nsml.view.code import text_of, total_text
+from nsml.view.compare import same_text
+from nsml.view.matrix import columns, compared, is_key, ordered
+from nsml.view.plot import letter
+from nsml.view.text import fit, visible
+from nsml.view.units import counted
+from tui.screens.charting import ChartScreen
+from tui.sources import Topic
+from tui.widgets.charts import Charts, Crowd
+from tui.widgets.diff_view import DiffView
+from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual import events
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.compare import Row
+
+LEAST_LINES: Final = 18
+"""Of a terminal that has room for what is below the matrix, too."""
+
+
+class CompareScreen(ChartScreen):
+    """The sessions with these ids, the first one as the baseline."""
+
+    topics = (Topic.SESSIONS, Topic.SERIES)
+    DEFAULT_CSS: ClassVar[str] = """
+    CompareScreen {
+        #same, #state, #below-state, #command { height: 1; color: $text-muted; }
+        #matrix { height: auto; min-height: 2; max-height: 50%; }
+        DiffView { display: none; }
+        &.-code DiffView { display: block; }
+        &.-code Charts { display: none; }
+        &.-low Charts, &.-low DiffView, &.-low #below-state { display: none; }
+        &.-low #matrix { height: 1fr; max-height: 100%; }
+        &.-low.-below #matrix { display: none; }
+        &.-low.-below #below-state { display: block; }
+        &.-low.-below.-code DiffView { display: block; }
+        &.-low.-below.-plot Charts { display: block; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("b", "baseline", "Baseline", id="compare.baseline"),
+        Binding("o", "order", "Sort", id="compare.order"),
+        Binding("right,l", "aside(1)", "Columns", key_display="→", id="compare.right"),
+        Binding("left,h", "aside(-1)", "Columns before", show=False, id="compare.left"),
+        Binding("p", "below('plot')", "Plot", id="compare.plot"),
+        Binding("c", "below('code')", "Code", id="compare.code"),
+    ]
+
+    def __init__(self, session_ids: Sequence[str]) -> None:
+        super().__init__()
+        self._ids = tuple(session_ids)
+        self._baseline = self._ids[0]
+        self._aside = 0
+        self._order: tuple[str, bool] | None = None
+        self._sessions: list[Session] = []
+        self._differing: list[Row] = []
+        self._same: list[Row] = []
+
+    def body(self) -> ComposeResult:
+        """The matrix, and what is below it."""
+        yield Static(id="same")
+        yield Static(id="state")
+        yield Table((), key=lambda one: one.id, clock=self.dashboard.clock.time, id="matrix")
+        yield Static(id="below-state")
+        yield Charts()
+        yield DiffView()
+        yield Static(id="command")
+
+    def on_mount(self) -> None:
+        """Keys are for the matrix."""
+        super().on_mount()
+        self.add_class("-plot")
+        self.table.focus()
+
+    @property
+    def table(self) -> Table[Session]:
+        """The matrix."""
+        return self.query_one("#matrix", Table)
+
+    @property
+    def baseline(self) -> Session | None:
+        """What the others are held against; the first where it was removed. None: all were."""
+        known = (one for one in self._sessions if one.id == self._baseline)
+        return next(known, self._sessions[0] if self._sessions else None)
+
+    @property
+    def is_code(self) -> bool:
+        """Whether the code is below, and not the charts."""
+        return self.has_class("-code")
+
+    def chosen(self) -> Sequence[Session]:
+        """The one under the cursor."""
+        return [self.table.current] if self.table.current else []
+
+    # What is shown
+
+    def draw(self) -> None:
+        """Show what is known of them."""
+        self._know()
+        self.dashboard.look_at(*self._sessions)
+        self._matrix()
+        self._below()
+
+    def _know(self) -> None:
+        """Take the sessions as they are now; what they have in common is worked out where one has changed."""
+        rows = filter(None, map(self.model.row, self._ids))
+        sessions = [row.session for row in rows]
+        if len(sessions) != len(self._sessions) or any(
+            one is not other for one, other in zip(sessions, self._sessions, strict=True)
+        ):
+            self._sessions = sessions
+            self._differing, self._same = compared(sessions)
+
+    def _matrix(self) -> None:
+        table, baseline = self.table, self.baseline
+        table.none = self.none(Topic.SESSIONS, "they were removed: esc leads back")
+        self._aside = min(self._aside, max(len(self._differing) - 1, 0))
+        if baseline is None:
+            table.show(())
+        else:
+            shown = columns(self._sessions, self._differing[self._aside :], baseline)
+            table.show(self._ordered(), columns=shown)
+            table.mark({baseline.id})
+        width = self.size.width - 1
+        same = f"the same ({len(self._same)}): {same_text(self._same)}" if self._same else ""
+        self._say("#same", visible(same or "nothing is the same"))
+        self._say("#state", self._state())
+        names = [one.name for one in self._sessions]
+        if self.is_code and (pair := self._compared()):
+            names = [one.name for one in pair]
+        command = shlex.join(["nsml", "diff", *names, *(["--code"] if self.is_code else [])])
+        self._say("#command", f"$ {fit(visible(command), width - 2)}")
+
+    def _state(self) -> str:
+        table, differing = self.table, self._differing
+        parts = [counted(len(self._sessions), "session")]
+        gone = len(self._ids) - len(self._sessions)
+        parts += [f"{gone} removed"] if gone else []
+        parts.append(f"{counted(len(differing), 'key')} differ" if differing else "nothing differs")
+        seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
+        left = len(differing) - self._aside - seen
+        parts += [f"{self._aside} more left"] if self._aside else []
+        parts += [f"{left} more right: →"] if left > 0 else []
+        if self._order:
+            key, is_down = self._order
+            parts.append(f"by {visible(key)}, {'greatest' if is_down else 'least'} first")
+        if baseline := self.baseline:
+            parts.append(f"✓ baseline {visible(baseline.name)}")
+        return " · ".join(parts)
+
+    def _say(self, where: str, text: str) -> None:
+        line = fit(text, max(self.size.width - 1, 1))
+        self.query_one(where, Static).update(Text(f" {line}"))
+
+    def _ordered(self) -> list[Session]:
+        if self._order:
+            key, is_down = self._order
+            for row in self._differing:
+                if row.key == key:
+                    return ordered(self._sessions, row, is_down=is_down)
+        return self._sessions
+
+    def _below(self) -> None:
+        if self.is_code:
+            self._code()
+        else:
+            self._charts()
+
+    def _charts(self) -> None:
+        shown, charts, current = self.model.shown, self.query_one(Charts), self.table.current
+        groups, crowd, none = shown.groups or {}, None, ""
+        if groups and current is not None:
+            places = {one.id: place for place, one in enumerate(self._sessions)}
+            owners = {
+                name: [places.get(one, 0) for one in ids] for name, ids in shown.owners.items()
+            }
+            crowd = Crowd(owners, places.get(current.id, 0))
+        elif self._sessions:
+            nothing = "loading..." if shown.groups is None else "none of them reported anything"
+            none = self.none(Topic.SERIES, nothing)
+        charts.draw(groups, axis=shown.wish.axis, none=none, crowd=crowd)
+        whose = [f"{letter(crowd.front)} bright"] if crowd else []
+        self._say("#below-state", " · ".join([self.chart_words(), *whose]))
+
+    def _compared(self) -> tuple[Session, Session] | None:
+        """The two whose code is compared: the baseline's, and that of the session under the cursor."""
+        baseline, current = self.baseline, self.table.current
+        if baseline is None or current is None or baseline.id == current.id:
+            return None
+        return baseline, current
+
+    def _code(self) -> None:
+        pair, view = self._compared(), self.query_one(DiffView)
+        if pair is None:
+            view.show((), none="this is the baseline: another one's code is held against it")
+            self._say("#below-state", "code")
+            return
+        if (pair[0].id, pair[1].id) != self.model.shown.pair:
+            view.action_first()
+            self.dashboard.compare_code(*pair)
+        heard = self.model.shown.code
+        if heard is None:
+            view.show((), none=self.none(Topic.CODE, "loading..."))
+            self._say("#below-state", "code")
+            return
+        lines = [line for one in heard.files for line in text_of(one)]
+        view.show(lines, none="no file differs")
+        words = total_text(heard.files, heard.same)
+        self._say("#below-state", f"code · {words}" + (" · tab scrolls it" if lines else ""))
+
+    # What keys do
+
+    def on_table_moved(self) -> None:
+        """Bring that one's lines to the front, or compare its code."""
+        self._matrix()
+        self._below()
+
+    def on_table_chosen(self) -> None:
+        """Open it."""
+        for session in self.chosen():
+            self.dashboard.open_session(session)
+
+    def action_back(self) -> None:
+        """Out of what is below where that is alone, or to the list."""
+        if self.has_class("-low") and self.has_class("-below"):
+            self.remove_class("-below")
+            self.table.focus()
+        else:
+            super().action_back()
+
+    def action_baseline(self) -> None:
+        """Hold the others against the one under the cursor."""
+        for session in self.chosen():
+            self._baseline = session.id
+            self.redraw()
+
+    def action_order(self) -> None:
+        """Sort by the first column that is shown: least first, greatest first, as they were marked."""
+        if not self._differing:
+            return
+        key = self._differing[self._aside].key
+        following = {None: (key, False), (key, False): (key, True), (key, True): None}
+        self._order = following.get(self._order, (key, False))
+        self.redraw()
+
+    def action_aside(self, by: int) -> None:
+        """Begin with the next column, or the one before."""
+        self._aside = min(max(self._aside + by, 0), max(len(self._differing) - 1, 0))
+        self.redraw()
+
+    def action_below(self, what: str) -> None:
+        """Charts or code below the matrix; in its place, or that again, where there is room for one."""
+        self.set_class(not (self.has_class("-below") and self.has_class(f"-{what}")), "-below")
+        self.set_class(what == "code", "-code")
+        self.set_class(what == "plot", "-plot")
+        self.redraw()
+
+    def on_resize(self, event: events.Resize) -> None:
+        """Show what there is room for."""
+        self.set_class(event.size.height < LEAST_LINES, "-low")
+        self.call_after_refresh(self.redraw)
