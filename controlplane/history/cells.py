@@ -12,7 +12,7 @@ import sys
 from array import array
 from bisect import bisect_left, bisect_right
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import msgspec
 import zstandard
@@ -21,6 +21,8 @@ from controlplane.history.errors import HistoryCorrupt
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+N = TypeVar("N", int, float)
 
 DEVICE_FIGURES: Final = (
     "utilization_percent",
@@ -50,6 +52,7 @@ MOST_KEYS: Final = 128
 _REPLICA: Final = "replica:"
 """No node's name begins so, and what a node calls a device so is not taken."""
 _MOST_BODY: Final = 16 << 20
+_ABSURD: Final = 1e18
 _ROUNDED_S: Final = 1e-3
 """Moments that are closer are one: sums of steps are not exact."""
 _FORMAT: Final = 1
@@ -64,6 +67,11 @@ def replica_key(session_id: str, attempt: int, rank: int) -> str:
 def is_replica_key(key: str) -> bool:
     """Whether a key is of a replica: who may see it, may see its session."""
     return key.startswith(_REPLICA)
+
+
+def sound(value: N) -> N:
+    """A figure as a node tells it; 0 in place of nonsense."""
+    return value if 0 <= value < _ABSURD else type(value)(0)
 
 
 @dataclass(slots=True)

@@ -38,6 +38,7 @@ from controlplane.history.cells import (
     joined,
     packed,
     replica_key,
+    sound,
     unpacked,
     used,
     without_replicas,
@@ -452,29 +453,25 @@ def _readable_newest(body: bytes) -> list[_Known]:
 def _readings(sample: NodeSample) -> dict[str, tuple[float, ...]]:
     """The figures of history.cells; nonsense counts as 0."""
     found: dict[str, tuple[float, ...]] = {
-        "": (_sound(sample.cpu_percent), _sound(sample.memory_used_bytes))
+        "": (sound(sample.cpu_percent), sound(sample.memory_used_bytes))
     }
     for one in sample.devices:
         if is_replica_key(one.uuid):
             continue
         found[one.uuid] = (
-            _sound(one.utilization_percent),
-            _sound(one.memory_used_bytes),
-            _sound(one.power_watts),
-            _sound(one.temperature_celsius),
+            sound(one.utilization_percent),
+            sound(one.memory_used_bytes),
+            sound(one.power_watts),
+            sound(one.temperature_celsius),
             1.0 if one.throttled else 0.0,
         )
     for replica in sample.replicas:
         found[replica_key(replica.session_id, replica.attempt, replica.rank)] = (
-            _sound(replica.cpu_cores),
-            _sound(replica.memory_used_bytes),
-            _sound(replica.process_count),
+            sound(replica.cpu_cores),
+            sound(replica.memory_used_bytes),
+            sound(replica.process_count),
         )
     return found
-
-
-def _sound(value: float) -> float:
-    return value if 0 <= value < 1e18 else 0.0
 
 
 def _of(cells: Cells, keys: Collection[str] | None) -> Cells:

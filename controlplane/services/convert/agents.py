@@ -16,7 +16,7 @@ from controlplane.domain.values import (
     Resources,
     Stock,
 )
-from controlplane.history.cells import MOST_KEYS
+from controlplane.history.cells import MOST_KEYS, sound
 from controlplane.history.values import (
     Channel,
     Chunk,
@@ -378,10 +378,10 @@ def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
         devices=tuple(
             DeviceSample(
                 uuid=one.uuid,
-                utilization_percent=one.utilization_percent,
-                memory_used_bytes=one.memory_used_bytes,
-                power_watts=one.power_watts,
-                temperature_celsius=one.temperature_celsius,
+                utilization_percent=sound(one.utilization_percent),
+                memory_used_bytes=sound(one.memory_used_bytes),
+                power_watts=sound(one.power_watts),
+                temperature_celsius=sound(one.temperature_celsius),
                 clock_mhz=one.clock_mhz,
                 memory_clock_mhz=one.memory_clock_mhz,
                 ecc_corrected=one.ecc_corrected,
@@ -392,16 +392,16 @@ def to_sample(message: agents_pb2.NodeSample, node: str) -> NodeSample:
             )
             for one in message.devices
         ),
-        cpu_percent=message.cpu_percent,
-        memory_used_bytes=message.memory_used_bytes,
+        cpu_percent=sound(message.cpu_percent),
+        memory_used_bytes=sound(message.memory_used_bytes),
         disk_note=message.disk_note[:MOST_FACT_BYTES],
         replicas=tuple(
             ReplicaSample(
                 session_id=one.replica.session_id,
                 attempt=one.replica.attempt,
                 rank=one.replica.rank,
-                cpu_cores=one.cpu_cores,
-                memory_used_bytes=one.memory_used_bytes,
+                cpu_cores=sound(one.cpu_cores),
+                memory_used_bytes=sound(one.memory_used_bytes),
                 process_count=one.process_count,
             )
             for one in message.replicas[:MOST_KEYS]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -108,6 +109,39 @@ async def test_what_processes_take_is_told_of_replicas_that_are_placed_where_it_
     assert [one.device_uuid for one in told.series] == [""]
     asked = lee.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(session=mine.name))
     assert (await refused(asked))[0] == "NOT_FOUND"
+
+
+@pytest.mark.parametrize("nonsense", [math.nan, math.inf, -1.0])
+async def test_nonsense_of_a_node_is_passed_on_to_nobody(rig: Rig, nonsense: float) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent("a", gpus=1)).connect()
+    mine = await kim.submit()
+    await agent.assignments(1)
+    sample = agents_pb2.NodeSample(sequence=1, boot_id="b", cpu_percent=nonsense)
+    sample.at.FromMicroseconds(round(rig.on.clock.time() * 1e6))
+    sample.devices.add(
+        uuid="GPU-a-0",
+        utilization_percent=nonsense,
+        power_watts=nonsense,
+        temperature_celsius=nonsense,
+        memory_used_bytes=(1 << 64) - 1,
+    )
+    sample.replicas.add(
+        replica=agents_pb2.ReplicaId(session_id=mine.id, attempt=1, rank=0),
+        cpu_cores=nonsense,
+        memory_used_bytes=(1 << 64) - 1,
+        process_count=2,
+    )
+    sending = agent.stubs.agents.Ingest(iter([agents_pb2.IngestRequest(sample=sample)]))
+    assert [one async for one in sending] == []
+    known = rig.on.history.telemetry.known()["a"]
+    (device,) = known.devices
+    assert (known.cpu_percent, device.memory_used_bytes) == (0.0, 0)
+    assert (device.utilization_percent, device.power_watts, device.temperature_celsius) == (0, 0, 0)
+    shown = await kim.sessions.GetSession(sessions_pb2.GetSessionRequest(session=mine.name))
+    [replica] = shown.session.replicas
+    assert (replica.use.cpu_cores, replica.use.memory_used_bytes) == (0.0, 0)
+    assert replica.use.process_count == 2
 
 
 @pytest.mark.parametrize(
