@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from nsml.v1.sessions_pb2 import Session
-    from nsml.view.compare import Row
+    from nsml.view.compare import Kind, Row
 
 LEAST_LINES: Final = 18
 """Of a terminal that has room for what is below the matrix, too."""
@@ -57,7 +57,7 @@ class CompareScreen(ChartScreen):
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("b", "baseline", "Baseline", id="compare.baseline"),
         Binding("o", "order", "Sort", id="compare.order"),
-        Binding("right,l", "aside(1)", "Columns", key_display="→", id="compare.right"),
+        Binding("right,l", "aside(1)", "Columns", show=False, id="compare.right"),
         Binding("left,h", "aside(-1)", "Columns before", show=False, id="compare.left"),
         Binding("p", "below('plot')", "Plot", id="compare.plot"),
         Binding("c", "below('code')", "Code", id="compare.code"),
@@ -68,7 +68,7 @@ class CompareScreen(ChartScreen):
         self._ids = tuple(session_ids)
         self._baseline = self._ids[0]
         self._aside = 0
-        self._order: tuple[str, bool] | None = None
+        self._order: tuple[Kind, str, bool] | None = None
         self._sessions: list[Session] = []
         self._differing: list[Row] = []
         self._same: list[Row] = []
@@ -153,13 +153,15 @@ class CompareScreen(ChartScreen):
         parts = [counted(len(self._sessions), "session")]
         gone = len(self._ids) - len(self._sessions)
         parts += [f"{gone} removed"] if gone else []
-        parts.append(f"{counted(len(differing), 'key')} differ" if differing else "nothing differs")
+        differ = "differs" if len(differing) == 1 else "differ"
+        many = f"{counted(len(differing), 'key')} {differ}"
+        parts.append(many if differing else "nothing differs")
         seen = sum(map(is_key, table.shown_columns)) if self._sessions else 0
         left = len(differing) - self._aside - seen
         parts += [f"{self._aside} more left"] if self._aside else []
         parts += [f"{left} more right: →"] if left > 0 else []
         if self._order:
-            key, is_down = self._order
+            _, key, is_down = self._order
             parts.append(f"by {visible(key)}, {'greatest' if is_down else 'least'} first")
         if baseline := self.baseline:
             parts.append(f"✓ baseline {visible(baseline.name)}")
@@ -171,9 +173,9 @@ class CompareScreen(ChartScreen):
 
     def _ordered(self) -> list[Session]:
         if self._order:
-            key, is_down = self._order
+            *which, is_down = self._order
             for row in self._differing:
-                if row.key == key:
+                if [row.kind, row.key] == which:
                     return ordered(self._sessions, row, is_down=is_down)
         return self._sessions
 
@@ -255,9 +257,9 @@ class CompareScreen(ChartScreen):
         """Sort by the first column that is shown: least first, greatest first, as they were marked."""
         if not self._differing:
             return
-        key = self._differing[self._aside].key
-        following = {None: (key, False), (key, False): (key, True), (key, True): None}
-        self._order = following.get(self._order, (key, False))
+        row = self._differing[self._aside]
+        up, down = (row.kind, row.key, False), (row.kind, row.key, True)
+        self._order = down if self._order == up else None if self._order == down else up
         self.redraw()
 
     def action_aside(self, by: int) -> None:

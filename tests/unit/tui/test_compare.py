@@ -159,6 +159,7 @@ async def test_two_or_more_are_compared_as_long_as_they_are_there(dashboard, ser
         assert isinstance(dashboard.screen, SessionsScreen)
         await pilot.press("u", "g")
         await compare(pilot, 2)
+        await shows(pilot, "1 key differs")
         for count, (session, words) in enumerate(
             zip(reversed(sessions), ("1 session · 1 removed", "esc leads back"), strict=True)
         ):
