@@ -124,7 +124,7 @@ async def test_the_code_of_one_is_held_against_the_baselines(dashboard, server, 
     gone = add(1, code=b"x = 9\n")
     add(2, code=b"x = 1\ny\n\x1b[2J\n")
     add(3, code=b"x = 1\nz\n\x1b[2J\n")
-    server.state.blobs.pop(gone.spec.bundle_digest)
+    manifest = server.state.blobs.pop(gone.spec.bundle_digest)
     async with dashboard.run_test(size=SIZE) as pilot:
         await compare(pilot, 3)
         await pilot.press("c")
@@ -141,6 +141,10 @@ async def test_the_code_of_one_is_held_against_the_baselines(dashboard, server, 
         await shows(pilot, "this is the baseline")
         await pilot.press("j")
         await shows(pilot, "the code of kim/mnist/1 cannot be read")
+        server.state.blobs[gone.spec.bundle_digest] = manifest
+        server.state.blobs[digest_of(b"x = 9\n")] = b"x = 8\n"
+        await pilot.press("ctrl+r")
+        await shows(pilot, "has other content")
         await pilot.press("k", "k")
         await shows(pilot, "-y", "+z")
         await pilot.press("p")
