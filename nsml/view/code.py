@@ -6,7 +6,8 @@ import difflib
 from dataclasses import dataclass
 from enum import StrEnum
 from io import StringIO
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING, Any, Final
 
 from nsml.view.tables import Column
 from nsml.view.text import visible
@@ -23,6 +24,10 @@ MOST_IN_ALL = 32 << 20
 """Bytes of all files of both sessions that are."""
 MOST_LINES = 20_000
 """Of such a file."""
+MOST_WORK: Final = 10_000_000
+"""Looks at lines while a file is compared, some seconds: of some files they grow with the square of their lines, or faster."""
+MOST_WORK_IN_ALL: Final = 40_000_000
+"""The same of all files of both sessions."""
 _CONTEXT = 3
 _NOWHERE = "/dev/null"
 _NO_END = "\\ No newline at end of file"
@@ -105,7 +110,51 @@ def unread(file: File) -> Compared:
     return Compared(file=file, note=f"too large to compare its lines: {_sizes(file)}")
 
 
-def compared(file: File, old: bytes, new: bytes, names: tuple[str, str]) -> Compared:
+class Work:
+    """What may still be done to compare files."""
+
+    def __init__(self) -> None:
+        self.left = MOST_WORK_IN_ALL
+
+    def is_enough(self, before: Sequence[str], after: Sequence[str]) -> bool:
+        """Whether these lines can be compared within it."""
+        matcher = _Matcher(before, after, min(self.left, MOST_WORK))
+        had = matcher.left
+        try:
+            matcher.get_matching_blocks()
+        except _TooMuch:
+            return False
+        finally:
+            self.left -= had - max(matcher.left, 0)
+        return True
+
+
+class _TooMuch(Exception):
+    """The files are too different."""
+
+
+class _Matcher(difflib.SequenceMatcher[str]):
+    """Counts what it looks at, `left` at most: lines, and each time each one is in the other file."""
+
+    def __init__(self, before: Sequence[str], after: Sequence[str], left: int) -> None:
+        super().__init__(None, before, after)
+        known = self.b2j  # type: ignore[attr-defined] # typeshed lacks it
+        looks = (1 + len(known.get(line, ())) for line in before)
+        self._sums = [0, *accumulate(looks)]
+        self.left = left
+
+    def find_longest_match(
+        self, alo: int = 0, ahi: int | None = None, blo: int = 0, bhi: int | None = None
+    ) -> difflib.Match:
+        self.left -= self._sums[-1 if ahi is None else ahi] - self._sums[alo]
+        if self.left < 0:
+            raise _TooMuch
+        return super().find_longest_match(alo, ahi, blo, bhi)
+
+
+def compared(
+    file: File, old: bytes, new: bytes, names: tuple[str, str], work: Work | None = None
+) -> Compared:
     """The lines in which a file differs, given its bytes (none where it is not there); `names` of the sessions."""
     texts = _text(old), _text(new)
     if texts[0] is None or texts[1] is None:
@@ -114,6 +163,8 @@ def compared(file: File, old: bytes, new: bytes, names: tuple[str, str]) -> Comp
     before, after = (list(StringIO(text, newline="\n")) for text in texts)
     if max(len(before), len(after)) > MOST_LINES:
         return Compared(file=file, note=f"over {MOST_LINES:,} lines: {_sizes(file)}")
+    if not (work or Work()).is_enough(before, after):
+        return Compared(file=file, note=f"too different to compare its lines: {_sizes(file)}")
     path = visible(file.path)
     found = difflib.unified_diff(
         before,
@@ -140,8 +191,9 @@ def all_compared(
 ) -> list[Compared]:
     """How each of the files differs, given the bytes of the `readable` ones in their order; `names` of the sessions."""
     read = {file.path: both for file, both in zip(readable(files), data, strict=True)}
+    work = Work()
     return [
-        compared(file, *read[file.path], names) if file.path in read else unread(file)
+        compared(file, *read[file.path], names, work) if file.path in read else unread(file)
         for file in files
     ]
 

@@ -92,6 +92,32 @@ def test_bytes_that_are_read_are_bounded():
     ]
 
 
+def test_files_that_are_too_different_to_be_compared_soon_are_said_to_be(monkeypatch):
+    monkeypatch.setattr(code, "MOST_WORK", 1_000_000)
+    lines = [b"%d\n" % (number % 100) for number in range(code.MOST_LINES)]
+    old, new = b"".join(lines), b"".join(reversed(lines))
+    one = changed(old, new)
+    assert one.note.startswith("too different to compare its lines: ")
+    assert one.lines == ()
+    # A large file with some other lines is none of them.
+    lines = [b"%d\n" % number for number in range(code.MOST_LINES)]
+    other = [b"other\n" if number % 5_000 == 7 else line for number, line in enumerate(lines)]
+    one = changed(b"".join(lines), b"".join(other))
+    assert (one.added, one.removed, one.note) == (4, 4, "")
+
+
+def test_the_work_on_all_files_is_bounded_together(monkeypatch):
+    monkeypatch.setattr(code, "MOST_WORK_IN_ALL", 100)
+    texts = [b"1\n2\n", b"1\n3\n"]
+    files = [
+        code.File(path=f"{number}", old=entry(f"{number}", texts[0]), new=entry("n", texts[1]))
+        for number in range(40)
+    ]
+    found = code.all_compared(files, [(texts[0], texts[1])] * 40, NAMES)
+    assert found[0].added == 1
+    assert found[-1].note.startswith("too different")
+
+
 def test_another_mode_alone_is_said_and_not_read():
     file = code.File(path="run.sh", old=entry("run.sh", b"x"), new=entry("run.sh", b"x", 0o755))
     assert code.readable([file]) == []
