@@ -34,6 +34,12 @@ _DOTS: Final = {
 }
 
 
+def tell(line: Static, text: Text) -> None:
+    """Have it say something, where it does not say that already: then nothing is drawn."""
+    if line.content != text:
+        line.update(text)
+
+
 class Frame(Screen[None]):
     """A screen in its frame. `topics` are what it shows: how it stands with them is said above it."""
 
@@ -97,12 +103,12 @@ class Frame(Screen[None]):
         if not self._is_ready:
             return
         now = self.dashboard.clock.time()
-        self.query_one("#platform", Static).update(self._platform(now))
-        self.query_one("#screens", Static).update(self._screens())
+        tell(self.query_one("#platform", Static), self._platform(now))
+        tell(self.query_one("#screens", Static), self._screens())
         trouble = self._trouble(now)
         line = self.query_one("#trouble", Static)
         line.display = bool(trouble)
-        line.update(Text("\n".join(trouble)))
+        tell(line, Text("\n".join(trouble)))
         self.draw()
 
     def words(self, topic: Topic) -> str:

@@ -11,7 +11,7 @@ from textual.widgets import Static
 
 from nsml.view.queue import COLUMNS, totals_text, waiting_lines
 from nsml.view.text import visible
-from tui.screens.frame import Frame
+from tui.screens.frame import Frame, tell
 from tui.sources import Topic
 from tui.widgets.table import Table
 
@@ -68,7 +68,7 @@ class QueueScreen(Frame):
         self.table.none = self.none(Topic.QUEUE, "nobody waits")
         self.table.show(queue.sessions if queue is not None else ())
         text = totals_text(queue) if queue is not None and queue.sessions else ""
-        self.query_one("#totals", Static).update(Text(f" {visible(text)}"))
+        tell(self.query_one("#totals", Static), Text(f" {visible(text)}"))
         self._explain()
 
     def on_table_moved(self) -> None:
@@ -90,7 +90,7 @@ class QueueScreen(Frame):
             if answer is not None and answer.HasField("waiting"):
                 lines = waiting_lines(answer.waiting, self.dashboard.clock.time())
         text = "\n".join(visible(line) for line in lines)
-        self.query_one("#reason", Static).update(Text(text))
+        tell(self.query_one("#reason", Static), Text(text))
 
 
 def _key(found: QueuedSession) -> str:

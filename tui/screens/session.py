@@ -23,6 +23,7 @@ from nsml.view.sessions import (
 from nsml.view.text import visible
 from nsml.view.units import counted, moment, size_text
 from tui.screens.charting import ChartScreen, draw_charts
+from tui.screens.frame import tell
 from tui.sources import Topic
 from tui.widgets.charts import Charts
 from tui.widgets.log_view import LogView
@@ -69,7 +70,7 @@ class Preview(Horizontal):
         charts, log, words = self.query_one(Charts), self.query_one(LogView), self.query_one(Static)
         charts.display, log.display, words.display = not waits, not waits, waits
         if row is not None and waits:
-            words.update(Text("\n".join(explanation(frame, row.session))))
+            tell(words, Text("\n".join(explanation(frame, row.session))))
             return
         draw_charts(frame, charts, row)
         draw_log(frame, log, row)
@@ -134,8 +135,8 @@ class SessionScreen(ChartScreen):
             title.append(f" {visible(session.name)}  ")
             title.append(visible(state_text(session)), word.colour)
             title.append(f"  {visible(session.memo)}")
-            self.query_one("#words", Static).update(Text("\n".join(self._overview(session))))
-        self.query_one("#title", Static).update(title)
+            tell(self.query_one("#words", Static), Text("\n".join(self._overview(session))))
+        tell(self.query_one("#title", Static), title)
         draw_charts(self, self.query_one(Charts), row)
         log = self.query_one(LogView)
         draw_log(self, log, row)
@@ -144,8 +145,8 @@ class SessionScreen(ChartScreen):
         parts.append(counted(shown.first + len(shown.lines), "line"))
         if shown.missing_bytes:
             parts.append(f"{size_text(shown.missing_bytes)} lost")
-        self.query_one("#log-state", Static).update(" " + " · ".join(parts))
-        self.query_one("#plot-state", Static).update(f" {self.chart_words()}")
+        tell(self.query_one("#log-state", Static), Text(" " + " · ".join(parts)))
+        tell(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
 
     def _overview(self, session: Session) -> list[str]:
         lines = explanation(self, session)

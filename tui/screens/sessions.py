@@ -12,7 +12,7 @@ from nsml.view.filtering import Filter, FilterError
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted
-from tui.screens.frame import Frame
+from tui.screens.frame import Frame, tell
 from tui.screens.session import Preview
 from tui.sources import Topic
 from tui.widgets.charts import Charts
@@ -131,7 +131,7 @@ class SessionsScreen(Frame):
         parts += [f"of {visible(self.dashboard.user)}"] if self._is_mine else []
         parts += [] if self._with_ended else ["without ended ones"]
         parts += [f"{len(self._marks)} marked"] if self._marks else []
-        self.query_one("#counts", Static).update(Text(" " + " · ".join(parts)))
+        tell(self.query_one("#counts", Static), Text(" " + " · ".join(parts)))
 
     def _none(self, known: int) -> str:
         if known:

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, ClassVar, Final
 from rich.segment import Segment
 from rich.style import Style
 from textual.strip import Strip
-from textual.widget import Widget
 
 from nsml.view.plot import Average, chart, heights
 from nsml.view.series import Axis, smooth
 from nsml.view.units import counted
+from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class Crowd:
     front: int
 
 
-class Charts(Widget):
+class Charts(Lines):
     """Draws `groups`, lines by metric, from the metric number `first` on."""
 
     DEFAULT_CSS: ClassVar[str] = "Charts { height: 1fr; }"
@@ -63,13 +63,15 @@ class Charts(Widget):
         crowd: Crowd | None = None,
     ) -> None:
         """Draw these; `none` is said where there are none."""
-        is_same = groups is self._groups and crowd == self._crowd
+        is_same = groups is self._groups or not (groups or self._groups)
+        is_same = is_same and crowd == self._crowd
         self._groups, self._crowd, self.axis, self.none = groups, crowd, axis, none
         self.first = min(self.first, max(len(groups) - 1, 0))
         looks = (axis, none, self.first, self.smoothing, self.is_log)
         if not is_same or looks != self._looks:
             self._looks = looks
-            self.redraw()
+            self._lines = None
+            self.refresh_changed()
 
     def redraw(self) -> None:
         """Draw again, as what is set says."""
@@ -85,7 +87,7 @@ class Charts(Widget):
         """Draw for the new size."""
         self.redraw()
 
-    def render_line(self, y: int) -> Strip:
+    def make_line(self, y: int) -> Strip:
         """A line of a chart."""
         if self._lines is None:
             self._lines = self._drawn()

@@ -11,6 +11,8 @@ from textual.message import Message
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
+from tui.widgets.lines import Lines
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -18,7 +20,7 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
-class LogView(ScrollView, can_focus=True):
+class LogView(Lines, ScrollView, can_focus=True):
     """Shows lines, and follows their end until somebody scrolls up."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--found"}
@@ -53,7 +55,7 @@ class LogView(ScrollView, can_focus=True):
         """Show these lines; `none` is said where there are none."""
         self._lines, self.none = lines, none
         self._fit()
-        self.refresh()
+        self.refresh_changed()
 
     def seek(self, text: str) -> None:
         """Mark a text wherever it is, letter case aside; "" marks nothing."""
@@ -75,7 +77,7 @@ class LogView(ScrollView, can_focus=True):
         """Stay at the end."""
         self._fit()
 
-    def render_line(self, y: int) -> Strip:
+    def make_line(self, y: int) -> Strip:
         """A line of the log."""
         place = y + int(self.scroll_offset.y)
         width = self.size.width

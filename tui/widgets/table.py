@@ -13,7 +13,9 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from nsml.view.tables import lay_out
-from nsml.view.text import pad
+from nsml.view.text import pad, visible
+from nsml.view.text import width as cells_of
+from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -31,7 +33,7 @@ GAP: Final = "  "
 MARK: Final = "✓ "
 
 
-class Table(ScrollView, Generic[T], can_focus=True):
+class Table(Lines, ScrollView, Generic[T], can_focus=True):
     """Items as lines of columns, with a cursor that stays with its item, and marks.
 
     Args:
@@ -91,7 +93,10 @@ class Table(ScrollView, Generic[T], can_focus=True):
         self.none = none
         self.items: Sequence[T] = ()
         self._layout: Layout[T] | None = None
+        self._sampled: dict[int, T] = {}
         self._least: Mapping[str, int] = {}
+        self._wanted: set[str] = set()
+        self._uncut: list[tuple[Column[T], int]] = []
         self._at = 0
         self._cursor_key = ""
         self._marks: frozenset[str] = frozenset()
@@ -110,14 +115,17 @@ class Table(ScrollView, Generic[T], can_focus=True):
         `is_other`: they are not those of before, and columns begin anew.
         """
         self.items = items
-        if columns is not None:
+        if columns is not None and columns != self._columns:
             self._columns = columns
+            self._layout = None
         if is_other:
             self._least = {}
-        self._layout = None
-        self._settle()
+        # Before anything is scrolled: there is no further than to its end.
         self.virtual_size = Size(self.size.width, len(items) + 1)
-        self.refresh()
+        self._settle()
+        if is_other or not self._still_fits():
+            self._layout = None
+        self.refresh_changed()
 
     def mark(self, keys: Collection[str]) -> None:
         """Show these items as marked."""
@@ -145,7 +153,8 @@ class Table(ScrollView, Generic[T], can_focus=True):
             found = next(places, None) if before else None
             if found is not None:
                 # It stays at its line on the screen, whatever came above it.
-                self.scroll_to(y=max(self.scroll_y + found - self._at, 0), animate=False)
+                y = max(self.scroll_y + found - self._at, 0)
+                self.scroll_to(y=y, animate=False, force=True, immediate=True)
             self._at = min(self._at, len(self.items) - 1) if found is None else found
         key = self._key(self.items[self._at]) if self.items else ""
         if key != before:
@@ -154,18 +163,48 @@ class Table(ScrollView, Generic[T], can_focus=True):
 
     # How it is drawn
 
+    def _seen(self) -> Sequence[T]:
+        top = int(self.scroll_offset.y)
+        return self.items[top : top + self.size.height]
+
+    def _columns_for(self, items: Sequence[T]) -> list[Column[T]]:
+        return [
+            one
+            for one in self._columns
+            if not one.is_wide or (one.is_worth is not None and any(map(one.is_worth, items)))
+        ]
+
+    def _still_fits(self) -> bool:
+        """Whether the columns are as wide as what is new, and what is in sight and ages, would have them."""
+        if self._layout is None:
+            return False
+        seen = self._seen()
+        sample = [*self.items[:MEASURED], *seen]
+        fresh = [item for item in sample if id(item) not in self._sampled]
+        self._sampled = {id(item): item for item in sample}
+        if {one.key for one in self._columns_for(fresh)} - self._wanted:
+            return False
+        now = self._clock()
+        return all(
+            cells_of(visible(column.cell(item, now))) <= cells
+            for item in (*fresh, *seen)
+            for column, cells in self._uncut
+        )
+
     def _laid_out(self) -> Layout[T]:
         if self._layout is None:
-            top = int(self.scroll_offset.y)
-            seen = self.items[top : top + self.size.height]
-            sample = [*self.items[:MEASURED], *seen]
-            columns = [
-                one
-                for one in self._columns
-                if not one.is_wide or (one.is_worth is not None and any(map(one.is_worth, sample)))
-            ]
+            sample = [*self.items[:MEASURED], *self._seen()]
+            self._sampled = {id(item): item for item in sample}
+            columns = self._columns_for(sample)
+            self._wanted = {one.key for one in columns}
             room = self.scrollable_content_region.width - len(MARK)
-            self._layout = lay_out(columns, sample, now=self._clock(), room=room, least=self._least)
+            now = self._clock()
+            self._layout = lay_out(columns, sample, now=now, room=room, least=self._least)
+            self._uncut = [
+                (column, cells)
+                for column, cells in zip(self._layout.columns, self._layout.widths, strict=True)
+                if all(cells_of(visible(column.cell(item, now))) <= cells for item in sample)
+            ]
             # A column that has become wider stays so: what is read does not jump.
             self._least = {
                 column.key: cells
@@ -174,7 +213,7 @@ class Table(ScrollView, Generic[T], can_focus=True):
             }
         return self._layout
 
-    def render_line(self, y: int) -> Strip:
+    def make_line(self, y: int) -> Strip:
         """The title, or an item."""
         width = self.size.width
         if y == 0:

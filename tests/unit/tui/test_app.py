@@ -217,6 +217,35 @@ async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
         await shows(pilot, "1 of 1 session")
 
 
+async def test_a_change_out_of_sight_draws_nothing_and_one_in_sight_its_line(
+    dashboard, server, monkeypatch
+):
+    monkeypatch.setattr("tui.feed.LOOK_EVERY_S", 1000.0)  # how long answers take is shown
+    oldest, *_, newest = [server.state.add(f"kim/mnist/{number}") for number in range(60)]
+    drawn = []
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "60 of 60 sessions", "nothing was reported yet", "nothing was printed")
+
+        async def changed(session, memo):
+            server.state.change(session, memo=memo)
+            await until(pilot, lambda: heard(session.id) == memo)
+            beats = dashboard._beats
+            await until(pilot, lambda: dashboard._beats > beats + 5)
+
+        def heard(session_id):
+            return dashboard.model.row(session_id).session.memo
+
+        await changed(newest, "first")  # its column is there from here on
+        monkeypatch.setattr(dashboard, "_display", lambda _, update: drawn.append(update))
+        await changed(oldest, "other")
+        assert [update for update in drawn if update is not None] == []
+        await changed(newest, "again")
+        lines = [update for update in drawn if update is not None]
+        assert lines
+        assert all(len(update.spans) == 1 for update in lines)
+        assert "again" in said(dashboard)
+
+
 @pytest.mark.parametrize("size", [(20, 5), (40, 12), (80, 24), (120, 40), (300, 100)])
 async def test_every_size_has_room_for_something(dashboard, server, size):
     session = server.state.add("kim/mnist/1", memo="둘째 시도 😀")
