@@ -23,7 +23,7 @@ from nsml.view.plot import worth
 from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.feed import ASK_AGAIN_S, Feed
-from tui.model import Model, Refused
+from tui.model import Model, Refused, SeriesHeard
 from tui.screens.asking import Ask, Confirm
 from tui.screens.compare import CompareScreen
 from tui.screens.frame import NAMES, Frame
@@ -101,6 +101,7 @@ class Dashboard(App[None]):
         self._beats = 0
         self._width = worth(80)
         self._wish_changed: asyncio.Event | None = None
+        self._is_awaited = False
 
     # What is heard
 
@@ -145,13 +146,20 @@ class Dashboard(App[None]):
 
     def _take(self, event: Event) -> None:
         self.model.fold(event, self.clock.time())
+        if self._is_awaited and isinstance(event, SeriesHeard):
+            # Whoever has pressed a key for it need not wait for the next beat.
+            self._is_awaited = False
+            self.call_later(self._draw)
 
     def _beat(self) -> None:
         """Draw what has changed since, and every second what has aged."""
         self._beats += 1
         is_due = self._beats % AGES_EVERY == 0
-        if self.model.version == self._drawn and not is_due:
-            return
+        if self.model.version != self._drawn or is_due:
+            self._draw()
+
+    def _draw(self) -> None:
+        """Draw what the model has."""
         # Of a screen that is being taken down some parts are gone.
         with suppress(NoMatches, ScreenStackError):
             if isinstance(self.screen, Frame):
@@ -202,6 +210,7 @@ class Dashboard(App[None]):
         """Draw another part of the series, or more finely."""
         if wish != self.model.shown.wish:
             self.model.shown.want(wish)
+            self._is_awaited = True
             if self._wish_changed is not None:
                 self._wish_changed.set()
 

@@ -91,9 +91,19 @@ class Feed:
             stream = watch_sessions(
                 self._client, pb.SessionFilter(), on_link=self._teller(Topic.SESSIONS)
             )
+            # All of them come in parts, of which only the last has a revision: until then what was known stays.
+            parts: list[Session] | None = None
             async with aclosing(stream):
                 async for answer in stream:
-                    self._post(SessionsHeard(answer.changed, answer.removed, answer.reset))
+                    if answer.reset:
+                        parts = []
+                    if parts is None:
+                        self._post(SessionsHeard(answer.changed, answer.removed))
+                        continue
+                    parts += answer.changed
+                    if answer.revision:
+                        self._post(SessionsHeard(parts, (), reset=True))
+                        parts = None
 
         await self._for_ever(Topic.SESSIONS, watch)
 

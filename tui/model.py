@@ -147,14 +147,18 @@ Event: TypeAlias = (
 
 
 class Row:
-    """A session of the list, with what sorting and filtering ask for again and again."""
+    """A session of the list as it is now, with what sorting and filtering ask for again and again."""
 
     __slots__ = ("created", "filtered", "session")
 
     def __init__(self, session: Session) -> None:
+        self.created = seconds_of(session.created_at)
+        self.take(session)
+
+    def take(self, session: Session) -> None:
+        """It has changed."""
         self.session = session
         self.filtered = Filtered(session)
-        self.created = seconds_of(session.created_at)
 
 
 ShownHeard: TypeAlias = SeriesHeard | LogHeard | ExplanationHeard | CodeHeard
@@ -233,6 +237,7 @@ class Model:
         self.shown = Shown()
         self._live: dict[str, Row] = {}
         self._ended: dict[str, Row] = {}
+        self._sorted: list[Row] | None = None
 
     def show(self, *session_ids: str) -> None:
         """Look at another session, or at several: what was heard of those before is forgotten."""
@@ -259,6 +264,7 @@ class Model:
                 self._ended = {
                     one.id: Row(one) for one in sessions[:MOST_ENDED] if one.id not in self._live
                 }
+                self._sorted = None
                 self._heard(Topic.ENDED, now)
             case ClusterHeard(cluster, took_s):
                 self.cluster, self.took_s = cluster, took_s
@@ -288,8 +294,14 @@ class Model:
     def _take(self, event: SessionsHeard) -> None:
         if event.reset:
             self._live.clear()
+            self._sorted = None
         for session in event.changed:
-            row = Row(session)
+            row = self.row(session.id)
+            if row is None:
+                row = Row(session)
+                self._sorted = None
+            else:
+                row.take(session)
             if session.state in ENDED_STATES:
                 self._live.pop(session.id, None)
                 self._ended[session.id] = row
@@ -298,19 +310,25 @@ class Model:
                 self._live[session.id] = row
         for session_id in event.removed:
             # One that has ended leaves the live ones, and stays among the others.
-            self._live.pop(session_id, None)
+            if self._live.pop(session_id, None) is not None:
+                self._sorted = None
 
     @property
     def count(self) -> int:
         """How many sessions are known."""
         return len(self._live) + len(self._ended)
 
-    def rows(self, chosen: Filter, now: float, *, with_ended: bool = True) -> list[Row]:
+    def rows(self, chosen: Filter, now: float, *, with_ended: bool = True) -> Sequence[Row]:
         """Those that a filter takes, newest first."""
-        some = [*self._live.values(), *(self._ended.values() if with_ended else ())]
+        if self._sorted is None:
+            # Again when one comes or goes: when it was made is of no session another than before.
+            everyone = {**self._ended, **self._live}.values()
+            self._sorted = sorted(everyone, key=_by_creation, reverse=True)
+        some = self._sorted
+        if not with_ended:
+            some = [row for row in some if row.session.id in self._live]
         if chosen.text:
             some = [row for row in some if chosen.takes(row.filtered, now)]
-        some.sort(key=_by_creation, reverse=True)
         return some
 
     def row(self, session_id: str) -> Row | None:

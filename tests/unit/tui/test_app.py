@@ -217,6 +217,22 @@ async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
         await shows(pilot, "1 of 1 session")
 
 
+async def test_the_cursor_stays_on_its_session_and_in_sight_whatever_comes_above(dashboard, server):
+    for number in range(120):  # more than one message of a watch has
+        server.state.add(f"kim/mnist/{number}")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "120 of 120 sessions", "kim/mnist/119 ")
+        table = dashboard.screen.table
+        assert table.current.name == "kim/mnist/119"
+        for number in range(120, 180):
+            server.state.add(f"kim/mnist/{number}")
+        await shows(pilot, "180 of 180 sessions", "kim/mnist/119 ")
+        assert table.current.name == "kim/mnist/119"
+        await pilot.press("g")
+        await shows(pilot, "kim/mnist/179 ")
+        assert table.current.name == "kim/mnist/179"
+
+
 async def test_a_change_out_of_sight_draws_nothing_and_one_in_sight_its_line(
     dashboard, server, monkeypatch
 ):

@@ -56,6 +56,8 @@ from nsml.v1 import sessions_pb2 as pb
 TOKEN = "secret-of-kim"
 ENDED = {pb.SESSION_STATE_SUCCEEDED, pb.SESSION_STATE_FAILED, pb.SESSION_STATE_STOPPED}
 EPOCH = 1_700_000_000
+PART = 50
+"""Sessions of one message of a watch."""
 
 
 def refuse(context, code, message, reason="", retry_after_s=0, **metadata):
@@ -363,14 +365,18 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                     continue
                 news = [s for s in state.sessions.values() if s.revision > seen]
                 gone = [name for at, name in state.removed.items() if at > seen]
+                before = seen
                 if is_first:
                     news, gone = [s for s in news if s.state not in ENDED], []
                 seen = state.revision
+            news = [s for s in news if fits(s, request.filter) or s.state in ENDED]
+            while len(news) > PART:
+                part, news = news[:PART], news[PART:]
+                # Only behind the last part everything was sent.
+                yield pb.WatchSessionsResponse(revision=before, changed=part, reset=is_first)
+                is_first = False
             yield pb.WatchSessionsResponse(
-                revision=seen,
-                changed=[s for s in news if fits(s, request.filter) or s.state in ENDED],
-                removed=gone,
-                reset=is_first,
+                revision=seen, changed=news, removed=gone, reset=is_first
             )
             is_first = False
 
