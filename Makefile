@@ -39,14 +39,16 @@ check: setup     ## Format, lint, types, import rules, contract, generated files
 	$(BIN)/buf lint
 	$(BIN)/python tools/generate.py --check
 	$(BIN)/python -m tools.lifecycle_docs --check
+	$(BIN)/python -m tools.dashboard_picture --check
 
 dev: setup       ## Start a platform for development in .nsml, with two simulated GPUs
 	@NSML_DATA="$(CURDIR)/.nsml" NSML_CONFIG_DIR="$(CURDIR)/.nsml/config" $(BIN)/nsml up --simulate-gpus 2
 	@echo 'use it:  export PATH="$(CURDIR)/$(BIN):$$PATH" NSML_DATA="$(CURDIR)/.nsml" NSML_CONFIG_DIR="$(CURDIR)/.nsml/config"'
 
-generate: setup  ## Generate the code of proto/ and the drawings of the life cycles
+generate: setup  ## Generate the code of proto/, the drawings of the life cycles and the picture of the dashboard
 	$(BIN)/python tools/generate.py
 	$(BIN)/python -m tools.lifecycle_docs
+	$(BIN)/python -m tools.dashboard_picture
 
 format: setup    ## Format the code
 	$(BIN)/ruff format .

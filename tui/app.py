@@ -32,6 +32,7 @@ from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 from tui.sources import Topic
+from tui.story import STEPS_A_SECOND
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -43,6 +44,8 @@ if TYPE_CHECKING:
     from nsml.clock import Clock
     from nsml.v1.sessions_pb2 import Session
     from tui.model import ChartWish, Event
+    from tui.recording import Recorder
+    from tui.story import Player
 
 REPAINTS_A_SECOND: Final = 4
 AGES_EVERY: Final = 4
@@ -63,6 +66,8 @@ class Dashboard(App[None]):
         connect: opens the platform; it need not answer.
         clock: of what is shown and waited for.
         platform: how users call it.
+        recorder: takes down what is heard; None: nobody does.
+        player: plays what is shown in place of a platform, which is not called then; `clock` is it.
     """
 
     TITLE = "nsml"
@@ -79,6 +84,40 @@ class Dashboard(App[None]):
         Binding("3", "go('nodes')", "Nodes", show=False, id="go.nodes"),
         Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
         Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),
+        Binding("P", "pause", "Pause", id="story.pause"),
+        Binding(
+            "less_than_sign", "pace(-1)", "Slower", show=False, key_display="<", id="story.slower"
+        ),
+        Binding(
+            "greater_than_sign", "pace(1)", "Faster", show=False, key_display=">", id="story.faster"
+        ),
+        Binding(
+            "left_square_bracket",
+            "jump(-10)",
+            "Back 10s",
+            show=False,
+            key_display="[",
+            id="story.back",
+        ),
+        Binding(
+            "right_square_bracket", "jump(10)", "On 10s", show=False, key_display="]", id="story.on"
+        ),
+        Binding(
+            "left_curly_bracket",
+            "jump(-60)",
+            "Back 1m",
+            show=False,
+            key_display="{",
+            id="story.minute-back",
+        ),
+        Binding(
+            "right_curly_bracket",
+            "jump(60)",
+            "On 1m",
+            show=False,
+            key_display="}",
+            id="story.minute-on",
+        ),
         Binding("ctrl+q", "quit", "Quit", priority=True, id="app.quit"),
     ]
 
@@ -88,12 +127,16 @@ class Dashboard(App[None]):
         *,
         clock: Clock,
         platform: str,
+        recorder: Recorder | None = None,
+        player: Player | None = None,
     ) -> None:
         super().__init__()
         self._connect = connect
         self.clock = clock
         self.platform = platform
-        self.user = ""
+        self.player = player
+        self.recorder = recorder
+        self.user = player.story.user if player is not None else ""
         self.model = Model()
         self._client: Client | None = None
         self._feed: Feed | None = None
@@ -109,8 +152,17 @@ class Dashboard(App[None]):
         """Begin to listen, and to draw; whoever ends it by a signal gets the terminal back as it was."""
         ended = partial(self.exit, return_code=128 + signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended)
-        self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
+        if self.player is None:
+            self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
+        else:
+            self._play()
+            self.set_interval(1 / STEPS_A_SECOND, self._play)
         self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
+
+    def _play(self) -> None:
+        """Show what comes next in the story."""
+        if self.player is not None:
+            self.model = self.player.step(self.model)
 
     async def _listen(self) -> None:
         while True:
@@ -141,11 +193,19 @@ class Dashboard(App[None]):
         while not self.user:
             try:
                 self.user = (await client.accounts.caller()).user.name
+                if self.recorder is not None:
+                    self.recorder.caller(self.user, self.clock.time())
             except ClientError:
                 await self.clock.sleep(1)
 
     def _take(self, event: Event) -> None:
-        self.model.fold(event, self.clock.time())
+        now = self.clock.time()
+        self.model.fold(event, now)
+        if self.recorder is not None:
+            self.recorder.take(event, now)
+            if self.recorder.ended:
+                self._say(self.recorder.ended, is_bad=True)
+                self.recorder = None
         if self._is_awaited and isinstance(event, SeriesHeard):
             # Whoever has pressed a key for it need not wait for the next beat.
             self._is_awaited = False
@@ -267,6 +327,9 @@ class Dashboard(App[None]):
 
     def action_refresh_all(self) -> None:
         """Ask for everything again."""
+        if self.player is not None:
+            self.player.again()
+            return
         self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
@@ -280,6 +343,8 @@ class Dashboard(App[None]):
 
     def stop(self, sessions: Sequence[Session]) -> None:
         """Stop sessions, once that is confirmed."""
+        if self._is_of_the_past("stopped"):
+            return
         live = [one for one in sessions if one.state not in ENDED_STATES]
         if not live:
             self._say("nothing to stop: it has ended" if sessions else "nothing is chosen")
@@ -303,6 +368,8 @@ class Dashboard(App[None]):
 
     def write_memo(self, sessions: Sequence[Session]) -> None:
         """Ask for a note, and write it to one session."""
+        if self._is_of_the_past("noted"):
+            return
         if len(sessions) != 1:
             self._say("a note is for one session")
             return
@@ -314,6 +381,40 @@ class Dashboard(App[None]):
                 self._act(command, [lambda client: client.sessions.update(session.id, memo=text)])
 
         self.push_screen(Ask(f"Note of {session.name}", session.memo), go)
+
+    def _is_of_the_past(self, done: str) -> bool:
+        """Whether nothing can be done to what is shown, which is then said."""
+        if self.player is None:
+            return False
+        self._say(
+            f"this is a {self.player.kind}, and no platform: nothing can be {done}", is_bad=True
+        )
+        return True
+
+    # How a story is played
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Only a story has a time that is one's own."""
+        if action in {"pause", "pace", "jump"} and self.player is None:
+            return False
+        return super().check_action(action, parameters)
+
+    def action_pause(self) -> None:
+        """Let the story stand still, or go on; from its end on, again from its beginning."""
+        if self.player is not None:
+            self.player.pause()
+            self._play()
+
+    def action_pace(self, by: int) -> None:
+        """Faster or slower."""
+        if self.player is not None:
+            self.player.pace(by)
+
+    def action_jump(self, seconds: int) -> None:
+        """Forward or back in the story."""
+        if self.player is not None:
+            self.player.jump(seconds)
+            self._play()
 
     def _act(self, command: str, calls: Sequence[Callable[[Client], Awaitable[object]]]) -> None:
         """Do something on the platform, and say which command line does the same."""

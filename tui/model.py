@@ -253,6 +253,13 @@ class Model:
         self.shown.pair, self.shown.code = pair, None
         self.sources[Topic.CODE] = Source()
 
+    def anew(self) -> Model:
+        """One that has heard nothing, and looks at the same session."""
+        fresh = Model()
+        fresh.version = self.version + 1
+        fresh.shown = Shown(self.shown.session_ids, self.shown.wish, pair=self.shown.pair)
+        return fresh
+
     def fold(self, event: Event, now: float) -> None:
         """Take in what was heard at a moment (Unix seconds)."""
         self.version += 1

@@ -143,11 +143,18 @@ class Frame(Screen[None]):
         state = source.state(now)
         dot, colour = _DOTS[state]
         line = Text.assemble(" nsml  ", (visible(self.dashboard.platform), "bold"), "  ")
-        line.append(f"{dot} {state.value}", colour)
+        player = self.dashboard.player
+        if player is None:
+            line.append(f"{dot} {state.value}", colour)
+        else:
+            # What is not now is never called live.
+            line.append(visible(player.words()), "bold yellow")
+        if self.dashboard.recorder is not None:
+            line.append(" ● recording", "red")
         cluster = model.cluster
         if cluster is None:
             return line
-        if state is State.LIVE:
+        if state is State.LIVE and player is None:
             line.append(f" {1000 * model.took_s:.0f}ms")
         line.append(f"  leader {visible(cluster.leader) or 'none'}")
         held, all_gpus = (

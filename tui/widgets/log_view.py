@@ -64,9 +64,12 @@ class LogView(Lines, ScrollView, can_focus=True):
 
     def _fit(self) -> None:
         widest = max((len(line) for line in self._in_sight()), default=0)
-        self.virtual_size = Size(max(widest, self.size.width), len(self._lines))
+        self.virtual_size = Size(widest, len(self._lines))
         if self.is_following:
             self.scroll_end(animate=False, force=True, immediate=True)
+        if self.show_vertical_scrollbar:
+            # Where it was scrolled before it had a bar, the bar does not know.
+            self.vertical_scrollbar.position = round(self.scroll_y)
 
     def _in_sight(self) -> list[str]:
         top = int(self.scroll_offset.y)
