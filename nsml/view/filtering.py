@@ -11,6 +11,7 @@ from __future__ import annotations
 import operator
 import re
 from fnmatch import translate
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsml.v1.sessions_pb2 import SessionState
@@ -67,6 +68,11 @@ class Filtered:
         self.session = session
         self._text = ""
         self._arguments: Mapping[str, str | bool] | None = None
+        self._numbers: dict[str, float | None] = {}
+
+    def prepare(self) -> None:
+        """Make out what words and comparisons look at, before anybody waits for it."""
+        _ = self.text, self._given()
 
     @property
     def text(self) -> str:
@@ -84,13 +90,22 @@ class Filtered:
             return spec.resources.gpu_thousandths * max(spec.replica_count, 1) / 1000
         if key == "age":
             return now - seconds_of(self.session.created_at)
+        if key not in self._numbers:
+            self._numbers[key] = self._number(key)
+        return self._numbers[key]
+
+    def _number(self, key: str) -> float | None:
         if key in self.session.summary.fields:
             value = plain(self.session.summary.fields[key])
             return float(value) if isinstance(value, int | float) else None
+        return _number(self._given().get(key.lstrip("-"), ""))
+
+    def _given(self) -> Mapping[str, str | bool]:
+        """The arguments, without their dashes."""
         if self._arguments is None:
             words = arguments(command_words(self.session))
             self._arguments = {name.lstrip("-"): value for name, value in words.items()}
-        return _number(self._arguments.get(key.lstrip("-"), ""))
+        return self._arguments
 
     def values(self, key: str) -> Iterable[str]:
         """What `key:value` is matched with."""
@@ -98,8 +113,13 @@ class Filtered:
 
 
 def _states(session: Session) -> Iterable[str]:
-    word = STATE_WORDS.get(session.state, STATE_WORDS[0])
-    return word.word, word.code, enum_word(SessionState, session.state, "SESSION_STATE_")
+    return _state_words(session.state)
+
+
+@lru_cache(maxsize=64)
+def _state_words(state: SessionState) -> tuple[str, ...]:
+    word = STATE_WORDS.get(state, STATE_WORDS[0])
+    return word.word, word.code, enum_word(SessionState, state, "SESSION_STATE_")
 
 
 _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {

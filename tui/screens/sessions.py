@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import Session
     from tui.model import Row
 
+PREPARED_AT_ONCE: Final = 100
 LEAST_LINES: Final = 24
 """Of a terminal that has room for a preview."""
 
@@ -164,6 +166,15 @@ class SessionsScreen(Frame):
         field = self.query_one("#filter", Input)
         field.display = True  # at once, so that what is typed next goes there
         self.set_focus(field)
+        self.run_worker(self._prepare(), group="filter", exclusive=True)
+
+    async def _prepare(self) -> None:
+        """Have the sessions ready for the first word, a few at a time: keys come first."""
+        rows = self.model.rows(Filter(""), 0.0)
+        for place, row in enumerate(rows, 1):
+            row.filtered.prepare()
+            if place % PREPARED_AT_ONCE == 0:
+                await asyncio.sleep(0)
 
     def on_input_changed(self, event: Input.Changed) -> None:
         """Filter while it is typed; the last good one stays."""
