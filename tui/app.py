@@ -181,7 +181,14 @@ class Dashboard(App[None]):
         self.model.show_code(None)  # whoever shows it asks again
         try:
             async with TaskGroup() as group:
-                for hear in (feed.cluster, feed.sessions, feed.ended, feed.queue, feed.nodes):
+                for hear in (
+                    feed.cluster,
+                    feed.sessions,
+                    feed.reports,
+                    feed.ended,
+                    feed.queue,
+                    feed.nodes,
+                ):
                     group.create_task(hear())
                 group.create_task(self._know_user(client))
         finally:
@@ -204,7 +211,7 @@ class Dashboard(App[None]):
         if self.recorder is not None:
             self.recorder.take(event, now)
             if self.recorder.ended:
-                self._say(self.recorder.ended, is_bad=True)
+                self.say(self.recorder.ended, is_bad=True)
                 self.recorder = None
         if self._is_awaited and isinstance(event, SeriesHeard):
             # Whoever has pressed a key for it need not wait for the next beat.
@@ -297,9 +304,9 @@ class Dashboard(App[None]):
     def compare(self, sessions: Sequence[Session]) -> None:
         """Sessions side by side, on a screen of their own."""
         if len(sessions) < LEAST_COMPARED:
-            self._say("mark two sessions or more with space, then x compares them")
+            self.say("mark two sessions or more with space, then x compares them")
         elif len(sessions) > MOST_COMPARED:
-            self._say(
+            self.say(
                 f"{len(sessions):,} are marked: at most {MOST_COMPARED:,} at a time", is_bad=True
             )
         else:
@@ -347,10 +354,10 @@ class Dashboard(App[None]):
             return
         live = [one for one in sessions if one.state not in ENDED_STATES]
         if not live:
-            self._say("nothing to stop: it has ended" if sessions else "nothing is chosen")
+            self.say("nothing to stop: it has ended" if sessions else "nothing is chosen")
             return
         if len(live) > MOST_STOPPED:
-            self._say(f"{len(live):,} are marked: at most {MOST_STOPPED} at a time", is_bad=True)
+            self.say(f"{len(live):,} are marked: at most {MOST_STOPPED} at a time", is_bad=True)
             return
         what = live[0].name if len(live) == 1 else counted(len(live), "session")
         command = shlex.join(["nsml", "stop", *(one.name for one in live)])
@@ -371,7 +378,7 @@ class Dashboard(App[None]):
         if self._is_of_the_past("noted"):
             return
         if len(sessions) != 1:
-            self._say("a note is for one session")
+            self.say("a note is for one session")
             return
         (session,) = sessions
 
@@ -386,7 +393,7 @@ class Dashboard(App[None]):
         """Whether nothing can be done to what is shown, which is then said."""
         if self.player is None:
             return False
-        self._say(
+        self.say(
             f"this is a {self.player.kind}, and no platform: nothing can be {done}", is_bad=True
         )
         return True
@@ -422,18 +429,20 @@ class Dashboard(App[None]):
         async def act() -> None:
             client = self._client
             if client is None:
-                self._say("not connected yet", is_bad=True)
+                self.say("not connected yet", is_bad=True)
                 return
-            self._say(f"$ {command}")
+            self.say(f"$ {command}")
             for call in calls:
                 try:
                     await call(client)
                 except ClientError as error:
-                    self._say("\n".join([error.message, *error.advice.splitlines()]), is_bad=True)
+                    words = [f"not done: $ {command}", error.message, *error.advice.splitlines()]
+                    self.say("\n".join(words), is_bad=True)
 
         self.run_worker(act(), name="act", group="act")
 
-    def _say(self, text: str, *, is_bad: bool = False) -> None:
+    def say(self, text: str, *, is_bad: bool = False) -> None:
+        """Tell whoever looks, for a moment."""
         self.notify(
             visible_lines(text), severity="error" if is_bad else "information", markup=False
         )

@@ -21,6 +21,7 @@ from nsml.view.queue import joined
 from nsml.view.series import Axis, gather
 from nsml.view.text import LogText, visible
 from tui.model import (
+    TAIL_LINES,
     ClusterHeard,
     CodeHeard,
     EndedHeard,
@@ -30,6 +31,7 @@ from tui.model import (
     NodesHeard,
     QueueHeard,
     Refused,
+    ReportsHeard,
     SeriesHeard,
     SessionsHeard,
 )
@@ -48,19 +50,22 @@ Post: TypeAlias = "Callable[[Event], None]"
 
 LOOK_EVERY_S: Final = 2.0
 """How often is asked again what comes on no stream."""
-ENDED_EVERY_S: Final = 60.0
+REPORTS_EVERY_S: Final = 5.0
+ENDED_EVERY_S: Final = 10.0
+ENDED_SERIES_EVERY_S: Final = 60.0
+"""An agent may still bring what it kept."""
 ASK_AGAIN_S: Final = 10.0
 """After a refusal: rights may change."""
 MOST_ENDED: Final = 1_000
 """Ended sessions that are asked for."""
+MOST_REPORTING: Final = 1_000
+"""Live sessions, the newest, whose last reports are asked for."""
 MOST_WAITING: Final = 1_000
 EACH_S: Final = 0.1
 """By how much later the series of several are read again, for each of them."""
 MOST_COLUMNS: Final = 8_000
 """Of all sessions together that are asked for, while each has a few."""
 LEAST_COLUMNS: Final = 20
-TAIL_LINES: Final = 1_000
-"""Of a log, before it is followed."""
 MOST_IN_LINE: Final = 1_000
 """Characters of one of its lines: a longer one is shown as several, and held for its end by nobody."""
 FIRST_RETRY_S: Final = 0.5
@@ -106,6 +111,15 @@ class Feed:
                         parts = None
 
         await self._for_ever(Topic.SESSIONS, watch)
+
+    async def reports(self) -> None:
+        """What live sessions reported last and made of their GPUs, which is no change that is watched."""
+
+        async def look() -> Sequence[Session]:
+            request = pb.ListSessionsRequest(filter=pb.SessionFilter(), page_size=MOST_REPORTING)
+            return (await self._client.sessions.page(request)).sessions
+
+        await self._again(Topic.REPORTS, look, ReportsHeard, every_s=REPORTS_EVERY_S)
 
     async def ended(self) -> None:
         """Sessions that have ended, the newest."""
@@ -178,10 +192,11 @@ class Feed:
                 for name, lines in some.items():
                     groups.setdefault(visible(name), []).extend(lines)
                     owners.setdefault(visible(name), []).extend([session.id] * len(lines))
-            return SeriesHeard(ids, wish, dict(sorted(groups.items())), owners)
+            left_out = sum(answer.left_out_series for answer in answers)
+            return SeriesHeard(ids, wish, dict(sorted(groups.items())), owners, left_out)
 
         have_ended = all(session.state in ENDED_STATES for session in sessions)
-        every_s = ENDED_EVERY_S if have_ended else LOOK_EVERY_S + EACH_S * len(ids)
+        every_s = ENDED_SERIES_EVERY_S if have_ended else LOOK_EVERY_S + EACH_S * len(ids)
         await self._again(Topic.SERIES, look, lambda event: event, every_s=every_s)
 
     async def code(self, sessions: tuple[Session, Session]) -> None:

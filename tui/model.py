@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MOST_ENDED: Final = 10_000
 """Ended sessions that are kept here: the newest."""
+TAIL_LINES: Final = 1_000
+"""Of a log, before it is followed."""
 MOST_LINES: Final = 50_000
 """Of a log that are kept here: the last."""
 _POLLED: Final = frozenset({Topic.CLUSTER, Topic.QUEUE, Topic.NODES, Topic.EXPLANATION})
@@ -37,6 +39,13 @@ class SessionsHeard:
     changed: Sequence[Session]
     removed: Sequence[str]
     reset: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ReportsHeard:
+    """Live sessions with what they reported last, which may be older than what was watched otherwise."""
+
+    sessions: Sequence[Session]
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,8 @@ class SeriesHeard:
     wish: ChartWish
     groups: Mapping[str, Sequence[Series]]
     owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    left_out: int = 0
+    """Series that the answer has no room for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +145,7 @@ class CodeHeard:
 Event: TypeAlias = (
     SessionsHeard
     | EndedHeard
+    | ReportsHeard
     | ClusterHeard
     | QueueHeard
     | NodesHeard
@@ -180,6 +192,7 @@ class Shown:
     wish: ChartWish = field(default_factory=ChartWish)
     groups: Mapping[str, Sequence[Series]] | None = None
     owners: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    left_out: int = 0
     lines: deque[str] = field(default_factory=lambda: deque(maxlen=MOST_LINES))
     first: int = 0
     missing_bytes: int = 0
@@ -209,6 +222,7 @@ class Shown:
                 # Of what is wished for no more nothing is drawn on the axis of now.
                 if event.wish == self.wish:
                     self.groups, self.owners = event.groups, event.owners
+                    self.left_out = event.left_out
             case LogHeard():
                 if event.is_anew:
                     self.lines.clear()
@@ -264,15 +278,9 @@ class Model:
         """Take in what was heard at a moment (Unix seconds)."""
         self.version += 1
         match event:
-            case SessionsHeard():
+            case SessionsHeard() | ReportsHeard() | EndedHeard():
                 self._take(event)
-                self._heard(Topic.SESSIONS, now)
-            case EndedHeard(sessions):
-                self._ended = {
-                    one.id: Row(one) for one in sessions[:MOST_ENDED] if one.id not in self._live
-                }
-                self._sorted = None
-                self._heard(Topic.ENDED, now)
+                self._heard(_TOPICS[type(event)], now)
             case ClusterHeard(cluster, took_s):
                 self.cluster, self.took_s = cluster, took_s
                 self._heard(Topic.CLUSTER, now)
@@ -298,7 +306,23 @@ class Model:
     def _heard(self, topic: Topic, now: float) -> None:
         self.sources[topic] = self.sources[topic].heard(now)
 
-    def _take(self, event: SessionsHeard) -> None:
+    def _take(self, event: SessionsHeard | ReportsHeard | EndedHeard) -> None:
+        match event:
+            case SessionsHeard():
+                self._follow(event)
+            case ReportsHeard(sessions):
+                for session in sessions:
+                    known = self._live.get(session.id)
+                    # What was watched meanwhile is newer.
+                    if known is not None and session.revision >= known.session.revision:
+                        known.take(session)
+            case EndedHeard(sessions):
+                self._ended = {
+                    one.id: Row(one) for one in sessions[:MOST_ENDED] if one.id not in self._live
+                }
+                self._sorted = None
+
+    def _follow(self, event: SessionsHeard) -> None:
         if event.reset:
             self._live.clear()
             self._sorted = None
@@ -348,6 +372,9 @@ class Model:
 
 
 _TOPICS: Final[Mapping[type, Topic]] = {
+    SessionsHeard: Topic.SESSIONS,
+    ReportsHeard: Topic.REPORTS,
+    EndedHeard: Topic.ENDED,
     SeriesHeard: Topic.SERIES,
     LogHeard: Topic.LOG,
     ExplanationHeard: Topic.EXPLANATION,

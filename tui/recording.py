@@ -42,6 +42,7 @@ from tui.model import (
     NodesHeard,
     QueueHeard,
     Refused,
+    ReportsHeard,
     SeriesHeard,
     SessionsHeard,
 )
@@ -95,6 +96,10 @@ class _Ended(msgspec.Struct, tag="ended", array_like=True):
     sessions: list[bytes]
 
 
+class _Reports(msgspec.Struct, tag="reports", array_like=True):
+    sessions: list[bytes]
+
+
 class _Cluster(msgspec.Struct, tag="cluster", array_like=True):
     cluster: bytes
     took_s: float
@@ -124,6 +129,7 @@ class _Series(msgspec.Struct, tag="series", array_like=True):
     width: int
     groups: dict[str, list[_Line]]
     owners: dict[str, list[str]]
+    left_out: int
 
 
 class _Log(msgspec.Struct, tag="log", array_like=True):
@@ -160,6 +166,7 @@ class _Caller(msgspec.Struct, tag="caller", array_like=True):
 _Body: TypeAlias = (
     _Sessions
     | _Ended
+    | _Reports
     | _Cluster
     | _Queue
     | _Nodes
@@ -183,16 +190,18 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911 - a kind of ev
             return _Sessions(_all_bytes(changed), list(removed), reset)
         case EndedHeard(sessions):
             return _Ended(_all_bytes(sessions))
+        case ReportsHeard(sessions):
+            return _Reports(_all_bytes(sessions))
         case ClusterHeard(cluster, took_s):
             return _Cluster(cluster.SerializeToString(), took_s)
         case QueueHeard(queue):
             return _Queue(queue.SerializeToString())
         case NodesHeard(nodes):
             return _Nodes(_all_bytes(nodes))
-        case SeriesHeard(ids, wish, groups, owners):
+        case SeriesHeard(ids, wish, groups, owners, left_out):
             lines = {name: [_line(one) for one in group] for name, group in groups.items()}
             whose = {name: list(owners.get(name, ())) for name in groups}
-            return _Series(ids, wish.axis, wish.low, wish.high, wish.width, lines, whose)
+            return _Series(ids, wish.axis, wish.low, wish.high, wish.width, lines, whose, left_out)
         case LogHeard(session_id, lines, is_anew, missing_bytes):
             return _Log(session_id, list(lines), is_anew, missing_bytes)
         case ExplanationHeard(session_id, answer):
@@ -563,6 +572,8 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
             return SessionsHeard([_message(Session, one) for one in changed], removed, reset)
         case _Ended(sessions):
             return EndedHeard([_message(Session, one) for one in sessions])
+        case _Reports(sessions):
+            return ReportsHeard([_message(Session, one) for one in sessions])
         case _Cluster(cluster, took_s):
             return ClusterHeard(_message(GetClusterResponse, cluster), _finite(took_s))
         case _Queue(queue):
@@ -578,7 +589,7 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
                     raise _Unsound("a series of nobody")
                 groups[visible(name)] = [_series(one) for one in lines]
                 owners[visible(name)] = whose
-            return SeriesHeard(body.session_ids, wish, groups, owners)
+            return SeriesHeard(body.session_ids, wish, groups, owners, body.left_out)
         case _Log(session_id, lines, is_anew, missing_bytes):
             if missing_bytes < 0:
                 raise _Unsound("less than nothing is missing of a log")

@@ -10,7 +10,7 @@ from nsml.client.streams import Link
 from nsml.view.text import fit
 from nsml.view.units import duration_text, short_moment
 
-STALE_S: Final = 10.0
+STALE_S: Final = 5.0
 """What is asked again every few seconds and was not answered for so long is shown as old."""
 
 OPEN_S: Final = 1.0
@@ -23,6 +23,7 @@ class Topic(StrEnum):
 
     SESSIONS = "sessions"
     ENDED = "ended sessions"
+    REPORTS = "last reports"
     CLUSTER = "cluster"
     QUEUE = "queue"
     NODES = "nodes"

@@ -117,7 +117,7 @@ def _states(session: Session) -> Iterable[str]:
 
 
 @lru_cache(maxsize=64)
-def _state_words(state: SessionState) -> tuple[str, ...]:
+def _state_words(state: int) -> tuple[str, ...]:
     word = STATE_WORDS.get(state, STATE_WORDS[0])
     return word.word, word.code, enum_word(SessionState, state, "SESSION_STATE_")
 
@@ -156,7 +156,9 @@ class Filter:
         self.text = text
         if len(text) > LONGEST:
             raise FilterError(f"longer than {LONGEST} characters", LONGEST)
-        self._alternatives = [_terms(part, at) for part, at in _parts(text)]
+        alternatives = [_terms(part, at) for part, at in _parts(text)]
+        # One that is not typed yet takes nothing, rather than everything.
+        self._alternatives = list(filter(None, alternatives)) or [[]]
 
     def takes(self, one: Filtered, now: float) -> bool:
         """Whether a session is meant, at a moment (Unix seconds)."""
@@ -195,7 +197,10 @@ def _term(text: str, place: int) -> _Term:
             raise FilterError(f"no key {key!r}; there are {', '.join(KEYS)}", place)
         if not values:
             raise FilterError(f"{key}: of what?", place + len(text))
-        return _Term(_one_of(key, [_unquoted(value) for value in values.split(",")]), is_negated)
+        globs = [_unquoted(value) for value in values.split(",")]
+        if key == "state":
+            _check_states(globs, place + len(text) - len(values))
+        return _Term(_one_of(key, globs), is_negated)
     if compared := _COMPARED.fullmatch(body):
         key, sign, value = compared.groups()
         number = _duration(value) if key == "age" else _number(value)
@@ -205,6 +210,14 @@ def _term(text: str, place: int) -> _Term:
         return _Term(_compares(_unquoted(key), _OPERATORS[sign], number), is_negated)
     word = _unquoted(body).casefold()
     return _Term(lambda one, _: word in one.text, is_negated)
+
+
+def _check_states(globs: Iterable[str], place: int) -> None:
+    known = [word.code.lower() for state, word in STATE_WORDS.items() if state]
+    every = [value.casefold() for state in STATE_WORDS if state for value in _state_words(state)]
+    for glob in globs:
+        if not any(map(re.compile(translate(glob.casefold())).match, every)):
+            raise FilterError(f"no state {glob!r}; there are {', '.join(known)}", place)
 
 
 def _one_of(key: str, globs: Iterable[str]) -> _Test:

@@ -70,6 +70,8 @@ class ChartScreen(Frame):
         parts = [f"{charts.first + 1} of {counted(charts.count, 'metric')}"] if charts.count else []
         parts += [f"x: {wish.axis.value}", f"smooth {charts.smoothing:g}"]
         parts += ["log y"] if charts.is_log else []
+        if left_out := self.model.shown.left_out:
+            parts.append(f"{left_out:,} more left out: nsml plot -m chooses")
         if wish.low is not None or wish.high is not None:
             parts.append("a part of it: 0 shows the whole")
         return " · ".join(parts)

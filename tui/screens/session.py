@@ -10,6 +10,7 @@ from textual.binding import Binding
 from textual.containers import Horizontal, VerticalScroll
 from textual.widgets import Input, Static, TabbedContent, TabPane
 
+from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import explained
 from nsml.view.compare import arguments
@@ -22,6 +23,7 @@ from nsml.view.sessions import (
 )
 from nsml.view.text import visible
 from nsml.view.units import counted, moment, size_text
+from tui.model import TAIL_LINES
 from tui.screens.charting import ChartScreen, draw_charts
 from tui.screens.frame import tell
 from tui.sources import Topic
@@ -141,8 +143,11 @@ class SessionScreen(ChartScreen):
         log = self.query_one(LogView)
         draw_log(self, log, row)
         shown = self.model.shown
-        parts = ["following" if log.is_following else "paused: f follows again"]
-        parts.append(counted(shown.first + len(shown.lines), "line"))
+        parts = [_log_words(row, is_following=log.is_following)]
+        count = shown.first + len(shown.lines)
+        parts.append(f"the last {count:,} lines" if count >= TAIL_LINES else counted(count, "line"))
+        if row is not None and row.session.spec.replica_count > 1:
+            parts.append(f"of rank 0: nsml logs {visible(row.session.name)} --rank all")
         if shown.missing_bytes:
             parts.append(f"{size_text(shown.missing_bytes)} lost")
         tell(self.query_one("#log-state", Static), Text(" " + " · ".join(parts)))
@@ -200,6 +205,17 @@ class SessionScreen(ChartScreen):
         log = self.query_one(LogView)
         log.focus()
         log.action_find(-1 if log.is_following else 1)
+        if event.value and not log.has_found:
+            row = self.row
+            name = row.session.name if row else "SESSION"
+            command = shlex.join(["nsml", "logs", name, "-F", "-i", "--grep", event.value])
+            self.dashboard.say(f"none of the lines that are here has it · all of them: $ {command}")
+
+
+def _log_words(row: Row | None, *, is_following: bool) -> str:
+    if row is None or row.session.state in ENDED_STATES:
+        return "ended"
+    return "following" if is_following else "paused: f follows again"
 
 
 def _pairs(words: Sequence[str]) -> list[str]:

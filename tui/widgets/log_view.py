@@ -62,6 +62,11 @@ class LogView(Lines, ScrollView, can_focus=True):
         self._sought = text.casefold()
         self.refresh()
 
+    @property
+    def has_found(self) -> bool:
+        """Whether any line has what is sought."""
+        return any(self._sought in line.casefold() for line in self._lines)
+
     def _fit(self) -> None:
         widest = max((len(line) for line in self._in_sight()), default=0)
         self.virtual_size = Size(widest, len(self._lines))

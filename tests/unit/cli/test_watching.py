@@ -1,6 +1,7 @@
 """The list that changes, as a terminal shows it."""
 
 import asyncio
+import json
 
 import pytest
 
@@ -48,6 +49,24 @@ def test_the_newest_is_first_and_who_left_vanishes(app):
     assert drawn(app) == (["kim/None/2", "kim/None/1"], 4)
     watched.take([session(9)], [], reset=True)
     assert drawn(app) == (["kim/None/9"], 4)
+
+
+def test_last_reports_are_shown_where_nothing_newer_was_watched(app):
+    app.flags.output = Format.JSONL
+    watched = Watched(app)
+    watched.take([session(1, revision=7)], [], reset=True)
+    reported = session(1, revision=7)
+    reported.summary.update({"loss": 0.5})
+    late = session(1, revision=6)
+    late.summary.update({"loss": 9.0})
+    for found in ([reported], [reported], [late], [session(2, revision=9)]):
+        watched.report(found)
+    losses = [line["summary"].get("loss") for line in map(json.loads, lines_of(app))]
+    assert losses == [None, 0.5]
+
+
+def lines_of(app):
+    return app.stdout.raw_bytes.decode().splitlines()
 
 
 def test_what_the_terminal_has_no_room_for_is_counted(app):

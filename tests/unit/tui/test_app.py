@@ -34,6 +34,15 @@ async def test_sessions_come_and_change_while_one_looks(dashboard, server):
         assert "kim/mnist/1" in said(dashboard)
 
 
+async def test_what_is_reported_as_summary_is_seen_though_nothing_else_changes(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        # Watchers are not told of it.
+        server.state.sessions[session.id].summary.update({"loss": 0.125})
+        await shows(pilot, "loss=0.125")
+
+
 async def test_a_metric_goes_from_the_wire_to_a_chart(dashboard, server):
     session = server.state.add("kim/mnist/1")
     for step in range(50):

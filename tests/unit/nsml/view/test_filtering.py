@@ -48,6 +48,7 @@ ONE = session(
         "name:*/mnist/?",
         "bs=128",
         "a'b' | lstm",
+        "lstm |",
     ],
 )
 def test_these_take_it(text):
@@ -70,6 +71,7 @@ def test_these_take_it(text):
         "mnist !state:run | cifar",
         "user:ki",  # a value is matched whole
         '"mnist 1"',
+        "cifar |",
     ],
 )
 def test_these_do_not(text):
@@ -86,6 +88,7 @@ def test_a_comparison_of_what_is_not_there_holds_for_nobody_and_its_negation_for
     [
         ("colour:red", 0, "no key 'colour'"),
         ("mnist state:", 12, "of what"),
+        ("mnist state:run,bogus", 12, "no state 'bogus'; there are pnd, bld, run"),
         ("lr>many", 3, "'many' is not a number"),
         ("mnist age>soon", 10, "a time such as 2h"),
         ('mnist "two words', 6, "nothing closes"),
