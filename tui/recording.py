@@ -129,7 +129,7 @@ class _Series(msgspec.Struct, tag="series", array_like=True):
     width: int
     groups: dict[str, list[_Line]]
     owners: dict[str, list[str]]
-    left_out: int
+    left_out: int = 0
 
 
 class _Log(msgspec.Struct, tag="log", array_like=True):
@@ -328,6 +328,7 @@ class _Known(msgspec.Struct):
 _TOPICS: Final = {
     _Sessions: Topic.SESSIONS,
     _Ended: Topic.ENDED,
+    _Reports: Topic.REPORTS,
     _Cluster: Topic.CLUSTER,
     _Queue: Topic.QUEUE,
     _Nodes: Topic.NODES,
