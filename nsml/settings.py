@@ -6,6 +6,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -42,14 +43,19 @@ def read_settings(
     if site.exists():
         document |= _document(site)
         named = f"{path} with {site.name}"
+    variables = {field.name: prefix + field.name.upper() for field in msgspec.structs.fields(kind)}
     for field in msgspec.structs.fields(kind):
-        if text := environment.get(prefix + field.name.upper()):
+        if text := environment.get(variables[field.name]):
             is_list = get_origin(field.type) is tuple
             document[field.name] = text.split(",") if is_list else text
     try:
         settings = msgspec.convert(document, kind, strict=False, dec_hook=_decode)
     except msgspec.ValidationError as error:
-        raise SettingsError(f"{named}: {error}") from error
+        # A file may have no such setting, or a sound one, where the environment has another.
+        found = re.search(r"^(\w+):|`\$\.(\w+)", str(error))
+        variable = variables.get((found[1] or found[2]) if found else "", "")
+        where = f"{variable} in the environment" if environment.get(variable) else named
+        raise SettingsError(f"{where}: {error}") from error
     base = path.absolute().parent
     paths = {
         name: base / value.expanduser()

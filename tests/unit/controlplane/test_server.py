@@ -281,6 +281,22 @@ def test_bad_settings_are_said(tmp_path: Path, text: str) -> None:
         read_settings(path, {})
 
 
+@pytest.mark.parametrize("value", ["5", "abc"])
+def test_a_bad_setting_of_the_environment_is_named_by_its_variable(
+    tmp_path: Path, value: str
+) -> None:
+    path = tmp_path / "c.toml"
+    path.write_text('data = "d"\nkeep_points_s = 7200\n')
+    with pytest.raises(
+        SettingsError, match=r"^NSML_CONTROLPLANE_KEEP_POINTS_S in the environment:"
+    ):
+        read_settings(path, {"NSML_CONTROLPLANE_KEEP_POINTS_S": value})
+    with pytest.raises(SettingsError, match=r"c\.toml: silent_after_s"):
+        read_settings(
+            path, {"NSML_CONTROLPLANE_KEEP_POINTS_S": "7200", "NSML_CONTROLPLANE_HEARTBEAT_S": "60"}
+        )
+
+
 def test_the_environment_overrides(tmp_path: Path) -> None:
     path = tmp_path / "c.toml"
     path.write_text('data = "d"\n')
