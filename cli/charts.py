@@ -81,7 +81,7 @@ def parse_span(app: App, text: str | None, axis: Axis) -> Span:
 def _no_span(message: str, axis: Axis) -> BadValue:
     context = click.get_current_context(silent=True)
     known = context.command.params if context is not None else []
-    option = next((one for one in known if one.name == "span"), None)
+    option = next((one for one in known if one.name == "given_span"), None)
     examples = {
         "step": ("it takes steps, as A:B, A: or :B", "nsml plot ... --range 1000:5000"),
         "relative": (

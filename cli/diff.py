@@ -207,7 +207,7 @@ def _tell_absent(
 
 def _check_known(rows: Sequence[Row], judging: Sequence[tuple[str, str]]) -> None:
     """Raise CommandError for a glob, behind its flag, that fits no metric and no summary."""
-    keys = [row.key for row in rows if row.is_reported]
+    keys = list(dict.fromkeys(row.key for row in rows if row.is_reported))
     for flag, glob in judging:
         if any(fits(key, [glob]) for key in keys):
             continue

@@ -170,6 +170,7 @@ def logs(
             await _follow_all(client, app, found, readers, is_one_attempt=attempt is not None)
             return
         await LogReaders(made).show(client, follow=False)
+        _say_what_waits(app, made)
         is_of_a_time = since is not None or until is not None
         if is_of_a_time and search is None and tail != 0 and not any(r.has_shown for r in made):
             app.say("no line is of that time")
@@ -195,6 +196,15 @@ def _check_span(
     low, high = (end if isinstance(end, datetime) else now - end for end in (since, until))
     if low > high:
         raise click.UsageError("what --since and --until name ends before it begins")
+
+
+def _say_what_waits(app: App, readers: Sequence[LogReader]) -> None:
+    """Say why there is nothing of a session that has not begun."""
+    from nsml.view.text import visible
+
+    for session in {reader.session.id: reader.session for reader in readers}.values():
+        if session.waiting:
+            app.say(visible(f"{session.name} queued: {session.waiting}"))
 
 
 async def _follow_all(

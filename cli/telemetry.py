@@ -88,6 +88,8 @@ def gpumonitor(app: App, *, session: str, window: float | None, csv: bool, watch
             app.write(visible(line))
         return
     shown = view.cells(answer)
+    if answer.series and not shown:
+        app.say("nothing was measured: it was there for less than a second, or not in that time")
     columns = view.timed(view.COLUMNS, shown)
     write_list(app, shown, columns=columns, record=view.cell_record, name="uuid")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from nsml.v1.sessions_pb2 import SESSION_STATE_UNKNOWN
+from nsml.v1.sessions_pb2 import CAUSE_PROGRAM_FAILED, SESSION_STATE_UNKNOWN
 from nsml.view.queue import waiting_lines
 from nsml.view.sessions import (
     SIMULATED,
@@ -35,13 +35,19 @@ def lines(session: Session, waiting: Waiting | None, now: float) -> list[str]:
         )
     if session.end.message:
         found.append(f"  why: {session.end.message}")
-    if pointer := log_of_first(session):
+    if pointer := log_of_first(session) or _log_of_failed(session):
         found.append(f"  see: {pointer}")
     if session.replicas:
         found.append(f"  on:  {placed_text(session)} (attempt {session.attempt})")
         if session.state == SESSION_STATE_UNKNOWN:
             found.append(f"  see: nsml node show {session.replicas[0].node}")
     return [*found, *_use_lines(session, now), *(f"  {line}" for line in attempt_lines(session))]
+
+
+def _log_of_failed(session: Session) -> str:
+    """The command that shows what it printed last, where its own program failed."""
+    is_own = session.end.cause == CAUSE_PROGRAM_FAILED
+    return f"nsml logs {session.name} --tail 20" if is_own else ""
 
 
 def _use_lines(session: Session, now: float) -> list[str]:

@@ -273,6 +273,13 @@ COLUMNS: Final[tuple[Column[Cell], ...]] = (
         title="Memory",
         cell=_value("memory_used_bytes", lambda value: memory_text(round(value))),
     ),
+    Column(
+        key="process_count",
+        title="Processes",
+        cell=_value("process_count", _count),
+        is_wide=True,
+        is_worth=lambda c: "process_count" in c.means,
+    ),
     _POWER_COLUMN,
     Column(
         key="temperature_celsius",

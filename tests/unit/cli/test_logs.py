@@ -65,6 +65,13 @@ def test_what_is_before_lines_does_not_change_their_bytes(nsml, state, words, be
     assert b"\x1b" not in shown
 
 
+def test_of_one_that_waits_it_is_said_why(nsml, state):
+    state.add("kim/mnist/2", pb.SESSION_STATE_QUEUED, waiting="needs 4 GPUs on one node")
+    found = nsml("logs", "@last")
+    assert (found.code, found.stdout) == (0, "")
+    assert found.stderr == "kim/mnist/2 queued: needs 4 GPUs on one node\n"
+
+
 def test_ages_are_counted_by_the_platform(nsml, session, server):
     nsml("logs", "--since", "1h30m", "--until", "90s", "@last")
     [request] = [one for one in server.state.log_requests if one.HasField("since_age")]

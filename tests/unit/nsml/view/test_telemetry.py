@@ -83,7 +83,7 @@ def test_each_device_is_told_with_its_figures() -> None:
     record = view.cell_record(second)
     assert (record["node"], record["index"], record["power_watts_peak"]) == ("n1", 3, 300.0)
     assert [column.cell(first, 1100.0) for column in view.COLUMNS][1:] == [
-        *("n1 GPU 3 (0.5 of it, attempt 2)", "-", "20%", "1.0 GiB", "100 W", "50°C")
+        *("n1 GPU 3 (0.5 of it, attempt 2)", "-", "20%", "1.0 GiB", "-", "100 W", "50°C")
     ]
 
 
@@ -110,7 +110,7 @@ def test_the_processes_of_a_replica_are_told_beside_devices() -> None:
     assert all(len(line) <= 80 for line in lines)
     [_, second] = view.cells(replica_answer())
     assert [column.cell(second, 1100.0) for column in view.COLUMNS][1:] == [
-        *("n1 processes (rank 1, attempt 2)", "4", "-", "2.0 GiB", "-", "-")
+        *("n1 processes (rank 1, attempt 2)", "4", "-", "2.0 GiB", "8", "-", "-")
     ]
     record, beside = view.cell_record(second), view.cell_record(view.cells(answer())[0])
     assert (record["uuid"], record["rank"], record["cpu_cores"]) == (None, 1, 4.0)

@@ -1,0 +1,53 @@
+"""How it stands with a session, in lines."""
+
+import pytest
+
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.explained import lines
+
+
+def session(state, cause=pb.CAUSE_UNSPECIFIED, **end):
+    found = pb.Session(name="kim/mnist/3", state=state)
+    if cause:
+        found.end.CopyFrom(pb.SessionEnd(cause=cause, **end))
+    return found
+
+
+def test_where_its_program_failed_its_log_is_named():
+    failed = session(pb.SESSION_STATE_FAILED, pb.CAUSE_PROGRAM_FAILED, exit_code=3)
+    assert lines(failed, None, 0) == [
+        "kim/mnist/3  ✗ Failed (exit 3)",
+        "  see: nsml logs kim/mnist/3 --tail 20",
+    ]
+
+
+def test_of_a_gang_it_is_the_log_of_the_first_that_failed():
+    failed = session(pb.SESSION_STATE_FAILED, pb.CAUSE_PROGRAM_FAILED, exit_code=3, rank=2)
+    failed.spec.replica_count = 4
+    assert lines(failed, None, 0)[1:] == ["  see: nsml logs kim/mnist/3 --rank 2"]
+
+
+@pytest.mark.parametrize(
+    "cause", [pb.CAUSE_STOP_REQUESTED, pb.CAUSE_NODE_LOST, pb.CAUSE_DATA_FAILED]
+)
+def test_other_ends_have_their_words_alone(cause):
+    ended = session(pb.SESSION_STATE_STOPPED, cause, message="so it was")
+    assert lines(ended, None, 0)[1:] == ["  why: so it was"]
+
+
+def test_one_that_is_out_of_sight_may_go_on():
+    unknown = session(pb.SESSION_STATE_UNKNOWN)
+    unknown.replicas.add(node="gpu-1")
+    found = "\n".join(lines(unknown, None, 0))
+    assert "nothing is heard of its node" in found
+    assert "nsml node show gpu-1" in found
+
+
+def test_what_it_waits_for_is_told_once():
+    queued = session(pb.SESSION_STATE_QUEUED)
+    queued.waiting = "needs 4 GPUs"
+    assert lines(queued, None, 0)[1:] == ["  why: needs 4 GPUs"]
+    waiting = pb.Waiting(reason="needs 4 GPUs on one node", place=1, queued=2)
+    told = "\n".join(lines(queued, waiting, 0))
+    assert told.count("needs 4 GPUs") == 1
+    assert "place: 1 of 2" in told
