@@ -36,7 +36,7 @@ async def test_what_devices_did_is_told_to_who_may_see_the_session(rig: Rig) -> 
     agent = await (await rig.agent("a")).connect()
     private = await kim.submit()
     public = await kim.submit(visibility=resources_pb2.VISIBILITY_PUBLIC)
-    await agent.assignments(1)
+    await agent.assignments(2)
     for who, session, is_told in ((kim, private, True), (lee, private, False), (lee, public, True)):
         asked = who.telemetry.ReadTelemetry(pb.ReadTelemetryRequest(session=session.name))
         if is_told:
