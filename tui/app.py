@@ -35,7 +35,7 @@ from tui.sources import Topic
 from tui.story import STEPS_A_SECOND
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from textual.binding import BindingType
     from textual.screen import Screen
@@ -364,7 +364,8 @@ class Dashboard(App[None]):
 
         def go(is_meant: bool | None) -> None:
             if is_meant:
-                self._act(command, [self._stopping(one) for one in live])
+                each = {shlex.join(["nsml", "stop", one.name]): self._stopping(one) for one in live}
+                self._act(command, each)
 
         self.push_screen(
             Confirm(f"Stop {what}? It gets SIGTERM and its grace to end.", command), go
@@ -385,7 +386,8 @@ class Dashboard(App[None]):
         def go(text: str | None) -> None:
             if text is not None and text != visible(session.memo):
                 command = shlex.join(["nsml", "memo", session.name, text])
-                self._act(command, [lambda client: client.sessions.update(session.id, memo=text)])
+                each = {command: lambda client: client.sessions.update(session.id, memo=text)}
+                self._act(command, each)
 
         self.push_screen(Ask(f"Note of {session.name}", session.memo), go)
 
@@ -423,8 +425,10 @@ class Dashboard(App[None]):
             self.player.jump(seconds)
             self._play()
 
-    def _act(self, command: str, calls: Sequence[Callable[[Client], Awaitable[object]]]) -> None:
-        """Do something on the platform, and say which command line does the same."""
+    def _act(
+        self, command: str, calls: Mapping[str, Callable[[Client], Awaitable[object]]]
+    ) -> None:
+        """Do something on the platform, and say which command line does the same; of each call alone, too."""
 
         async def act() -> None:
             client = self._client
@@ -432,11 +436,11 @@ class Dashboard(App[None]):
                 self.say("not connected yet", is_bad=True)
                 return
             self.say(f"$ {command}")
-            for call in calls:
+            for alone, call in calls.items():
                 try:
                     await call(client)
                 except ClientError as error:
-                    words = [f"not done: $ {command}", error.message, *error.advice.splitlines()]
+                    words = [f"not done: $ {alone}", error.message, *error.advice.splitlines()]
                     self.say("\n".join(words), is_bad=True)
 
         self.run_worker(act(), name="act", group="act")

@@ -98,6 +98,19 @@ async def test_what_is_marked_is_stopped_once_that_is_confirmed(dashboard, serve
         await shows(pilot, "Stop kim/mnist/1?")
 
 
+async def test_of_several_only_the_one_that_was_not_stopped_is_said_not_to_be(dashboard, server):
+    gone, stays = server.state.add("kim/mnist/1"), server.state.add("kim/mnist/2")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions")
+        del server.state.sessions[gone.id]
+        await pilot.press("space", "space", "ctrl+k", "y")
+        await shows(pilot, "■ Stopped")
+        await until(pilot, lambda: any(one.severity == "error" for one in dashboard._notifications))
+        [told] = [one.message for one in dashboard._notifications if one.severity == "error"]
+        assert told.startswith("not done: $ nsml stop kim/mnist/1\n")
+        assert server.state.sessions[stays.id].state == pb.SESSION_STATE_STOPPED
+
+
 async def test_what_the_platform_refuses_is_told_and_the_dashboard_stays(dashboard, server):
     session = server.state.add("kim/mnist/1")
     async with dashboard.run_test(size=SIZE) as pilot:
