@@ -57,14 +57,15 @@ _LOAD: Final = _Row(
     top=100.0,
     words=lambda mean, peak: f"mean {mean:.0f}%, peak {peak:.0f}%",
 )
+_MEMORY: Final = _Row(
+    name="memory_used_bytes",
+    label="memory",
+    top=None,
+    words=lambda _, peak: f"peak {memory_text(round(peak))}",
+)
 _DEVICE_ROWS: Final = (
     _LOAD,
-    _Row(
-        name="memory_used_bytes",
-        label="memory",
-        top=None,
-        words=lambda _, peak: f"peak {memory_text(round(peak))}",
-    ),
+    _MEMORY,
     _Row(
         name="power_watts",
         label="power",
@@ -87,12 +88,7 @@ _REPLICA_ROWS: Final = (
         top=None,
         words=lambda mean, peak: f"mean {_count(mean)}, peak {_count(peak)} cores",
     ),
-    _Row(
-        name="memory_used_bytes",
-        label="memory",
-        top=None,
-        words=lambda _, peak: f"peak {memory_text(round(peak))}",
-    ),
+    _MEMORY,
     _Row(
         name="process_count",
         label="number",
