@@ -23,7 +23,7 @@ from nsml.view.plot import worth
 from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.feed import ASK_AGAIN_S, Feed
-from tui.model import Model, Refused, SeriesHeard
+from tui.model import TOPICS, Model, Refused
 from tui.screens.asking import Ask, Confirm
 from tui.screens.compare import CompareScreen
 from tui.screens.frame import NAMES, Frame
@@ -31,7 +31,7 @@ from tui.screens.nodes import NodesScreen
 from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
-from tui.sources import Topic
+from tui.sources import ALWAYS_HEARD, OF_SESSIONS, Topic
 from tui.story import STEPS_A_SECOND
 
 if TYPE_CHECKING:
@@ -140,11 +140,12 @@ class Dashboard(App[None]):
         self.model = Model()
         self._client: Client | None = None
         self._feed: Feed | None = None
+        self._wanted: frozenset[Topic] = frozenset()
         self._drawn = -1
         self._beats = 0
         self._width = worth(80)
         self._wish_changed: asyncio.Event | None = None
-        self._is_awaited = False
+        self._awaited: set[Topic] = set()
 
     # What is heard
 
@@ -177,23 +178,32 @@ class Dashboard(App[None]):
         feed = Feed(client, self._take)
         self._client, self._feed = client, feed
         self._hear(pause_s=0.0)
+        self._hear_wanted(self._wanted, anew=self._wanted)
         self.workers.cancel_group(self, "code")
         self.model.show_code(None)  # whoever shows it asks again
         try:
             async with TaskGroup() as group:
-                for hear in (
-                    feed.cluster,
-                    feed.sessions,
-                    feed.reports,
-                    feed.ended,
-                    feed.queue,
-                    feed.nodes,
-                ):
-                    group.create_task(hear())
+                group.create_task(feed.hear(ALWAYS_HEARD))
                 group.create_task(self._know_user(client))
         finally:
             if self._feed is feed:  # whoever listens anew has connected already
                 self._client = self._feed = None
+                self.workers.cancel_group(self, "screen")
+
+    def hear_screen(self, topics: Iterable[Topic]) -> None:
+        """Hear what the screen in front shows, beside what always is heard; in a recording belongs everything."""
+        wanted = frozenset(Topic if self.recorder is not None else topics)
+        wanted -= ALWAYS_HEARD | OF_SESSIONS
+        if wanted != self._wanted:
+            self._hear_wanted(wanted, anew=wanted - self._wanted)
+
+    def _hear_wanted(self, wanted: frozenset[Topic], *, anew: frozenset[Topic]) -> None:
+        self._wanted = wanted
+        if self._feed is not None:
+            self._awaited |= anew
+            for topic in anew:
+                self.model.ask(topic, self.clock.time())
+            self.run_worker(self._feed.hear(wanted), name="screen", group="screen", exclusive=True)
 
     async def _know_user(self, client: Client) -> None:
         """Learn who looks; until then nothing is one's own."""
@@ -213,9 +223,9 @@ class Dashboard(App[None]):
             if self.recorder.ended:
                 self.say(self.recorder.ended, is_bad=True)
                 self.recorder = None
-        if self._is_awaited and isinstance(event, SeriesHeard):
+        if (topic := TOPICS.get(type(event))) in self._awaited:
             # Whoever has pressed a key for it need not wait for the next beat.
-            self._is_awaited = False
+            self._awaited.discard(topic)
             self.call_later(self._draw)
 
     def _beat(self) -> None:
@@ -277,7 +287,7 @@ class Dashboard(App[None]):
         """Draw another part of the series, or more finely."""
         if wish != self.model.shown.wish:
             self.model.shown.want(wish)
-            self._is_awaited = True
+            self._awaited.add(Topic.SERIES)
             if self._wish_changed is not None:
                 self._wish_changed.set()
 

@@ -14,6 +14,7 @@ from nsml.client.code import read_both, read_trees
 from nsml.client.errors import ClientError, PlatformFault, Unavailable
 from nsml.client.streams import ENDED_STATES, Link, read_logs, read_series, watch_sessions
 from nsml.clock import in_thread
+from nsml.concurrency import TaskGroup
 from nsml.content.errors import ContentError
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view import code
@@ -38,7 +39,7 @@ from tui.model import (
 from tui.sources import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
@@ -88,6 +89,21 @@ class Feed:
     def __init__(self, client: Client, post: Post) -> None:
         self._client = client
         self._post = post
+        self._platform: Final[Mapping[Topic, Callable[[], Awaitable[None]]]] = {
+            Topic.CLUSTER: self.cluster,
+            Topic.SESSIONS: self.sessions,
+            Topic.REPORTS: self.reports,
+            Topic.ENDED: self.ended,
+            Topic.QUEUE: self.queue,
+            Topic.NODES: self.nodes,
+        }
+
+    async def hear(self, topics: Iterable[Topic]) -> None:
+        """All of these that are of the platform, and of no one session."""
+        async with TaskGroup() as group:
+            for topic in topics:
+                if topic in self._platform:
+                    group.create_task(self._platform[topic]())
 
     async def sessions(self) -> None:
         """Live sessions and every change of them."""

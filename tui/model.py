@@ -10,7 +10,7 @@ from nsml.client.streams import ENDED_STATES
 from nsml.view.filtering import Filtered
 from nsml.view.series import Axis
 from nsml.view.sessions import seconds_of
-from tui.sources import Source, Topic
+from tui.sources import OF_SESSIONS, Source, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,7 +29,6 @@ TAIL_LINES: Final = 1_000
 MOST_LINES: Final = 50_000
 """Of a log that are kept here: the last."""
 _POLLED: Final = frozenset({Topic.CLUSTER, Topic.QUEUE, Topic.NODES, Topic.EXPLANATION})
-_OF_SHOWN: Final = (Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,7 +257,7 @@ class Model:
         if session_ids != self.shown.session_ids:
             self.version += 1
             self.shown = Shown(session_ids)
-            for topic in _OF_SHOWN:
+            for topic in OF_SESSIONS:
                 self.sources[topic] = Source(is_polled=topic in _POLLED)
 
     def show_code(self, pair: tuple[str, str] | None) -> None:
@@ -280,31 +279,30 @@ class Model:
         match event:
             case SessionsHeard() | ReportsHeard() | EndedHeard():
                 self._take(event)
-                self._heard(_TOPICS[type(event)], now)
             case ClusterHeard(cluster, took_s):
                 self.cluster, self.took_s = cluster, took_s
-                self._heard(Topic.CLUSTER, now)
                 # A stream that was opened again says nothing before something happens.
                 self.sources = {
                     topic: source.answered(now) for topic, source in self.sources.items()
                 }
             case QueueHeard(queue):
                 self.queue = queue
-                self._heard(Topic.QUEUE, now)
             case NodesHeard(nodes):
                 self.nodes = nodes
-                self._heard(Topic.NODES, now)
             case SeriesHeard() | LogHeard() | ExplanationHeard() | CodeHeard():
-                if self.shown.is_of(event):
-                    self.shown.take(event)
-                    self._heard(_TOPICS[type(event)], now)
+                if not self.shown.is_of(event):
+                    return
+                self.shown.take(event)
             case Linked(topic, link):
                 self.sources[topic] = self.sources[topic].linked(link, now)
             case Refused(topic, why):
                 self.sources[topic] = self.sources[topic].refused(why)
+        if (heard := TOPICS.get(type(event))) is not None:
+            self.sources[heard] = self.sources[heard].heard(now)
 
-    def _heard(self, topic: Topic, now: float) -> None:
-        self.sources[topic] = self.sources[topic].heard(now)
+    def ask(self, topic: Topic, now: float) -> None:
+        """A topic is listened to again, after nobody did for a while."""
+        self.sources[topic] = self.sources[topic].asked(now)
 
     def _take(self, event: SessionsHeard | ReportsHeard | EndedHeard) -> None:
         match event:
@@ -371,15 +369,19 @@ class Model:
         return next((row for row in self._live.values() if row.session.name == name), None)
 
 
-_TOPICS: Final[Mapping[type, Topic]] = {
+TOPICS: Final[Mapping[type, Topic]] = {
     SessionsHeard: Topic.SESSIONS,
     ReportsHeard: Topic.REPORTS,
     EndedHeard: Topic.ENDED,
+    ClusterHeard: Topic.CLUSTER,
+    QueueHeard: Topic.QUEUE,
+    NodesHeard: Topic.NODES,
     SeriesHeard: Topic.SERIES,
     LogHeard: Topic.LOG,
     ExplanationHeard: Topic.EXPLANATION,
     CodeHeard: Topic.CODE,
 }
+"""What each event tells of."""
 
 
 def _by_creation(row: Row) -> float:

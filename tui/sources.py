@@ -14,7 +14,7 @@ STALE_S: Final = 5.0
 """What is asked again every few seconds and was not answered for so long is shown as old."""
 
 OPEN_S: Final = 1.0
-"""A stream that was tried again and has not failed for so long is open, where other calls are answered."""
+"""What was tried again and has not failed for so long is open, where other calls are answered."""
 _REASON_CELLS: Final = 48
 
 
@@ -31,6 +31,12 @@ class Topic(StrEnum):
     LOG = "log"
     EXPLANATION = "explanation"
     CODE = "code"
+
+
+ALWAYS_HEARD: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.REPORTS, Topic.ENDED})
+"""Whatever screen is in front."""
+OF_SESSIONS: Final = frozenset({Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE})
+"""Of the sessions that are looked at closely; all others are of the platform as a whole."""
 
 
 class State(StrEnum):
@@ -50,6 +56,7 @@ class Source:
     Attributes:
         is_polled: whether silence means that nothing is heard, and not that nothing happens.
         heard_at: when something was last heard.
+        asked_at: since when it is listened to again, after nobody did for a while.
         broken_at: since when nothing can be; 0: it can.
         retry_at: when that is tried again, the `failures`-th time in a row.
         denial: why it is not for this user; "" where it is.
@@ -57,6 +64,7 @@ class Source:
 
     is_polled: bool = False
     heard_at: float = 0.0
+    asked_at: float = 0.0
     broken_at: float = 0.0
     retry_at: float = 0.0
     failures: int = 0
@@ -66,6 +74,10 @@ class Source:
     def heard(self, now: float) -> Source:
         """Something came."""
         return Source(is_polled=self.is_polled, heard_at=now)
+
+    def asked(self, now: float) -> Source:
+        """It is listened to again: until it could have answered, what is old is not called silence."""
+        return Source(is_polled=self.is_polled, heard_at=self.heard_at, asked_at=now)
 
     def linked(self, link: Link, now: float) -> Source:
         """Its connection broke, could not be made again, or is back."""
@@ -94,6 +106,8 @@ class Source:
             return State.DENIED
         if self.broken_at:
             return State.OFFLINE
+        if self.heard_at < self.asked_at and not (self.is_polled and now > self.asked_at + OPEN_S):
+            return State.LOADING
         if not self.heard_at:
             return State.LOADING
         is_old = self.is_polled and now - self.heard_at > STALE_S

@@ -41,7 +41,9 @@ def tell(line: Static, text: Text) -> None:
 
 
 class Frame(Screen[None]):
-    """A screen in its frame. `topics` are what it shows: how it stands with them is said above it."""
+    """A screen in its frame. `topics` are what it shows: they are heard while it is in front, and how it stands with
+    them is said above it.
+    """
 
     DEFAULT_CSS: ClassVar[str] = """
     Frame {
@@ -95,7 +97,8 @@ class Frame(Screen[None]):
         self.redraw()
 
     def on_screen_resume(self) -> None:
-        """Show what came while another screen was before it."""
+        """Hear what it shows, and show what came while another screen was before it."""
+        self.dashboard.hear_screen(self.topics)
         self.redraw()
 
     def redraw(self) -> None:

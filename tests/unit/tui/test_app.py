@@ -239,6 +239,21 @@ async def test_other_screens_show_the_queue_and_the_nodes(dashboard, server):
         await shows(pilot, "1 of 1 session")
 
 
+async def test_only_what_is_in_front_is_asked_for_again_and_again(dashboard, server):
+    asked = server.state.calls.count
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await until(pilot, lambda: asked("GetCluster") > 1)
+        assert not asked("ListQueue")
+        await pilot.press("2")
+        await until(pilot, lambda: asked("ListQueue") > 1)
+        assert not asked("ListNodes")
+        await pilot.press("3")
+        await until(pilot, lambda: asked("ListNodes"))
+        seen, looks = asked("ListQueue"), asked("ListNodes")
+        await until(pilot, lambda: asked("ListNodes") > looks + 1)
+        assert asked("ListQueue") == seen
+
+
 async def test_the_cursor_stays_on_its_session_and_in_sight_whatever_comes_above(dashboard, server):
     for number in range(120):  # more than one message of a watch has
         server.state.add(f"kim/mnist/{number}")

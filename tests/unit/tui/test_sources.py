@@ -39,6 +39,15 @@ def test_silence_of_what_is_asked_again_is_told():
     assert source.heard(200).state(201) is State.LIVE
 
 
+def test_what_nobody_listened_to_for_a_while_is_loading_and_old_once_it_could_have_answered():
+    source = Source(is_polled=True).heard(100).asked(200)
+    assert source.state(200.5) is State.LOADING
+    assert source.state(202) is State.STALE
+    assert source.heard(200.6).state(201) is State.LIVE
+    assert source.linked(DOWN, 200.5).state(200.6) is State.OFFLINE
+    assert Source().heard(100).asked(200).state(300) is State.LOADING
+
+
 def test_a_stream_that_was_opened_again_and_is_silent_is_not_said_to_be_broken():
     source = Source().heard(90).linked(DOWN, 100)
     assert source.answered(101).state(101) is State.OFFLINE
