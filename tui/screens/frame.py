@@ -41,8 +41,9 @@ def tell(line: Static, text: Text) -> None:
 
 
 class Frame(Screen[None]):
-    """A screen in its frame. `topics` are what it shows: they are heard while it is in front, and how it stands with
-    them is said above it.
+    """A screen in its frame.
+
+    `topics` are what it shows: they are heard while it is in front, and how it stands with them is said above it.
     """
 
     DEFAULT_CSS: ClassVar[str] = """
