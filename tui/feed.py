@@ -39,7 +39,7 @@ from tui.model import (
 from tui.sources import Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+    from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from nsml.client.calls import Client
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
@@ -89,7 +89,7 @@ class Feed:
     def __init__(self, client: Client, post: Post) -> None:
         self._client = client
         self._post = post
-        self._platform: Final[Mapping[Topic, Callable[[], Awaitable[None]]]] = {
+        self._platform: Final[Mapping[Topic, Callable[[], Coroutine[None, None, None]]]] = {
             Topic.CLUSTER: self.cluster,
             Topic.SESSIONS: self.sessions,
             Topic.REPORTS: self.reports,
