@@ -1,4 +1,4 @@
-"""Which hosts are this machine: what goes to others is encrypted."""
+"""Which hosts are this machine: what goes to others is encrypted. Which are the same: what another page sends is refused."""
 
 from __future__ import annotations
 
@@ -13,3 +13,9 @@ def is_loopback(host: str) -> bool:
         return ip_address(host).is_loopback
     except ValueError:
         return False
+
+
+def is_same_place(origin: str, host: str) -> bool:
+    """Whether a browser's page comes from where it sends a request: the headers Origin and Host."""
+    scheme, separator, place = origin.partition("://")
+    return bool(host) and bool(separator) and scheme in {"http", "https"} and place == host

@@ -351,7 +351,10 @@ class Dashboard(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette has beside the keys of the screen."""
-        yield from super().get_system_commands(screen)
+        for command in super().get_system_commands(screen):
+            # To a browser no files are sent.
+            if not (self.is_web and command.title == "Screenshot"):
+                yield command
         for mode, name in NAMES.items():
             yield SystemCommand(name.partition(" ")[2], f"go there: {name[0]}", self._goer(mode))
 

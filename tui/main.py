@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import os
 import sys
+import threading
 from contextlib import AbstractAsyncContextManager
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
 USAGE_CODE = 2
 DENIED_CODE = 4
+_LOOPBACK = "127.0.0.1"
 
 
 @click.command("nsml-tui", context_settings={"help_option_names": ["-h", "--help"]})
@@ -38,14 +42,39 @@ DENIED_CODE = 4
     help="Show such a file: no platform is needed.",
 )
 @click.option("--demo", is_flag=True, help="Show a made-up cluster: no platform is needed.")
+@click.option("--web", is_flag=True, help="Show it in a browser of this machine.")
+@click.option(
+    "--host", metavar="ADDRESS", help="With --web: of this machine alone, 127.0.0.1 by default."
+)
+@click.option(
+    "--port",
+    metavar="NUMBER",
+    type=click.IntRange(0, 65_535),
+    help="With --web: where it answers; a free one by default.",
+)
+@click.option("--visit", type=int, hidden=True)
 @click.version_option(VERSION, prog_name="nsml-tui")
-def main(name: str | None, record: Path | None, replay: Path | None, demo: bool) -> None:
+def main(
+    *,
+    name: str | None,
+    record: Path | None,
+    replay: Path | None,
+    demo: bool,
+    web: bool,
+    host: str | None,
+    port: int | None,
+    visit: int | None,
+) -> None:
     """Show the platform live: sessions, charts, logs, the queue and the machines.
 
     Keys are at the foot of the screen, and all of them behind ?. Ctrl-Q leaves; nothing that runs is touched.
 
     Every action is an nsml command, which is shown. NO_COLOR, TERM and the terminal's size are heeded.
+
+    With --web it prints an address for a browser instead. Whoever has that address acts as you, until Ctrl-C.
     """
+    # gRPC's own diagnostics would go over the screen.
+    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     chosen = {
         "--replay": replay is not None,
         "--demo": demo,
@@ -55,22 +84,87 @@ def main(name: str | None, record: Path | None, replay: Path | None, demo: bool)
     given = [option for option, is_given in chosen.items() if is_given]
     if len(given) > 1 and given[0] in {"--replay", "--demo"}:
         _fail(f"{given[0]} goes without {given[1]}", "nsml-tui --help", USAGE_CODE)
-    story: Story | None = None
-    if replay is not None:
-        story = _read(replay)
+    _check_place(web=web or visit is not None, host=host, port=port, record=record)
+    order = {} if visit is None else _order(visit)
+    if "server" in order:
+        app = _of_order(order)
+    elif replay is not None:
+        app = _of_story(_read(replay))
     elif demo:
-        from tui.demo import Demo
-
-        story = Demo(SystemClock().time())
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        _fail("nsml-tui needs a terminal", "for programs: nsml ps -w -o jsonl", USAGE_CODE)
-    app = _of_platform(name, record) if story is None else _of_story(story)
+        app = _of_demo()
+    else:
+        app = _of_platform(name, record)
+    if web:
+        # The same again for each browser. What is wrong with it has shown here by now.
+        words = [
+            f"{option}={value}"
+            for option, value in (("--replay", replay), ("--context", name))
+            if value
+        ]
+        _serve([*words, *(["--demo"] if demo else [])], host or _LOOPBACK, port or 0)
     try:
         app.run()
     finally:
         if app.recorder is not None:
             app.recorder.close()
     sys.exit(app.return_code or 0)
+
+
+def _check_place(*, web: bool, host: str | None, port: int | None, record: Path | None) -> None:
+    """What goes with a terminal, and what with a browser."""
+    if web and record is not None:
+        _fail("--web goes without --record", "nsml-tui --help", USAGE_CODE)
+    if not web and (host is not None or port is not None):
+        _fail("--host and --port go with --web", "nsml-tui --help", USAGE_CODE)
+    if not (web or (sys.stdin.isatty() and sys.stdout.isatty())):
+        advice = "for programs: nsml ps -w -o jsonl\nfor a browser: nsml-tui --web"
+        _fail("nsml-tui needs a terminal", advice, USAGE_CODE)
+
+
+def _serve(arguments: list[str], host: str, port: int) -> NoReturn:
+    missing = [name for name in ("textual_serve", "websockets") if find_spec(name) is None]
+    if missing:
+        _fail("--web needs what is not installed here", "pip install 'nsml[web]'", USAGE_CODE)
+    from tui.web.local import NotServed, serve
+
+    try:
+        serve(arguments, host=host, port=port)
+    except NotServed as error:
+        _fail(error.message, error.advice, USAGE_CODE)
+    sys.exit(0)
+
+
+def _order(descriptor: int) -> dict[str, Any]:
+    """What whoever started us for a browser says in its first line; with its end we end."""
+    with open(os.dup(descriptor), "rb", buffering=0) as told:  # noqa: PTH123 - it has no path
+        order: dict[str, Any] = json.loads(told.readline())
+
+    def end_with_it() -> None:
+        while os.read(descriptor, 4096):
+            pass
+        os._exit(0)
+
+    threading.Thread(target=end_with_it, daemon=True).start()
+    return order
+
+
+def _of_order(order: dict[str, Any]) -> Dashboard:
+    """Of somebody who looks through a gateway: where, and with which credential, is said by that."""
+    from nsml.client import connect
+    from tui.app import Dashboard
+
+    context = contexts.Context(name=order["platform"], server=order["server"])
+    return Dashboard(
+        lambda: connect.connect(context, token=order["token"]),
+        clock=SystemClock(),
+        platform=context.name,
+    )
+
+
+def _of_demo() -> Dashboard:
+    from tui.demo import Demo
+
+    return _of_story(Demo(SystemClock().time()))
 
 
 def _read(path: Path) -> Story:
@@ -95,8 +189,6 @@ def _of_story(story: Story) -> Dashboard:
 
 
 def _of_platform(name: str | None, record: Path | None) -> Dashboard:
-    # gRPC's own diagnostics would go over the screen.
-    os.environ.setdefault("GRPC_VERBOSITY", "NONE")
     try:
         context = contexts.choose(contexts.load(os.environ), os.environ, name)
         context.token()
@@ -126,3 +218,7 @@ def _fail(message: str, advice: str, code: int) -> NoReturn:
     for line in advice.splitlines():
         click.echo(f"  try: {line}", err=True)
     sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

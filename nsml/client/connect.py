@@ -58,12 +58,15 @@ def open_channel(context: Context, server: str = "") -> grpc.aio.Channel:
 
 
 @asynccontextmanager
-async def connect(context: Context, *, deadline_s: float = DEADLINE_S) -> AsyncIterator[Client]:
+async def connect(
+    context: Context, *, token: str | None = None, deadline_s: float = DEADLINE_S
+) -> AsyncIterator[Client]:
     """A client of the context's platform; connections are made as calls need them.
 
-    `deadline_s` is the longest wait for one answer. Raises ContextError.
+    `token` is taken in place of the context's own, `deadline_s` is the longest wait for one answer.
+    Raises ContextError.
     """
-    token = context.token()
+    token = token or context.token()
     ways = Ways(partial(open_channel, context), context.servers)
     ways.channel(ways.now)  # what is wrong with the context shows before the first call
     try:

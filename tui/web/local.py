@@ -1,0 +1,108 @@
+"""`nsml-tui --web`: the dashboard for the browsers of whoever started it, on this machine alone."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import os
+import secrets
+import socket
+from typing import TYPE_CHECKING, Final
+
+import click
+import uvicorn
+
+from nsml.hosts import is_loopback
+from tui.web.page import make_app
+from tui.web.visits import Visits
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from starlette.types import ASGIApp
+
+MOST_MESSAGE: Final = 64 << 10
+"""Bytes of what a page says at once: a paste of that much is no typing."""
+PING_EVERY_S: Final = 15.0
+"""A browser that does not answer to that, for as long again, is gone."""
+STOP_WITHIN_S: Final = 5
+
+
+class NotServed(Exception):
+    """It cannot answer there; `advice` says what to do."""
+
+    def __init__(self, message: str, advice: str) -> None:
+        super().__init__(message)
+        self.message = message
+        self.advice = advice
+
+
+def serve(arguments: Sequence[str], *, host: str, port: int) -> None:
+    """Print an address, and answer there until a signal ends it.
+
+    Args:
+        arguments: of the program that is shown.
+        host: where; of this machine.
+        port: 0 for a free one.
+
+    Raises:
+        NotServed: it is no address of this machine alone, or the port is taken.
+    """
+    with _taken(host, port) as taken:
+        number = taken.getsockname()[1]
+        names = [f"[{host}]" if ":" in host else host, "localhost", "127.0.0.1", "[::1]"]
+        # Nobody guesses it, no other page can read it, and no cookie bears it to other ports of this machine.
+        prefix = f"/{secrets.token_urlsafe(24)}"
+        visits = Visits(arguments, {}, os.environ)
+        app = make_app(visits, prefix=prefix, hosts={f"{name}:{number}" for name in names})
+        click.echo(f"http://{names[0]}:{number}{prefix}/")
+        click.echo("  whoever has this address acts as you; Ctrl-C ends it", err=True)
+        # Ctrl-C is how it ends.
+        with contextlib.suppress(KeyboardInterrupt):
+            PageServer(app, visits).run(sockets=[taken])
+
+
+class PageServer(uvicorn.Server):
+    """Answers for a page; its visits end with it."""
+
+    def __init__(self, app: ASGIApp, visits: Visits) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="h11",
+                ws="websockets-sansio",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                proxy_headers=False,
+                server_header=False,
+                ws_max_size=MOST_MESSAGE,
+                ws_ping_interval=PING_EVERY_S,
+                ws_ping_timeout=PING_EVERY_S,
+                timeout_graceful_shutdown=STOP_WITHIN_S,
+            )
+        )
+        self._visits = visits
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """End what is shown, too."""
+        ending = asyncio.ensure_future(self._visits.stop())
+        await super().shutdown(sockets)
+        await ending
+
+
+def _taken(host: str, port: int) -> socket.socket:
+    if not is_loopback(host):
+        raise NotServed(
+            f"--web answers on this machine alone, not on {host}",
+            f"through ssh: ssh -L {port or 8000}:127.0.0.1:{port or 8000} HOST\n"
+            "for everybody, with TLS and their own rights: nsml dashboard",
+        )
+    try:
+        (family, _, _, _, address), *_ = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+        return socket.create_server(address[:2], family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise NotServed(f"port {port} is taken", "nsml-tui --web: a free one") from error
+        raise NotServed(f"cannot answer on {host}:{port}: {error.strerror}", "--port 0") from error

@@ -1,0 +1,191 @@
+"""Visits: a process of the dashboard for each browser that shows it, and the way between the two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from typing import TYPE_CHECKING, Any, Final
+
+from starlette.websockets import WebSocketDisconnect
+from textual_serve.app_service import AppService
+from textual_serve.download_manager import DownloadManager
+
+from tui.web.messages import Focused, Pinged, Resized, Typed, first_size, understood
+
+if TYPE_CHECKING:
+    from asyncio.subprocess import Process
+    from collections.abc import Awaitable, Callable, Mapping, Sequence
+
+    from starlette.websockets import WebSocket
+
+MOST_VISITS: Final = 3
+"""Of one page at a time: one more ends the oldest."""
+UNUSED_S: Final = 12 * 3600.0
+"""So long a visit goes on without a key or a move of the mouse."""
+STOP_WITHIN_S: Final = 2.0
+_AWAY: Final = 1001
+_PROGRAM: Final = "tui.main"
+_OF_TERMINAL: Final = ("TEXTUAL_", "TERM_PROGRAM", "COLUMNS", "ROWS")
+
+
+class Visits:
+    """The visits of one page.
+
+    Args:
+        arguments: of the program.
+        order: what the program is told besides, where no other user of the machine sees it.
+        environment: of the program.
+    """
+
+    def __init__(
+        self, arguments: Sequence[str], order: Mapping[str, Any], environment: Mapping[str, str]
+    ) -> None:
+        self._arguments = tuple(arguments)
+        self._order = json.dumps(order).encode() + b"\n"
+        self._environment = environment
+        self._open: list[Visit] = []
+
+    async def receive(self, socket: WebSocket) -> None:
+        """Carry a visit on a connection, from its beginning to its end."""
+        await socket.accept()
+        while len(self._open) >= MOST_VISITS:
+            await self._open.pop(0).stop()
+        visit = Visit(socket, self._arguments, self._order, self._environment)
+        self._open.append(visit)
+        try:
+            await visit.start(*first_size(socket.query_params))
+            await _first([_hear(socket, visit), visit.gone()])
+        finally:
+            await visit.stop()
+            if visit in self._open:
+                self._open.remove(visit)
+            with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+                await socket.close(_AWAY)
+
+    async def stop(self) -> None:
+        """End all."""
+        await asyncio.gather(*(visit.stop() for visit in self._open))
+
+
+class Visit(AppService):
+    """One process of the dashboard. It ends with us, whoever ends us: it holds the other end of a pipe."""
+
+    def __init__(
+        self,
+        socket: WebSocket,
+        arguments: tuple[str, ...],
+        order: bytes,
+        environment: Mapping[str, str],
+    ) -> None:
+        super().__init__(
+            "nsml-tui",
+            write_bytes=_suppressed(socket.send_bytes),
+            write_str=_suppressed(socket.send_text),
+            close=_suppressed(socket.close),
+            download_manager=DownloadManager(),
+        )
+        self._arguments = arguments
+        self._order = order
+        self._given = environment
+        self._life_line = -1
+        self._stopping = asyncio.Lock()
+
+    def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
+        """What was given, and of ours only what tells Textual of the browser."""
+        made = super()._build_environment(width, height)
+        told = {name: value for name, value in made.items() if name.startswith(_OF_TERMINAL)}
+        return {**self._given, **told}
+
+    async def _open_app_process(self, width: int = 80, height: int = 24) -> Process:
+        """Start the program itself: no shell reads the command."""
+        ours, theirs = os.pipe()
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *(sys.executable, "-P", "-m", _PROGRAM, "--visit", str(ours), *self._arguments),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env=self._build_environment(width, height),
+                pass_fds=(ours,),
+                start_new_session=True,
+            )
+        except BaseException:
+            os.close(theirs)
+            raise
+        finally:
+            os.close(ours)
+        self._life_line = theirs
+        # Less than a pipe takes: nobody waits.
+        os.write(theirs, self._order)
+        self._process, self._stdin = process, process.stdin
+        return process
+
+    async def on_meta(self, data: bytes) -> None:
+        """Of what the program asks of the browser, only to be closed: it opens no pages, and sends no files."""
+        if json.loads(data).get("type") == "exit":
+            await super().on_meta(data)
+
+    async def gone(self) -> None:
+        """Wait until the program says no more."""
+        if self._task is not None:
+            await asyncio.wait([self._task])
+
+    async def stop(self) -> None:
+        """End the program, in good order if it is quick; again has no effect."""
+        async with self._stopping:
+            if self._process is None or self._life_line < 0:
+                return
+            try:
+                with contextlib.suppress(TimeoutError, OSError, WebSocketDisconnect):
+                    async with asyncio.timeout(STOP_WITHIN_S):
+                        await super().stop()
+            finally:
+                os.close(self._life_line)
+                self._life_line = -1
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(self._process.pid, signal.SIGKILL)
+            await self._process.wait()
+
+
+async def _hear(socket: WebSocket, visit: Visit) -> None:
+    """Pass on what the page says, until it is closed, or nobody has done anything for long."""
+    with contextlib.suppress(WebSocketDisconnect, TimeoutError, KeyError):
+        async with asyncio.timeout(UNUSED_S) as unused:
+            while True:
+                match understood(await socket.receive_text()):
+                    case Typed(text):
+                        unused.reschedule(asyncio.get_running_loop().time() + UNUSED_S)
+                        await visit.send_bytes(text.encode())
+                    case Resized(width, height):
+                        await visit.set_terminal_size(width, height)
+                    case Pinged(word):
+                        await socket.send_json(["pong", word])
+                    case Focused(has_focus):
+                        await (visit.focus() if has_focus else visit.blur())
+                    case None:
+                        return
+
+
+async def _first(waits: Sequence[Awaitable[None]]) -> None:
+    """Wait for the first of them, and end the others."""
+    tasks = [asyncio.ensure_future(one) for one in waits]
+    try:
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _suppressed(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:
+    """The same, silent once nobody is at the other end."""
+
+    async def sent(*arguments: Any) -> None:
+        with contextlib.suppress(WebSocketDisconnect, RuntimeError):
+            await send(*arguments)
+
+    return sent
