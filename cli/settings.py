@@ -11,6 +11,7 @@ from cli.app import App, Format
 from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app
 from nsml.client import contexts
+from nsml.view.themes import SETTING, THEMES
 
 if TYPE_CHECKING:
     from nsml.client.contexts import Config
@@ -20,7 +21,7 @@ _CONTEXT_KEYS = ("server", "ca", "token_file")
 
 @click.group("config", cls=Group)
 def config() -> None:
-    """Settings: `output` (default format), `current` (context), `contexts.NAME.server|ca|token_file`."""
+    """Settings: `output` (default format), `theme` (of nsml-tui), `current` (context), `contexts.NAME.server|ca|token_file`."""
 
 
 @command("path", examples=["nsml config path", 'cat "$(nsml config path)"'])
@@ -41,7 +42,7 @@ def get(app: App, *, key: str | None) -> None:
             app.write(f"{name} = {value}")
     elif key in known:
         app.write(known[key])
-    elif key in {"output", "current"}:
+    elif key in {"output", "current", SETTING}:
         raise CommandError(f"{key} is not set", code=ExitCode.NOT_FOUND)
     else:
         raise _unknown(key, app.config)
@@ -55,7 +56,7 @@ def get(app: App, *, key: str | None) -> None:
 @click.argument("value")
 @pass_app
 def set_(app: App, *, key: str, value: str) -> None:
-    """Change one setting; an empty VALUE of `output` takes it back."""
+    """Change one setting; an empty VALUE of `output` or `theme` takes it back."""
     app.save(_changed(app.config, key, value))
 
 
@@ -74,6 +75,14 @@ def _changed(config: Config, key: str, value: str) -> Config:
         if value not in config.contexts:
             raise CommandError(f"no such context: {value}", code=ExitCode.NOT_FOUND)
         return config._replace(current=value)
+    if key == SETTING:
+        if value and value not in THEMES:
+            raise CommandError(
+                f"{value!r} is not a theme",
+                code=ExitCode.USAGE,
+                advice=f"one of {', '.join(THEMES)}",
+            )
+        return _set(config, key, value)
     if key == "output":
         if value and value not in set(Format):
             raise CommandError(
@@ -81,13 +90,17 @@ def _changed(config: Config, key: str, value: str) -> Config:
                 code=ExitCode.USAGE,
                 advice=f"one of {', '.join(Format)}",
             )
-        rest = {name: item for name, item in config.settings.items() if name != "output"}
-        return config._replace(settings={**rest, "output": value} if value else rest)
+        return _set(config, key, value)
     prefix, _, part = key.rpartition(".")
     name = prefix.removeprefix("contexts.")
     if prefix == f"contexts.{name}" and part in _CONTEXT_KEYS:
         return _changed_context(config, name, part, value)
     raise _unknown(key, config)
+
+
+def _set(config: Config, key: str, value: str) -> Config:
+    rest = {name: item for name, item in config.settings.items() if name != key}
+    return config._replace(settings={**rest, key: value} if value else rest)
 
 
 def _changed_context(config: Config, name: str, part: str, value: str) -> Config:
@@ -113,7 +126,7 @@ def _changed_context(config: Config, name: str, part: str, value: str) -> Config
 
 
 def _unknown(key: str, config: Config) -> CommandError:
-    known = ["current", "output", *_flat(config)]
+    known = ["current", "output", SETTING, *_flat(config)]
     return CommandError(
         f"no such setting: {key}",
         code=ExitCode.USAGE,

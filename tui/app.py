@@ -23,6 +23,7 @@ from nsml.view.plot import worth
 from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.feed import ASK_AGAIN_S, Feed
+from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused
 from tui.screens.asking import Ask, Confirm
 from tui.screens.compare import CompareScreen
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from textual.binding import BindingType
+    from textual.filter import LineFilter
     from textual.screen import Screen
 
     from nsml.client.calls import Client
@@ -68,6 +70,8 @@ class Dashboard(App[None]):
         platform: how users call it.
         recorder: takes down what is heard; None: nobody does.
         player: plays what is shown in place of a platform, which is not called then; `clock` is it.
+        looks: how it looks at first.
+        remember: keeps the name of another theme for the next time; it may raise OSError or ContextError.
     """
 
     TITLE = "nsml"
@@ -129,8 +133,15 @@ class Dashboard(App[None]):
         platform: str,
         recorder: Recorder | None = None,
         player: Player | None = None,
+        looks: Looks | None = None,
+        remember: Callable[[str], None] | None = None,
     ) -> None:
-        super().__init__()
+        self._looks = looks or Looks()
+        # Without colours those of the terminal are left out, and not turned to greys.
+        super().__init__(ansi_color=True if self._looks.is_colourless else None)
+        self._filters_of_ours = filters(self._looks)
+        dress(self, self._looks)
+        self._remember = remember
         self._connect = connect
         self.clock = clock
         self.platform = platform
@@ -243,6 +254,27 @@ class Dashboard(App[None]):
                 self._drawn = self.model.version
                 self.screen.redraw()
 
+    # How it looks
+
+    def get_line_filters(self) -> Sequence[LineFilter]:
+        """What lines go through on their way to the terminal."""
+        return [*super().get_line_filters(), *self._filters_of_ours]
+
+    def watch_theme(self, name: str) -> None:
+        """Draw in other colours, and keep them for the next time."""
+        if name == self._looks.theme:
+            return
+        self._looks = replace(self._looks, theme=name)
+        self.call_after_refresh(self._draw)
+        if self._remember is None:
+            return
+        try:
+            self._remember(name)
+        except (OSError, ContextError) as error:
+            self.say(f"the theme is not kept: {error}", is_bad=True)
+        else:
+            self.say(f"$ nsml config set theme {name}")
+
     # Which sessions are looked at closely
 
     def look_at(self, *sessions: Session) -> None:
@@ -351,9 +383,11 @@ class Dashboard(App[None]):
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette has beside the keys of the screen."""
+        # To a browser no files are sent; where there are no colours, no theme shows but the one for that.
+        left_out = {"Screenshot"} if self.is_web else set()
+        left_out |= {"Theme"} if self._looks.is_colourless else set()
         for command in super().get_system_commands(screen):
-            # To a browser no files are sent.
-            if not (self.is_web and command.title == "Screenshot"):
+            if command.title not in left_out:
                 yield command
         for mode, name in NAMES.items():
             yield SystemCommand(name.partition(" ")[2], f"go there: {name[0]}", self._goer(mode))

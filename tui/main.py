@@ -9,22 +9,29 @@ import threading
 from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, Final, NoReturn
 
 import click
 
 from nsml._version import VERSION
 from nsml.client import contexts
 from nsml.clock import SystemClock
+from nsml.view.themes import SETTING, THEMES
+from tui import terminal
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from nsml.client.calls import Client
     from tui.app import Dashboard
+    from tui.looks import Looks
     from tui.story import Story
 
 USAGE_CODE = 2
 DENIED_CODE = 4
 _LOOPBACK = "127.0.0.1"
+_BROWSER: Final = {"COLORTERM": "truecolor"}
+"""The environment of a terminal that can show as much."""
 
 
 @click.command("nsml-tui", context_settings={"help_option_names": ["-h", "--help"]})
@@ -53,6 +60,18 @@ _LOOPBACK = "127.0.0.1"
     help="With --web: where it answers; a free one by default.",
 )
 @click.option("--visit", type=int, hidden=True)
+@click.option(
+    "--theme",
+    metavar="NAME",
+    type=click.Choice(THEMES),
+    help=f"{', '.join(THEMES)}: for this time.",
+)
+@click.option(
+    "--ascii/--no-ascii",
+    "in_ascii",
+    default=None,
+    help="Draw with ASCII alone, or not; else as TERM and the locale say.",
+)
 @click.version_option(VERSION, prog_name="nsml-tui")
 def main(
     *,
@@ -64,12 +83,15 @@ def main(
     host: str | None,
     port: int | None,
     visit: int | None,
+    theme: str | None,
+    in_ascii: bool | None,
 ) -> None:
     """Show the platform live: sessions, charts, logs, the queue and the machines.
 
     Keys are at the foot of the screen, and all of them behind ?. Ctrl-Q leaves; nothing that runs is touched.
 
-    Every action is an nsml command, which is shown. NO_COLOR, TERM and the terminal's size are heeded.
+    Every action is an nsml command, which is shown. NO_COLOR, COLORTERM, TERM, the locale and the terminal's size
+    are heeded, TEXTUAL_ANIMATIONS too. A theme that is chosen in the palette is kept: nsml config get theme.
 
     With --web it prints an address for a browser instead. Whoever has that address acts as you, until Ctrl-C.
     """
@@ -84,24 +106,30 @@ def main(
     given = [option for option, is_given in chosen.items() if is_given]
     if len(given) > 1 and given[0] in {"--replay", "--demo"}:
         _fail(f"{given[0]} goes without {given[1]}", "nsml-tui --help", USAGE_CODE)
+    replayed = _read(replay) if replay is not None else None
     _check_place(web=web or visit is not None, host=host, port=port, record=record)
     order = {} if visit is None else _order(visit)
-    if "server" in order:
+    # What is set here is of whoever serves, and not of whoever looks through a gateway.
+    is_own = "server" not in order
+    looks = _looks(theme, in_ascii=in_ascii, in_browser=visit is not None) if is_own else None
+    if not is_own:
         app = _of_order(order)
-    elif replay is not None:
-        app = _of_story(_read(replay))
+    elif replayed is not None:
+        app = _of_story(replayed, looks)
     elif demo:
-        app = _of_demo()
+        app = _of_demo(looks)
     else:
-        app = _of_platform(name, record)
+        app = _of_platform(name, record, looks)
     if web:
         # The same again for each browser. What is wrong with it has shown here by now.
         words = [
             f"{option}={value}"
-            for option, value in (("--replay", replay), ("--context", name))
+            for option, value in (("--replay", replay), ("--context", name), ("--theme", theme))
             if value
         ]
-        _serve([*words, *(["--demo"] if demo else [])], host or _LOOPBACK, port or 0)
+        words += ["--demo"] if demo else []
+        words += ["--ascii"] if in_ascii else []
+        _serve(words, host or _LOOPBACK, port or 0)
     try:
         app.run()
     finally:
@@ -161,10 +189,42 @@ def _of_order(order: dict[str, Any]) -> Dashboard:
     )
 
 
-def _of_demo() -> Dashboard:
+def _of_demo(looks: Looks | None) -> Dashboard:
     from tui.demo import Demo
 
-    return _of_story(Demo(SystemClock().time()))
+    return _of_story(Demo(SystemClock().time()), looks)
+
+
+def _looks(theme: str | None, *, in_ascii: bool | None, in_browser: bool = False) -> Looks:
+    """How it looks: as its options say, else as the user's settings, else as the terminal can."""
+    from tui.looks import Looks
+
+    try:
+        kept = contexts.load(os.environ).settings.get(SETTING, "")
+    except contexts.ContextError as error:
+        _fail(error.message, error.advice, DENIED_CODE)
+    if kept and kept not in THEMES:
+        _fail(f"no theme {kept!r} (settings.theme)", "nsml config set theme dark", USAGE_CODE)
+    # A browser can show everything, whatever the terminal of whoever serves it.
+    shown_on: Mapping[str, str] = _BROWSER if in_browser else os.environ
+    is_colourless = terminal.has_no_colours(os.environ)
+    if is_colourless:
+        chosen = "terminal"
+    else:
+        chosen = theme or kept or ("dark" if terminal.has_colours(shown_on) else "terminal")
+    return Looks(
+        theme=chosen,
+        is_colourless=is_colourless,
+        is_ascii=terminal.is_ascii(shown_on) if in_ascii is None else in_ascii,
+        has_letters=terminal.has_letters(shown_on),
+        is_animated=terminal.may_animate(shown_on),
+    )
+
+
+def _keep(theme: str) -> None:
+    """Have a theme the next time, too."""
+    config = contexts.load(os.environ)
+    contexts.save(config._replace(settings={**config.settings, SETTING: theme}))
 
 
 def _read(path: Path) -> Story:
@@ -176,7 +236,7 @@ def _read(path: Path) -> Story:
         _fail(str(error), "", USAGE_CODE)
 
 
-def _of_story(story: Story) -> Dashboard:
+def _of_story(story: Story, looks: Looks | None) -> Dashboard:
     from tui.app import Dashboard
     from tui.story import Player
 
@@ -185,10 +245,12 @@ def _of_story(story: Story) -> Dashboard:
     def connect() -> AbstractAsyncContextManager[Client]:
         raise RuntimeError("a story has no platform")
 
-    return Dashboard(connect, clock=player, platform=story.platform, player=player)
+    return Dashboard(
+        connect, clock=player, platform=story.platform, player=player, looks=looks, remember=_keep
+    )
 
 
-def _of_platform(name: str | None, record: Path | None) -> Dashboard:
+def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> Dashboard:
     try:
         context = contexts.choose(contexts.load(os.environ), os.environ, name)
         context.token()
@@ -210,7 +272,9 @@ def _of_platform(name: str | None, record: Path | None) -> Dashboard:
             recorder = Recorder(record, platform=platform, at=clock.time())
         except RecordingError as error:
             _fail(str(error), "", USAGE_CODE)
-    return Dashboard(connect, clock=clock, platform=platform, recorder=recorder)
+    return Dashboard(
+        connect, clock=clock, platform=platform, recorder=recorder, looks=looks, remember=_keep
+    )
 
 
 def _fail(message: str, advice: str, code: int) -> NoReturn:

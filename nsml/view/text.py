@@ -10,6 +10,11 @@ from __future__ import annotations
 import codecs
 import re
 import unicodedata
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
 
 _DELETE = 0x7F
 
@@ -21,6 +26,10 @@ _OPEN_ESCAPE = r"\x1b(\[[0-9;]{0,32})?\Z"
 _LAST_C0 = 0x20
 _LEAST_FOLDED = 24
 _CONCEAL = "8"
+_JOINING = {"Mn", "Me", "Mc", "Cf"}
+_JOINER = "\u200d"
+_AS_EMOJI = "\ufe0f"
+_FIRST_SKIN, _LAST_SKIN = "\U0001f3fb", "\U0001f3ff"
 
 
 def visible(text: str) -> str:
@@ -126,18 +135,42 @@ def _lines(text: str) -> str:
 
 
 def width(text: str) -> int:
-    """Terminal cells that `text` takes: two for wide East Asian letters, none for combining."""
+    """Terminal cells that `text` takes: two for wide East Asian letters and emoji, none for what joins another."""
     if text.isascii():
         return len(text)
-    return sum(_cells(letter) for letter in text)
+    if _JOINER in text or _AS_EMOJI in text:
+        return sum(cells for _, cells in graphemes(text))
+    return sum(map(_cells, text))
 
 
+def graphemes(text: str) -> Iterator[tuple[str, int]]:
+    """What is read as one letter, with its cells: accents, joined emoji and Hangul in pieces stay together."""
+    part, cells, is_joined = "", 0, False
+    for letter in text:
+        size = _cells(letter)
+        if part and (is_joined or not size):
+            part += letter
+            cells = max(cells, 2) if letter == _AS_EMOJI and cells else cells
+        else:
+            if part:
+                yield part, cells
+            part, cells = letter, size
+        is_joined = letter == _JOINER
+    if part:
+        yield part, cells
+
+
+@lru_cache(maxsize=4096)
 def _cells(letter: str) -> int:
-    if unicodedata.combining(letter) or unicodedata.category(letter) in {"Mn", "Me", "Cf"}:
+    kind = unicodedata.category(letter)
+    if kind in _JOINING or _FIRST_SKIN <= letter <= _LAST_SKIN:
         return 0
     if "\u1160" <= letter <= "\u11ff":
         # A vowel or final of a Hangul syllable in pieces, as file names of macOS have them.
         return 0
+    if kind == "Cn":
+        # Not known to this Python; new emoji are among those.
+        return 2 if "\U0001f300" <= letter <= "\U0001faff" else 1
     return 2 if unicodedata.east_asian_width(letter) in "WF" else 1
 
 
@@ -145,16 +178,17 @@ def fit(text: str, cells: int) -> str:
     """`text` in at most `cells` cells, with an ellipsis where something is left out."""
     if width(text) <= cells:
         return text
-    if cells < 1:
-        return ""
-    used = 0
-    kept = []
-    for letter in text:
-        used += _cells(letter)
-        if used > cells - 1:
+    return _beginning(graphemes(text), cells - 1) + "…" if cells > 0 else ""
+
+
+def _beginning(parts: Iterable[tuple[str, int]], cells: int) -> str:
+    kept, used = [], 0
+    for part, size in parts:
+        used += size
+        if used > cells:
             break
-        kept.append(letter)
-    return "".join(kept) + "…"
+        kept.append(part)
+    return "".join(kept)
 
 
 def folded(line: str, cells: int) -> list[str]:
@@ -196,8 +230,15 @@ def fit_middle(text: str, cells: int) -> str:
     if width(text) <= cells or cells < 3:
         return fit(text, cells)
     head = fit(text, cells // 2 + 1)
-    tail = fit(text[::-1], cells - width(head) + 1).removesuffix("…")
-    return head + tail[::-1]
+    letters = [*graphemes(text)]
+    left = cells - width(head)
+    tail: list[str] = []
+    for part, size in reversed(letters):
+        if size > left:
+            break
+        tail.append(part)
+        left -= size
+    return head + "".join(reversed(tail))
 
 
 def pad(text: str, cells: int) -> str:

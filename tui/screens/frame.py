@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
+from rich.style import Style
 from rich.text import Text
 from textual.containers import Vertical
 from textual.screen import Screen
@@ -11,6 +12,7 @@ from textual.widgets import Footer, Input, Static
 
 from nsml.view.nodes import condition_name
 from nsml.view.text import visible
+from tui import looks
 from tui.sources import State, Topic
 
 if TYPE_CHECKING:
@@ -25,12 +27,13 @@ if TYPE_CHECKING:
 
 NAMES: Final = {"sessions": "1 Sessions", "queue": "2 Queue", "nodes": "3 Nodes"}
 """Screens that are always there, as the line of them calls them."""
+_BOLD: Final = Style(bold=True)
 _DOTS: Final = {
-    State.LOADING: ("○", "yellow"),
-    State.LIVE: ("●", "green"),
-    State.STALE: ("◌", "yellow"),
-    State.OFFLINE: ("✗", "red"),
-    State.DENIED: ("✗", "red"),
+    State.LOADING: ("○", looks.WAITS),
+    State.LIVE: ("●", looks.GOOD),
+    State.STALE: ("◌", looks.WAITS),
+    State.OFFLINE: ("✗", looks.BAD),
+    State.DENIED: ("✗", looks.BAD),
 }
 
 
@@ -145,16 +148,16 @@ class Frame(Screen[None]):
         model = self.model
         source = model.sources[Topic.CLUSTER]
         state = source.state(now)
-        dot, colour = _DOTS[state]
+        dot, role = _DOTS[state]
         line = Text.assemble(" nsml  ", (visible(self.dashboard.platform), "bold"), "  ")
         player = self.dashboard.player
         if player is None:
-            line.append(f"{dot} {state.value}", colour)
+            line.append(f"{dot} {state.value}", looks.style(self.app, role))
         else:
             # What is not now is never called live.
-            line.append(visible(player.words()), "bold yellow")
+            line.append(visible(player.words()), looks.style(self.app, looks.WAITS) + _BOLD)
         if self.dashboard.recorder is not None:
-            line.append(" ● recording", "red")
+            line.append(" ● recording", looks.style(self.app, looks.BAD))
         cluster = model.cluster
         if cluster is None:
             return line

@@ -21,7 +21,7 @@ class NodesScreen(Frame):
 
     name_of = "nodes"
     topics = (Topic.NODES,)
-    DEFAULT_CSS: ClassVar[str] = "NodesScreen #devices { height: 50%; border-top: solid $panel; }"
+    DEFAULT_CSS: ClassVar[str] = "NodesScreen #devices { height: 50%; border-top: solid $rule; }"
 
     def body(self) -> ComposeResult:
         """The two lists."""

@@ -32,7 +32,7 @@ class QueueScreen(Frame):
     DEFAULT_CSS: ClassVar[str] = """
     QueueScreen {
         #totals { height: 1; color: $text-muted; }
-        #why { height: 40%; border-top: solid $panel; }
+        #why { height: 40%; border-top: solid $rule; }
     }
     """
     BINDINGS: ClassVar[list[BindingType]] = [

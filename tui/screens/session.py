@@ -23,6 +23,7 @@ from nsml.view.sessions import (
 )
 from nsml.view.text import visible
 from nsml.view.units import counted, moment, size_text
+from tui import looks
 from tui.model import TAIL_LINES
 from tui.screens.charting import ChartScreen, draw_charts
 from tui.screens.frame import tell
@@ -135,7 +136,7 @@ class SessionScreen(ChartScreen):
             session = row.session
             word = STATE_WORDS.get(session.state, STATE_WORDS[0])
             title.append(f" {visible(session.name)}  ")
-            title.append(visible(state_text(session)), word.colour)
+            title.append(visible(state_text(session)), looks.style(self.app, word.colour))
             title.append(f"  {visible(session.memo)}")
             tell(self.query_one("#words", Static), Text("\n".join(self._overview(session))))
         tell(self.query_one("#title", Static), title)

@@ -44,9 +44,9 @@ class SessionsScreen(Frame):
         #counts { height: 1; color: $text-muted; }
         #filter { height: 1; display: none; }
         #error { height: auto; color: $text-error; display: none; }
-        Preview { height: 45%; border-top: solid $panel; }
+        Preview { height: 45%; border-top: solid $rule; }
         Preview Charts { width: 3fr; }
-        Preview LogView { width: 2fr; border-left: solid $panel; }
+        Preview LogView { width: 2fr; border-left: solid $rule; }
         &.-narrow Preview LogView { display: none; }
     }
     """

@@ -12,6 +12,7 @@ from textual.strip import Strip
 from nsml.view.plot import Average, chart, heights
 from nsml.view.series import Axis, smooth
 from nsml.view.units import counted
+from tui import looks
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
     from nsml.view.plot import Piece
     from nsml.view.series import Series
 
-COLOURS: Final = ("cyan", "yellow", "magenta", "green", "red", "blue", "white")
 LEAST_ROWS: Final = 4
 MOST_NAMED: Final = 6
 """Lines of a crowd that a legend has all of; what is beyond, the list beside it names."""
@@ -82,6 +82,11 @@ class Charts(Lines):
     def count(self) -> int:
         """How many metrics there are."""
         return len(self._groups)
+
+    def notify_style_update(self) -> None:
+        """Draw in the colours of another theme."""
+        super().notify_style_update()
+        self._lines = None
 
     def on_resize(self) -> None:
         """Draw for the new size."""
@@ -151,8 +156,9 @@ class Charts(Lines):
     def _style(self, piece: Piece) -> Style:
         if piece.series is None:
             return self.rich_style
-        style = self.rich_style + Style(color=COLOURS[piece.series % len(COLOURS)])
+        role = looks.LINES[piece.series % len(looks.LINES)]
+        style = self.rich_style + looks.style(self.app, role)
         if self._crowd is None:
             return style
         is_front = piece.series == self._crowd.front
-        return style + Style(bold=is_front, dim=not is_front)
+        return style + (Style(bold=True) if is_front else looks.others(self.app))

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, ClassVar
 
 from rich.segment import Segment
-from rich.style import Style
 from textual.binding import Binding
 
 from nsml.view.code import colour_of
+from tui import looks
 from tui.widgets.log_view import LogView
 
 if TYPE_CHECKING:
@@ -36,4 +36,4 @@ class DiffView(LogView, inherit_bindings=False):
     def _pieces(self, line: str) -> list[Segment]:
         colour = colour_of(line)
         style = self.rich_style
-        return [Segment(line, style + Style(color=colour) if colour else style)]
+        return [Segment(line, style + looks.style(self.app, colour) if colour else style)]

@@ -15,6 +15,7 @@ from textual.strip import Strip
 from nsml.view.tables import lay_out
 from nsml.view.text import pad, visible
 from nsml.view.text import width as cells_of
+from tui import looks
 from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
@@ -55,8 +56,8 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         height: 1fr;
         overflow-x: hidden;
         & > .table--title { color: $text-muted; text-style: bold; }
-        & > .table--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: bold; }
-        & > .table--cursor-blurred { background: $surface-lighten-1; }
+        & > .table--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: $block-cursor-text-style; }
+        & > .table--cursor-blurred { background: $block-cursor-blurred-background; color: $block-cursor-blurred-foreground; text-style: $block-cursor-blurred-text-style; }
         & > .table--mark { color: $accent; text-style: bold; }
         & > .table--none { color: $text-muted; }
     }
@@ -235,16 +236,20 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
     def _line(self, place: int, width: int) -> Strip:
         item, layout = self.items[place], self._laid_out()
         base = self.rich_style
-        if place == self._at:
+        # On the cursor its own colours are those that can be read.
+        is_cursor = place == self._at
+        if is_cursor:
             name = "table--cursor" if self.has_focus else "table--cursor-blurred"
             base = self.get_component_rich_style(name)
         is_marked = self._key(item) in self._marks
         mark = self.get_component_rich_style("table--mark", partial=True)
-        segments = [Segment(MARK if is_marked else " " * len(MARK), base + mark)]
+        segments = [
+            Segment(MARK if is_marked else " " * len(MARK), base if is_cursor else base + mark)
+        ]
         texts = layout.row(item, self._clock())
         for column, text, cells in zip(layout.columns, texts, layout.widths, strict=True):
             colour = column.colour(item) if column.colour else ""
-            style = base + Style(color=colour) if colour else base
+            style = base + looks.style(self.app, colour) if colour and not is_cursor else base
             segments += [Segment(pad(text, cells), style), Segment(GAP, base)]
         return _strip(segments, width, base)
 

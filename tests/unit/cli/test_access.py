@@ -70,6 +70,11 @@ def test_contexts_and_settings(fresh):
     assert fresh("config", "get", "output", check=False).code == 5
     fresh("config", "set", "output", "json")
     assert json.loads(fresh("context", "ls").stdout)["items"]
+    assert fresh("config", "get", "theme", check=False).code == 5
+    fresh("config", "set", "theme", "light")
+    assert fresh("config", "get", "theme").stdout == "light\n"
+    fresh("config", "set", "theme", "")
+    assert fresh("config", "get", "theme", check=False).code == 5
     assert fresh("config", "path").stdout.endswith("config.toml\n")
 
 

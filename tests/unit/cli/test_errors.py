@@ -139,6 +139,7 @@ from nsml.v1 import sessions_pb2 as pb
         (["help", "exit-code"], 2, "nsml help exit-codes"),
         (["config", "set", "outptu", "wide"], 2, "nsml config get output"),
         (["config", "set", "output", "xml"], 2, "not an output format"),
+        (["config", "set", "theme", "pink"], 2, "high-contrast"),
         (["context", "use", "lab"], 5, "no such context"),
         (["login", "gpu.lab", "-p", "secret"], 2, "--token-stdin"),
         (["dataset", "push", "x", "nowhere"], 2, "nowhere"),

@@ -1,6 +1,7 @@
 """Dashboards on a platform that keeps the contract."""
 
 import time
+from functools import partial
 
 import pytest
 
@@ -18,11 +19,16 @@ def server():
 
 
 @pytest.fixture
-def dashboard(server, tmp_path):
+def dashboard(make_dashboard):
+    return make_dashboard()
+
+
+@pytest.fixture
+def make_dashboard(server, tmp_path):
     token = tmp_path / "token"
     token.write_text(TOKEN + "\n")
     context = Context(name="test", server=server.address, token_file=str(token))
-    return Dashboard(lambda: connect(context), clock=SystemClock(), platform="test")
+    return partial(Dashboard, lambda: connect(context), clock=SystemClock(), platform="test")
 
 
 WITHIN_S = 30.0

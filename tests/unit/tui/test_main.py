@@ -10,11 +10,13 @@ import termios
 import time
 
 import pytest
+from click.testing import CliRunner
 
 from nsml.client import contexts
 from nsml.client.contexts import Config, Context
 from tests.unit.nsml.client.contract_server import TOKEN
 from tests.unit.tui.conftest import WITHIN_S
+from tui import main
 
 LEFT = b"\x1b[?1049l"
 """The screen of before is back."""
@@ -57,3 +59,70 @@ def read_until(terminal, what):
         assert is_more, seen
         seen += os.read(terminal, 65_536)
     return seen
+
+
+@pytest.fixture
+def looks(tmp_path, monkeypatch):
+    """How it looks with these options, in an environment of nothing else."""
+
+    def looks(theme=None, in_ascii=None, **environ):
+        for name in (*terminal_names(), *environ):
+            monkeypatch.delenv(name, raising=False)
+        for name, value in environ.items():
+            monkeypatch.setenv(name, value)
+        return main._looks(theme, in_ascii=in_ascii)
+
+    monkeypatch.setenv("NSML_CONFIG_DIR", str(tmp_path))
+    return looks
+
+
+def terminal_names():
+    locale = ("LANG", "LC_ALL", "LC_CTYPE")
+    return (*locale, "TERM", "COLORTERM", "NO_COLOR", "SSH_CONNECTION", "TEXTUAL_ANIMATIONS")
+
+
+def test_an_option_comes_before_what_is_kept_and_that_before_what_the_terminal_can(looks):
+    assert looks(TERM="xterm-256color").theme == "dark"
+    assert looks(TERM="xterm").theme == "terminal"
+    main._keep("light")
+    assert looks(TERM="xterm").theme == "light"
+    assert looks("colour-blind", TERM="xterm").theme == "colour-blind"
+    bare = looks("light", NO_COLOR="1", TERM="xterm-256color")
+    assert (bare.theme, bare.is_colourless) == ("terminal", True)
+
+
+def test_ascii_is_chosen_or_follows_from_the_terminal(looks):
+    assert not looks(TERM="xterm-256color").is_ascii
+    assert looks(in_ascii=True, TERM="xterm-256color").is_ascii
+    assert looks(TERM="linux").is_ascii
+    assert not looks(in_ascii=False, TERM="linux").is_ascii
+    foreign = looks(LANG="C", TERM="xterm-256color")
+    assert (foreign.is_ascii, foreign.has_letters) == (True, False)
+    assert not looks(SSH_CONNECTION="a 1 b 22").is_animated
+
+
+def test_a_theme_is_kept_beside_what_else_is_set(looks, tmp_path):
+    context = Context(name="test", server="gpu.lab:18553")
+    contexts.save(Config(str(tmp_path), current="test", contexts={"test": context}))
+    main._keep("light")
+    kept = contexts.load(os.environ)
+    assert (kept.current, dict(kept.settings)) == ("test", {"theme": "light"})
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "said"),
+    [
+        ('[settings]\ntheme = "pink"\n', 2, "error: no theme 'pink' (settings.theme)\n  try: nsml"),
+        ("[settings\n", 4, "is not sound TOML"),
+    ],
+)
+def test_settings_that_say_nothing_are_told_in_a_line(looks, tmp_path, config, code, said):
+    (tmp_path / "config.toml").write_text(config)
+    result = CliRunner().invoke(main.main, ["--demo", "--web"])
+    assert (result.exit_code, said in result.output) == (code, True), result.output
+
+
+def test_a_theme_that_there_is_not_is_refused_with_those_that_there_are():
+    result = CliRunner().invoke(main.main, ["--theme", "pink"])
+    assert result.exit_code == 2
+    assert "'high-contrast'" in result.output

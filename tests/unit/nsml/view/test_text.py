@@ -3,8 +3,19 @@ import unicodedata
 
 from hypothesis import example, given
 from hypothesis import strategies as st
+from rich.cells import cell_len
 
-from nsml.view.text import LogText, fit, fit_coloured, fit_middle, folded, pad, visible, width
+from nsml.view.text import (
+    LogText,
+    fit,
+    fit_coloured,
+    fit_middle,
+    folded,
+    graphemes,
+    pad,
+    visible,
+    width,
+)
 
 SAFE = {"\n", "\t"}
 
@@ -138,3 +149,33 @@ def test_folding_loses_nothing(text, cells):
     parts = folded(line, cells)
     assert "".join("".join(parts).split()) == "".join(line.split())
     assert all(width(one) <= cells or " " not in one.strip() for one in parts) or cells < 32
+
+
+LETTERS = st.sampled_from(
+    [
+        *"ab1/",
+        "둘",
+        "한",
+        "\u1103\u116e\u11af",
+        "e\u0301",
+        "é",
+        "😀",
+        "👩‍💻",
+        "👍🏽",
+        "⚠️",
+        "🇰🇷",
+        "…",
+        "●",
+    ]
+)
+
+
+@given(st.lists(LETTERS, max_size=12).map("".join), st.integers(1, 16))
+def test_what_is_cut_is_cut_between_letters_and_measured_as_a_terminal_does(text, cells):
+    assert width(text) == cell_len(text)
+    letters = [part for part, _ in graphemes(text)]
+    assert "".join(letters) == text
+    for cut in (fit(text, cells), fit_middle(text, cells)):
+        assert cell_len(cut) <= cells
+        kept = [part for part, _ in graphemes(cut) if part != "…"]
+        assert all(part in letters for part in kept)

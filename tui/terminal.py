@@ -1,0 +1,46 @@
+"""What a terminal can show, as its environment tells. Pure."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_POOR: Final = frozenset({"dumb", "linux", "vt100", "vt220", "ansi", "unknown"})
+"""Terminals without braille and most other drawn letters."""
+_NO_LOCALE: Final = frozenset({"C", "POSIX"})
+
+
+def has_colours(environ: Mapping[str, str]) -> bool:
+    """Whether it has more than 16."""
+    if environ.get("COLORTERM", "").strip().lower() in {"truecolor", "24bit"}:
+        return True
+    term = environ.get("TERM", "").strip().lower()
+    return term.endswith(("256color", "-direct", "kitty", "ghostty", "alacritty"))
+
+
+def has_no_colours(environ: Mapping[str, str]) -> bool:
+    """Whether its user wants none."""
+    return bool(environ.get("NO_COLOR"))
+
+
+def has_letters(environ: Mapping[str, str]) -> bool:
+    """Whether it has those beyond ASCII: whether its locale is one of UTF-8; one that nobody chose is taken for that."""
+    chosen = environ.get("LC_ALL") or environ.get("LC_CTYPE") or environ.get("LANG", "")
+    # Python itself sets LC_CTYPE where the locale is C, and leaves LANG as it was.
+    if not environ.get("LC_ALL") and environ.get("LANG") in _NO_LOCALE:
+        chosen = environ["LANG"]
+    if not chosen:
+        return True
+    return "utf-8" in chosen.lower() or "utf8" in chosen.lower()
+
+
+def is_ascii(environ: Mapping[str, str]) -> bool:
+    """Whether it has no drawn letters."""
+    return environ.get("TERM", "") in _POOR or not has_letters(environ)
+
+
+def may_animate(environ: Mapping[str, str]) -> bool:
+    """Whether things may glide: not over ssh, where each step is sent, unless that is asked for."""
+    return "TEXTUAL_ANIMATIONS" in environ or not environ.get("SSH_CONNECTION")
