@@ -8,6 +8,7 @@ import signal
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual.app import App, ScreenStackError, SystemCommand
@@ -17,22 +18,16 @@ from textual.css.query import NoMatches
 from nsml.client.contexts import ContextError
 from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
+from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
 from nsml.v1 import sessions_pb2 as pb
-from nsml.view.plot import worth
 from nsml.view.text import visible
 from nsml.view.units import counted
-from tui.feed import ASK_AGAIN_S, Feed
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused
-from tui.screens.asking import Ask, Confirm
-from tui.screens.compare import CompareScreen
 from tui.screens.frame import NAMES, Frame
-from tui.screens.nodes import NodesScreen
-from tui.screens.queue import QueueScreen
-from tui.screens.session import SessionScreen
-from tui.screens.sessions import SessionsScreen
-from tui.sources import ALWAYS_HEARD, OF_SESSIONS, Topic
+from tui.screens.opening import Opening
+from tui.sources import ALWAYS_HEARD, ASK_AGAIN_S, OF_SESSIONS, Topic
 from tui.story import STEPS_A_SECOND
 
 if TYPE_CHECKING:
@@ -45,6 +40,7 @@ if TYPE_CHECKING:
     from nsml.client.calls import Client
     from nsml.clock import Clock
     from nsml.v1.sessions_pb2 import Session
+    from tui.feed import Feed
     from tui.model import ChartWish, Event
     from tui.recording import Recorder
     from tui.story import Player
@@ -59,6 +55,27 @@ MOST_COMPARED: Final = 1_000
 """Sessions whose series come by one request."""
 MOST_STOPPED: Final = 100
 """Sessions of one stop."""
+OPENING: Final = "opening"
+_IMPORTED_LATER: Final = (
+    "nsml.client.connect",
+    "tui.feed",
+    "tui.screens.asking",
+    "tui.screens.compare",
+    "tui.screens.modes",
+    "tui.screens.session",
+)
+"""What the first paint does without."""
+
+
+def _import_rest() -> None:
+    for name in _IMPORTED_LATER:
+        import_module(name)
+
+
+def _screen(name: str) -> Frame:
+    from tui.screens.modes import SCREENS
+
+    return SCREENS[name]()
 
 
 class Dashboard(App[None]):
@@ -77,11 +94,10 @@ class Dashboard(App[None]):
     TITLE = "nsml"
     ENABLE_COMMAND_PALETTE = True
     MODES: ClassVar[dict[str, str | Callable[[], Screen[Any]]]] = {
-        "sessions": SessionsScreen,
-        "queue": QueueScreen,
-        "nodes": NodesScreen,
+        OPENING: Opening,
+        **{name: partial(_screen, name) for name in NAMES},
     }
-    DEFAULT_MODE: ClassVar[str] = "sessions"
+    DEFAULT_MODE: ClassVar[str] = OPENING
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "go('sessions')", "Sessions", show=False, id="go.sessions"),
         Binding("2", "go('queue')", "Queue", show=False, id="go.queue"),
@@ -154,21 +170,27 @@ class Dashboard(App[None]):
         self._wanted: frozenset[Topic] = frozenset()
         self._drawn = -1
         self._beats = 0
-        self._width = worth(80)
+        self._width = self.model.shown.wish.width
         self._wish_changed: asyncio.Event | None = None
         self._awaited: set[Topic] = set()
 
     # What is heard
 
     def on_mount(self) -> None:
-        """Begin to listen, and to draw; whoever ends it by a signal gets the terminal back as it was."""
+        """Whoever ends it by a signal gets the terminal back as it was."""
         ended = partial(self.exit, return_code=128 + signal.SIGTERM)
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, ended)
+
+    async def open(self) -> None:
+        """Begin to listen, and to draw, once the first frame is painted."""
+        await in_thread(_import_rest)
         if self.player is None:
             self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
         else:
             self._play()
             self.set_interval(1 / STEPS_A_SECOND, self._play)
+        await self.switch_mode("sessions")
+        await self.remove_mode(OPENING)
         self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
 
     def _play(self) -> None:
@@ -186,6 +208,8 @@ class Dashboard(App[None]):
                 await self.clock.sleep(ASK_AGAIN_S)
 
     async def _hear_all(self, client: Client) -> None:
+        from tui.feed import Feed
+
         feed = Feed(client, self._take)
         self._client, self._feed = client, feed
         self._hear(pause_s=0.0)
@@ -325,6 +349,8 @@ class Dashboard(App[None]):
 
     def fit_charts(self, columns: int) -> None:
         """Charts have so many cells of room."""
+        from nsml.view.plot import worth
+
         if columns > 0:
             self._width = worth(columns)
             self.wish(replace(self.model.shown.wish, width=self._width))
@@ -345,6 +371,8 @@ class Dashboard(App[None]):
 
     def compare(self, sessions: Sequence[Session]) -> None:
         """Sessions side by side, on a screen of their own."""
+        from tui.screens.compare import CompareScreen
+
         if len(sessions) < LEAST_COMPARED:
             self.say("mark two sessions or more with space, then x compares them")
         elif len(sessions) > MOST_COMPARED:
@@ -356,6 +384,8 @@ class Dashboard(App[None]):
 
     def open_session(self, session: Session) -> None:
         """Its own screen."""
+        from tui.screens.session import SessionScreen
+
         self.look_at(session)
         self.push_screen(SessionScreen(session.id))
 
@@ -397,6 +427,8 @@ class Dashboard(App[None]):
 
     def stop(self, sessions: Sequence[Session]) -> None:
         """Stop sessions, once that is confirmed."""
+        from tui.screens.asking import Confirm
+
         if self._is_of_the_past("stopped"):
             return
         live = [one for one in sessions if one.state not in ENDED_STATES]
@@ -423,6 +455,8 @@ class Dashboard(App[None]):
 
     def write_memo(self, sessions: Sequence[Session]) -> None:
         """Ask for a note, and write it to one session."""
+        from tui.screens.asking import Ask
+
         if self._is_of_the_past("noted"):
             return
         if len(sessions) != 1:

@@ -36,7 +36,7 @@ from tui.model import (
     SeriesHeard,
     SessionsHeard,
 )
-from tui.sources import Topic
+from tui.sources import ASK_AGAIN_S, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
@@ -55,8 +55,6 @@ REPORTS_EVERY_S: Final = 5.0
 ENDED_EVERY_S: Final = 10.0
 ENDED_SERIES_EVERY_S: Final = 60.0
 """An agent may still bring what it kept."""
-ASK_AGAIN_S: Final = 10.0
-"""After a refusal: rights may change."""
 MOST_ENDED: Final = 1_000
 """Ended sessions that are asked for."""
 MOST_REPORTING: Final = 1_000

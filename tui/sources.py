@@ -10,6 +10,8 @@ from nsml.client.streams import Link
 from nsml.view.text import fit
 from nsml.view.units import duration_text, short_moment
 
+ASK_AGAIN_S: Final = 10.0
+"""After a refusal: rights may change."""
 STALE_S: Final = 5.0
 """What is asked again every few seconds and was not answered for so long is shown as old."""
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
-from nsml.client.calls import in_project
 from nsml.client.errors import Unavailable
 from nsml.v1 import sessions_pb2 as pb
 
@@ -130,6 +129,8 @@ async def watch_sessions(
 
 def _within(project: str, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsResponse:
     """An answer without the sessions of other projects."""
+    from nsml.client.calls import in_project
+
     changed = in_project(answer.changed, project)
     if len(changed) == len(answer.changed):
         return answer

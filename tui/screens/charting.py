@@ -16,7 +16,6 @@ from tui.sources import Topic
 from tui.widgets.charts import Charts
 
 if TYPE_CHECKING:
-    from textual import events
     from textual.binding import BindingType
 
     from nsml.v1.sessions_pb2 import Session
@@ -137,6 +136,6 @@ class ChartScreen(Frame):
         high = max(ends) if wish.high is None else wish.high
         return low, high
 
-    def on_resize(self, _event: events.Resize) -> None:
+    def on_charts_resized(self, event: Charts.Resized) -> None:
         """Ask for as many columns as there is room for."""
-        self.dashboard.fit_charts(self.query_one(Charts).size.width)
+        self.dashboard.fit_charts(event.columns)

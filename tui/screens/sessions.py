@@ -235,10 +235,10 @@ class SessionsScreen(Frame):
         self._has_preview = not self._has_preview
         self.redraw()
 
-    def on_resize(self, _event: events.Resize) -> None:
+    def on_charts_resized(self, event: Charts.Resized) -> None:
         """Ask for as many columns as there is room for."""
-        self.call_after_refresh(self._fit)
+        self.dashboard.fit_charts(event.columns)
 
-    def _fit(self) -> None:
-        self.dashboard.fit_charts(self.query_one(Charts).size.width)
-        self.redraw()
+    def on_resize(self, _event: events.Resize) -> None:
+        """A preview has room, or has none."""
+        self.call_after_refresh(self.redraw)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
+from textual.message import Message
 from textual.strip import Strip
 
 from nsml.view.plot import Average, chart, heights
@@ -41,6 +42,13 @@ class Charts(Lines):
     """Draws `groups`, lines by metric, from the metric number `first` on."""
 
     DEFAULT_CSS: ClassVar[str] = "Charts { height: 1fr; }"
+
+    class Resized(Message):
+        """There is room for so many columns."""
+
+        def __init__(self, columns: int) -> None:
+            super().__init__()
+            self.columns = columns
 
     def __init__(self, *, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
         super().__init__(id=id)
@@ -91,6 +99,7 @@ class Charts(Lines):
     def on_resize(self) -> None:
         """Draw for the new size."""
         self.redraw()
+        self.post_message(self.Resized(self.size.width))
 
     def make_line(self, y: int) -> Strip:
         """A line of a chart."""

@@ -1,13 +1,16 @@
 """The dashboard, with keys pressed, on a platform over real gRPC."""
 
 import asyncio
+import subprocess
+import sys
+import threading
 
 import pytest
 from textual.binding import Binding
 from textual.widgets import Input
 
 from nsml.v1 import sessions_pb2 as pb
-from tests.unit.tui.conftest import said, shows, until
+from tests.unit.tui.conftest import WITHIN_S, said, shows, until
 from tui.feed import MOST_IN_LINE
 from tui.screens.asking import Ask, Confirm
 from tui.screens.charting import ChartScreen
@@ -337,3 +340,38 @@ async def test_every_key_does_something_and_has_a_name_of_its_own(dashboard):
                 assert callable(getattr(owner, method, None)), (part, binding)
         assert None not in names
         assert len(names) == len(set(names))
+
+
+async def test_the_frame_is_there_at_once_and_keys_wait_for_what_they_are_for(
+    dashboard, server, monkeypatch
+):
+    for number in range(1, 4):
+        server.state.add(f"kim/mnist/{number}")
+    may_go_on = threading.Event()
+    monkeypatch.setattr("tui.app._import_rest", lambda: may_go_on.wait(WITHIN_S))
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "nsml  test  ○ loading", "1 Sessions", "loading...", "^q Quit")
+        await pilot.press("slash", *"mnist/2")
+        assert "mnist/2" not in said(dashboard)
+        may_go_on.set()
+        await shows(pilot, "1 of 3 sessions · filter: mnist/2", "● live")
+
+
+async def test_one_may_leave_while_it_opens(dashboard, monkeypatch):
+    may_go_on = threading.Event()
+    monkeypatch.setattr("tui.app._import_rest", lambda: may_go_on.wait(WITHIN_S))
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "loading...")
+        await pilot.press("ctrl+q")
+        await until(pilot, lambda: not dashboard.is_running)
+        may_go_on.set()
+
+
+def test_what_draws_the_first_frame_imports_neither_grpc_nor_what_fills_it():
+    program = "import sys, tui.main, tui.app; print(*sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    imported = set(done.stdout.split())
+    assert "tui.screens.opening" in imported
+    assert not imported & {"grpc", "numpy", "tui.feed", "tui.screens.modes", "nsml.view.plot"}

@@ -1,0 +1,20 @@
+"""The screens that are always there, by the names that `frame.NAMES` has for them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from tui.screens.nodes import NodesScreen
+from tui.screens.queue import QueueScreen
+from tui.screens.sessions import SessionsScreen
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from tui.screens.frame import Frame
+
+SCREENS: Final[Mapping[str, type[Frame]]] = {
+    "sessions": SessionsScreen,
+    "queue": QueueScreen,
+    "nodes": NodesScreen,
+}

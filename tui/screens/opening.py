@@ -1,0 +1,41 @@
+"""What is painted first: the frame alone, before what fills it is imported."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from textual.events import Key
+from textual.widgets import Static
+
+from tui.screens.frame import Frame
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+
+class Opening(Frame):
+    """The frame, while the app opens; keys that are pressed meanwhile are for what comes next."""
+
+    name_of = "sessions"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._pressed: list[Key] = []
+
+    def body(self) -> ComposeResult:
+        """That more is to come."""
+        yield Static("  loading...")
+
+    def _begin(self) -> None:
+        super()._begin()
+        self.app.run_worker(self._open(), name="opening", group="opening")
+
+    async def _open(self) -> None:
+        await self.dashboard.open()
+        for key in self._pressed:
+            self.app.post_message(Key(key.key, key.character))
+
+    def on_key(self, event: Key) -> None:
+        """Keep it for whom it is for."""
+        event.stop()
+        self._pressed.append(event)
