@@ -22,6 +22,7 @@ COMMANDS: Mapping[str, Mapping[str, tuple[str, str]]] = {
         "plot": ("cli.metrics:plot", "Draw what a session reported."),
         "tensorboard": ("cli.views:tensorboard", "Have TensorBoard show sessions, live."),
         "visdom": ("cli.views:visdom", "Have Visdom show sessions, live."),
+        "dashboard": ("cli.views:dashboard", "Show nsml-tui in a browser, from the platform."),
         "diff": ("cli.diff:diff", "Compare sessions: arguments and results."),
         "stop": ("cli.sessions:stop", "Ask sessions to end."),
         "requeue": ("cli.sessions:requeue", "Have sessions save, and wait for room again."),

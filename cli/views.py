@@ -1,4 +1,4 @@
-"""tensorboard and visdom: the real ones, run by the platform beside sessions."""
+"""tensorboard and visdom: the real ones, run by the platform beside sessions; dashboard: nsml-tui, the same way."""
 
 from __future__ import annotations
 
@@ -89,6 +89,27 @@ def visdom(app: App, /, *, references: tuple[str, ...], stop: bool) -> None:
     _views(app, "visdom", references, stop=stop)
 
 
+@command("dashboard", reads=True, examples=["nsml dashboard", "nsml dashboard --stop"])
+@click.option("--stop", is_flag=True, help="End it, in every browser that shows it.")
+@pass_app
+def dashboard(app: App, /, *, stop: bool) -> None:
+    """Have the platform show the dashboard of nsml-tui in a browser, and print where.
+
+    The address is good for one visit within a minute: the browser gets a cookie then, and shows and does
+    what you may. It ends half an hour after the last browser was closed. On this machine alone, without
+    the platform's help: nsml-tui --web.
+    """
+    from nsml.v1 import views_pb2 as pb
+
+    if stop:
+        _stop(app, "dashboard", pb.VIEW_KIND_DASHBOARD, ())
+        return
+    opened = app.call(lambda client: client.views.open([], pb.VIEW_KIND_DASHBOARD))
+    write_one(app, {"url": opened.url, **_record(opened.view)}, [opened.url])
+    if app.is_for_people:
+        app.say("  open it within a minute; nsml dashboard --stop")
+
+
 def _views(app: App, name: str, references: tuple[str, ...], *, stop: bool) -> None:
     from nsml.v1 import views_pb2 as pb
 
@@ -135,6 +156,7 @@ def _stop(app: App, name: str, kind: ViewKind, references: tuple[str, ...]) -> N
             "you have no view of that", code=ExitCode.NOT_FOUND, advice=f"nsml {name}"
         )
     for one in ended:
-        app.write(f"view {one.id} of {', '.join(one.sessions)} has ended")
+        of = f" of {', '.join(one.sessions)}" if one.sessions else ""
+        app.write(f"view {one.id}{of} has ended")
     if not ended:
         app.say("you have no views")

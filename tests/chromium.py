@@ -64,6 +64,7 @@ class Page:
             "--disable-gpu",
             "--no-first-run",
             "--no-proxy-server",
+            "--host-resolver-rules=MAP * 127.0.0.1",  # whatever this machine calls itself
             "--ignore-certificate-errors",
             "--remote-debugging-pipe",
             f"--user-data-dir={folder}",

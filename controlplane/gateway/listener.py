@@ -6,6 +6,7 @@ import contextlib
 import os
 import socket
 import ssl
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Final
 
 import uvicorn
@@ -21,6 +22,10 @@ if TYPE_CHECKING:
 MOST_CONNECTIONS: Final = 500
 IDLE_S: Final = 30
 """So long a connection stays on which nothing is asked."""
+MOST_MESSAGE: Final = 64 << 10
+"""Bytes of what a browser says at once on a connection that stays."""
+PING_EVERY_S: Final = 15.0
+"""Whoever does not answer to that on such a connection, for as long again, is gone."""
 STOP_WITHIN_S: Final = 1
 """So long what is being answered may take when we stop."""
 _MOST_HEADERS: Final = 32 << 10
@@ -42,7 +47,11 @@ class HttpServer(uvicorn.Server):
             uvicorn.Config(
                 app,
                 http="h11",
-                ws="none",
+                # There is nothing to connect to where the dashboard cannot be shown.
+                ws="websockets-sansio" if find_spec("websockets") else "none",
+                ws_max_size=MOST_MESSAGE,
+                ws_ping_interval=PING_EVERY_S,
+                ws_ping_timeout=PING_EVERY_S,
                 loop="none",
                 lifespan="off",
                 log_config=None,

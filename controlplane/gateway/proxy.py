@@ -1,16 +1,25 @@
-"""The way from a browser to a view: tickets become cookies, requests go on to the view's socket."""
+"""The way from a browser to a view: tickets become cookies, requests and WebSockets go on to the view's socket."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+import asyncio
+import contextlib
+from typing import TYPE_CHECKING, Any, Final
 
 import httpx
 from starlette.background import BackgroundTask
 from starlette.responses import PlainTextResponse, RedirectResponse, Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
+from starlette.websockets import WebSocketDisconnect
+
+from nsml.hosts import is_same_place
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Coroutine
+
     from starlette.requests import Request
+    from starlette.websockets import WebSocket
+    from websockets.asyncio.client import ClientConnection
 
     from controlplane.operations.views import Views
 
@@ -18,6 +27,12 @@ COOKIE: Final = "nsml_view"
 MOST_BODY: Final = 1 << 20
 """Of what a browser sends."""
 ANSWER_WITHIN_S: Final = 60.0
+USED_EVERY_S: Final = 30.0
+"""How often a WebSocket that is open counts as a use of its view."""
+MOST_SHOWN: Final = 4 << 20
+"""Bytes of what a view says at once on a WebSocket: a screen of a thousand cells each way."""
+_REFUSED: Final = 1008
+_GONE: Final = 1001
 
 _SENT_ON: Final = frozenset({"accept", "accept-encoding", "content-type", "if-none-match", "range"})
 _NOT_BACK: Final = frozenset(
@@ -26,7 +41,7 @@ _NOT_BACK: Final = frozenset(
 _NO_TRACE: Final = {"cache-control": "no-store", "referrer-policy": "no-referrer"}
 
 
-def view_routes(views: Views) -> list[Route]:
+def view_routes(views: Views) -> list[Route | WebSocketRoute]:
     """What is answered below /view/ID/."""
 
     async def view(request: Request) -> Response:
@@ -42,7 +57,20 @@ def view_routes(views: Views) -> list[Route]:
             return PlainTextResponse("this view is for looking alone\n", status_code=403)
         return await _passed_on(request, viewer.socket)
 
-    return [Route("/view/{view}/{path:path}", view, methods=["GET", "HEAD", "POST"])]
+    async def connected(socket: WebSocket) -> None:
+        view_id, cookie = socket.path_params["view"], socket.cookies.get(COOKIE, "")
+        origin, host = (socket.headers.get(name, "") for name in ("origin", "host"))
+        # A page of somebody else's may not connect, not even with the cookie.
+        viewer = views.admit(view_id, cookie) if is_same_place(origin, host) else None
+        if viewer is None or not viewer.allows("WEBSOCKET", f"/{socket.path_params['path']}"):
+            await socket.close(_REFUSED)
+            return
+        await _carried(socket, viewer.socket, lambda: views.admit(view_id, cookie) is not None)
+
+    return [
+        WebSocketRoute("/view/{view}/{path:path}", connected),
+        Route("/view/{view}/{path:path}", view, methods=["GET", "HEAD", "POST"]),
+    ]
 
 
 def _let_in(request: Request, views: Views, view_id: str, ticket: str) -> Response:
@@ -104,3 +132,55 @@ async def _passed_on(request: Request, socket: str) -> Response:
         headers={**back, "referrer-policy": "no-referrer"},
         background=BackgroundTask(client.aclose),
     )
+
+
+async def _carried(socket: WebSocket, place: str, is_admitted: Callable[[], bool]) -> None:
+    """Pass on what either end says, until one ends, or whoever looks is not admitted any more."""
+    from websockets.asyncio.client import unix_connect  # noqa: PLC0415 - where that is installed
+    from websockets.exceptions import WebSocketException  # noqa: PLC0415
+
+    # What it was asked by has passed: neither cookie nor origin goes on.
+    target = f"ws://view{socket.url.path}?{socket.url.query}"
+    try:
+        async with unix_connect(
+            place, target, compression=None, ping_interval=None, max_size=MOST_SHOWN
+        ) as inner:
+            await socket.accept()
+            await _first(_to_view(socket, inner), _to_browser(inner, socket), _while(is_admitted))
+    except (OSError, WebSocketException):
+        pass  # it is gone, as it may be
+    with contextlib.suppress(RuntimeError, WebSocketDisconnect):
+        await socket.close(_GONE)
+
+
+async def _to_view(socket: WebSocket, inner: ClientConnection) -> None:
+    with contextlib.suppress(WebSocketDisconnect, KeyError):
+        while True:
+            await inner.send(await socket.receive_text())
+
+
+async def _to_browser(inner: ClientConnection, socket: WebSocket) -> None:
+    with contextlib.suppress(WebSocketDisconnect):
+        async for message in inner:
+            if isinstance(message, str):
+                await socket.send_text(message)
+            else:
+                await socket.send_bytes(message)
+
+
+async def _while(holds: Callable[[], bool]) -> None:
+    while holds():  # noqa: ASYNC110 - nobody tells who is admitted
+        await asyncio.sleep(USED_EVERY_S)
+
+
+async def _first(*ways: Coroutine[Any, Any, None]) -> None:
+    """Run all until one ends; raises what that raised."""
+    tasks = [asyncio.ensure_future(one) for one in ways]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+    for task in done:
+        task.result()

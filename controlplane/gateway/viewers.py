@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Self
+from urllib.parse import urlsplit
 
 import structlog
 
@@ -31,8 +32,14 @@ START_WITHIN_S: Final = 25.0
 CHECK_WITHIN_S: Final = 4.0
 STOP_WITHIN_S: Final = 2.0
 _PROGRAM: Final = "controlplane.gateway.viewing"
+_PROGRAMS: Final = {Kind.DASHBOARD: "tui.web.view"}
+"""Others are no boards of ours, and are known by their names alone."""
 _MOST_WORDS: Final = 4_000
-_TITLES: Final = {Kind.TENSORBOARD: "TensorBoard", Kind.VISDOM: "Visdom"}
+_TITLES: Final = {
+    Kind.TENSORBOARD: "TensorBoard",
+    Kind.VISDOM: "Visdom",
+    Kind.DASHBOARD: "the dashboard",
+}
 
 LAUNCHER: Final = Path(__file__).with_name("visdom_launcher.py")
 VISDOM: Final = "0.3.0"
@@ -44,7 +51,7 @@ _log = structlog.get_logger("gateway.viewers")
 
 
 class Viewers:
-    """Starts TensorBoard and Visdom; see operations.views.Viewing.
+    """Starts TensorBoard, Visdom and the dashboard; see operations.views.Viewing.
 
     Args:
         url: where browsers reach what we answer over HTTP.
@@ -68,6 +75,9 @@ class Viewers:
         }
         if wish.kind is Kind.VISDOM:
             order |= {"python": await self._sound_visdom(), "launcher": str(LAUNCHER)}
+        elif wish.kind is Kind.DASHBOARD:
+            _check_dashboard()
+            order |= {"platform": urlsplit(self.url).netloc}
         elif importlib.util.find_spec("tensorboard") is None:
             raise StateConflict(
                 "TensorBoard is not installed where the control plane runs",
@@ -97,6 +107,14 @@ class Viewers:
         if problem := what_is_wrong(python, await _found_by(python)):
             raise problem
         return python
+
+
+def _check_dashboard() -> None:
+    if any(importlib.util.find_spec(name) is None for name in ("textual_serve", "websockets")):
+        raise StateConflict(
+            "what shows the dashboard in a browser is not installed where the control plane runs",
+            attempt="there: pip install 'nsml[web]'; or nsml-tui, in a terminal",
+        )
 
 
 async def _found_by(python: str) -> Mapping[str, Any] | str:
@@ -191,7 +209,7 @@ class _Child:
                 sys.executable,
                 "-P",
                 "-m",
-                _PROGRAM,
+                _PROGRAMS.get(kind, _PROGRAM),
                 stdin=asyncio.subprocess.PIPE,
                 stdout=asyncio.subprocess.PIPE,
                 stderr=log,
@@ -236,7 +254,13 @@ class _Child:
 
     def allows(self, method: str, path: str) -> bool:
         """See Viewer."""
-        return self._kind is not Kind.VISDOM or _allows_looking(method, path)
+        match self._kind:
+            case Kind.DASHBOARD:
+                return (method, path) == ("WEBSOCKET", "/ws") or method in {"GET", "HEAD"}
+            case Kind.VISDOM:
+                return method != "WEBSOCKET" and _allows_looking(method, path)
+            case Kind.TENSORBOARD:
+                return method != "WEBSOCKET"
 
     async def stop(self) -> None:
         """See Viewer."""

@@ -1,4 +1,4 @@
-"""Views: visualisation servers beside sessions. Who has which, who is let in, and when each ends.
+"""Views: visualisation servers beside sessions, and the dashboard. Who has which, who is let in, and when each ends.
 
 A view lives in memory, at the control plane that opened it, and so do its tickets and cookies: what is
 kept of those is their fingerprint. It shows what its owner may see, and ends when that is not so any
@@ -51,10 +51,11 @@ _log = structlog.get_logger("operations.views")
 
 
 class Kind(StrEnum):
-    """Which program shows sessions, by the name of its command."""
+    """Which program shows sessions, by the name of its command; a dashboard shows all, and which is never said."""
 
     TENSORBOARD = "tensorboard"
     VISDOM = "visdom"
+    DASHBOARD = "dashboard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,7 +89,10 @@ class Viewer(Protocol):
         ...
 
     def allows(self, method: str, path: str) -> bool:
-        """Whether a browser may ask for that: a path below its prefix, escaped as it came."""
+        """Whether a browser may ask for that: a path below its prefix, escaped as it came.
+
+        The method is WEBSOCKET for a connection that stays.
+        """
         ...
 
     async def stop(self) -> None:
@@ -181,12 +185,14 @@ class Views:
             kind: what shows them.
 
         Raises:
-            InvalidRequest: no sessions, or more than MOST_SESSIONS.
+            InvalidRequest: no sessions, or more than MOST_SESSIONS; any for a dashboard.
             NotFound: one that the caller does not see.
             StateConflict: there is nothing to show them with.
             TooLarge: too many views.
         """
-        if not 1 <= len(references) <= MOST_SESSIONS:
+        if kind is Kind.DASHBOARD and references:
+            raise InvalidRequest("a dashboard shows the whole platform: it takes no sessions")
+        if kind is not Kind.DASHBOARD and not 1 <= len(references) <= MOST_SESSIONS:
             raise InvalidRequest(f"a view has 1 to {MOST_SESSIONS} sessions")
         if self.viewing is None:
             raise StateConflict(

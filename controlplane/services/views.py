@@ -21,6 +21,7 @@ _KINDS: Final = {
     pb.VIEW_KIND_UNSPECIFIED: Kind.TENSORBOARD,
     pb.VIEW_KIND_TENSORBOARD: Kind.TENSORBOARD,
     pb.VIEW_KIND_VISDOM: Kind.VISDOM,
+    pb.VIEW_KIND_DASHBOARD: Kind.DASHBOARD,
 }
 _NUMBERS: Final = {kind: number for number, kind in _KINDS.items()}
 

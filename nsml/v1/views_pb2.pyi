@@ -15,9 +15,11 @@ class ViewKind(int, metaclass=_enum_type_wrapper.EnumTypeWrapper):
     VIEW_KIND_UNSPECIFIED: _ClassVar[ViewKind]
     VIEW_KIND_TENSORBOARD: _ClassVar[ViewKind]
     VIEW_KIND_VISDOM: _ClassVar[ViewKind]
+    VIEW_KIND_DASHBOARD: _ClassVar[ViewKind]
 VIEW_KIND_UNSPECIFIED: ViewKind
 VIEW_KIND_TENSORBOARD: ViewKind
 VIEW_KIND_VISDOM: ViewKind
+VIEW_KIND_DASHBOARD: ViewKind
 
 class View(_message.Message):
     __slots__ = ("id", "owner", "sessions", "opened_at", "used_at", "kind")

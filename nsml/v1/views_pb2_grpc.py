@@ -26,9 +26,10 @@ if _version_not_supported:
 
 
 class ViewServiceStub:
-    """A view is a TensorBoard or a Visdom that shows sessions as they report. It belongs to who opened it, runs where the
-    control plane runs that was asked, and ends with that, with its owner's right to see each of the sessions, half an
-    hour after it was last used, or when it is stopped.
+    """A view is a TensorBoard or a Visdom that shows sessions as they report, or the dashboard, which shows and does what
+    its owner may. It belongs to who opened it, runs where the control plane runs that was asked, and ends with that, with
+    its owner's credential or right to see each of the sessions, half an hour after it was last used, or when it is
+    stopped.
     """
 
     def __init__(self, channel):
@@ -55,14 +56,15 @@ class ViewServiceStub:
 
 
 class ViewServiceServicer:
-    """A view is a TensorBoard or a Visdom that shows sessions as they report. It belongs to who opened it, runs where the
-    control plane runs that was asked, and ends with that, with its owner's right to see each of the sessions, half an
-    hour after it was last used, or when it is stopped.
+    """A view is a TensorBoard or a Visdom that shows sessions as they report, or the dashboard, which shows and does what
+    its owner may. It belongs to who opened it, runs where the control plane runs that was asked, and ends with that, with
+    its owner's credential or right to see each of the sessions, half an hour after it was last used, or when it is
+    stopped.
     """
 
     def OpenView(self, request, context):
         """Show sessions; where the caller has a view of the same kind and ones, that one is given. Takes some seconds.
-        Errors: NOT_FOUND (a session), INVALID_ARGUMENT (none or too many, or an unknown kind), FAILED_PRECONDITION (nothing
+        Errors: NOT_FOUND (a session), INVALID_ARGUMENT (none or too many of them, or an unknown kind), FAILED_PRECONDITION (nothing
         is answered over HTTP there, or what would show them is not installed), RESOURCE_EXHAUSTED (the caller, or all
         together, have too many).
         """
@@ -111,9 +113,10 @@ def add_ViewServiceServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class ViewService:
-    """A view is a TensorBoard or a Visdom that shows sessions as they report. It belongs to who opened it, runs where the
-    control plane runs that was asked, and ends with that, with its owner's right to see each of the sessions, half an
-    hour after it was last used, or when it is stopped.
+    """A view is a TensorBoard or a Visdom that shows sessions as they report, or the dashboard, which shows and does what
+    its owner may. It belongs to who opened it, runs where the control plane runs that was asked, and ends with that, with
+    its owner's credential or right to see each of the sessions, half an hour after it was last used, or when it is
+    stopped.
     """
 
     @staticmethod

@@ -2,31 +2,22 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import errno
 import os
 import secrets
 import socket
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import click
-import uvicorn
 
 from nsml.hosts import is_loopback
 from tui.web.page import make_app
+from tui.web.serving import PageServer
 from tui.web.visits import Visits
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-
-    from starlette.types import ASGIApp
-
-MOST_MESSAGE: Final = 64 << 10
-"""Bytes of what a page says at once: a paste of that much is no typing."""
-PING_EVERY_S: Final = 15.0
-"""A browser that does not answer to that, for as long again, is gone."""
-STOP_WITHIN_S: Final = 5
 
 
 class NotServed(Exception):
@@ -61,35 +52,6 @@ def serve(arguments: Sequence[str], *, host: str, port: int) -> None:
         # Ctrl-C is how it ends.
         with contextlib.suppress(KeyboardInterrupt):
             PageServer(app, visits).run(sockets=[taken])
-
-
-class PageServer(uvicorn.Server):
-    """Answers for a page; its visits end with it."""
-
-    def __init__(self, app: ASGIApp, visits: Visits) -> None:
-        super().__init__(
-            uvicorn.Config(
-                app,
-                http="h11",
-                ws="websockets-sansio",
-                lifespan="off",
-                log_config=None,
-                access_log=False,
-                proxy_headers=False,
-                server_header=False,
-                ws_max_size=MOST_MESSAGE,
-                ws_ping_interval=PING_EVERY_S,
-                ws_ping_timeout=PING_EVERY_S,
-                timeout_graceful_shutdown=STOP_WITHIN_S,
-            )
-        )
-        self._visits = visits
-
-    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
-        """End what is shown, too."""
-        ending = asyncio.ensure_future(self._visits.stop())
-        await super().shutdown(sockets)
-        await ending
 
 
 def _taken(host: str, port: int) -> socket.socket:

@@ -62,6 +62,7 @@ ARGUMENTS = {
     "getid": ["kim/mnist/1"],
     "tensorboard": ["kim/mnist/1"],
     "visdom": ["kim/mnist/1"],
+    "dashboard": [],
     "media": ["kim/mnist/1"],
     "model ls": ["kim/mnist/1"],
     "model pull": ["kim/mnist/1", "best"],

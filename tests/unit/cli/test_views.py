@@ -1,4 +1,4 @@
-"""tensorboard and visdom: an address on stdout, a list, and an end."""
+"""tensorboard, visdom and dashboard: an address on stdout, a list, and an end."""
 
 import pytest
 
@@ -54,3 +54,14 @@ def test_who_has_points_shown_that_were_let_go_is_told(nsml, state, command):
     opened = nsml(command, "kim/mnist/1")
     assert opened.stdout == "http://127.0.0.1:1/view/v0/?ticket=t\n"
     assert "points of kim/mnist/1 were let go on 2026-03-04" in opened.stderr
+
+
+def test_a_dashboard_takes_no_sessions_and_is_stopped_alone(nsml, state):
+    assert nsml("dashboard").stdout == "http://127.0.0.1:1/view/v0/?ticket=t\n"
+    assert state.views["v0"].kind == views_pb2.VIEW_KIND_DASHBOARD
+    nsml("tensorboard", "kim/mnist/1")
+    assert nsml("dashboard", "kim/mnist/1", check=False).code == 2
+    assert nsml("tensorboard", "-o", "name").stdout.split() == ["v1"]
+    assert nsml("dashboard", "--stop").stdout == "view v0 has ended\n"
+    assert list(state.views) == ["v1"]
+    assert "you have no views" in nsml("dashboard", "--stop").stderr

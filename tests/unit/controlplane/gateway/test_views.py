@@ -1,4 +1,4 @@
-"""TensorBoard itself, behind the gateway: what it shows, to whom, and until when."""
+"""TensorBoard itself and the dashboard, behind the gateway: what they show, to whom, and until when."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from urllib.parse import urlsplit
 
 import grpc
 import httpx
+import pyte
 import pytest
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from controlplane.access.listeners import take_port
 from controlplane.domain.identity import Role
-from controlplane.gateway import viewers
+from controlplane.gateway import proxy, viewers
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.operations import views as rules
 from controlplane.web import Web
@@ -325,8 +328,11 @@ async def test_views_are_few_and_only_where_they_can_be(monkeypatch: pytest.Monk
             one.open(lee, mine, kind=visdom), "FAILED_PRECONDITION", "no visdom is set up"
         )
         await refused(one.open(lee, mine, kind=99), "INVALID_ARGUMENT", "no such kind")  # type: ignore[arg-type]
+        dashboard = views_pb2.VIEW_KIND_DASHBOARD
+        await refused(one.open(lee, mine, kind=dashboard), "INVALID_ARGUMENT", "takes no sessions")
         monkeypatch.setattr(viewers.importlib.util, "find_spec", lambda _: None)
         await refused(one.open(lee, mine), "FAILED_PRECONDITION", "TensorBoard is not installed")
+        await refused(one.open(lee, kind=dashboard), "FAILED_PRECONDITION", "in a browser is not")
         views.viewing = None
         await refused(one.open(lee, mine), "FAILED_PRECONDITION", "answers nothing over HTTP")
 
@@ -342,6 +348,131 @@ async def test_views_of_the_same_sessions_are_one_for_each_kind(
         assert [view.kind for view in opened] == [*kinds, *kinds]
         assert [view.id for view in opened[:2]] == [view.id for view in opened[2:]]
         assert [view.viewer.wish.kind for view in one.running] == ["tensorboard", "visdom"]
+
+
+DASHBOARD = views_pb2.VIEW_KIND_DASHBOARD
+WITHIN_S = 30.0
+
+
+@contextlib.asynccontextmanager
+async def visit(
+    url: str, view: str, cookie: str, origin: str | None = None
+) -> AsyncIterator[ClientConnection]:
+    """What a browser's page connects."""
+    headers = {"Cookie": f"{proxy.COOKIE}={cookie}"} if cookie else {}
+    place = f"{url.replace('http', 'ws', 1)}/view/{view}/ws?width=120&height=30"
+    async with connect(
+        place, origin=origin or url, additional_headers=headers, proxy=None
+    ) as connection:
+        yield connection
+
+
+async def see(connection: ClientConnection, *texts: str) -> str:
+    """What is on the screen once all of these are."""
+    screen = pyte.Screen(120, 30)
+    stream = pyte.ByteStream(screen)
+    async with asyncio.timeout(WITHIN_S):
+        while not all(text in "\n".join(screen.display) for text in texts):
+            said = await connection.recv()
+            if isinstance(said, bytes):
+                stream.feed(said)
+    return "\n".join(screen.display)
+
+
+async def closed(connection: ClientConnection) -> None:
+    with contextlib.suppress(ConnectionClosed):
+        async with asyncio.timeout(WITHIN_S):
+            while True:
+                await connection.recv()
+
+
+async def entered(one: Site, opened: views_pb2.OpenViewResponse) -> str:
+    """The cookie that the address of a view is worth."""
+    async with Browser(one.url) as browser:
+        await browser.get(opened.url)
+        return browser.cookies.get(proxy.COOKIE) or ""
+
+
+async def test_a_dashboard_shows_what_its_user_may_see_and_ends_with_the_credential(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(rules, "LOOK_EVERY_S", 0.05)
+    async with site() as one:
+        kim, lee = await one.rig.user("kim"), await one.rig.user("lee")
+        mine, theirs = await kim.submit(), await lee.submit()
+        opened = await one.open(kim, kind=DASHBOARD)
+        view, cookie = opened.view.id, await entered(one, opened)
+        assert (opened.view.kind, list(opened.view.sessions)) == (DASHBOARD, [])
+        assert (await one.open(kim, kind=DASHBOARD)).view.id == view
+
+        async with Browser(one.url) as browser:
+            browser.cookies.set(proxy.COOKIE, cookie)
+            shown = await browser.get(f"/view/{view}/")
+            assert (shown.status_code, "nsml-tui" in shown.text) == (200, True)
+            assert "frame-ancestors 'none'" in shown.headers["content-security-policy"]
+            assert shown.headers["x-content-type-options"] == "nosniff"
+            assert (await browser.post(f"/view/{view}/")).status_code == 403
+            assert (await browser.get(f"/view/{view}/http")).status_code == 404
+
+        for bad in (
+            {"cookie": ""},
+            {"cookie": cookie + "x"},
+            {"origin": "https://evil.example"},
+            {"view": view + "x"},
+        ):
+            with pytest.raises(InvalidStatus) as no:
+                async with visit(one.url, **{"view": view, "cookie": cookie, **bad}):
+                    pass
+            assert no.value.response.status_code == 403
+
+        async with visit(one.url, view, cookie) as connection:
+            text = await see(connection, mine.name, "1 of 1 session")
+            assert theirs.name not in text
+            await one.rig.plane.accounts.revoke_all("kim")
+            await closed(connection)
+        assert one.running == []
+
+
+async def test_an_open_connection_counts_as_use_and_ends_with_the_right_to_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(proxy, "USED_EVERY_S", 0.05)
+    async with site() as one:
+        kim = await one.rig.user("kim")
+        opened = await one.open(kim, kind=DASHBOARD)
+        cookie = await entered(one, opened)
+        (known,) = one.running
+        async with visit(one.url, known.id, cookie) as connection:
+            await see(connection, "1 Sessions")
+            before = known.used
+
+            async def is_used() -> bool:
+                return known.used > before
+
+            await until(is_used, "it counts as used")
+            known.cookies.clear()
+            await closed(connection)
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "path", "is_allowed"),
+    [
+        (rules.Kind.DASHBOARD, "WEBSOCKET", "/ws", True),
+        (rules.Kind.DASHBOARD, "WEBSOCKET", "/", False),
+        (rules.Kind.DASHBOARD, "GET", "/", True),
+        (rules.Kind.DASHBOARD, "POST", "/", False),
+        (rules.Kind.TENSORBOARD, "WEBSOCKET", "/ws", False),
+        (rules.Kind.TENSORBOARD, "POST", "/data", True),
+        (rules.Kind.VISDOM, "WEBSOCKET", "/", False),
+        (rules.Kind.VISDOM, "WEBSOCKET", "/socket_wrap", False),
+        (rules.Kind.VISDOM, "GET", "/", True),
+    ],
+)
+def test_only_a_dashboard_is_connected_to(
+    kind: rules.Kind, method: str, path: str, is_allowed: bool
+) -> None:
+    child = viewers._Child(None, Path(), kind)  # type: ignore[arg-type]
+    assert child.allows(method, path) is is_allowed
 
 
 async def refused(call: Any, code: str, words: str) -> None:
