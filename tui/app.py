@@ -53,6 +53,8 @@ PAUSE_S: Final = 0.15
 LEAST_COMPARED: Final = 2
 MOST_COMPARED: Final = 1_000
 """Sessions whose series come by one request."""
+MOUSE: Final = (1000, 1003, 1015, 1006)
+"""Modes of a terminal by which it tells what the mouse does."""
 MOST_STOPPED: Final = 100
 """Sessions of one stop."""
 OPENING: Final = "opening"
@@ -104,6 +106,11 @@ class Dashboard(App[None]):
         Binding("3", "go('nodes')", "Nodes", show=False, id="go.nodes"),
         Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
         Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),
+        Binding("Y", "copy_command", "Copy command", show=False, id="app.copy-command"),
+        Binding("ctrl+y", "copy_last", "Copy last action", show=False, id="app.copy-last"),
+        Binding(
+            "percent_sign", "mouse", "Mouse on/off", show=False, key_display="%", id="app.mouse"
+        ),
         Binding("P", "pause", "Pause", id="story.pause"),
         Binding(
             "less_than_sign", "pace(-1)", "Slower", show=False, key_display="<", id="story.slower"
@@ -173,6 +180,8 @@ class Dashboard(App[None]):
         self._width = self.model.shown.wish.width
         self._wish_changed: asyncio.Event | None = None
         self._awaited: set[Topic] = set()
+        self._has_mouse = True
+        self._last_command = ""
 
     # What is heard
 
@@ -411,6 +420,40 @@ class Dashboard(App[None]):
             return
         self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
 
+    def copy(self, text: str) -> None:
+        """Copy a text to the clipboard, through the terminal (OSC 52)."""
+        if text:
+            self.copy_to_clipboard(text)
+            self.say(f"copied: {text}")
+
+    def action_copy_command(self) -> None:
+        """Copy the command that shows what the screen shows."""
+        command, lacks = self.screen.command() if isinstance(self.screen, Frame) else ("", "")
+        self.copy(command)
+        if not command:
+            self.say("the command line has nothing like this")
+        elif lacks:
+            self.say(f"the command line does not know {lacks}")
+
+    def action_copy_last(self) -> None:
+        """Copy the command of the last action."""
+        self.copy(self._last_command)
+        if not self._last_command:
+            self.say("nothing was done yet")
+
+    def action_mouse(self) -> None:
+        """Let go of the mouse, so that the terminal selects text by itself, or take it again."""
+        if self._driver is None or self.is_web:
+            return
+        self._has_mouse = not self._has_mouse
+        self._driver.write(
+            "".join(f"\x1b[?{mode}{'h' if self._has_mouse else 'l'}" for mode in MOUSE)
+        )
+        self._driver.flush()
+        self.say(
+            "the mouse is taken" if self._has_mouse else "the mouse is the terminal's: % takes it"
+        )
+
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette has beside the keys of the screen."""
         # To a browser no files are sent; where there are no colours, no theme shows but the one for that.
@@ -516,6 +559,7 @@ class Dashboard(App[None]):
             if client is None:
                 self.say("not connected yet", is_bad=True)
                 return
+            self._last_command = command
             self.say(f"$ {command}")
             for alone, call in calls.items():
                 try:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final, TypeAlias
 
 from nsml.client.streams import ENDED_STATES
 from nsml.view.filtering import Filtered
+from nsml.view.ordering import value_of
 from nsml.view.series import Axis
 from nsml.view.sessions import seconds_of
 from tui.sources import OF_SESSIONS, Source, Topic
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
     from nsml.view.code import Compared
     from nsml.view.filtering import Filter
+    from nsml.view.ordering import Value
     from nsml.view.series import Series
 
 MOST_ENDED: Final = 10_000
@@ -160,7 +162,7 @@ Event: TypeAlias = (
 class Row:
     """A session of the list as it is now, with what sorting and filtering ask for again and again."""
 
-    __slots__ = ("created", "filtered", "session")
+    __slots__ = ("created", "filtered", "session", "values")
 
     def __init__(self, session: Session) -> None:
         self.created = seconds_of(session.created_at)
@@ -170,6 +172,12 @@ class Row:
         """It has changed."""
         self.session = session
         self.filtered = Filtered(session)
+        self.values: dict[str, Value] = {}
+
+    def value(self, key: str, now: float) -> Value:
+        """What it is sorted by in a column, made out once; `now` says nothing there."""
+        found = self.values[key] = value_of(self.filtered, key, now)
+        return found
 
 
 ShownHeard: TypeAlias = SeriesHeard | LogHeard | ExplanationHeard | CodeHeard

@@ -72,7 +72,7 @@ class Filtered:
 
     def prepare(self) -> None:
         """Make out what words and comparisons look at, before anybody waits for it."""
-        _ = self.text, self._given()
+        _ = self.text, self.arguments
 
     @property
     def text(self) -> str:
@@ -98,9 +98,10 @@ class Filtered:
         if key in self.session.summary.fields:
             value = plain(self.session.summary.fields[key])
             return float(value) if isinstance(value, int | float) else None
-        return _number(self._given().get(key.lstrip("-"), ""))
+        return _number(self.arguments.get(key.lstrip("-"), ""))
 
-    def _given(self) -> Mapping[str, str | bool]:
+    @property
+    def arguments(self) -> Mapping[str, str | bool]:
         """The arguments, without their dashes."""
         if self._arguments is None:
             words = arguments(command_words(self.session))

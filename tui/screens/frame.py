@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING, ClassVar, Final, cast
 
 from rich.style import Style
 from rich.text import Text
 from textual.containers import Vertical
+from textual.errors import NoWidget
+from textual.geometry import Offset
 from textual.screen import Screen
 from textual.widgets import Footer, Input, Static
 
@@ -14,11 +17,13 @@ from nsml.view.nodes import condition_name
 from nsml.view.text import visible
 from tui import looks
 from tui.sources import State, Topic
+from tui.widgets.lines import Lines
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from textual.app import ComposeResult
+    from textual.widget import Widget
 
     from nsml.v1.sessions_pb2 import Session
     from tui.app import Dashboard
@@ -117,6 +122,19 @@ class Frame(Screen[None]):
         line.display = bool(trouble)
         tell(line, Text("\n".join(trouble)))
         self.draw()
+
+    def command(self) -> tuple[str, str]:
+        """How the command line shows the same, and what of it that lacks; "" where it does not."""
+        return "", ""
+
+    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
+        """What is under the mouse: lines tell their places themselves, without a style for each of them."""
+        with suppress(NoWidget):
+            widget, _ = self.get_widget_at(x, y)
+            if isinstance(widget, Lines):
+                at = Offset(x, y) - widget.content_region.offset
+                return widget, Offset(max(at.x, 0), max(at.y, 0) + widget.top)
+        return super().get_widget_and_offset_at(x, y)
 
     def words(self, topic: Topic) -> str:
         """How it stands with hearing something."""

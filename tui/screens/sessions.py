@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import msgspec
 from rich.text import Text
 from textual.binding import Binding
 from textual.widgets import Input, Static
 
 from nsml.view.filtering import Filter, FilterError
+from nsml.view.ordering import agreed, keys_of, words_of
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted
+from tui.listing import Listing, arranged, columns_of, command_of, title_of
 from tui.screens.frame import Frame, tell
+from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
 from tui.sources import Topic
 from tui.widgets.charts import Charts
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from textual import events
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
     from nsml.v1.sessions_pb2 import Session
+    from nsml.view.tables import Column
     from tui.model import Row
 
 PREPARED_AT_ONCE: Final = 100
@@ -55,6 +60,14 @@ class SessionsScreen(Frame):
         Binding("slash", "filter", "Filter", key_display="/", id="sessions.filter", priority=True),
         Binding("space", "mark", "Mark", id="sessions.mark"),
         Binding("u", "unmark", "Unmark all", show=False, id="sessions.unmark"),
+        Binding(
+            "asterisk", "mark_all", "Mark all", show=False, key_display="*", id="sessions.mark-all"
+        ),
+        Binding("V", "range", "Mark a range", show=False, id="sessions.range"),
+        Binding("o", "sort", "Sort", id="sessions.sort"),
+        Binding("O", "reverse", "Reverse", show=False, id="sessions.reverse"),
+        Binding("C", "columns", "Columns", show=False, id="sessions.columns"),
+        Binding("c", "copy", "Copy name", show=False, id="sessions.copy"),
         Binding("a", "whose", "Mine/all", id="sessions.whose"),
         Binding("E", "ended", "Ended", id="sessions.ended"),
         Binding("v", "preview", "Preview", id="sessions.preview"),
@@ -66,11 +79,13 @@ class SessionsScreen(Frame):
 
     def __init__(self) -> None:
         super().__init__()
+        self._listing = Listing()
         self._filter = Filter("")
-        self._is_mine = False
-        self._with_ended = True
-        self._has_preview = True
         self._marks: frozenset[str] = frozenset()
+        self._range_from = ""
+        self._rows: Sequence[Row] = ()
+        self._same: Mapping[str, str | bool] = {}
+        self._columns: tuple[object, list[Column[Session]]] = (None, [])
 
     def body(self) -> ComposeResult:
         """The list, and what is below it."""
@@ -113,27 +128,61 @@ class SessionsScreen(Frame):
         """Show the list and the preview."""
         self._list()
         preview = self.query_one(Preview)
-        preview.display = self._has_preview and self.size.height >= LEAST_LINES
+        preview.display = self._listing.has_preview and self.size.height >= LEAST_LINES
         if preview.display:
             preview.draw(self, self.row)
 
     def _list(self, *, is_other: bool = False) -> None:
-        now = self.dashboard.clock.time()
-        rows = self.model.rows(self._filter, now, with_ended=self._with_ended)
-        if self._is_mine:
+        now, listing = self.dashboard.clock.time(), self._listing
+        rows = self.model.rows(self._filter, now, with_ended=listing.with_ended)
+        if listing.is_mine:
             rows = [row for row in rows if row.session.owner == self.dashboard.user]
+        if rows != self._rows:
+            self._rows = rows
+            self.run_worker(self._compare_arguments(rows), group="arguments", exclusive=True)
         known = self.model.count
         table = self.table
         table.none = self._none(known)
-        table.show([row.session for row in rows], is_other=is_other)
+        shown = arranged(rows, listing, now)
+        table.show(
+            [row.session for row in shown], is_other=is_other, columns=self._chosen_columns()
+        )
         self._marks = frozenset(one for one in self._marks if self.model.row(one))
         table.mark(self._marks)
-        parts = [f"{len(rows):,} of {counted(known, 'session')}"]
+        tell(self.query_one("#counts", Static), Text(f" {self._counts(len(rows), known)}"))
+
+    def _counts(self, count: int, known: int) -> str:
+        listing = self._listing
+        parts = [f"{count:,} of {counted(known, 'session')}"]
         parts += [f"filter: {visible(self._filter.text)}"] if self._filter.text else []
-        parts += [f"of {visible(self.dashboard.user)}"] if self._is_mine else []
-        parts += [] if self._with_ended else ["without ended ones"]
+        parts += [f"of {visible(self.dashboard.user)}"] if listing.is_mine else []
+        parts += [] if listing.with_ended else ["without ended ones"]
         parts += [f"{len(self._marks)} marked"] if self._marks else []
-        tell(self.query_one("#counts", Static), Text(" " + " · ".join(parts)))
+        parts += ["V marks from there to here"] if self._range_from else []
+        parts += [f"all: {visible(words_of(self._same))}"] if self._same else []
+        return " · ".join(parts)
+
+    def _chosen_columns(self) -> list[Column[Session]]:
+        """The columns, which are others only where they were chosen anew: a table lays others out."""
+        listing = self._listing
+        asked = (listing.sort, listing.is_down, listing.columns, self._same)
+        if self._columns[0] != asked:
+            self._columns = asked, columns_of(listing, self._same)
+        return self._columns[1]
+
+    async def _compare_arguments(self, rows: Sequence[Row]) -> None:
+        """Find the arguments that are the same in all of these, a few at a time: they tell none from another."""
+        same: Mapping[str, str | bool] | None = None
+        for place, row in enumerate(rows, 1):
+            same = agreed(same, row.filtered)
+            if not same:
+                break
+            if place % PREPARED_AT_ONCE == 0:
+                await asyncio.sleep(0)
+        found = same or {} if len(rows) > 1 else {}
+        if found != self._same:
+            self._same = found
+            self._list()
 
     def _none(self, known: int) -> str:
         if known:
@@ -186,22 +235,29 @@ class SessionsScreen(Frame):
             error.display = True
             error.update(Text(f" {' ' * failed.place}^ {visible(failed.message)}"))
             return
-        self._list(is_other=True)
+        self._change(filter=self._filter.text)
 
     def on_input_submitted(self, event: Input.Submitted) -> None:
         """Leave it as it is."""
         event.input.display = False
         self.table.focus()
 
+    def _change(self, **fields: Any) -> None:
+        """Show the list in another way."""
+        self._listing = msgspec.structs.replace(self._listing, **fields)
+        self._list(is_other=True)
+
     def action_back(self) -> None:
         """Show all again: what was typed, then what was chosen by other keys."""
         field = self.query_one("#filter", Input)
         field.display = False
-        if field.value:
+        if self._range_from:
+            self._range_from = ""
+            self._list()
+        elif field.value:
             field.value = ""
         else:
-            self._is_mine, self._with_ended = False, True
-            self._list(is_other=True)
+            self._change(is_mine=False, with_ended=True)
         self.table.focus()
 
     def action_mark(self) -> None:
@@ -216,23 +272,79 @@ class SessionsScreen(Frame):
         self._marks = frozenset()
         self._list()
 
+    def action_mark_all(self) -> None:
+        """Mark all that are listed."""
+        self._marks |= {session.id for session in self.table.items}
+        self._list()
+
+    def action_range(self) -> None:
+        """Begin a range at the cursor; mark it, where one was begun."""
+        if (session := self.table.current) is None:
+            return
+        ids = [one.id for one in self.table.items]
+        if self._range_from in ids:
+            ends = sorted((ids.index(self._range_from), ids.index(session.id)))
+            self._marks |= frozenset(ids[ends[0] : ends[1] + 1])
+            self._range_from = ""
+        else:
+            self._range_from = session.id
+        self._list()
+
+    def action_sort(self) -> None:
+        """Choose the column that is sorted by."""
+
+        def go(keys: tuple[str, ...] | None) -> None:
+            if keys:
+                self._change(sort=keys[0])
+                self.table.action_edge(-1)
+
+        self.app.push_screen(Picker("Sort by", self._choices(), chosen=[self._listing.sort]), go)
+
+    def action_reverse(self) -> None:
+        """The other way round."""
+        self._change(is_down=not self._listing.is_down)
+        self.table.action_edge(-1)
+
+    def action_columns(self) -> None:
+        """Choose the columns; with none chosen they are those of `nsml ps`."""
+
+        def go(keys: tuple[str, ...] | None) -> None:
+            if keys is not None:
+                self._change(columns=keys)
+
+        chosen = self._listing.columns or tuple(one.key for one in self.table.shown_columns)
+        self.app.push_screen(
+            Picker("Columns, from left to right", self._choices(), chosen=chosen, several=True), go
+        )
+
+    def _choices(self) -> list[Choice]:
+        """All columns that there could be."""
+        keys = keys_of(row.filtered for row in self._rows).columns
+        return [Choice(key, title_of(key)) for key in keys]
+
+    def action_copy(self) -> None:
+        """Copy the names of what is chosen."""
+        self.dashboard.copy("\n".join(visible(one.name) for one in self.chosen()))
+
+    def command(self) -> tuple[str, str]:
+        """How the command line lists the same."""
+        return command_of(self._listing)
+
     def action_compare(self) -> None:
         """What is marked side by side."""
         self.dashboard.compare(self.chosen() if self._marks else ())
 
     def action_whose(self) -> None:
         """One's own, or all that one may see."""
-        self._is_mine = not self._is_mine
-        self._list(is_other=True)
+        self._change(is_mine=not self._listing.is_mine)
 
     def action_ended(self) -> None:
         """With those that have ended, or without."""
-        self._with_ended = not self._with_ended
-        self._list(is_other=True)
+        self._change(with_ended=not self._listing.with_ended)
 
     def action_preview(self) -> None:
         """With what is below the list, or without."""
-        self._has_preview = not self._has_preview
+        self._change(has_preview=not self._listing.has_preview)
         self.redraw()
 
     def on_charts_resized(self, event: Charts.Resized) -> None:

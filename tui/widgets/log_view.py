@@ -51,6 +51,11 @@ class LogView(Lines, ScrollView, can_focus=True):
         self.is_following = True
         self.none = ""
 
+    @property
+    def top(self) -> int:
+        """The number of the first line in sight."""
+        return int(self.scroll_offset.y)
+
     def show(self, lines: Sequence[str], *, none: str = "") -> None:
         """Show these lines; `none` is said where there are none."""
         self._lines, self.none = lines, none

@@ -16,6 +16,7 @@ from tui.screens.asking import Ask, Confirm
 from tui.screens.charting import ChartScreen
 from tui.screens.compare import CompareScreen
 from tui.screens.nodes import NodesScreen
+from tui.screens.picking import Picker
 from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
@@ -325,6 +326,7 @@ async def test_every_key_does_something_and_has_a_name_of_its_own(dashboard):
             SessionScreen("s1"),
             Confirm("?", "nsml stop"),
             Ask("?"),
+            Picker("?", ()),
             LogView(),
             Table((), key=str, clock=lambda: 0.0),
             *(dashboard.get_screen(make()) for make in (SessionsScreen, QueueScreen, NodesScreen)),

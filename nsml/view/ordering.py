@@ -1,0 +1,218 @@
+"""Sessions in the order of any of their columns, and what they reported or were given as columns of its own. Pure.
+
+Columns are named as for `--fields`; `summary.val/acc` is a value of the last summary report, `arg.lr` an argument.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from nsml.view.compare import arguments
+from nsml.view.sessions import COLUMNS, command_words, plain, seconds_of
+from nsml.view.tables import Column
+from nsml.view.text import fit_middle
+from nsml.view.units import number_text
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.filtering import Filtered
+
+SUMMARY: Final = "summary."
+ARGUMENT: Final = "arg."
+_ABSENT: Final = "-"
+_VALUE_CELLS: Final = 8
+_TITLE_CELLS: Final = 14
+_DIGITS: Final = 12
+"""To which numbers in names are filled up, so that 10 comes behind 9."""
+
+Value: TypeAlias = float | str | None
+
+
+def _natural(text: str) -> str:
+    return re.sub(r"\d+", lambda found: found[0].zfill(_DIGITS), text.casefold())
+
+
+def _moment(field: str) -> Callable[[Session, float], Value]:
+    def value(session: Session, _now: float) -> Value:
+        return seconds_of(getattr(session, field)) if session.HasField(field) else None
+
+    return value
+
+
+def _ran(session: Session, now: float) -> Value:
+    if not session.HasField("started_at"):
+        return None
+    end = seconds_of(session.ended_at) if session.HasField("ended_at") else now
+    return end - seconds_of(session.started_at)
+
+
+def _held(field: str) -> Callable[[Session, float], Value]:
+    def value(session: Session, _now: float) -> Value:
+        each = session.replicas[0].resources if session.replicas else session.spec.resources
+        return float(getattr(each, field)) or None
+
+    return value
+
+
+_VALUES: Final[Mapping[str, Callable[[Session, float], Value]]] = {
+    "name": lambda one, _: _natural(one.name),
+    "created": _moment("created_at"),
+    "created_at": _moment("created_at"),
+    "ended_at": _moment("ended_at"),
+    "state": lambda one, _: float(one.state),
+    "gpus": lambda one, _: float(
+        one.spec.resources.gpu_thousandths * max(one.spec.replica_count, 1)
+    ),
+    "checkpoints": lambda one, _: float(one.checkpoint_count),
+    "priority": lambda one, _: float(one.spec.priority),
+    "time_limit": lambda one, _: (
+        float(one.spec.time_limit.seconds) if one.spec.HasField("time_limit") else None
+    ),
+    "retries": lambda one, _: float(one.spec.retry_count),
+    "running": _ran,
+    "cpus": _held("cpu_thousandths"),
+    "memory": _held("memory_bytes"),
+    "attempt": lambda one, _: float(one.attempt),
+    "efficiency": lambda one, _: (
+        one.usage.utilization_percent if one.usage.HasField("utilization_percent") else None
+    ),
+    "saved": lambda one, _: (
+        seconds_of(one.progress.saved_at) if one.progress.HasField("saved_at") else None
+    ),
+}
+"""What is compared where it is not the text that is shown."""
+_BY_KEY: Final = {column.key: column for column in COLUMNS}
+AGING: Final = frozenset({"running"})
+"""Columns by which the order changes though no session does."""
+
+
+def value_of(one: Filtered, key: str, now: float) -> Value:
+    """What a session is sorted by: a number, a text, or None where it has nothing there.
+
+    Arguments that are numbers are compared as such.
+    """
+    session = one.session
+    if key.startswith(SUMMARY):
+        name = key.removeprefix(SUMMARY)
+        fields = session.summary.fields
+        return _comparable(plain(fields[name])) if name in fields else None
+    if key.startswith(ARGUMENT):
+        return _comparable(one.arguments.get(key.removeprefix(ARGUMENT)))
+    if key in _VALUES:
+        return _VALUES[key](session, now)
+    column = _BY_KEY.get(key)
+    text = column.cell(session, now) if column is not None else ""
+    return None if text in {"", _ABSENT} else _natural(text)
+
+
+def _comparable(value: object) -> Value:
+    if isinstance(value, (bool, int, float, str)):
+        try:
+            number = float(value)
+        except ValueError:
+            return _natural(str(value))
+        return None if number != number else number  # noqa: PLR0124 - NaN
+    return None if value is None else str(value)
+
+
+def order(values: Sequence[Value], *, is_down: bool) -> list[int]:
+    """The places of values in their order: numbers, then texts, then None, in both directions; equal ones stay as they are."""
+    numbers = [place for place, value in enumerate(values) if isinstance(value, float)]
+    if len(numbers) == len(values):
+        texts, absent = list[int](), list[int]()
+    else:
+        texts = [place for place, value in enumerate(values) if isinstance(value, str)]
+        absent = [place for place, value in enumerate(values) if value is None]
+    of = values.__getitem__
+    for some in (numbers, texts):
+        some.sort(key=of, reverse=is_down)  # type: ignore[arg-type]  # each is of one type
+    return [*numbers, *texts, *absent]
+
+
+class Keys(NamedTuple):
+    """Names of what sessions reported as summary, and of their arguments."""
+
+    summary: Sequence[str]
+    arguments: Sequence[str]
+
+    @property
+    def columns(self) -> list[str]:
+        """The keys of all columns that there could be."""
+        return [
+            *_BY_KEY,
+            *(SUMMARY + name for name in self.summary),
+            *(ARGUMENT + name for name in self.arguments),
+        ]
+
+
+def keys_of(some: Iterable[Filtered]) -> Keys:
+    """What there is of these sessions, by name."""
+    reported: set[str] = set()
+    given: set[str] = set()
+    for one in some:
+        reported.update(one.session.summary.fields)
+        given.update(one.arguments)
+    return Keys(sorted(reported), sorted(given))
+
+
+def agreed(known: Mapping[str, str | bool] | None, one: Filtered) -> Mapping[str, str | bool]:
+    """Of the arguments that others were all given with the same value, those that this one was, too; None: there are no others."""
+    given = one.arguments
+    if known is None:
+        return given
+    return {key: value for key, value in known.items() if given.get(key) == value}
+
+
+def column(key: str) -> Column[Session] | None:
+    """The column of a key; None: there is no such column."""
+    if key.startswith(SUMMARY):
+        name = key.removeprefix(SUMMARY)
+        return _value_column(key, name, lambda session: _reported(session, name))
+    if key.startswith(ARGUMENT):
+        name = key.removeprefix(ARGUMENT)
+        return _value_column(key, name, lambda session: _given(session, name))
+    found = _BY_KEY.get(key)
+    return found._replace(is_wide=False, is_optional=True) if found is not None else None
+
+
+def _value_column(key: str, name: str, cell: Callable[[Session], str]) -> Column[Session]:
+    return Column(
+        key=key,
+        title=fit_middle(name, _TITLE_CELLS),
+        cell=lambda session, _: cell(session),
+        title_within=lambda cells: fit_middle(name, cells),
+        shrinks_to=_VALUE_CELLS,
+        is_optional=True,
+    )
+
+
+def _reported(session: Session, name: str) -> str:
+    fields = session.summary.fields
+    if name not in fields:
+        return _ABSENT
+    value = plain(fields[name])
+    return number_text(value) if isinstance(value, float) else str(value)
+
+
+def _given(session: Session, name: str) -> str:
+    value = _arguments(session).get(name)
+    return _ABSENT if value is None else "set" if value is True else str(value)
+
+
+def _arguments(session: Session) -> Mapping[str, str | bool]:
+    words = arguments(command_words(session))
+    return {key.lstrip("-"): value for key, value in words.items()}
+
+
+def differing_text(session: Session, same: Mapping[str, str | bool]) -> str:
+    """The arguments of a session without those that all have: `lr=0.02 bs=128`."""
+    given = _arguments(session).items()
+    return words_of({key: value for key, value in given if same.get(key) != value})
+
+
+def words_of(given: Mapping[str, str | bool]) -> str:
+    """Arguments in a line: `lr=0.02 amp`."""
+    return " ".join(key if value is True else f"{key}={value}" for key, value in given.items())

@@ -1,0 +1,111 @@
+"""The order of sessions by any column, and columns of single values."""
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.filtering import Filtered
+from nsml.view.ordering import (
+    agreed,
+    column,
+    differing_text,
+    keys_of,
+    order,
+    value_of,
+    words_of,
+)
+
+VALUES = st.lists(
+    st.one_of(st.floats(allow_nan=False), st.text(max_size=3), st.none()), max_size=60
+)
+
+
+def session(name="kim/mnist/1", *, args=(), summary=None, **fields):
+    found = pb.Session(id=name, name=name, **fields)
+    found.spec.args.extend(args)
+    found.summary.update(summary or {})
+    return Filtered(found)
+
+
+def kind(value):
+    return 2 if value is None else int(isinstance(value, str))
+
+
+@given(VALUES, st.booleans())
+def test_numbers_come_before_texts_and_nothing_comes_last_in_both_directions(values, is_down):
+    places = order(values, is_down=is_down)
+    assert sorted(places) == list(range(len(values)))
+    found = [values[place] for place in places]
+    assert [kind(value) for value in found] == sorted(map(kind, values))
+    for some in (float, str):
+        of_kind = [value for value in found if isinstance(value, some)]
+        assert of_kind == sorted(of_kind, reverse=is_down)
+
+
+@given(st.lists(st.sampled_from([1.0, 2.0, "a", None]), max_size=40), st.booleans())
+def test_what_is_equal_stays_as_it_was(values, is_down):
+    places = order(values, is_down=is_down)
+    for one, other in pairwise(places):
+        assert values[one] != values[other] or one < other
+
+
+def test_a_tenth_session_comes_behind_the_ninth():
+    some = [session(f"kim/mnist/{number}") for number in (10, 9, 1)]
+    values = [value_of(one, "name", 0) for one in some]
+    assert [some[place].session.name for place in order(values, is_down=False)] == [
+        "kim/mnist/1",
+        "kim/mnist/9",
+        "kim/mnist/10",
+    ]
+
+
+def test_arguments_and_summaries_are_compared_as_numbers_where_they_are():
+    one = session(args=["--lr", "1e-3", "--model", "Small"], summary={"loss": 0.5, "odd": "nan"})
+    assert value_of(one, "arg.lr", 0) == 0.001
+    assert value_of(one, "arg.model", 0) == "small"
+    assert value_of(one, "arg.absent", 0) is None
+    assert value_of(one, "summary.loss", 0) == 0.5
+    assert value_of(one, "summary.odd", 0) is None  # NaN has no order
+    assert value_of(one, "no such column", 0) is None
+
+
+def test_how_long_one_runs_grows_until_it_has_ended():
+    running, ended = session(), session()
+    for one in (running, ended):
+        one.session.started_at.seconds = 100
+    ended.session.ended_at.seconds = 150
+    assert [value_of(one, "running", 200) for one in (running, ended)] == [100.0, 50.0]
+
+
+def test_every_column_sorts_a_session_without_anything():
+    blank = Filtered(pb.Session())
+    for key in keys_of([]).columns:
+        value_of(blank, key, 0.0)
+
+
+def test_columns_of_single_values_show_them_and_a_dash_for_none():
+    one = session(args=["--lr", "0.1", "--amp"], summary={"val/acc": 0.98765, "note": "x\x1b"})
+    keys = keys_of([one])
+    assert keys.summary == ["note", "val/acc"]
+    assert keys.arguments == ["amp", "lr"]
+    cells = {key: column(key).cell(one.session, 0) for key in keys.columns if "." in key}
+    assert cells == {
+        "summary.note": "x\x1b",
+        "summary.val/acc": "0.9877",
+        "arg.amp": "set",
+        "arg.lr": "0.1",
+    }
+    assert column("arg.absent").cell(one.session, 0) == "-"
+    assert column("no such column") is None
+
+
+def test_only_arguments_that_differ_tell_sessions_apart():
+    some = [session(args=["--lr", lr, "--bs", "64", "--amp"]) for lr in ("0.1", "0.2")]
+    same = None
+    for one in some:
+        same = agreed(same, one)
+    assert same == {"bs": "64", "amp": True}
+    assert words_of(same) == "bs=64 amp"
+    assert [differing_text(one.session, same) for one in some] == ["lr=0.1", "lr=0.2"]

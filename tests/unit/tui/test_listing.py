@@ -1,0 +1,65 @@
+"""How the list of sessions is shown, and which command lists the same."""
+
+from nsml.v1 import sessions_pb2 as pb
+from tui.listing import Listing, arranged, columns_of, command_of, title_of
+from tui.model import Row
+
+
+def row(number, **summary):
+    found = pb.Session(id=f"s{number}", name=f"kim/mnist/{number}")
+    found.created_at.seconds = number
+    found.summary.update(summary)
+    return Row(found)
+
+
+def test_sessions_without_what_is_sorted_by_are_last_and_new_values_count():
+    rows = [row(3), row(2, loss=0.5), row(1, loss=0.7)]
+    down = Listing(sort="summary.loss")
+
+    def numbers(listing):
+        return [one.session.id for one in arranged(rows, listing, 0.0)]
+
+    assert numbers(Listing()) == ["s3", "s2", "s1"]
+    assert numbers(Listing(is_down=False)) == ["s1", "s2", "s3"]
+    assert numbers(down) == ["s1", "s2", "s3"]
+    changed = pb.Session()
+    changed.CopyFrom(rows[1].session)
+    changed.summary.update({"loss": 0.9})
+    rows[1].take(changed)
+    assert numbers(down) == ["s2", "s1", "s3"]
+
+
+def test_the_column_that_is_sorted_by_is_there_and_marked():
+    assert not any("▾" in one.title for one in columns_of(Listing(), {}))
+    titles = [one.title for one in columns_of(Listing(sort="summary.loss"), {})]
+    assert titles[:2] == ["Name", "loss▾"]
+    [state] = [
+        one for one in columns_of(Listing(sort="state", is_down=False), {}) if one.key == "state"
+    ]
+    assert state.title == "Status▴"
+    assert state.title_within(4) == "St…▴"
+
+
+def test_chosen_columns_stand_in_their_order_with_the_name_always():
+    found = columns_of(Listing(columns=("state", "arg.lr", "gone"), filter="x"), {})
+    assert [one.key for one in found] == ["name", "state", "arg.lr"]
+    assert not any(one.is_optional for one in found)
+
+
+def test_the_command_of_a_list_says_what_it_lacks():
+    assert command_of(Listing()) == ("nsml ps -a", "")
+    known = Listing(filter="state:run user:kim lstm", with_ended=False, is_mine=True)
+    assert command_of(known) == ("nsml ps --mine --filter 'state:run user:kim lstm'", "")
+    beyond = Listing(filter="loss<0.3", columns=("name", "arg.lr"), is_down=False)
+    assert command_of(beyond) == (
+        "nsml ps -a --fields name",
+        "the filter and columns of single values and the order",
+    )
+
+
+def test_columns_have_names_for_people():
+    assert [title_of(key) for key in ("state", "summary.val/acc", "arg.lr")] == [
+        "Status",
+        "val/acc  (summary)",
+        "lr  (argument)",
+    ]

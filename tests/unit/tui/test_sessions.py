@@ -1,0 +1,128 @@
+"""The list of sessions: its order, its columns, what is marked and copied."""
+
+from tests.unit.tui.conftest import said, shows, until
+from tui.screens.picking import Picker
+from tui.screens.sessions import SessionsScreen
+
+SIZE = (120, 40)
+
+
+def listed(dashboard):
+    return [session.name for session in dashboard.screen.table.items]
+
+
+def notes(dashboard):
+    return [one.message for one in dashboard._notifications]
+
+
+async def picked(pilot, key, *typed):
+    """Choose in the list that a key opens."""
+    await pilot.press(key)
+    await until(pilot, lambda: isinstance(pilot.app.screen, Picker))
+    await pilot.press(*typed)
+    await until(pilot, lambda: isinstance(pilot.app.screen, SessionsScreen))
+
+
+async def test_sessions_are_sorted_by_what_they_reported_and_the_other_way_round(dashboard, server):
+    for number, loss in enumerate((0.5, 0.75, 0.25), 1):
+        server.state.add(f"kim/mnist/{number}", summary={"loss": loss})
+    server.state.add("kim/mnist/4")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "4 of 4 sessions")
+        await picked(pilot, "o", *"loss", "enter")
+        await shows(pilot, "loss▾")
+        assert [name[-1] for name in listed(dashboard)] == ["2", "1", "3", "4"]
+        assert dashboard.screen.table.current.name == "kim/mnist/2"
+        await pilot.press("O")
+        await shows(pilot, "loss▴")
+        assert [name[-1] for name in listed(dashboard)] == ["3", "1", "2", "4"]
+        await picked(pilot, "o", "escape")
+        assert "loss▴" in said(dashboard)
+
+
+async def test_columns_are_chosen_in_their_order(dashboard, server):
+    server.state.add("kim/mnist/1", summary={"val/acc": 0.5}, spec={"args": ["--lr", "0.1"]})
+
+    def titles():
+        return [one.title for one in dashboard.screen.table.shown_columns]
+
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "val/acc=0.5", "nothing was printed")
+        before = titles()
+        await picked(pilot, "C", *"acc", "space", "enter")
+        await until(pilot, lambda: titles() == [*before, "val/acc"])
+        await picked(pilot, "C", *"args", "space", "enter")
+        await until(pilot, lambda: "Args" not in titles())
+        await picked(pilot, "C", *["space", "down"] * len(titles()), "enter")
+        await until(pilot, lambda: titles() == before)
+
+
+async def test_only_arguments_that_differ_are_listed_and_the_others_said_once(dashboard, server):
+    server.state.add("kim/mnist/1", spec={"args": ["--lr", "0.1", "--bs", "64"]})
+    server.state.add("kim/mnist/2", spec={"args": ["--lr", "0.2", "--bs", "64"]})
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "Args (differing)", "lr=0.1", "lr=0.2", "all: bs=64")
+        assert said(dashboard).count("bs") == 1
+        server.state.add("kim/mnist/3", spec={"args": ["--lr", "0.2", "--bs", "32"]})
+        await shows(pilot, "--bs 32", "--lr 0.2 --bs 64")
+        assert "all:" not in said(dashboard)
+
+
+async def test_all_that_are_listed_are_marked_or_a_range_of_them(dashboard, server):
+    for number in range(1, 8):
+        server.state.add(f"kim/mnist/{number}", memo="even" if number % 2 == 0 else "odd")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "7 of 7 sessions")
+        await pilot.press("slash", *"even", "enter", "asterisk")
+        await shows(pilot, "3 of 7 sessions", "3 marked")
+        await pilot.press("u", "escape")
+        await shows(pilot, "7 of 7 sessions")
+        await pilot.press("g", "j", "V")
+        await shows(pilot, "V marks from there to here")
+        await pilot.press("j", "j", "V")
+        await shows(pilot, "3 marked")
+        assert [one.name[-1] for one in dashboard.screen.chosen()] == ["6", "5", "4"]
+        await pilot.press("V", "escape")
+        await until(pilot, lambda: "V marks" not in said(dashboard))
+
+
+async def test_names_and_commands_are_copied(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await pilot.press("c")
+        await until(pilot, lambda: dashboard.clipboard == "kim/mnist/1")
+        await pilot.press("E", "Y")
+        await until(pilot, lambda: dashboard.clipboard == "nsml ps")
+        await pilot.press("ctrl+y")
+        await until(pilot, lambda: "nothing was done yet" in notes(dashboard))
+        await pilot.press("m", *"note", "enter")
+        await until(pilot, lambda: server.state.sessions[session.id].memo == "note")
+        await pilot.press("ctrl+y")
+        await until(pilot, lambda: dashboard.clipboard == "nsml memo kim/mnist/1 note")
+
+
+async def test_text_is_selected_with_the_mouse_and_copied(dashboard, server):
+    server.state.add("kim/mnist/1", memo="둘째 시도")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "kim/mnist/1", "둘째 시도")
+        table = dashboard.screen.table
+        await pilot.mouse_down(table, offset=(2, 1))
+        await pilot.hover(table, offset=(7, 1))
+        await pilot.hover(table, offset=(8, 1))
+        await pilot.mouse_up(table, offset=(8, 1))
+        await until(pilot, dashboard.screen.get_selected_text)
+        assert dashboard.screen.get_selected_text() == "kim/mni"
+        await pilot.press("ctrl+c")
+        assert dashboard.clipboard == "kim/mni"
+
+
+async def test_the_mouse_is_let_go_and_taken_again(dashboard, server):
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "● live")
+        written = []
+        dashboard._driver.write = written.append
+        await pilot.press("percent_sign")
+        await until(pilot, lambda: any("\x1b[?1003l" in text for text in written))
+        await pilot.press("percent_sign")
+        await until(pilot, lambda: any("\x1b[?1003h" in text for text in written))

@@ -1,0 +1,141 @@
+"""How the list of sessions is shown: which, in what order, in which columns. Pure."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Final
+
+import msgspec
+
+from nsml.view.ordering import AGING, ARGUMENT, SUMMARY, column, differing_text, order, value_of
+from nsml.view.sessions import COLUMNS
+from nsml.view.text import fit
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.tables import Column
+    from tui.model import Row
+
+NEWEST: Final = "created"
+"""What is sorted by where nothing else was chosen, the newest first."""
+UP, DOWN = "▴", "▾"
+_TEXT_CELLS: Final = 12
+_PS_KEYS: Final = frozenset({"state", "user", "ds", "project", "name"})
+"""By which `nsml ps` filters, too."""
+_BEYOND_PS: Final = frozenset("<>=|!")
+
+
+class Listing(msgspec.Struct, frozen=True, kw_only=True):
+    """What was chosen of a list; as it is remembered."""
+
+    filter: str = ""
+    sort: str = NEWEST
+    is_down: bool = True
+    columns: tuple[str, ...] = ()
+    """Keys of columns, in their order; none: those that `nsml ps` shows."""
+    is_mine: bool = False
+    with_ended: bool = True
+    has_preview: bool = True
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is in the order that the model has."""
+        return self.sort == NEWEST and self.is_down
+
+
+def arranged(rows: Sequence[Row], listing: Listing, now: float) -> Sequence[Row]:
+    """Rows, which come newest first, in their order; what has nothing to be sorted by is last."""
+    if listing.is_plain:
+        return rows
+    key = listing.sort
+    if key in AGING:
+        values = [value_of(row.filtered, key, now) for row in rows]
+    else:
+        values = [row.values[key] if key in row.values else row.value(key, now) for row in rows]
+    return [rows[place] for place in order(values, is_down=listing.is_down)]
+
+
+def columns_of(listing: Listing, same: Mapping[str, str | bool]) -> list[Column[Session]]:
+    """The columns, with a mark at the one that is sorted by; `same` arguments are in none of the rows."""
+    if listing.columns:
+        found = [_wanted(one) for key in listing.columns if (one := column(key)) is not None]
+        if not any(one.key == "name" for one in found):
+            found.insert(0, COLUMNS[0])
+    else:
+        found = list(COLUMNS)
+    if same:
+        found = [_differing(one, same) if one.key == "args" else one for one in found]
+    return found if listing.is_plain else _marked(found, listing)
+
+
+def _wanted(one: Column[Session]) -> Column[Session]:
+    """One that was chosen: it is cut rather than left out."""
+    cells = one.shrinks_to and min(one.shrinks_to, _TEXT_CELLS)
+    return one._replace(is_optional=False, shrinks_to=cells)
+
+
+def _differing(one: Column[Session], same: Mapping[str, str | bool]) -> Column[Session]:
+    return one._replace(
+        title="Args (differing)",
+        cell=lambda session, _: differing_text(session, same),
+        is_wide=True,
+        is_worth=lambda session: bool(differing_text(session, same)),
+    )
+
+
+def _marked(columns: Sequence[Column[Session]], listing: Listing) -> list[Column[Session]]:
+    mark = DOWN if listing.is_down else UP
+    found = [_sorted_by(one, mark) if one.key == listing.sort else one for one in columns]
+    if listing.sort not in {one.key for one in found} and (other := column(listing.sort)):
+        # What is sorted by is seen.
+        found.insert(1, _sorted_by(other, mark))
+    return found
+
+
+def _sorted_by(one: Column[Session], mark: str) -> Column[Session]:
+    shorter = one.title_within or (lambda cells: fit(one.title, cells))
+    return one._replace(
+        title=one.title + mark,
+        title_within=lambda cells: shorter(cells - 1) + mark,
+        is_wide=False,
+        is_optional=False,
+    )
+
+
+def title_of(key: str) -> str:
+    """What people call a column."""
+    if key.startswith(SUMMARY):
+        return f"{key.removeprefix(SUMMARY)}  (summary)"
+    if key.startswith(ARGUMENT):
+        return f"{key.removeprefix(ARGUMENT)}  (argument)"
+    found = column(key)
+    return found.title if found is not None else key
+
+
+def command_of(listing: Listing) -> tuple[str, str]:
+    """How the command line shows the same, and what of it the command line does not know."""
+    words, lacks = ["nsml", "ps"], []
+    words += ["-a"] if listing.with_ended else []
+    words += ["--mine"] if listing.is_mine else []
+    if listing.filter:
+        if _is_of_ps(listing.filter):
+            words += ["--filter", listing.filter]
+        else:
+            lacks.append("the filter")
+    fields = [key for key in listing.columns if not key.startswith((SUMMARY, ARGUMENT))]
+    words += ["--fields", ",".join(fields)] if fields else []
+    lacks += [] if len(fields) == len(listing.columns) else ["columns of single values"]
+    lacks += [] if listing.is_plain else ["the order"]
+    return shlex.join(words), " and ".join(lacks)
+
+
+def _is_of_ps(text: str) -> bool:
+    if any(letter in text for letter in _BEYOND_PS):
+        return False
+    words = text.split()
+    return all(
+        (":" not in word or word.partition(":")[0] in _PS_KEYS) and not word.startswith("-")
+        for word in words
+    )

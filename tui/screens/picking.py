@@ -1,0 +1,175 @@
+"""A list in front of a screen, of which one or several are chosen by name."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, OptionList, Static
+from textual.widgets.option_list import Option
+
+from nsml.view.text import visible
+from tui.fuzzy import fuzzy
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+MOST_SHOWN: Final = 500
+"""Of what fits: more nobody reads, letters find the rest."""
+
+
+class Choice(NamedTuple):
+    """One of the list: `key` is given back, `title` is read and sought."""
+
+    key: str
+    title: str
+
+
+class _Seeking(Input):
+    """A field whose space is a key of the list, where the list has one."""
+
+    def check_consume_key(self, key: str, character: str | None) -> bool:
+        return key != "space" and super().check_consume_key(key, character)
+
+
+class Picker(ModalScreen[tuple[str, ...] | None]):
+    """Chooses by name: letters seek, arrows move, `enter` takes; None: it was left.
+
+    Args:
+        question: what is chosen.
+        choices: of which; `several`: space takes one in or out, and `enter` the chosen ones, in their order.
+        chosen: what is chosen already.
+    """
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Picker {
+        align: center middle;
+        & > Vertical { width: 80%; max-width: 80; height: 80%; max-height: 30; border: round $accent; padding: 0 1; }
+        & Input { margin: 0; }
+        & OptionList { height: 1fr; border: none; }
+        & .keys { color: $text-muted; height: 1; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down", "move(1)", "Down", show=False, priority=True, id="picker.down"),
+        Binding("up", "move(-1)", "Up", show=False, priority=True, id="picker.up"),
+        Binding(
+            "space", "include", "Take in or out", show=False, priority=True, id="picker.toggle"
+        ),
+        Binding("enter", "take", "Take", show=False, priority=True, id="picker.take"),
+        Binding("escape", "leave", "Leave", show=False, priority=True, id="picker.leave"),
+    ]
+
+    def __init__(
+        self,
+        question: str,
+        choices: Sequence[Choice],
+        *,
+        chosen: Sequence[str] = (),
+        several: bool = False,
+    ) -> None:
+        super().__init__()
+        self._question = question
+        self._choices = choices
+        self._several = several
+        known = {one.key for one in choices}
+        self._chosen = [key for key in chosen if key in known]
+        self._found: Sequence[Choice] = ()
+        self._sought = ""
+
+    def compose(self) -> ComposeResult:
+        """The question, a field to seek in, and the list."""
+        with Vertical():
+            yield Static(Text(visible(self._question)))
+            yield _Seeking(placeholder="letters of its name", compact=True)
+            yield OptionList(markup=False)
+            keys = "space takes in or out · enter done" if self._several else "enter takes"
+            yield Static(Text(f"{keys} · esc leaves"), classes="keys")
+
+    def on_mount(self) -> None:
+        """Show all of them."""
+        self.query_one(Input).focus()
+        self._list("")
+        places = [n for n, one in enumerate(self._found) if one.key in self._chosen]
+        if places:
+            self.query_one(OptionList).highlighted = places[0]
+
+    def _list(self, text: str) -> None:
+        self._sought = text
+        # What is chosen stands above: its order is that of the columns.
+        places = {key: place for place, key in enumerate(self._chosen)} if self._several else {}
+        every = sorted(self._choices, key=lambda one: places.get(one.key, len(places)))
+        self._found = fuzzy(text, every, of=lambda one: one.title)[:MOST_SHOWN]
+        options = self.query_one(OptionList)
+        options.clear_options()
+        options.add_options(Option(self._prompt(one)) for one in self._found)
+        options.highlighted = 0 if self._found else None
+
+    def _prompt(self, one: Choice) -> Text:
+        mark = "✓ " if one.key in self._chosen else "  "
+        return Text(mark + visible(one.title), no_wrap=True, overflow="ellipsis")
+
+    @property
+    def _current(self) -> Choice | None:
+        if (text := self.query_one(Input).value) != self._sought:
+            self._list(text)  # a key came before what was typed was told
+        place = self.query_one(OptionList).highlighted
+        return self._found[place] if place is not None and place < len(self._found) else None
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Seek while it is typed."""
+        if event.value != self._sought:
+            self._list(event.value)
+
+    def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
+        """A click takes it."""
+        event.stop()
+        if self._several:
+            self.action_include()
+            self.query_one(Input).focus()
+        else:
+            self.action_take()
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Where one is chosen a space is a letter."""
+        if action == "include" and not self._several:
+            return False
+        return super().check_action(action, parameters)
+
+    def action_move(self, by: int) -> None:
+        """To another line."""
+        options = self.query_one(OptionList)
+        if by > 0:
+            options.action_cursor_down()
+        else:
+            options.action_cursor_up()
+
+    def action_include(self) -> None:
+        """Take it in, or out."""
+        current = self._current
+        if current is None:
+            return
+        if current.key in self._chosen:
+            self._chosen.remove(current.key)
+        else:
+            self._chosen.append(current.key)
+        options = self.query_one(OptionList)
+        if options.highlighted is not None:
+            options.replace_option_prompt_at_index(options.highlighted, self._prompt(current))
+
+    def action_take(self) -> None:
+        """Give back what is chosen."""
+        if self._several:
+            self.dismiss(tuple(self._chosen))
+        elif (current := self._current) is not None:
+            self.dismiss((current.key,))
+
+    def action_leave(self) -> None:
+        """Leave it as it was."""
+        self.dismiss(None)
