@@ -64,6 +64,7 @@ def visit(address, *, origin=None, path="ws", **options):
         f"ws://{place.netloc}{place.path}{path}?width=120&height=30",
         origin=f"http://{place.netloc}" if origin is None else origin,
         proxy=None,
+        max_queue=None,  # else what is not read is in the way of its end
         **options,
     )
 
