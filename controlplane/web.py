@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from controlplane.access.table import TABLE
 from controlplane.domain.conditions import ConditionName
 from controlplane.gateway.app import Scrapes, make_app
+from controlplane.gateway.callers import Callers
 from controlplane.gateway.figures import Known, figures, take
 from controlplane.gateway.listener import HttpServer
 from controlplane.gateway.readers import Readers
@@ -54,10 +55,12 @@ class Web:
         self.serves = False
         self._conditions = plane.health.conditions
         known = _known(plane)
+        callers = Callers(plane.identities, plane.limiter)
         app = make_app(
             scrapes=Scrapes(lambda: take(known, self.calls), figures, plane.clock),
-            readers=Readers(plane.identities, plane.limiter, token_file=token_file),
+            readers=Readers(callers, token_file=token_file),
             why_not_ready=self._why_not_ready,
+            callers=callers,
             views=plane.views,
         )
         self._views = plane.views

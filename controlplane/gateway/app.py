@@ -11,6 +11,8 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
 from controlplane.domain.errors import Denied, NotSignedIn, NsmlError
+from controlplane.gateway.addresses import address_of
+from controlplane.gateway.login import login_routes
 from controlplane.gateway.proxy import view_routes
 from nsml.clock import in_own_thread
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from prometheus_client import Metric
     from starlette.requests import Request
 
+    from controlplane.gateway.callers import Callers
     from controlplane.gateway.readers import Readers
     from controlplane.operations.views import Views
     from nsml.clock import Clock
@@ -72,11 +75,17 @@ class _Found:
 
 
 def make_app(
-    *, scrapes: Scrapes[Any], readers: Readers, why_not_ready: Callable[[], str], views: Views
+    *,
+    scrapes: Scrapes[Any],
+    readers: Readers,
+    why_not_ready: Callable[[], str],
+    callers: Callers,
+    views: Views,
 ) -> Starlette:
     """The application.
 
     Args:
+        callers: who signs in at /dashboard.
         views: what is reached below /view/.
         scrapes: what /metrics answers.
         readers: who may read that.
@@ -100,16 +109,11 @@ def make_app(
             Route("/healthz", health),
             Route("/readyz", ready),
             Route("/metrics", metrics),
+            *login_routes(callers, views),
             *view_routes(views),
         ],
         exception_handlers={NsmlError: _refused},
     )
-
-
-def address_of(request: Request) -> str:
-    """The caller's address as failures are counted by it, the same as of gRPC's calls."""
-    host = request.client.host if request.client else ""
-    return f"ipv6:[{host}]" if ":" in host else f"ipv4:{host}"
 
 
 async def _refused(_: Request, error: Exception) -> Response:

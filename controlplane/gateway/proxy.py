@@ -95,7 +95,8 @@ def _refused() -> Response:
     """The same for a view that is gone, one of somebody else's, and a ticket that was used."""
     return PlainTextResponse(
         "this view has ended, or is not open to you\n"
-        "nsml tensorboard SESSION or nsml visdom SESSION gives a new address\n",
+        "nsml tensorboard SESSION, nsml visdom SESSION or nsml dashboard gives a new address;\n"
+        "with a token, /dashboard here leads to a dashboard\n",
         status_code=403,
         headers=_NO_TRACE,
     )

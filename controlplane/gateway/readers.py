@@ -8,8 +8,6 @@ from typing import TYPE_CHECKING, Final
 import structlog
 
 from controlplane.access.files import read_private
-from controlplane.access.limiter import MOST_FAILURES
-from controlplane.access.secret import parse_secret
 from controlplane.domain.errors import Denied, NotSignedIn
 from controlplane.domain.identity import UserCaller
 from nsml.clock import in_own_thread
@@ -17,8 +15,7 @@ from nsml.clock import in_own_thread
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from controlplane.access.identities import Identities
-    from controlplane.access.limiter import FailureLimiter
+    from controlplane.gateway.callers import Callers
 
 SHORTEST_TOKEN: Final = 16
 """Bytes of a token for scrapes: a word that can be guessed is none."""
@@ -35,11 +32,8 @@ class Readers:
         token_file: of the token for scrapes, read each time, so that it may change; None: there is none.
     """
 
-    def __init__(
-        self, identities: Identities, limiter: FailureLimiter, *, token_file: Path | None
-    ) -> None:
-        self._identities = identities
-        self._limiter = limiter
+    def __init__(self, callers: Callers, *, token_file: Path | None) -> None:
+        self._callers = callers
         self._token_file = token_file
 
     async def check(self, authorization: str, address: str) -> None:
@@ -62,14 +56,7 @@ class Readers:
         shown = authorization.removeprefix(_BEARER).strip()
         if await self._is_scraper(shown):
             return
-        is_limited = self._limiter.is_limited(address)
-        secret = parse_secret(shown)
-        who = secret and await self._identities.of_secret(secret, thorough=not is_limited)
-        if who is None:
-            failures = self._limiter.failed(address)
-            if failures <= MOST_FAILURES:
-                _log.warning("gateway.token_refused", address=address, failures=failures)
-            raise NotSignedIn("the token is not valid", why="it is unknown, expired or revoked")
+        who = await self._callers.of_token(shown, address)
         if not isinstance(who, UserCaller) or not who.is_admin:
             raise Denied("metrics of the whole platform are for administrators")
 

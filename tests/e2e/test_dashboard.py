@@ -124,6 +124,16 @@ def test_a_user_sees_and_does_in_a_browser_what_that_user_may(
         page.open(f"https://{place.netloc}{place.path}")
         page.wait(lambda: "not open to you" in page.evaluate("document.body.innerText"), "refused")
 
+        # Without a command line: the token itself.
+        page.open(f"https://{place.netloc}/dashboard")
+        page.wait(lambda: page.evaluate("document.activeElement.id") == "token", "it asks for it")
+        page.type("nothing\r")
+        page.wait(lambda: "not valid" in page.evaluate("document.body.innerText"), "and says no")
+        page.type(token.decode() + "\r")
+        page.wait(lambda: mine in page.text, "the dashboard is shown")
+        assert others not in page.text
+        assert token.decode() not in " ".join(page.requested)
+
 
 def state(platform: Platform, name: str) -> str:
     (found,) = [one for one in platform.json("ps", "-a")["items"] if one["name"] == name]

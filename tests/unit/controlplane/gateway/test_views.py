@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,9 +19,11 @@ import pytest
 from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
+from controlplane.access.limiter import MOST_FAILURES
 from controlplane.access.listeners import take_port
+from controlplane.access.secret import Secret, new_secret
 from controlplane.domain.identity import Role
-from controlplane.gateway import proxy, viewers
+from controlplane.gateway import login, proxy, viewers
 from controlplane.history.values import Channel, Chunk, StreamKey
 from controlplane.operations import views as rules
 from controlplane.web import Web
@@ -452,6 +455,62 @@ async def test_an_open_connection_counts_as_use_and_ends_with_the_right_to_it(
             await until(is_used, "it counts as used")
             known.cookies.clear()
             await closed(connection)
+
+
+def token_of(who: Stubs) -> str:
+    return str(who.metadata[0][1]).removeprefix("Bearer ")
+
+
+async def test_whoever_has_a_token_signs_in_without_a_command_line(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with shown(monkeypatch) as (one, views):
+        kim = await one.rig.user("kim")
+        own = {"Origin": one.url}
+        async with Browser(one.url) as browser:
+            form = await browser.get("/dashboard")
+            assert (form.status_code, 'type="password"' in form.text) == (200, True)
+            assert "frame-ancestors 'none'" in form.headers["content-security-policy"]
+
+            async def sign_in(token: str, **headers: str) -> httpx.Response:
+                return await browser.post("/dashboard", data={"token": token}, headers=headers)
+
+            # A page of somebody else's signs nobody in.
+            for headers in ({}, {"Origin": "https://evil.example"}, {"Origin": "null"}):
+                assert (await sign_in(token_of(kim), **headers)).status_code == 403
+            for wrong in ("", "<b>", token_of(kim) + "x", "x" * login.MOST_BODY):
+                answer = await sign_in(wrong, **own)
+                assert (answer.status_code, "<b>" in answer.text) == (401, False)
+            assert (
+                await browser.post("/dashboard", content=b"\xff=", headers=own)
+            ).status_code == 401
+            assert one.running == []
+
+            led = await sign_in(f" {token_of(kim)} ", **own)
+            assert led.status_code == 303
+            (view,) = one.running
+            assert (view.kind, view.who.user.name) == (rules.Kind.DASHBOARD, "kim")
+            assert led.headers["location"].startswith(f"/view/{view.id}/?ticket=")
+            assert (await browser.get(led.headers["location"])).status_code == 303
+            assert views.admit(view.id, browser.cookies.get(proxy.COOKIE) or "")
+            # Again it is the same.
+            assert (await sign_in(token_of(kim), **own)).status_code == 303
+            assert one.running == [view]
+
+
+async def test_who_guesses_tokens_is_soon_heard_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    async with shown(monkeypatch) as (one, _):
+        kim = await one.rig.user("kim")
+        secret = new_secret(os.urandom).text
+        async with Browser(one.url) as browser:
+            for _ in range(MOST_FAILURES):
+                answer = await browser.post(
+                    "/dashboard", data={"token": secret}, headers={"Origin": one.url}
+                )
+                assert answer.status_code == 401
+        assert one.rig.plane.limiter.is_limited("ipv4:127.0.0.1")
+        # Who is known already is not locked out by that.
+        assert await one.rig.plane.identities.of_secret(Secret(token_of(kim)), thorough=False)
 
 
 @pytest.mark.parametrize(

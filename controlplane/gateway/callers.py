@@ -1,0 +1,49 @@
+"""Who brings a token over HTTP."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import structlog
+
+from controlplane.access.limiter import MOST_FAILURES
+from controlplane.access.secret import parse_secret
+from controlplane.domain.errors import NotSignedIn
+
+if TYPE_CHECKING:
+    from controlplane.access.identities import Identities
+    from controlplane.access.limiter import FailureLimiter
+    from controlplane.domain.identity import Caller
+
+_log = structlog.get_logger("gateway.callers")
+
+
+class Callers:
+    """Tells callers by their tokens, and counts by their addresses those that are not valid."""
+
+    def __init__(self, identities: Identities, limiter: FailureLimiter) -> None:
+        self._identities = identities
+        self._limiter = limiter
+
+    async def of_token(self, shown: str, address: str) -> Caller:
+        """Whose token it is.
+
+        Args:
+            shown: by the caller.
+            address: the caller's, without a port.
+
+        Raises:
+            NotSignedIn: it is not valid.
+            Unavailable: that cannot be checked now.
+        """
+        is_limited = self._limiter.is_limited(address)
+        secret = parse_secret(shown)
+        who = None
+        if secret is not None:
+            who = await self._identities.of_secret(secret, thorough=not is_limited)
+        if who is None:
+            failures = self._limiter.failed(address)
+            if failures <= MOST_FAILURES:
+                _log.warning("gateway.token_refused", address=address, failures=failures)
+            raise NotSignedIn("the token is not valid", why="it is unknown, expired or revoked")
+        return who
