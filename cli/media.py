@@ -91,7 +91,9 @@ def media(
     elif first is not None and last is not None and first > last:
         raise click.UsageError("what --from and --to name ends before it begins")
     if name:
-        globs = (*globs, _literally(name))
+        from nsml.client.media import literally
+
+        globs = (*globs, literally(name))
     request = ListMediaRequest(
         session=session, names=globs, kind=kind, first_step=first, last_step=last
     )
@@ -122,11 +124,6 @@ def media(
 def _tell_full(app: App, is_full: bool) -> None:
     if is_full:
         app.say(f"of a session {MOST_OF_SESSION:,} are kept: what it shows beyond that is left out")
-
-
-def _literally(name: str) -> str:
-    """The glob that fits this name alone."""
-    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
 
 
 async def _listed(client: Client, request: ListMediaRequest) -> tuple[list[Media], bool, bool]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +14,6 @@ from cli.exits import CommandError, ExitCode
 from cli.group import Group, command, near, pass_app
 from cli.output import write_list, write_one
 from cli.progress import Progress
-from nsml.folders import folder_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -61,21 +60,18 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
 
     @last is the newest. Every file is held against its digest. A folder that is there is left alone.
     """
-    from nsml.client.content import download
+    from nsml.client import checkpoints
     from nsml.view.units import size_text
 
     async def fetch(client: Client) -> tuple[Checkpoint, Path]:
         found = await _find(client, session, checkpoint)
-        target = path / found.session.replace("/", "_") / folder_name(found.name) / "model"
-        with _told(target), _nothing_left_over(target):
-            await download(
+        with _told(checkpoints.folder_of(found, path)):
+            return found, await checkpoints.pull(
                 client,
-                found.digest,
-                target,
+                found,
+                path,
                 progress=lambda seen: progress.update(seen.bytes, seen.bytes_total),
-                shown_by=lambda: client.checkpoints.get(found.session, found.name),
             )
-        return found, target
 
     progress = Progress(app, "fetching")
     try:
@@ -85,19 +81,6 @@ def pull(app: App, *, session: str, checkpoint: str, path: Path) -> None:
     app.say(f"checkpoint {found.name} of {found.session}: {size_text(found.size_bytes)}")
     record = {"name": found.name, "session": found.session, "path": str(target)}
     write_one(app, record, [str(target)], name="path")
-
-
-@contextmanager
-def _nothing_left_over(target: Path) -> Iterator[None]:
-    """Around what makes a checkpoint's folder: when that fails, the two above it go as well."""
-    made = [folder for folder in (target.parent, target.parent.parent) if not folder.exists()]
-    try:
-        yield
-    except BaseException:
-        for folder in made:
-            with suppress(OSError):
-                folder.rmdir()
-        raise
 
 
 @contextmanager

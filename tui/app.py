@@ -9,6 +9,7 @@ from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
 from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final
 
 from textual.app import App, ScreenStackError, SystemCommand
@@ -22,7 +23,7 @@ from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.text import visible
-from nsml.view.units import counted
+from nsml.view.units import counted, size_text
 from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused
 from tui.screens.frame import NAMES, Frame
@@ -38,10 +39,12 @@ if TYPE_CHECKING:
     from textual.screen import Screen
 
     from nsml.client.calls import Client
+    from nsml.client.content import Transfer
     from nsml.clock import Clock
+    from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
     from tui.feed import Feed
-    from tui.model import ChartWish, Event
+    from tui.model import ChartWish, Detail, Event
     from tui.recording import Recorder
     from tui.story import Player
 
@@ -182,6 +185,8 @@ class Dashboard(App[None]):
         self._awaited: set[Topic] = set()
         self._has_mouse = True
         self._last_command = ""
+        self.fetching = ""
+        """How far what is fetched has come; "" where nothing is."""
 
     # What is heard
 
@@ -223,6 +228,7 @@ class Dashboard(App[None]):
         self._client, self._feed = client, feed
         self._hear(pause_s=0.0)
         self._hear_wanted(self._wanted, anew=self._wanted)
+        self._hear_details()
         self.workers.cancel_group(self, "code")
         self.model.show_code(None)  # whoever shows it asks again
         try:
@@ -233,6 +239,7 @@ class Dashboard(App[None]):
             if self._feed is feed:  # whoever listens anew has connected already
                 self._client = self._feed = None
                 self.workers.cancel_group(self, "screen")
+                self.workers.cancel_group(self, "details")
 
     def hear_screen(self, topics: Iterable[Topic]) -> None:
         """Hear what the screen in front shows, beside what always is heard; in a recording belongs everything."""
@@ -307,6 +314,30 @@ class Dashboard(App[None]):
             self.say(f"the theme is not kept: {error}", is_bad=True)
         else:
             self.say(f"$ nsml config set theme {name}")
+
+    # What a tab of a session shows
+
+    def hear_details(self, *details: Detail) -> None:
+        """Hear these of the session that is looked at, and nothing else that tabs show."""
+        if details != self.model.shown.details:
+            is_other = any(one.what for one in details)
+            self.model.show_details(details, self.clock.time())
+            self._hear_details(pause_s=PAUSE_S if is_other else 0.0)
+
+    def _hear_details(self, *, pause_s: float = 0.0) -> None:
+        self.run_worker(self._details(pause_s), name="details", group="details", exclusive=True)
+
+    async def _details(self, pause_s: float) -> None:
+        await self.clock.sleep(pause_s)
+        shown, feed = self.model.shown, self._feed
+        row = self.model.row(shown.session_ids[0]) if len(shown.session_ids) == 1 else None
+        if row is None or feed is None:
+            return
+        async with TaskGroup() as group:
+            for detail in shown.details:
+                self._awaited.add(detail.topic)
+                medium = shown.medium(detail.what)
+                group.create_task(feed.detail(row.session, detail, medium))
 
     # Which sessions are looked at closely
 
@@ -514,6 +545,43 @@ class Dashboard(App[None]):
                 self._act(command, each)
 
         self.push_screen(Ask(f"Note of {session.name}", session.memo), go)
+
+    def pull(self, checkpoint: Checkpoint | None) -> None:
+        """Fetch a checkpoint into the folder in which the dashboard was started, once that is confirmed."""
+        from nsml.client.checkpoints import folder_of, pull
+        from nsml.content.errors import ContentError
+        from nsml.v1.checkpoints_pb2 import CHECKPOINT_STATE_DURABLE
+        from tui.screens.asking import Confirm
+
+        if self._is_of_the_past("fetched"):
+            return
+        if checkpoint is None or checkpoint.state != CHECKPOINT_STATE_DURABLE:
+            self.say(
+                "it is on its way to the object store still" if checkpoint else "no checkpoint"
+            )
+            return
+        words = ["nsml", "model", "pull", checkpoint.session, checkpoint.name, "."]
+        target = folder_of(checkpoint, Path())
+        command, size = shlex.join(words), size_text(checkpoint.size_bytes)
+
+        async def fetch(client: Client) -> None:
+            try:
+                await pull(client, checkpoint, Path.cwd(), progress=told)
+            except (ContentError, OSError) as error:
+                raise ClientError(str(error)) from error
+            finally:
+                self.fetching = ""
+            self.say(f"{target}: {size}")
+
+        def told(seen: Transfer) -> None:
+            done = size_text(seen.bytes)
+            self.fetching = f"fetching {visible(checkpoint.name)}: {done} of {size}"
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                self._act(command, {command: fetch})
+
+        self.push_screen(Confirm(f"Fetch {checkpoint.name}, {size}, to ./{target}?", command), go)
 
     def _is_of_the_past(self, done: str) -> bool:
         """Whether nothing can be done to what is shown, which is then said."""

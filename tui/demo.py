@@ -17,24 +17,31 @@ from nsml.v1 import nodes_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.series import Axis, gather
 from nsml.view.units import counted
+from tui import demo_tabs
 from tui.model import (
+    CheckpointsHeard,
     ClusterHeard,
+    ContentHeard,
     EndedHeard,
     ExplanationHeard,
+    FileHeard,
+    FilesHeard,
     LogHeard,
+    MediaHeard,
     NodesHeard,
     QueueHeard,
     Refused,
     SeriesHeard,
     SessionsHeard,
+    TelemetryHeard,
 )
-from tui.sources import Topic
+from tui.sources import OF_TABS, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from nsml.view.series import Series
-    from tui.model import ChartWish, Event
+    from tui.model import ChartWish, DetailHeard, Event
 
 SEED: Final = 2022
 BEFORE_S: Final = 6 * 3_600.0
@@ -52,6 +59,7 @@ PREPARED_S: Final = 40.0
 SAVED_S: Final = 25.0
 _USERS: Final = ("ada", "bo", "cleo", "dev", "eun")
 _ARRIVES_EVERY_S: Final = 420.0
+_FOR_GOOD: Final = frozenset({Topic.FILES, Topic.FILE, Topic.CONTENT})
 _SILENT: Final = (4, 600.0, 780.0)
 """A node that is not heard for a while, from when to when."""
 _HELD_S: Final = 4 * 3_600.0
@@ -270,8 +278,10 @@ class Demo:
         wish: ChartWish,
         after: float | None,
         at: float,
+        *,
+        what: str = "",
     ) -> Iterator[tuple[float, Event]]:
-        """What sessions reported; what one printed, or waits for."""
+        """What sessions reported; what one printed, or waits for, or its tabs show."""
         parts = [self._by_id[one] for one in session_ids if one in self._by_id]
         now = at - self.origin
         if topic is Topic.CODE:
@@ -283,6 +293,25 @@ class Demo:
             yield at, self._series(parts, wish, now)
         elif topic is Topic.EXPLANATION and _is_due(after, at):
             yield at, ExplanationHeard(parts[0].id, self._explanation(parts[0], now))
+        elif topic in OF_TABS and _is_due(after, at) and (after is None or topic not in _FOR_GOOD):
+            yield at, self._detail(parts[0], topic, what, now)
+
+    def _detail(self, part: Part, topic: Topic, what: str, now: float) -> DetailHeard | Refused:
+        """What a tab shows of a session."""
+        match topic:
+            case Topic.CHECKPOINTS:
+                return CheckpointsHeard(part.id, demo_tabs.saved(part, self.origin, now))
+            case Topic.TELEMETRY:
+                told = demo_tabs.telemetry(part, self.origin, now, what, _figures)
+                return TelemetryHeard(part.id, what, told)
+            case Topic.FILES:
+                return FilesHeard(part.id, demo_tabs.files(part))
+            case Topic.FILE:
+                return FileHeard(part.id, what, demo_tabs.code(part).get(what, []))
+            case Topic.MEDIA:
+                return MediaHeard(part.id, demo_tabs.shown(part, self.origin, now))
+        data = demo_tabs.content(part, what)
+        return ContentHeard(part.id, what, data) if data else Refused(topic, "nobody made that up")
 
     # Sessions
 
@@ -333,7 +362,7 @@ class Demo:
         values = {name: part.value(name, last) for name in part.program.metrics}
         session.summary.update({"step": last * part.program.steps, **values})
         session.summary_names.extend(["step", *values])
-        session.checkpoint_count = int(part.ran_s(now) // 900)
+        session.checkpoint_count = int(part.ran_s(now) // demo_tabs.SAVES_EVERY_S)
         idle = now if part.idle_from is None else min(part.idle_from, now)
         if idle < now < part.stopped:
             episode = session.episodes.add(
@@ -622,6 +651,22 @@ def _device(node: int, index: int) -> resources_pb2.Device:
 
 def _use(node: int, index: int, part: Part | None, now: float) -> nodes_pb2.DeviceUse:
     """A device with what it does: of one that nobody holds, nothing."""
+    use = nodes_pb2.DeviceUse(
+        device=_device(node, index), allocated_thousandths=0 if part is None else 1000
+    )
+    if part is not None:
+        use.sessions.append(part.name)
+    figures = _figures(node, index, part, now)
+    use.sample.utilization_percent = figures["utilization_percent"]
+    use.sample.memory_used_bytes = int(figures["memory_used_bytes"])
+    use.sample.power_watts = figures["power_watts"]
+    use.sample.temperature_celsius = figures["temperature_celsius"]
+    use.sample.clock_mhz = 1_980 if use.sample.utilization_percent else 345
+    return use
+
+
+def _figures(node: int, index: int, part: Part | None, now: float) -> dict[str, float]:
+    """What is measured of a device at a moment."""
     load = 0.0
     if part is not None and _state(part, now) == pb.SESSION_STATE_RUNNING:
         # Each device swings around its own load, so that none looks like another.
@@ -629,17 +674,12 @@ def _use(node: int, index: int, part: Part | None, now: float) -> nodes_pb2.Devi
         load = own + 8 * math.sin(now / 9 + index + 2 * node)
         load = 0.0 if part.idle_from is not None and now >= part.idle_from else min(load, 100.0)
     share = 0.0 if part is None else 0.35 + 0.06 * ((part.number + index) % 9)
-    use = nodes_pb2.DeviceUse(
-        device=_device(node, index), allocated_thousandths=0 if part is None else 1000
-    )
-    if part is not None:
-        use.sessions.append(part.name)
-    use.sample.utilization_percent = load
-    use.sample.memory_used_bytes = int(share * GPU_MEMORY)
-    use.sample.power_watts = 62 + 5.6 * load
-    use.sample.temperature_celsius = 31 + 0.42 * load
-    use.sample.clock_mhz = 1_980 if load else 345
-    return use
+    return {
+        "utilization_percent": load,
+        "memory_used_bytes": share * GPU_MEMORY,
+        "power_watts": 62 + 5.6 * load,
+        "temperature_celsius": 31 + 0.42 * load,
+    }
 
 
 def _printed(part: Part, number: int) -> str:

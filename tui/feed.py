@@ -10,8 +10,9 @@ import math
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
-from nsml.client.code import read_both, read_trees
-from nsml.client.errors import ClientError, PlatformFault, Unavailable
+from nsml.client import media
+from nsml.client.code import read_both, read_files, read_tree, read_trees
+from nsml.client.errors import ClientError, NotFound, PlatformFault, Unavailable
 from nsml.client.streams import ENDED_STATES, Link, read_logs, read_series, watch_sessions
 from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
@@ -20,21 +21,30 @@ from nsml.v1 import sessions_pb2 as pb
 from nsml.view import code
 from nsml.view.queue import joined
 from nsml.view.series import Axis, gather
+from nsml.view.sessions import seconds_of
 from nsml.view.text import LogText, visible
+from nsml.view.units import parse_duration
 from tui.model import (
     TAIL_LINES,
+    CheckpointsHeard,
     ClusterHeard,
     CodeHeard,
+    ContentHeard,
     EndedHeard,
     ExplanationHeard,
+    FileHeard,
+    FilesHeard,
     Linked,
     LogHeard,
+    MediaHeard,
     NodesHeard,
     QueueHeard,
     Refused,
     ReportsHeard,
     SeriesHeard,
     SessionsHeard,
+    TelemetryHeard,
+    medium_key,
 )
 from tui.sources import ASK_AGAIN_S, Topic
 
@@ -42,9 +52,10 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from nsml.client.calls import Client
+    from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
     from nsml.view.series import Series
-    from tui.model import ChartWish, Event
+    from tui.model import ChartWish, Detail, Event
 
 T = TypeVar("T")
 Post: TypeAlias = "Callable[[Event], None]"
@@ -60,6 +71,11 @@ MOST_ENDED: Final = 1_000
 MOST_REPORTING: Final = 1_000
 """Live sessions, the newest, whose last reports are asked for."""
 MOST_WAITING: Final = 1_000
+DETAILS_EVERY_S: Final = 5.0
+ENDED_DETAILS_EVERY_S: Final = 60.0
+MOST_MEDIA: Final = 2_000
+"""Of a session that are listed: the last."""
+TELEMETRY_CELLS: Final = 240
 EACH_S: Final = 0.1
 """By how much later the series of several are read again, for each of them."""
 MOST_COLUMNS: Final = 8_000
@@ -257,6 +273,115 @@ class Feed:
 
         await self._for_ever(Topic.LOG, follow)
 
+    # What tabs of one session show
+
+    async def detail(self, session: Session, detail: Detail, medium: Media | None) -> None:
+        """What a tab asks for; `medium` is that whose content it is."""
+        match detail.topic:
+            case Topic.CHECKPOINTS:
+                await self.checkpoints(session)
+            case Topic.TELEMETRY:
+                await self.telemetry(session, detail.what)
+            case Topic.FILES:
+                await self.files(session)
+            case Topic.FILE:
+                await self.file(session, detail.what)
+            case Topic.MEDIA:
+                await self.media(session)
+            case Topic.CONTENT if medium is not None:
+                await self.content(session, medium)
+
+    async def checkpoints(self, session: Session) -> None:
+        """What it saved."""
+
+        async def look() -> CheckpointsHeard:
+            found = await self._client.checkpoints.every(session.id)
+            return CheckpointsHeard(session.id, found)
+
+        await self._detail(Topic.CHECKPOINTS, session, look)
+
+    async def telemetry(self, session: Session, span: str) -> None:
+        """What its devices and processes did in the last `span` of time (`10m`); "": since it was placed."""
+
+        async def look() -> TelemetryHeard:
+            ended = seconds_of(session.ended_at) if session.HasField("ended_at") else None
+            answer = await self._client.telemetry.read(
+                session=session.id,
+                window_s=parse_duration(span) if span else None,
+                until=ended,
+                width=TELEMETRY_CELLS,
+            )
+            return TelemetryHeard(session.id, span, answer)
+
+        await self._detail(Topic.TELEMETRY, session, look, every_s=LOOK_EVERY_S)
+
+    async def files(self, session: Session) -> None:
+        """Those of its code, which are the same for good."""
+
+        async def look() -> FilesHeard:
+            tree = await read_tree(self._client, session)
+            return FilesHeard(session.id, () if tree is None else tree.entries)
+
+        await self._once(Topic.FILES, look)
+
+    async def file(self, session: Session, path: str) -> None:
+        """What is in one of them."""
+
+        async def look() -> FileHeard:
+            tree = await read_tree(self._client, session)
+            found = [one for one in tree.entries if one.path == path] if tree is not None else []
+            if not found:
+                raise NotFound(f"there is no {path} in its code")
+            [entry] = found
+            if note := code.unreadable(entry):
+                return FileHeard(session.id, path, (), note)
+            [data] = await read_files(self._client, session, found)
+            lines, note = code.shown(data)
+            return FileHeard(session.id, path, lines, note)
+
+        await self._once(Topic.FILE, look)
+
+    async def media(self, session: Session) -> None:
+        """What it showed beside its numbers."""
+        followed = media.Followed(self._client, session.id, most=MOST_MEDIA)
+
+        async def look() -> MediaHeard:
+            return MediaHeard(session.id, *await followed.again())
+
+        await self._detail(Topic.MEDIA, session, look)
+
+    async def content(self, session: Session, medium: Media) -> None:
+        """What is in one of them."""
+
+        async def look() -> ContentHeard:
+            data = await media.content(self._client, session.id, medium)
+            return ContentHeard(session.id, medium_key(medium), data)
+
+        await self._once(Topic.CONTENT, look)
+
+    async def _detail(
+        self,
+        topic: Topic,
+        session: Session,
+        look: Callable[[], Awaitable[Event]],
+        *,
+        every_s: float = DETAILS_EVERY_S,
+    ) -> None:
+        has_ended = session.state in ENDED_STATES
+        every_s = ENDED_DETAILS_EVERY_S if has_ended else every_s
+        await self._again(topic, look, lambda event: event, every_s=every_s)
+
+    async def _once(self, topic: Topic, look: Callable[[], Awaitable[Event]]) -> None:
+        """Hear what never changes."""
+
+        async def sound() -> Event:
+            try:
+                return await look()
+            except ContentError as error:
+                raise PlatformFault(str(error)) from error
+
+        await self._again(topic, sound, lambda event: event, every_s=math.inf)
+
     async def _again(
         self,
         topic: Topic,
@@ -265,6 +390,8 @@ class Feed:
         *,
         every_s: float,
     ) -> None:
+        """Ask again and again; once where `every_s` is infinite."""
+
         async def looks() -> None:
             link = self._teller(topic)
             retries = 0
@@ -287,6 +414,8 @@ class Feed:
                     continue
                 retries = 0
                 self._post(event(seen))
+                if every_s == math.inf:
+                    return
                 await self._client.clock.sleep(every_s)
 
         await self._for_ever(topic, looks)

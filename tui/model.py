@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
 
 from nsml.client.streams import ENDED_STATES
 from nsml.view.filtering import Filtered
@@ -17,8 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from nsml.client.streams import Link
+    from nsml.content.manifest import Entry
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.media_pb2 import Media
     from nsml.v1.nodes_pb2 import GetClusterResponse, Node
     from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
+    from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
     from nsml.view.code import Compared
     from nsml.view.filtering import Filter
     from nsml.view.ordering import Value
@@ -143,6 +147,82 @@ class CodeHeard:
     same: int
 
 
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """Something of a session that a tab shows; `what` names it where there are several.
+
+    That is the span of time of its telemetry, the path of a file, or the `medium_key` of what it showed.
+    """
+
+    topic: Topic
+    what: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointsHeard:
+    """What a session saved, oldest first."""
+
+    session_id: str
+    checkpoints: Sequence[Checkpoint]
+
+
+@dataclass(frozen=True, slots=True)
+class TelemetryHeard:
+    """What the devices and processes of a session did in a span of time."""
+
+    session_id: str
+    what: str
+    answer: ReadTelemetryResponse
+
+
+@dataclass(frozen=True, slots=True)
+class FilesHeard:
+    """The files of a session's code, by path."""
+
+    session_id: str
+    files: Sequence[Entry]
+
+
+@dataclass(frozen=True, slots=True)
+class FileHeard:
+    """The lines of one of them, or in `note` why there are none."""
+
+    session_id: str
+    what: str
+    lines: Sequence[str]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MediaHeard:
+    """What a session showed, oldest first: the last of it, without the first `left_out`."""
+
+    session_id: str
+    media: Sequence[Media]
+    left_out: int = 0
+
+
+def medium_key(medium: Media) -> str:
+    """Names it among all that a session showed."""
+    return f"{medium.attempt}.{medium.rank}.{medium.file}"
+
+
+@dataclass(frozen=True, slots=True)
+class ContentHeard:
+    """What is in one of them; nobody has looked at it yet."""
+
+    session_id: str
+    what: str
+    data: bytes
+
+
+DetailHeard: TypeAlias = (
+    CheckpointsHeard | TelemetryHeard | FilesHeard | FileHeard | MediaHeard | ContentHeard
+)
+"""What is heard of what tabs show."""
+
+D = TypeVar("D", bound=DetailHeard)
+
 Event: TypeAlias = (
     SessionsHeard
     | EndedHeard
@@ -154,6 +234,7 @@ Event: TypeAlias = (
     | LogHeard
     | ExplanationHeard
     | CodeHeard
+    | DetailHeard
     | Linked
     | Refused
 )
@@ -180,7 +261,7 @@ class Row:
         return found
 
 
-ShownHeard: TypeAlias = SeriesHeard | LogHeard | ExplanationHeard | CodeHeard
+ShownHeard: TypeAlias = SeriesHeard | LogHeard | ExplanationHeard | CodeHeard | DetailHeard
 """What is heard of what is looked at closely."""
 
 
@@ -193,6 +274,8 @@ class Shown:
         lines: the log, of one session alone.
         first: the number of the first of its lines that is kept, from 0 on.
         pair: the two whose code is compared.
+        details: what the tab in front shows.
+        heard: what was last heard of what tabs show, by its kind.
     """
 
     session_ids: tuple[str, ...] = ()
@@ -206,6 +289,8 @@ class Shown:
     explanation: ExplainSessionResponse | None = None
     pair: tuple[str, str] | None = None
     code: CodeHeard | None = None
+    details: tuple[Detail, ...] = ()
+    heard: dict[type, DetailHeard] = field(default_factory=dict)
 
     def want(self, wish: ChartWish) -> None:
         """Wish for another part; what is on another axis is of no use for it."""
@@ -220,7 +305,29 @@ class Shown:
                 return ids == self.session_ids
             case CodeHeard(pair=pair):
                 return pair == self.pair
+            case TelemetryHeard() | FileHeard() | ContentHeard():
+                if Detail(TOPICS[type(event)], event.what) not in self.details:
+                    return False  # of what was shown before
         return (event.session_id,) == self.session_ids
+
+    def detail(self, kind: type[D]) -> D | None:
+        """What was last heard of something that tabs show; None: nothing yet."""
+        return cast("D | None", self.heard.get(kind))
+
+    def medium(self, key: str) -> Media | None:
+        """What it showed that has a `medium_key`."""
+        listed = self.detail(MediaHeard)
+        found = (one for one in (listed.media if listed else ()) if medium_key(one) == key)
+        return next(found, None)
+
+    def keeps(self, detail: Detail) -> bool:
+        """Whether anything is known of it; what is of another is forgotten."""
+        kind = next(kind for kind, topic in TOPICS.items() if topic is detail.topic)
+        known = self.heard.get(kind)
+        if known is not None and getattr(known, "what", "") == detail.what:
+            return True
+        self.heard.pop(kind, None)
+        return False
 
     def take(self, event: ShownHeard) -> None:
         """Take in what was heard of it."""
@@ -241,6 +348,8 @@ class Shown:
                 self.explanation = event.answer
             case CodeHeard():
                 self.code = event
+            case _:
+                self.heard[type(event)] = event
 
 
 class Model:
@@ -274,11 +383,22 @@ class Model:
         self.shown.pair, self.shown.code = pair, None
         self.sources[Topic.CODE] = Source()
 
+    def show_details(self, details: tuple[Detail, ...], now: float) -> None:
+        """Show these of the session; what is known of them already is not called new until it is heard again."""
+        self.version += 1
+        before, self.shown.details = self.shown.details, details
+        for one in details:
+            if one not in before and self.shown.keeps(one):
+                self.ask(one.topic, now)
+            elif one not in before:
+                self.sources[one.topic] = Source()
+
     def anew(self) -> Model:
         """One that has heard nothing, and looks at the same session."""
         fresh = Model()
         fresh.version = self.version + 1
-        fresh.shown = Shown(self.shown.session_ids, self.shown.wish, pair=self.shown.pair)
+        shown = self.shown
+        fresh.shown = Shown(shown.session_ids, shown.wish, pair=shown.pair, details=shown.details)
         return fresh
 
     def fold(self, event: Event, now: float) -> None:
@@ -297,14 +417,14 @@ class Model:
                 self.queue = queue
             case NodesHeard(nodes):
                 self.nodes = nodes
-            case SeriesHeard() | LogHeard() | ExplanationHeard() | CodeHeard():
-                if not self.shown.is_of(event):
-                    return
-                self.shown.take(event)
             case Linked(topic, link):
                 self.sources[topic] = self.sources[topic].linked(link, now)
             case Refused(topic, why):
                 self.sources[topic] = self.sources[topic].refused(why)
+            case _:
+                if not self.shown.is_of(event):
+                    return
+                self.shown.take(event)
         if (heard := TOPICS.get(type(event))) is not None:
             self.sources[heard] = self.sources[heard].heard(now)
 
@@ -388,6 +508,12 @@ TOPICS: Final[Mapping[type, Topic]] = {
     LogHeard: Topic.LOG,
     ExplanationHeard: Topic.EXPLANATION,
     CodeHeard: Topic.CODE,
+    CheckpointsHeard: Topic.CHECKPOINTS,
+    TelemetryHeard: Topic.TELEMETRY,
+    FilesHeard: Topic.FILES,
+    FileHeard: Topic.FILE,
+    MediaHeard: Topic.MEDIA,
+    ContentHeard: Topic.CONTENT,
 }
 """What each event tells of."""
 

@@ -26,27 +26,36 @@ from google.protobuf.struct_pb2 import Struct, Value
 from google.protobuf.timestamp_pb2 import Timestamp
 
 from nsml.client.streams import Link
+from nsml.v1.checkpoints_pb2 import Checkpoint
+from nsml.v1.media_pb2 import Media
 from nsml.v1.nodes_pb2 import GetClusterResponse, Node
 from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
+from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 from nsml.view.series import Axis, Series
 from nsml.view.text import visible
 from nsml.view.units import size_text
 from tui.model import (
     ChartWish,
+    CheckpointsHeard,
     ClusterHeard,
     CodeHeard,
+    ContentHeard,
     EndedHeard,
     ExplanationHeard,
+    FileHeard,
+    FilesHeard,
     Linked,
     LogHeard,
+    MediaHeard,
     NodesHeard,
     QueueHeard,
     Refused,
     ReportsHeard,
     SeriesHeard,
     SessionsHeard,
+    TelemetryHeard,
 )
-from tui.sources import Topic
+from tui.sources import OF_SESSIONS, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -58,10 +67,14 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 MAGIC: Final = b"nsml-recording\n"
-VERSION: Final = 1
+VERSION: Final = 2
+READ: Final = frozenset({1, VERSION})
+"""Versions that can be shown: in the first there was nothing of what tabs show."""
 MOST_BYTES: Final = 256 * 1024 * 1024
 """Of all frames, before compression: what a replay holds in memory."""
 MOST_FRAME_BYTES: Final = 64 * 1024 * 1024
+MOST_CONTENT_BYTES: Final = 1024 * 1024
+"""Of what a session showed: larger ones are not recorded."""
 NOT_RECORDED: Final = "not in the recording"
 _FOREIGN: Final = "is no recording of nsml-tui --record"
 _HEAD: Final = struct.Struct("<II")
@@ -144,6 +157,29 @@ class _Explanation(msgspec.Struct, tag="explanation", array_like=True):
     answer: bytes
 
 
+class _Checkpoints(msgspec.Struct, tag="checkpoints", array_like=True):
+    session_id: str
+    checkpoints: list[bytes]
+
+
+class _Telemetry(msgspec.Struct, tag="telemetry", array_like=True):
+    session_id: str
+    what: str
+    answer: bytes
+
+
+class _Media(msgspec.Struct, tag="media", array_like=True):
+    session_id: str
+    media: list[bytes]
+    left_out: int
+
+
+class _Content(msgspec.Struct, tag="content", array_like=True):
+    session_id: str
+    what: str
+    data: bytes
+
+
 class _Linked(msgspec.Struct, tag="linked", array_like=True):
     topic: Topic
     is_live: bool
@@ -173,6 +209,10 @@ _Body: TypeAlias = (
     | _Series
     | _Log
     | _Explanation
+    | _Checkpoints
+    | _Telemetry
+    | _Media
+    | _Content
     | _Linked
     | _Refused
     | _Caller
@@ -184,7 +224,7 @@ class _Entry(msgspec.Struct, array_like=True):
     body: _Body
 
 
-def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911 - a kind of event a line
+def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a kind of event a line
     match event:
         case SessionsHeard(changed, removed, reset):
             return _Sessions(_all_bytes(changed), list(removed), reset)
@@ -210,7 +250,15 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911 - a kind of ev
             return _Linked(topic, link.is_live, link.failures, link.retry_in_s, link.reason)
         case Refused(topic, why):
             return _Refused(topic, why)
-        case CodeHeard():
+        case CheckpointsHeard(session_id, checkpoints):
+            return _Checkpoints(session_id, _all_bytes(checkpoints))
+        case TelemetryHeard(session_id, what, answer):
+            return _Telemetry(session_id, what, answer.SerializeToString())
+        case MediaHeard(session_id, media, left_out):
+            return _Media(session_id, _all_bytes(media), left_out)
+        case ContentHeard(session_id, what, data):
+            return _Content(session_id, what, data) if len(data) <= MOST_CONTENT_BYTES else None
+        case CodeHeard() | FilesHeard() | FileHeard():
             # What a program is, is not what it does: code stays where it is.
             return None
 
@@ -246,6 +294,7 @@ class Recorder:
         self._most_bytes = most_bytes
         self._taken = 0
         self._at = at
+        self._told: dict[type, _Body] = {}
         self._encoder = msgspec.msgpack.Encoder()
         self._zstd = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
         try:
@@ -267,6 +316,11 @@ class Recorder:
     def take(self, event: Event, at: float) -> None:
         """Record what was heard at a moment; where that cannot be, `ended` says why."""
         body = _packed(event)
+        if isinstance(body, (_Checkpoints, _Media)):
+            # What is asked for again and again is written where it has changed.
+            if self._told.get(type(body)) == body:
+                return
+            self._told[type(body)] = body
         if body is not None:
             self._record(body, at)
 
@@ -335,8 +389,11 @@ _TOPICS: Final = {
     _Series: Topic.SERIES,
     _Log: Topic.LOG,
     _Explanation: Topic.EXPLANATION,
+    _Checkpoints: Topic.CHECKPOINTS,
+    _Telemetry: Topic.TELEMETRY,
+    _Media: Topic.MEDIA,
+    _Content: Topic.CONTENT,
 }
-_CLOSELY: Final = frozenset({Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE})
 
 
 class Recording:
@@ -354,7 +411,7 @@ class Recording:
         self.user = ""
         self._decoder = msgspec.msgpack.Decoder(_Entry)
         self._general: list[_Known] = []
-        self._closely: dict[tuple[Topic, str], list[_Known]] = {}
+        self._closely: dict[tuple[Topic, str, str], list[_Known]] = {}
         try:
             with path.open("rb") as file:
                 self._read(file)
@@ -373,7 +430,7 @@ class Recording:
             header = msgspec.msgpack.decode(first, type=Header)
         except (msgspec.MsgspecError, RecursionError):
             raise _Unsound("is damaged at its beginning") from None
-        if header.version != VERSION:
+        if header.version not in READ:
             raise _Unsound(f"is of version {header.version}, and this program reads {VERSION}")
         self.platform, self.begins = header.platform, _moment(header.at)
         self.opens = self.ends = self.begins
@@ -395,7 +452,7 @@ class Recording:
             return
         _unpacked(body)
         if isinstance(body, (_Linked, _Refused)):
-            if body.topic not in _CLOSELY:
+            if body.topic not in OF_SESSIONS:
                 self._general.append(_Known(at, body.topic, False, True, data))  # noqa: FBT003
             return
         topic = _TOPICS[type(body)]
@@ -404,9 +461,10 @@ class Recording:
         known = _Known(at, topic, is_whole, False, data)  # noqa: FBT003
         if isinstance(body, _Series):
             for session_id in set(body.session_ids):
-                self._closely.setdefault((topic, session_id), []).append(known)
-        elif isinstance(body, (_Log, _Explanation)):
-            self._closely.setdefault((topic, body.session_id), []).append(known)
+                self._closely.setdefault((topic, session_id, ""), []).append(known)
+        elif topic in OF_SESSIONS:
+            key = topic, getattr(body, "session_id", ""), getattr(body, "what", "")
+            self._closely.setdefault(key, []).append(known)
         else:
             self._general.append(known)
 
@@ -461,14 +519,16 @@ class Recording:
         wish: ChartWish,
         after: float | None,
         at: float,
+        *,
+        what: str = "",
     ) -> Iterator[tuple[float, Event]]:
         """What was heard of these; of what was not looked at it is said that it is not there."""
         events = []
         if topic is Topic.SERIES:
             events = self._series(session_ids, wish, after, at)
-        elif topic is not Topic.CODE:
-            found = self._between(topic, session_ids[0], after, at)
-            # Of a log from its last beginning on, of a reason the last.
+        else:
+            found = self._between(topic, session_ids[0], after, at, what)
+            # Of a log from its last beginning on, of all else the last.
             begins = [number for number, one in enumerate(found) if one.is_whole]
             events = [self._event(one) for one in found[begins[-1] if begins else 0 :]]
         if after is None and not events:
@@ -476,9 +536,9 @@ class Recording:
         yield from events
 
     def _between(
-        self, topic: Topic, session_id: str, after: float | None, at: float
+        self, topic: Topic, session_id: str, after: float | None, at: float, what: str = ""
     ) -> Sequence[_Known]:
-        known = self._closely.get((topic, session_id), ())
+        known = self._closely.get((topic, session_id, what), ())
         first = 0 if after is None else bisect_right(known, after, key=_at)
         return known[first : bisect_right(known, at, key=_at)]
 
@@ -597,6 +657,16 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
             return LogHeard(session_id, [visible(line) for line in lines], is_anew, missing_bytes)
         case _Explanation(session_id, answer):
             return ExplanationHeard(session_id, _message(ExplainSessionResponse, answer))
+        case _Checkpoints(session_id, checkpoints):
+            return CheckpointsHeard(session_id, [_message(Checkpoint, one) for one in checkpoints])
+        case _Telemetry(session_id, what, answer):
+            return TelemetryHeard(session_id, what, _telemetry(answer))
+        case _Media(session_id, media, left_out):
+            if left_out < 0:
+                raise _Unsound("less than nothing is left out")
+            return MediaHeard(session_id, [_message(Media, one) for one in media], left_out)
+        case _Content(session_id, what, data):
+            return ContentHeard(session_id, what, data)
         case _Linked():
             link = Link(
                 is_live=body.is_live,
@@ -622,6 +692,21 @@ def _series(line: _Line) -> Series:
     return Series(
         label=visible(line.label), x=line.x, y=line.y, counts=line.counts, means=line.means
     )
+
+
+def _telemetry(data: bytes) -> ReadTelemetryResponse:
+    answer = _message(ReadTelemetryResponse, data)
+    for series in answer.series:
+        each = [
+            one for figure in series.figures for one in (figure.least, figure.most, figure.mean)
+        ]
+        if any(len(one) != len(series.at) for one in each):
+            raise _Unsound("figures that are not as many as their moments")
+        if list(series.at) != sorted(series.at):
+            raise _Unsound("figures that go back")
+    if answer.until.ToNanoseconds() < answer.since.ToNanoseconds():
+        raise _Unsound("a span that ends before it begins")
+    return answer
 
 
 def _message(kind: type[M], data: bytes) -> M:

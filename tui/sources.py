@@ -33,11 +33,28 @@ class Topic(StrEnum):
     LOG = "log"
     EXPLANATION = "explanation"
     CODE = "code"
+    CHECKPOINTS = "checkpoints"
+    TELEMETRY = "telemetry"
+    FILES = "files"
+    FILE = "file"
+    MEDIA = "media"
+    CONTENT = "content"
 
 
 ALWAYS_HEARD: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.REPORTS, Topic.ENDED})
 """Whatever screen is in front."""
-OF_SESSIONS: Final = frozenset({Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE})
+OF_TABS: Final = frozenset(
+    {
+        Topic.CHECKPOINTS,
+        Topic.TELEMETRY,
+        Topic.FILES,
+        Topic.FILE,
+        Topic.MEDIA,
+        Topic.CONTENT,
+    }
+)
+"""Of the session that is looked at closely: heard only while a tab shows them."""
+OF_SESSIONS: Final = OF_TABS | {Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE}
 """Of the sessions that are looked at closely; all others are of the platform as a whole."""
 
 

@@ -54,8 +54,13 @@ class Story(Protocol):
         wish: ChartWish,
         after: float | None,
         at: float,
+        *,
+        what: str = "",
     ) -> Iterable[tuple[float, Event]]:
-        """The same of what is looked at closely: metrics and code of sessions; of one its log, and why it waits."""
+        """The same of what is looked at closely: metrics and code of sessions; of one its log, why it waits, and what tabs show.
+
+        `what` is as in `Detail`.
+        """
         ...
 
 
@@ -144,11 +149,16 @@ class Player:
             self._told_of[Topic.LOG] = shown.session_ids
             if rows[0].session.state == pb.SESSION_STATE_QUEUED:
                 self._told_of[Topic.EXPLANATION] = shown.session_ids
+            for detail in shown.details:
+                self._told_of[detail.topic] = (*shown.session_ids, detail.what)
+        whats = {detail.topic: detail.what for detail in shown.details}
         for topic, what in self._told_of.items():
             after = self._known if told.get(topic) == what else None
             if after == self._at:
                 continue
-            found = self.story.heard_of(topic, shown.session_ids, shown.wish, after, self._at)
+            found = self.story.heard_of(
+                topic, shown.session_ids, shown.wish, after, self._at, what=whats.get(topic, "")
+            )
             for when, event in found:
                 model.fold(event, when)
 

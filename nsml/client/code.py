@@ -1,4 +1,4 @@
-"""The code of two sessions as it was packed: their trees, and the bytes of files in both."""
+"""The code of sessions as it was packed: their trees, and the bytes of files, of one and of two."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ async def read_trees(client: Client, sessions: Pair) -> tuple[Manifest | None, M
     first, second = sessions
     if not (first.spec.bundle_digest or second.spec.bundle_digest):
         raise NotFound(f"neither {first.name} nor {second.name} has code")
-    return await _tree(client, first), await _tree(client, second)
+    return await read_tree(client, first), await read_tree(client, second)
 
 
 async def read_both(
@@ -38,12 +38,16 @@ async def read_both(
     Raises ClientError, NotFound where they are not kept any more.
     """
     first, second = sessions
-    olds = await _bytes(client, first, [old for old, _ in entries])
-    news = await _bytes(client, second, [new for _, new in entries])
+    olds = await read_files(client, first, [old for old, _ in entries])
+    news = await read_files(client, second, [new for _, new in entries])
     return list(zip(olds, news, strict=True))
 
 
-async def _tree(client: Client, session: Session) -> Manifest | None:
+async def read_tree(client: Client, session: Session) -> Manifest | None:
+    """The files of its code; None where it was started without any.
+
+    Raises ClientError, NotFound where it is not kept any more.
+    """
     root = session.spec.bundle_digest
     if not root:
         return None
@@ -53,7 +57,10 @@ async def _tree(client: Client, session: Session) -> Manifest | None:
         raise _is_gone(session, error) from error
 
 
-async def _bytes(client: Client, session: Session, entries: Sequence[Entry | None]) -> list[bytes]:
+async def read_files(
+    client: Client, session: Session, entries: Sequence[Entry | None]
+) -> list[bytes]:
+    """The bytes of files of its code, in one go; none of one that is not there. Raises as `read_tree`."""
     refs = [ref for entry in entries if entry is not None for ref in entry.chunks]
     again = partial(client.sessions.get, session.id)
     blobs = checked_blobs(client, session.spec.bundle_digest, refs, shown_by=again)

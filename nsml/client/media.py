@@ -67,6 +67,74 @@ async def contents(
                 yield file
 
 
+class Followed:
+    """What a session showed, as it grows: of what was read before only that is read again of which something may change.
+
+    Args:
+        client: whom to ask.
+        session: its reference.
+        most: how many are kept, the last.
+    """
+
+    def __init__(self, client: Client, session: str, *, most: int) -> None:
+        self._client = client
+        self._session = session
+        self._most = most
+        self._pages: list[_Read] = []
+
+    async def again(self) -> tuple[list[Media], int]:
+        """All that are kept, in the order of time, and how many were shown before those. Raises ClientError."""
+        from nsml.v1.media_pb2 import ListMediaRequest
+
+        begin = next((at for at, page in enumerate(self._pages) if page.may_change), 0)
+        before, cursor = self._pages[:begin], self._pages[begin].cursor if self._pages else ""
+        fresh: list[_Read] = []
+        while cursor or not fresh:
+            asked = ListMediaRequest(session=self._session, cursor=cursor)
+            answer = await self._client.media.page(asked)
+            fresh.append(_Read(cursor, list(answer.media), not answer.next_cursor))
+            cursor = answer.next_cursor
+        self._pages = [*before, *fresh]
+        found = [one for page in self._pages for one in page.media]
+        return found[-self._most :], max(len(found) - self._most, 0)
+
+
+class _Read(NamedTuple):
+    cursor: str
+    media: list[Media]
+    is_last: bool
+
+    @property
+    def may_change(self) -> bool:
+        """Whether there may be more of it, or some of it is still on its way."""
+        from nsml.v1.media_pb2 import MEDIA_STATE_SAVED
+
+        return self.is_last or any(one.state == MEDIA_STATE_SAVED for one in self.media)
+
+
+async def content(client: Client, session: str, one: Media) -> bytes:
+    """What is in one that is durable, and that a listing has shown before. Raises ClientError and ContentError."""
+    from nsml.v1.media_pb2 import ListMediaRequest
+
+    request = ListMediaRequest(session=session, names=[literally(one.name)])
+    if one.HasField("step"):
+        request.first_step = request.last_step = one.step
+
+    async def shown() -> None:
+        async with aclosing(pages(client, request)) as every:
+            async for page in every:
+                if any(other.file == one.file for other in page.media):
+                    return
+
+    [(_, data)] = await _files(client, one.root, [one], shown)
+    return data
+
+
+def literally(name: str) -> str:
+    """The glob that fits this name alone."""
+    return "".join(f"[{letter}]" if letter in "*?[" else letter for letter in name)
+
+
 def _batches(by_root: Mapping[str, Sequence[Media]]) -> Iterator[list[str]]:
     """The manifests that are fetched together, so that what is held is little more than a large file."""
     batch: list[str] = []

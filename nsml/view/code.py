@@ -24,6 +24,8 @@ MOST_IN_ALL = 32 << 20
 """Bytes of all files of both sessions that are."""
 MOST_LINES = 20_000
 """Of such a file."""
+MOST_IN_LINE = 2_000
+"""Characters of one of the lines that are shown."""
 MOST_WORK: Final = 10_000_000
 """Looks at lines while a file is compared, some seconds: of some files they grow with the square of their lines, or faster."""
 MOST_WORK_IN_ALL: Final = 40_000_000
@@ -181,6 +183,32 @@ def compared(
     return Compared(file=file, lines=lines, added=added, removed=removed, note=_modes(file))
 
 
+def unreadable(entry: Entry) -> str:
+    """Why the lines of a file are not worth reading; "" where they are."""
+    most = size_text(MOST_BYTES)
+    return (
+        f"too large to show: {size_text(entry.size)} of at most {most}"
+        if entry.size > MOST_BYTES
+        else ""
+    )
+
+
+def shown(data: bytes) -> tuple[list[str], str]:
+    """The lines of a file, every one safe for a terminal; where it has none, or more than are shown, why."""
+    text = _text(data)
+    if text is None:
+        return [], f"no text: {size_text(len(data))}"
+    # Of all that Python takes for the end of a line, only this one is.
+    lines = text.removesuffix("\n").split("\n") if text else []
+    note = f"its first {MOST_LINES:,} lines of {len(lines):,}" if len(lines) > MOST_LINES else ""
+    shown = [_safe(_cut(line)) for line in lines[:MOST_LINES]]
+    return shown, note if lines else "empty"
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= MOST_IN_LINE else f"{line[:MOST_IN_LINE]}…"
+
+
 def entries(files: Sequence[File]) -> list[tuple[Entry | None, Entry | None]]:
     """What is to be read of `readable` files, in their order: as it is in both trees."""
     return [(file.old, file.new) for file in readable(files)]
@@ -263,9 +291,13 @@ def _shown(lines: Iterator[str]) -> Iterator[str]:
     """Lines that a terminal may be given: tabs stay, since code is full of them."""
     for line in lines:
         whole = line.endswith("\n")
-        yield "\t".join(map(visible, line.removesuffix("\n").split("\t")))
+        yield _safe(line.removesuffix("\n"))
         if not whole:
             yield _NO_END
+
+
+def _safe(line: str) -> str:
+    return "\t".join(map(visible, line.split("\t")))
 
 
 def _text(data: bytes) -> str | None:

@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from tui.model import Row
 
 SMOOTHINGS: Final = (0.0, 0.3, 0.6, 0.9, 0.97, 0.99, 0.999)
+CHART_ACTIONS: Final = frozenset({"axis", "smooth", "log_axis", "metric", "zoom", "pan", "whole"})
+"""What keys do to charts."""
 _AXES: Final = tuple(Axis)
 
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
     from nsml.v1.sessions_pb2 import Session
     from tui.app import Dashboard
-    from tui.model import Model
+    from tui.model import Detail, Model
     from tui.sources import Source
 
 NAMES: Final = {"sessions": "1 Sessions", "queue": "2 Queue", "nodes": "3 Nodes"}
@@ -84,6 +84,10 @@ class Frame(Screen[None]):
         """The sessions that actions are for."""
         return ()
 
+    def details(self) -> Sequence[Detail]:
+        """What it shows of one session, beside charts and log."""
+        return ()
+
     def draw(self) -> None:
         """Show what the model has now."""
 
@@ -108,6 +112,7 @@ class Frame(Screen[None]):
     def on_screen_resume(self) -> None:
         """Hear what it shows, and show what came while another screen was before it."""
         self.dashboard.hear_screen(self.topics)
+        self.dashboard.hear_details(*self.details())
         self.redraw()
 
     def redraw(self) -> None:

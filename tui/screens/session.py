@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.text import Text
 from textual.binding import Binding
@@ -25,8 +25,11 @@ from nsml.view.text import visible
 from nsml.view.units import counted, moment, size_text
 from tui import looks
 from tui.model import TAIL_LINES
-from tui.screens.charting import ChartScreen, draw_charts
+from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
 from tui.screens.frame import tell
+from tui.screens.tabs.arguments import ArgumentsTab
+from tui.screens.tabs.models import ModelsTab
+from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
 from tui.widgets.charts import Charts
 from tui.widgets.log_view import LogView
@@ -38,8 +41,11 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
     from nsml.v1.sessions_pb2 import Session
-    from tui.model import Row
+    from tui.model import Detail, Row
     from tui.screens.frame import Frame
+
+TABS: Final[tuple[type[SessionTab], ...]] = (ArgumentsTab, ModelsTab)
+"""Behind the overview, the charts and the log."""
 
 
 def draw_log(frame: Frame, log: LogView, row: Row | None) -> None:
@@ -96,6 +102,10 @@ class SessionScreen(ChartScreen):
         Binding("d", "tab('overview')", "Overview", show=False, id="session.overview"),
         Binding("p", "tab('plot')", "Plot", show=False, id="session.plot"),
         Binding("l", "tab('logs')", "Logs", show=False, id="session.logs"),
+        Binding("a", "tab('args')", "Args", show=False, id="session.args"),
+        Binding("M", "tab('models')", "Models", show=False, id="session.models"),
+        Binding("t", "turn(1)", "Next tab", id="session.tab-next"),
+        Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),
         Binding("slash", "search", "Search log", key_display="/", id="log.search", priority=True),
         Binding("ctrl+k", "stop", "Stop", id="session.stop"),
         Binding("m", "memo", "Memo", id="session.memo"),
@@ -118,6 +128,19 @@ class SessionScreen(ChartScreen):
                 yield LogView()
                 yield Input(placeholder="a text", id="search", compact=True)
                 yield Static(id="log-state", classes="state")
+            for tab in TABS:
+                yield tab()
+
+    @property
+    def tab(self) -> SessionTab | None:
+        """The tab in front; None: the overview, the charts or the log, or nothing yet."""
+        panes = self.query(TabbedContent)
+        pane = panes.first().active_pane if panes else None
+        return pane if isinstance(pane, SessionTab) else None
+
+    def details(self) -> Sequence[Detail]:
+        """What the tab in front shows."""
+        return self.tab.details() if self.tab is not None else ()
 
     @property
     def row(self) -> Row | None:
@@ -153,6 +176,8 @@ class SessionScreen(ChartScreen):
             parts.append(f"{size_text(shown.missing_bytes)} lost")
         tell(self.query_one("#log-state", Static), Text(" " + " · ".join(parts)))
         tell(self.query_one("#plot-state", Static), Text(f" {self.chart_words()}"))
+        if self.tab is not None and row is not None:
+            self.tab.draw(self, row.session)
 
     def _overview(self, session: Session) -> list[str]:
         lines = explanation(self, session)
@@ -177,7 +202,7 @@ class SessionScreen(ChartScreen):
         if search.display:
             search.display = False
             self.query_one(LogView).focus()
-        else:
+        elif self.tab is None or not self.tab.back():
             super().action_back()
 
     def action_tab(self, name: str) -> None:
@@ -185,9 +210,39 @@ class SessionScreen(ChartScreen):
         self.query_one("#tabs", TabbedContent).active = name
 
     def on_tabbed_content_tab_activated(self, event: TabbedContent.TabActivated) -> None:
-        """Keys go to what the tab shows."""
+        """Keys go to what the tab shows, which is heard from now on."""
         if event.pane.id == "logs":
             self.query_one(LogView).focus()
+        elif self.tab is not None and (front := self.tab.front()) is not None:
+            front.focus()
+        self.refresh_bindings()
+        self.hear_tab()
+        self.redraw()
+
+    def hear_tab(self) -> None:
+        """Hear what the tab in front shows now."""
+        if self.is_current:
+            self.dashboard.hear_details(*self.details())
+
+    def action_turn(self, by: int) -> None:
+        """The next tab, or the one before."""
+        tabs = self.query_one("#tabs", TabbedContent)
+        ids = [pane.id for pane in tabs.query(TabPane) if pane.id]
+        tabs.active = ids[(ids.index(tabs.active) + by) % len(ids)]
+
+    def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
+        """Keys of charts are for charts; to a browser no files are fetched."""
+        panes = self.query(TabbedContent)
+        if action in CHART_ACTIONS and panes and panes.first().active != "plot":
+            return False
+        if action == "pull" and self.app.is_web:
+            return False
+        return super().check_action(action, parameters)
+
+    def action_pull(self) -> None:
+        """Fetch the checkpoint under the cursor."""
+        if isinstance(self.tab, ModelsTab):
+            self.dashboard.pull(self.tab.current)
 
     def action_search(self) -> None:
         """Ask for a text to look for in the log."""

@@ -14,31 +14,45 @@ from hypothesis import strategies as st
 
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.checkpoints_pb2 import Checkpoint
+from nsml.v1.media_pb2 import Media
 from nsml.v1.nodes_pb2 import GetClusterResponse, Node
 from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse
+from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 from nsml.view.filtering import Filter
 from nsml.view.series import Axis, Series
 from tests.unit.tui.test_model import ENDED, session
 from tui import recording
 from tui.model import (
     ChartWish,
+    CheckpointsHeard,
     ClusterHeard,
     CodeHeard,
+    ContentHeard,
     EndedHeard,
     ExplanationHeard,
+    FileHeard,
+    FilesHeard,
     Linked,
     LogHeard,
+    MediaHeard,
     Model,
     NodesHeard,
     QueueHeard,
     Refused,
     SeriesHeard,
     SessionsHeard,
+    TelemetryHeard,
 )
 from tui.recording import MAGIC, NOT_RECORDED, Recorder, Recording, RecordingError
 from tui.sources import State, Topic
 
 AT = 1_767_607_200.0
+MEASURED = ReadTelemetryResponse(
+    series=[
+        {"at": [AT], "figures": [{"name": "power_watts", "least": [1], "most": [3], "mean": [2]}]}
+    ]
+)
 LOSS = Series(label="kim/mnist/1", x=[1.0, 2.0, 3.0], y=[3.0, math.nan, 1.0])
 
 
@@ -72,8 +86,9 @@ def write(path, events, **more):
     return recorder
 
 
-def of(story, topic, *ids, wish=None, after=None, at=AT + 100):
-    return [event for _, event in story.heard_of(topic, ids, wish or ChartWish(), after, at)]
+def of(story, topic, *ids, wish=None, after=None, at=AT + 100, what=""):
+    found = story.heard_of(topic, ids, wish or ChartWish(), after, at, what=what)
+    return [event for _, event in found]
 
 
 def test_what_is_recorded_is_read_again(tmp_path):
@@ -123,6 +138,34 @@ def test_code_is_not_recorded(tmp_path):
     write(tmp_path / "it", [CodeHeard(("s1", "s2"), [], 3)])
     story = Recording(tmp_path / "it")
     assert of(story, Topic.CODE, "s1", "s2") == [Refused(Topic.CODE, NOT_RECORDED)]
+
+
+def test_what_tabs_show_is_recorded_where_it_changes_but_for_code(tmp_path):
+    saved = CheckpointsHeard("s1", [Checkpoint(name="best")])
+    shown = MediaHeard("s1", [Media(name="cat", kind="image", file="f")], 3)
+    measured = TelemetryHeard("s1", "10m", MEASURED)
+    content = ContentHeard("s1", "1.0.f", b"\x89PNG")
+    large = ContentHeard("s1", "1.0.g", bytes(recording.MOST_CONTENT_BYTES + 1))
+    code = [FilesHeard("s1", []), FileHeard("s1", "a.py", ["import nsml"])]
+    write(tmp_path / "it", [saved, shown, measured, content, large, *code, saved, shown])
+    story = Recording(tmp_path / "it")
+    assert story.ends == AT + 3
+    assert of(story, Topic.CHECKPOINTS, "s1") == [saved]
+    assert of(story, Topic.MEDIA, "s1") == [shown]
+    assert of(story, Topic.TELEMETRY, "s1", what="10m") == [measured]
+    assert of(story, Topic.TELEMETRY, "s1", what="1h") == [Refused(Topic.TELEMETRY, NOT_RECORDED)]
+    assert of(story, Topic.CONTENT, "s1", what="1.0.f") == [content]
+    assert of(story, Topic.CONTENT, "s1", what="1.0.g") == [Refused(Topic.CONTENT, NOT_RECORDED)]
+    assert of(story, Topic.FILES, "s1") == [Refused(Topic.FILES, NOT_RECORDED)]
+    assert of(story, Topic.FILE, "s1", what="a.py") == [Refused(Topic.FILE, NOT_RECORDED)]
+
+
+def test_a_recording_of_the_version_before_is_read(tmp_path):
+    path = tmp_path / "it"
+    path.write_bytes(
+        packed((AT + 1, ["log", "s1", ["epoch 1"], True, 0]), header=(1, "garden", AT))
+    )
+    assert of(Recording(path), Topic.LOG, "s1") == [LogHeard("s1", ["epoch 1"], is_anew=True)]
 
 
 def test_a_clock_that_is_set_back_makes_no_recording_unreadable(tmp_path):
@@ -224,6 +267,12 @@ FAR = pb.Session(id="s1")
 FAR.created_at.seconds = 2**60
 BAD = pb.ExplainSessionResponse()
 BAD.session.usage.device_seconds = math.inf
+UNEVEN, BACK, EMPTY = MEASURED.SerializeToString(), ReadTelemetryResponse(), ReadTelemetryResponse()
+UNEVEN += ReadTelemetryResponse(
+    series=[{"at": [1.0], "figures": [{"name": "a"}]}]
+).SerializeToString()
+BACK.series.add(at=[2.0, 1.0])
+EMPTY.since.seconds = 9
 LINE = ("it", [1.0], [1.0], None, None)
 
 
@@ -233,7 +282,7 @@ LINE = ("it", [1.0], [1.0], None, None)
         (b"", "cut off before its beginning"),
         (b"hello, I am text\n" * 9, "is no recording"),
         (zstandard.compress(b"another file"), "is no recording"),
-        (packed(header=(2, "garden", AT)), "is of version 2"),
+        (packed(header=(3, "garden", AT)), "is of version 3"),
         (packed(header=("x",)), "damaged at its beginning"),
         (packed(header=(1, "garden", math.nan)), "no calendar has"),
         (packed((math.inf, ["cluster", b"", 0.0])), "damaged in frame 1: a moment"),
@@ -244,6 +293,10 @@ LINE = ("it", [1.0], [1.0], None, None)
         (packed((AT, ["sessions", [FAR.SerializeToString()], [], True])), "no calendar has"),
         (packed((AT, ["explanation", "s1", BAD.SerializeToString()])), "number that is none"),
         (packed((AT, ["log", "s1", [], True, -1])), "less than nothing"),
+        (packed((AT, ["media", "s1", [], -1])), "less than nothing"),
+        (packed((AT, ["telemetry", "s1", "", UNEVEN])), "not as many as"),
+        (packed((AT, ["telemetry", "s1", "", BACK.SerializeToString()])), "go back"),
+        (packed((AT, ["telemetry", "s1", "", EMPTY.SerializeToString()])), "ends before"),
         (
             packed((AT, ["series", ["s"], "step", None, None, 9, {"a": [LINE]}, {}])),
             "a series of nobody",

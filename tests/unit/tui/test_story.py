@@ -13,7 +13,7 @@ from tests.unit.tui.conftest import said, shows, until
 from tui.app import Dashboard
 from tui.demo import GPUS, Demo
 from tui.main import main
-from tui.model import ChartWish, Model, SeriesHeard
+from tui.model import ChartWish, Model, Refused, SeriesHeard, medium_key
 from tui.recording import Recorder, Recording
 from tui.screens.session import SessionScreen
 from tui.sources import State, Topic
@@ -116,6 +116,36 @@ def test_every_session_of_the_demo_can_be_looked_at_closely():
             assert why.answer.waiting.reason == row.session.waiting != ""
             assert why.answer.waiting.holders
             assert not log.lines
+
+
+def test_every_tab_of_a_session_of_the_demo_has_something_to_show():
+    story = Demo(AT)
+    for row in at_moment(story, AT).rows(Filter("state:run"), AT):
+        session = row.session
+
+        def told(topic, what="", ids=(session.id,)):
+            [(_, event)] = story.heard_of(topic, ids, ChartWish(), None, AT, what=what)
+            return event
+
+        assert len(told(Topic.CHECKPOINTS).checkpoints) == session.checkpoint_count
+        for span in ("", "10m"):
+            series = told(Topic.TELEMETRY, span).answer.series
+            devices = sum(len(one.devices) for one in session.replicas)
+            assert len(series) == devices + len(session.replicas)
+            assert all(list(one.at) == sorted(one.at) for one in series)
+            assert all(len(figure.mean) == len(one.at) for one in series for figure in one.figures)
+        for entry in told(Topic.FILES).files:
+            assert len("\n".join(told(Topic.FILE, entry.path).lines)) + 1 == entry.size
+        listed = told(Topic.MEDIA).media
+        assert listed
+        assert len({medium_key(one) for one in listed}) == len(listed)
+        for one in listed[-3:]:
+            found = told(Topic.CONTENT, medium_key(one))
+            if one.kind in {"audio", "video"}:
+                assert isinstance(found, Refused)
+            else:
+                assert len(found.data) == one.size_bytes
+        assert list(story.heard_of(Topic.FILES, (session.id,), ChartWish(), AT, AT + 9)) == []
 
 
 def test_a_log_of_the_demo_that_is_followed_is_the_one_that_is_read_at_once():

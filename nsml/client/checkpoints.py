@@ -1,0 +1,59 @@
+"""Checkpoints into folders."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from nsml.client.content import download
+from nsml.folders import folder_name
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+    from nsml.client.calls import Client
+    from nsml.client.content import Transfer
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+
+
+def folder_of(checkpoint: Checkpoint, path: Path) -> Path:
+    """Where it is fetched to: PATH/USER_DATASET_N/CHECKPOINT/model."""
+    session = checkpoint.session.replace("/", "_")
+    return path / session / folder_name(checkpoint.name) / "model"
+
+
+async def pull(
+    client: Client,
+    checkpoint: Checkpoint,
+    path: Path,
+    *,
+    progress: Callable[[Transfer], None] | None = None,
+) -> Path:
+    """Fetch one that is durable; whole or not at all.
+
+    Every file is held against its digest. Raises ClientError, ContentError (TargetExists where it is there), OSError.
+    """
+    target = folder_of(checkpoint, path)
+    with _nothing_left_over(target):
+        await download(
+            client,
+            checkpoint.digest,
+            target,
+            progress=progress,
+            shown_by=lambda: client.checkpoints.get(checkpoint.session, checkpoint.name),
+        )
+    return target
+
+
+@contextmanager
+def _nothing_left_over(target: Path) -> Iterator[None]:
+    """Around what makes a checkpoint's folder: when that fails, the two above it go as well."""
+    made = [folder for folder in (target.parent, target.parent.parent) if not folder.exists()]
+    try:
+        yield
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise

@@ -1,0 +1,190 @@
+"""The tabs of one session, on a platform over real gRPC."""
+
+import asyncio
+
+import pytest
+
+from nsml.content.digests import digest_of
+from nsml.content.manifest import ChunkRef, Entry, build
+from nsml.v1 import checkpoints_pb2
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.nsml.client.contract_server import EPOCH
+from tests.unit.tui.conftest import said, shows, until
+from tui.model import CheckpointsHeard, Detail, FileHeard, Model, TelemetryHeard
+from tui.screens.asking import Confirm
+from tui.screens.session import SessionScreen
+from tui.sources import State, Topic
+
+SIZE = (120, 40)
+
+
+def put(state, files):
+    """A tree of files in the object store; its digest."""
+    entries = []
+    for path, data in files.items():
+        chunks = (ChunkRef(digest_of(data), len(data)),) if data else ()
+        entries.append(Entry(path=path, mode=0o644, size=len(data), chunks=chunks))
+        state.blobs[digest_of(data)] = data
+    manifest = build(entries)
+    state.blobs[manifest.digest] = manifest.encode()
+    return manifest.digest
+
+
+def save(state, session, name, data=b"weights", **fields):
+    """A checkpoint that is in the object store."""
+    one = checkpoints_pb2.Checkpoint(
+        name=name,
+        session=session.name,
+        state=checkpoints_pb2.CHECKPOINT_STATE_DURABLE,
+        digest=put(state, {"model.bin": data}),
+        size_bytes=len(data),
+        file_count=1,
+        **fields,
+    )
+    one.saved_at.seconds = EPOCH
+    state.checkpoints.setdefault(session.id, []).append(one)
+    return one
+
+
+async def opened(pilot, key):
+    """The screen of the session under the cursor, with the tab of a key in front."""
+    await shows(pilot, "1 of 1 session")
+    await pilot.press("enter")
+    await until(pilot, lambda: isinstance(pilot.app.screen, SessionScreen))
+    await pilot.press(key)
+    return pilot.app.screen
+
+
+async def test_checkpoints_are_asked_for_while_their_tab_is_in_front_and_no_longer(
+    dashboard, server
+):
+    session = server.state.add("kim/mnist/1")
+    save(server.state, session, "best\x1b[31m", step=7)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        screen = await opened(pilot, "d")
+        assert "ListCheckpoints" not in server.state.calls
+        await pilot.press("M")
+        await shows(
+            pilot, "best␛[31m", "step=7", "1 checkpoint, 7 B", "$ nsml model ls kim/mnist/1"
+        )
+        assert "\x1b" not in said(dashboard)
+        assert (
+            dashboard.model.sources[Topic.CHECKPOINTS].state(dashboard.clock.time()) is State.LIVE
+        )
+        await pilot.press("d")
+        await until(pilot, lambda: dashboard.model.shown.details == ())
+        await until(pilot, lambda: _listening(dashboard) == set())
+        save(server.state, session, "later")
+        await pilot.press("M")
+        await shows(pilot, "later", "2 checkpoints")
+        await pilot.press("escape")
+        await until(pilot, lambda: dashboard.screen is not screen)
+        await until(pilot, lambda: _listening(dashboard) == set())
+
+
+def _listening(dashboard):
+    return {one.name for one in dashboard.workers if one.group == "details" and one.is_running}
+
+
+async def test_what_a_tab_shows_is_called_old_while_the_platform_is_away(dashboard, server):
+    session = server.state.add("kim/mnist/1")
+    save(server.state, session, "best")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "M")
+        await shows(pilot, "best", "1 checkpoint")
+        await asyncio.to_thread(server.cut)
+        await shows(pilot, "best", "unreachable for")
+        source = dashboard.model.sources[Topic.CHECKPOINTS]
+        await until(pilot, lambda: source.state(dashboard.clock.time()) is not State.DENIED)
+        save(server.state, session, "later")
+        await asyncio.to_thread(server.restore)
+        await shows(pilot, "later", "2 checkpoints")
+
+
+async def test_a_checkpoint_is_fetched_once_that_is_confirmed(
+    dashboard, server, tmp_path, monkeypatch
+):
+    session = server.state.add("kim/mnist/1")
+    save(server.state, session, "best")
+    monkeypatch.chdir(tmp_path)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "M")
+        await shows(pilot, "best")
+        await pilot.press("D")
+        await shows(pilot, "to ./kim_mnist_1/best/model?", "$ nsml model pull kim/mnist/1 best .")
+        await pilot.press("n")
+        await until(pilot, lambda: not isinstance(dashboard.screen, Confirm))
+        assert list(tmp_path.iterdir()) == [tmp_path / "token"]
+        await pilot.press("D", "y")
+        fetched = tmp_path / "kim_mnist_1" / "best" / "model" / "model.bin"
+        await until(pilot, lambda: fetched.exists() and fetched.read_bytes() == b"weights")
+        await until(pilot, lambda: dashboard.fetching == "")
+        await pilot.press("D", "y")
+        await until(pilot, lambda: any(one.severity == "error" for one in dashboard._notifications))
+
+
+async def test_in_a_browser_nothing_is_fetched(dashboard, server, monkeypatch):
+    save(server.state, server.state.add("kim/mnist/1"), "best")
+    monkeypatch.setattr(type(dashboard), "is_web", True)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "M")
+        await shows(pilot, "best")
+        assert "Download" not in said(dashboard)
+        await pilot.press("D")
+        assert isinstance(dashboard.screen, SessionScreen)
+
+
+async def test_arguments_are_listed_with_what_else_was_asked_for(dashboard, server):
+    spec = pb.SessionSpec(entry="train.py", args=["--lr", "0.1", "--deep", "a\x07b"])
+    server.state.add("kim/mnist/1", spec=spec)
+    async with dashboard.run_test(size=(80, 24)) as pilot:
+        await opened(pilot, "a")
+        await shows(
+            pilot, "--lr", "0.1", "a␇b", "train.py", "2 arguments", "nsml command kim/mnist"
+        )
+
+
+async def test_tabs_are_turned_by_keys_and_all_fit_a_narrow_terminal(dashboard, server):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=(80, 24)) as pilot:
+        screen = await opened(pilot, "d")
+        titles = [str(tab.label) for tab in screen.query("ContentTab")]
+        line = next(one for one in said(dashboard).splitlines() if "Overview" in one)
+        assert [one for one in titles if one not in line] == []
+        for _ in titles:
+            await pilot.press("t")
+        await until(pilot, lambda: screen.query_one("#tabs").active == "overview")
+        await pilot.press("T")
+        await until(pilot, lambda: screen.query_one("#tabs").active != "overview")
+
+
+def test_what_is_heard_of_another_file_or_span_than_is_shown_is_passed_over():
+    model = Model()
+    model.show("s1")
+    model.show_details((Detail(Topic.FILE, "a.py"), Detail(Topic.TELEMETRY, "10m")), 10)
+    model.fold(FileHeard("s1", "b.py", ["late"]), 11)
+    assert model.shown.detail(FileHeard) is None
+    assert model.sources[Topic.FILE].state(11) is State.LOADING
+    model.fold(FileHeard("s1", "a.py", ["it"]), 12)
+    model.fold(FileHeard("s2", "a.py", ["of another"]), 12)
+    assert model.shown.detail(FileHeard).lines == ["it"]
+    model.show_details((Detail(Topic.FILE, "b.py"),), 13)
+    assert model.shown.detail(FileHeard) is None
+    model.fold(TelemetryHeard("s1", "10m", None), 14)
+    assert model.shown.detail(TelemetryHeard) is None
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_what_was_known_is_not_called_new_until_it_is_heard_again(is_other):
+    model = Model()
+    model.show("s1")
+    detail = Detail(Topic.CHECKPOINTS)
+    model.show_details((detail,), 10)
+    model.fold(CheckpointsHeard("s1", ["best"]), 11)
+    assert model.sources[Topic.CHECKPOINTS].state(12) is State.LIVE
+    model.show_details((), 13)
+    if is_other:
+        model.show("s2")
+    model.show_details((detail,), 14)
+    assert model.sources[Topic.CHECKPOINTS].state(14) is State.LOADING
+    assert (model.shown.detail(CheckpointsHeard) is None) is is_other

@@ -1,0 +1,48 @@
+"""What a session was asked for, key by key."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsml.view import compare
+from nsml.view.tables import Column
+from nsml.view.units import counted
+from tui.screens.tabs.tab import SessionTab
+from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from textual.app import ComposeResult
+
+    from nsml.v1.sessions_pb2 import Session
+    from nsml.view.compare import Row
+    from tui.screens.frame import Frame
+
+
+def _value(row: Row, _now: float) -> str:
+    return next((compare.cell(row, name) for name in row.values), "")
+
+
+COLUMNS: tuple[Column[Row], ...] = (
+    Column(key="kind", title="What", cell=lambda row, _: row.kind.value),
+    Column(key="key", title="Name", cell=lambda row, _: row.key, is_name=True),
+    Column(key="value", title="Value", cell=_value, shrinks_to=20),
+)
+
+
+class ArgumentsTab(SessionTab):
+    """Arguments, and what else was asked for."""
+
+    name_of, key_of = "Args", "args"
+
+    def body(self) -> ComposeResult:
+        """The table."""
+        yield Table(COLUMNS, key=lambda row: f"{row.kind} {row.key}", clock=self.now)
+
+    def draw(self, frame: Frame, session: Session) -> None:
+        """Show them in the order in which they were given."""
+        rows = compare.asked([session])
+        table = self.query_one(Table)
+        table.none = "it was asked for nothing in particular"
+        table.show(rows)
+        count = sum(row.kind is compare.Kind.ARGUMENT for row in rows)
+        self.say(frame, None, [counted(count, "argument")], "nsml", "command", session.name)

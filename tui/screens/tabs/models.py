@@ -1,0 +1,65 @@
+"""What a session saved: its checkpoints."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from textual.binding import Binding
+
+from nsml.client.streams import ENDED_STATES
+from nsml.view.checkpoints import COLUMNS
+from nsml.view.units import counted, size_text
+from tui.model import CheckpointsHeard, Detail
+from tui.screens.tabs.tab import SessionTab
+from tui.sources import Topic
+from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.sessions_pb2 import Session
+    from tui.screens.frame import Frame
+
+
+class ModelsTab(SessionTab):
+    """Checkpoints, the newest first."""
+
+    name_of, key_of = "Models", "models"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("D", "screen.pull", "Download", id="models.pull"),
+    ]
+
+    def body(self) -> ComposeResult:
+        """The table."""
+        yield Table(COLUMNS, key=lambda one: one.name, clock=self.now)
+
+    def details(self) -> Sequence[Detail]:
+        """The checkpoints."""
+        return (Detail(Topic.CHECKPOINTS),)
+
+    @property
+    def current(self) -> Checkpoint | None:
+        """The one under the cursor."""
+        found: Checkpoint | None = self.query_one(Table).current
+        return found
+
+    def draw(self, frame: Frame, session: Session) -> None:
+        """Show them."""
+        heard = frame.model.shown.detail(CheckpointsHeard)
+        saved = list(reversed(heard.checkpoints)) if heard is not None else []
+        table = self.query_one(Table)
+        nothing = "it saved nothing" if session.state in ENDED_STATES else _NOTHING_YET
+        table.none = frame.none(Topic.CHECKPOINTS, nothing)
+        table.show(saved)
+        size = size_text(sum(one.size_bytes for one in saved))
+        words = [f"{counted(len(saved), 'checkpoint')}, {size}"] if saved else []
+        if fetching := frame.dashboard.fetching:
+            words.append(fetching)
+        self.say(frame, Topic.CHECKPOINTS, words, "nsml", "model", "ls", session.name)
+
+
+_NOTHING_YET = "nothing was saved yet: nsml.save(NAME, function) in its code makes a checkpoint"

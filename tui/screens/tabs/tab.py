@@ -1,0 +1,78 @@
+"""What the tabs of a session have in common."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from rich.text import Text
+from textual.widgets import Static, TabPane
+
+from nsml.view.text import fit, visible
+from tui.screens.frame import tell
+from tui.sources import State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.widget import Widget
+
+    from nsml.v1.sessions_pb2 import Session
+    from tui.app import Dashboard
+    from tui.model import Detail
+    from tui.screens.frame import Frame
+    from tui.sources import Topic
+
+
+class SessionTab(TabPane):
+    """A tab of a session, with a line below it: how it stands with what it shows, and the command that shows the same.
+
+    `name_of` is what the line of tabs calls it, `key_of` its id.
+    """
+
+    name_of: ClassVar[str] = ""
+    key_of: ClassVar[str] = ""
+
+    def __init__(self) -> None:
+        super().__init__(self.name_of, id=self.key_of)
+
+    def now(self) -> float:
+        """The moment that is shown, Unix seconds."""
+        return cast("Dashboard", self.app).clock.time()
+
+    def compose(self) -> ComposeResult:
+        """What it shows, and the line below."""
+        yield from self.body()
+        yield Static(classes="state")
+
+    def body(self) -> ComposeResult:
+        """What it shows."""
+        yield from ()
+
+    def details(self) -> Sequence[Detail]:
+        """What it needs to hear of the session while it is in front."""
+        return ()
+
+    def draw(self, frame: Frame, session: Session) -> None:
+        """Show what is known of it."""
+
+    def front(self) -> Widget | None:
+        """The widget that keys are for."""
+        return next((one for one in self.query("*") if one.can_focus and one.display), None)
+
+    def back(self) -> bool:
+        """Whether there was something in it to leave."""
+        return False
+
+    def say(self, frame: Frame, topic: Topic | None, words: Sequence[str], *command: str) -> None:
+        """The line below: whether it is as new as it should be, `words`, and the command."""
+        parts = list(words)
+        if topic is not None:
+            source = frame.model.sources[topic]
+            if source.state(self.now()) is not State.LIVE:
+                parts.insert(0, frame.words(topic))
+        if command:
+            parts.append(f"$ {visible(shlex.join(command))}")
+        line = self.query_one(".state", Static)
+        tell(line, Text(f" {fit(' · '.join(filter(None, parts)), max(frame.size.width - 2, 1))}"))

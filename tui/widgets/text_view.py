@@ -1,0 +1,49 @@
+"""Lines of a text from the first on, of which only those in sight are made."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.segment import Segment
+from rich.style import Style
+from textual.binding import Binding
+
+from tui.widgets.log_view import LogView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.binding import BindingType
+
+
+class TextView(LogView, inherit_bindings=False):
+    """Shows lines from the first on; with `has_titles` those that are not indented stand out."""
+
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("down,j", "scroll_down", "Down", show=False, id="text.down"),
+        Binding("up,k", "scroll_up", "Up", show=False, id="text.up"),
+        Binding("pagedown", "page_down", "Page down", show=False, id="text.page-down"),
+        Binding("pageup", "page_up", "Page up", show=False, id="text.page-up"),
+        Binding("left,h", "scroll_left", "Left", show=False, id="text.left"),
+        Binding("right,l", "scroll_right", "Right", show=False, id="text.right"),
+        Binding("g,home", "first", "First", show=False, id="text.first"),
+        Binding("G,end", "scroll_end", "Last", show=False, id="text.last"),
+    ]
+
+    def __init__(self, *, has_titles: bool = False, id: str | None = None) -> None:  # noqa: A002 - as every widget calls it
+        super().__init__(id=id)
+        self.is_following = False
+        self._has_titles = has_titles
+        self._of = ""
+
+    def tell(self, lines: Sequence[str], *, of: str, none: str = "") -> None:
+        """Show these lines; where they are `of` something else than before, from the first on."""
+        if of != self._of:
+            self._of = of
+            self.scroll_home(animate=False)
+        self.show(lines, none=none)
+
+    def _pieces(self, line: str) -> list[Segment]:
+        is_title = self._has_titles and line[:1].strip() != ""
+        style = self.rich_style
+        return [Segment(line, style + Style(bold=True) if is_title else style)]
