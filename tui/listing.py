@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import shlex
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
 
+from nsml.v1.sessions_pb2 import Session
 from nsml.view.ordering import AGING, ARGUMENT, SUMMARY, column, differing_text, order, value_of
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import fit
+from nsml.view.units import thousandths
+from tui.model import tally_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from nsml.v1.sessions_pb2 import Session
     from nsml.view.tables import Column
-    from tui.model import Row
+    from tui.model import Row, Tally
 
 NEWEST: Final = "created"
 """What is sorted by where nothing else was chosen, the newest first."""
@@ -25,6 +29,52 @@ _TEXT_CELLS: Final = 12
 _PS_KEYS: Final = frozenset({"state", "user", "ds", "project", "name"})
 """By which `nsml ps` filters, too."""
 _BEYOND_PS: Final = frozenset("<>=|!")
+
+
+class By(StrEnum):
+    """What sessions are grouped by."""
+
+    NOTHING = ""
+    PROJECT = "project"
+    USER = "user"
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """A line above the sessions of one project, or user."""
+
+    name: str
+    is_folded: bool
+    running: int
+    waiting: int
+    ended: int
+    gpu_thousandths: int
+
+    @property
+    def id(self) -> str:
+        """Another than that of any session."""
+        return f"group {self.name}"
+
+    @property
+    def text(self) -> str:
+        """What the line says."""
+        fold = "▸" if self.is_folded else "▾"
+        counts = [
+            f"{count:,} {word}"
+            for count, word in (
+                (self.running, "running"),
+                (self.waiting, "waiting"),
+                (self.ended, "ended"),
+            )
+            if count
+        ]
+        if self.gpu_thousandths:
+            number = thousandths(self.gpu_thousandths)
+            counts.append(f"holds {number} GPU{'' if number == '1' else 's'}")
+        return f"{fold} {self.name or '(none)'}   {' · '.join(counts)}"
+
+
+Item: TypeAlias = Session | Group
 
 
 class Listing(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,6 +88,9 @@ class Listing(msgspec.Struct, frozen=True, kw_only=True):
     is_mine: bool = False
     with_ended: bool = True
     has_preview: bool = True
+    by: By = By.NOTHING
+    folded: tuple[str, ...] = ()
+    """Groups of which the sessions are not listed."""
 
     @property
     def is_plain(self) -> bool:
@@ -55,6 +108,35 @@ def arranged(rows: Sequence[Row], listing: Listing, now: float) -> Sequence[Row]
     else:
         values = [row.values[key] if key in row.values else row.value(key, now) for row in rows]
     return [rows[place] for place in order(values, is_down=listing.is_down)]
+
+
+def grouped(rows: Sequence[Row], listing: Listing) -> list[Item]:
+    """The sessions under the lines of their groups, which are by name; inside each they stay as they are."""
+    is_by_user = listing.by is By.USER
+    parts: dict[str, list[tuple[Session, Tally]]] = {}
+    for row in rows:
+        tally = row.tally or tally_of(row)
+        name = tally.owner if is_by_user else tally.project
+        parts.setdefault(name, []).append((row.session, tally))
+    items: list[Item] = []
+    for name in sorted(parts):
+        group = _group(name, [tally for _, tally in parts[name]], is_folded=name in listing.folded)
+        items.append(group)
+        items += [] if group.is_folded else [session for session, _ in parts[name]]
+    return items
+
+
+def _group(name: str, tallies: Sequence[Tally], *, is_folded: bool) -> Group:
+    waiting = sum(one.waits for one in tallies)
+    ended = sum(one.has_ended for one in tallies)
+    return Group(
+        name=name,
+        is_folded=is_folded,
+        running=len(tallies) - waiting - ended,
+        waiting=waiting,
+        ended=ended,
+        gpu_thousandths=sum(one.gpu_thousandths for one in tallies),
+    )
 
 
 def columns_of(listing: Listing, same: Mapping[str, str | bool]) -> list[Column[Session]]:
@@ -128,6 +210,7 @@ def command_of(listing: Listing) -> tuple[str, str]:
     words += ["--fields", ",".join(fields)] if fields else []
     lacks += [] if len(fields) == len(listing.columns) else ["columns of single values"]
     lacks += [] if listing.is_plain else ["the order"]
+    lacks += ["groups"] if listing.by else []
     return shlex.join(words), " and ".join(lacks)
 
 

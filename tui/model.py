@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar, cast
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from nsml.client.streams import ENDED_STATES
+from nsml.v1 import sessions_pb2 as pb
 from nsml.view.filtering import Filtered
 from nsml.view.ordering import value_of
 from nsml.view.series import Axis
@@ -35,6 +36,18 @@ TAIL_LINES: Final = 1_000
 MOST_LINES: Final = 50_000
 """Of a log that are kept here: the last."""
 _POLLED: Final = frozenset({Topic.CLUSTER, Topic.QUEUE, Topic.NODES, Topic.EXPLANATION})
+
+_WAITING: Final = frozenset({pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_HELD})
+_HOLDING: Final = frozenset(
+    {
+        pb.SESSION_STATE_PREPARING,
+        pb.SESSION_STATE_RUNNING,
+        pb.SESSION_STATE_PAUSED,
+        pb.SESSION_STATE_UNKNOWN,
+        pb.SESSION_STATE_STOPPING,
+    }
+)
+"""States in which a session has its devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +253,36 @@ Event: TypeAlias = (
 )
 
 
+class Tally(NamedTuple):
+    """What a session counts for in the line of its group."""
+
+    project: str
+    owner: str
+    waits: bool
+    has_ended: bool
+    gpu_thousandths: int
+    """What it holds of devices."""
+
+
+def tally_of(row: Row) -> Tally:
+    """What it counts for, made out once."""
+    if row.tally is None:
+        one = row.session
+        state, asked = one.state, one.spec.resources.gpu_thousandths
+        row.tally = Tally(
+            one.project or one.owner,
+            one.owner,
+            state in _WAITING,
+            state in ENDED_STATES,
+            asked * max(one.spec.replica_count, 1) if state in _HOLDING else 0,
+        )
+    return row.tally
+
+
 class Row:
     """A session of the list as it is now, with what sorting and filtering ask for again and again."""
 
-    __slots__ = ("created", "filtered", "session", "values")
+    __slots__ = ("created", "filtered", "session", "tally", "values")
 
     def __init__(self, session: Session) -> None:
         self.created = seconds_of(session.created_at)
@@ -254,6 +293,7 @@ class Row:
         self.session = session
         self.filtered = Filtered(session)
         self.values: dict[str, Value] = {}
+        self.tally: Tally | None = None
 
     def value(self, key: str, now: float) -> Value:
         """What it is sorted by in a column, made out once; `now` says nothing there."""

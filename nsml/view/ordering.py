@@ -120,10 +120,11 @@ def _comparable(value: object) -> Value:
 
 def order(values: Sequence[Value], *, is_down: bool) -> list[int]:
     """The places of values in their order: numbers, then texts, then None, in both directions; equal ones stay as they are."""
-    numbers = [place for place, value in enumerate(values) if isinstance(value, float)]
-    if len(numbers) == len(values):
-        texts, absent = list[int](), list[int]()
+    texts, absent = list[int](), list[int]()
+    if set(map(type, values)) <= {float}:  # as most are, and the fastest way there is
+        numbers = list(range(len(values)))
     else:
+        numbers = [place for place, value in enumerate(values) if isinstance(value, float)]
         texts = [place for place, value in enumerate(values) if isinstance(value, str)]
         absent = [place for place, value in enumerate(values) if value is None]
     of = values.__getitem__

@@ -10,12 +10,13 @@ from rich.text import Text
 from textual.binding import Binding
 from textual.widgets import Input, Static
 
+from nsml.v1.sessions_pb2 import Session
 from nsml.view.filtering import Filter, FilterError
 from nsml.view.ordering import agreed, keys_of, words_of
 from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted
-from tui.listing import Listing, arranged, columns_of, command_of, title_of
+from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
 from tui.screens.frame import Frame, tell
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
@@ -30,8 +31,8 @@ if TYPE_CHECKING:
     from textual.app import ComposeResult
     from textual.binding import BindingType
 
-    from nsml.v1.sessions_pb2 import Session
     from nsml.view.tables import Column
+    from tui.listing import Item
     from tui.model import Row
 
 PREPARED_AT_ONCE: Final = 100
@@ -67,6 +68,9 @@ class SessionsScreen(Frame):
         Binding("o", "sort", "Sort", id="sessions.sort"),
         Binding("O", "reverse", "Reverse", show=False, id="sessions.reverse"),
         Binding("C", "columns", "Columns", show=False, id="sessions.columns"),
+        Binding("b", "group", "By project", show=False, id="sessions.group"),
+        Binding("left", "fold(True)", "Fold", show=False, id="sessions.fold"),
+        Binding("right", "fold(False)", "Unfold", show=False, id="sessions.unfold"),
         Binding("c", "copy", "Copy name", show=False, id="sessions.copy"),
         Binding("a", "whose", "Mine/all", id="sessions.whose"),
         Binding("E", "ended", "Ended", id="sessions.ended"),
@@ -92,8 +96,9 @@ class SessionsScreen(Frame):
         yield Static(id="counts")
         yield Table(
             COLUMNS,
-            key=lambda session: session.id,
+            key=lambda item: item.id,
             clock=self.dashboard.clock.time,
+            heading=_heading,
             id="sessions",
         )
         yield Static(id="error")
@@ -103,14 +108,25 @@ class SessionsScreen(Frame):
         yield Preview()
 
     @property
-    def table(self) -> Table[Session]:
-        """The list."""
+    def table(self) -> Table[Any]:
+        """The list: of sessions, and of the lines above groups of them."""
         return self.query_one("#sessions", Table)
+
+    @property
+    def session(self) -> Session | None:
+        """The one under the cursor."""
+        item = self.table.current
+        return item if isinstance(item, Session) else None
+
+    @property
+    def listed(self) -> list[Session]:
+        """The sessions of the list."""
+        return [item for item in self.table.items if isinstance(item, Session)]
 
     @property
     def row(self) -> Row | None:
         """The one under the cursor."""
-        session = self.table.current
+        session = self.session
         return self.model.row(session.id) if session is not None else None
 
     def chosen(self) -> Sequence[Session]:
@@ -144,9 +160,8 @@ class SessionsScreen(Frame):
         table = self.table
         table.none = self._none(known)
         shown = arranged(rows, listing, now)
-        table.show(
-            [row.session for row in shown], is_other=is_other, columns=self._chosen_columns()
-        )
+        items = grouped(shown, listing) if listing.by else [row.session for row in shown]
+        table.show(items, is_other=is_other, columns=self._chosen_columns())
         self._marks = frozenset(one for one in self._marks if self.model.row(one))
         table.mark(self._marks)
         tell(self.query_one("#counts", Static), Text(f" {self._counts(len(rows), known)}"))
@@ -156,6 +171,7 @@ class SessionsScreen(Frame):
         parts = [f"{count:,} of {counted(known, 'session')}"]
         parts += [f"filter: {visible(self._filter.text)}"] if self._filter.text else []
         parts += [f"of {visible(self.dashboard.user)}"] if listing.is_mine else []
+        parts += [f"by {listing.by}"] if listing.by else []
         parts += [] if listing.with_ended else ["without ended ones"]
         parts += [f"{len(self._marks)} marked"] if self._marks else []
         parts += ["V marks from there to here"] if self._range_from else []
@@ -206,9 +222,38 @@ class SessionsScreen(Frame):
             self.dashboard.look_at(row.session)
 
     def on_table_chosen(self) -> None:
-        """Open it."""
-        if row := self.row:
+        """Open it, or fold its group."""
+        group = self.table.current
+        if isinstance(group, Group):
+            self._fold(group.name, is_folded=not group.is_folded)
+        elif row := self.row:
             self.dashboard.open_session(row.session)
+
+    def action_group(self) -> None:
+        """By project, by user, or not in groups."""
+        following = list(By)[(list(By).index(self._listing.by) + 1) % len(By)]
+        self._change(by=following, folded=())
+
+    def action_fold(self, is_folded: bool) -> None:
+        """Leave out the sessions of the group that the cursor is in, or list them again."""
+        item = self.table.current
+        if not self._listing.by or item is None:
+            return
+        above = [one for one in self._up_to_cursor() if isinstance(one, Group)]
+        if above:
+            self._fold(above[-1].name, is_folded=is_folded)
+            self.table.move_to(above[-1].id)
+
+    def _up_to_cursor(self) -> Sequence[Item]:
+        table = self.table
+        return table.items[: table.place + 1]
+
+    def _fold(self, name: str, *, is_folded: bool) -> None:
+        others = [one for one in self._listing.folded if one != name]
+        self._listing = msgspec.structs.replace(
+            self._listing, folded=(*others, name) if is_folded else tuple(others)
+        )
+        self._list()
 
     def action_filter(self) -> None:
         """Ask for a filter."""
@@ -262,7 +307,7 @@ class SessionsScreen(Frame):
 
     def action_mark(self) -> None:
         """Mark the one under the cursor, or mark it no more."""
-        if (session := self.table.current) is not None:
+        if (session := self.session) is not None:
             self._marks ^= {session.id}
             self.table.action_move(1)
             self._list()
@@ -274,14 +319,14 @@ class SessionsScreen(Frame):
 
     def action_mark_all(self) -> None:
         """Mark all that are listed."""
-        self._marks |= {session.id for session in self.table.items}
+        self._marks |= {session.id for session in self.listed}
         self._list()
 
     def action_range(self) -> None:
         """Begin a range at the cursor; mark it, where one was begun."""
-        if (session := self.table.current) is None:
+        if (session := self.session) is None:
             return
-        ids = [one.id for one in self.table.items]
+        ids = [one.id for one in self.listed]
         if self._range_from in ids:
             ends = sorted((ids.index(self._range_from), ids.index(session.id)))
             self._marks |= frozenset(ids[ends[0] : ends[1] + 1])
@@ -354,3 +399,7 @@ class SessionsScreen(Frame):
     def on_resize(self, _event: events.Resize) -> None:
         """A preview has room, or has none."""
         self.call_after_refresh(self.redraw)
+
+
+def _heading(item: object) -> str:
+    return item.text if isinstance(item, Group) else ""

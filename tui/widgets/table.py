@@ -42,6 +42,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         key: names an item for good; by it the cursor and marks stay where they are when items change.
         clock: Unix seconds, for cells that tell ages.
         none: what is shown where there are no items.
+        heading: of an item that stands above others its one line in place of cells; "" of all others.
     """
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -49,6 +50,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         "table--cursor",
         "table--cursor-blurred",
         "table--mark",
+        "table--heading",
         "table--none",
     }
     DEFAULT_CSS: ClassVar[str] = """
@@ -59,6 +61,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         & > .table--cursor { background: $block-cursor-background; color: $block-cursor-foreground; text-style: $block-cursor-text-style; }
         & > .table--cursor-blurred { background: $block-cursor-blurred-background; color: $block-cursor-blurred-foreground; text-style: $block-cursor-blurred-text-style; }
         & > .table--mark { color: $accent; text-style: bold; }
+        & > .table--heading { text-style: bold; }
         & > .table--none { color: $text-muted; }
     }
     """
@@ -85,6 +88,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         key: Callable[[T], str],
         clock: Callable[[], float],
         none: str = "",
+        heading: Callable[[T], str] | None = None,
         id: str | None = None,  # noqa: A002 - as every widget calls it
     ) -> None:
         super().__init__(id=id)
@@ -92,6 +96,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         self._key = key
         self._clock = clock
         self.none = none
+        self._heading = heading
         self.items: Sequence[T] = ()
         self._layout: Layout[T] | None = None
         self._sampled: dict[int, T] = {}
@@ -144,6 +149,16 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         """The item under the cursor."""
         return self.items[self._at] if self.items else None
 
+    @property
+    def place(self) -> int:
+        """The place of the item under the cursor."""
+        return self._at
+
+    def move_to(self, key: str) -> None:
+        """Put the cursor on an item, where there is one of that key."""
+        places = (place for place, item in enumerate(self.items) if self._key(item) == key)
+        self._go(next(places, self._at))
+
     def _settle(self) -> None:
         """Keep the cursor on its item, or where that was."""
         before = self._cursor_key
@@ -166,7 +181,14 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
 
     def _seen(self) -> Sequence[T]:
         top = int(self.scroll_offset.y)
-        return self.items[top : top + self.size.height]
+        return self._with_cells(self.items[top : top + self.size.height])
+
+    def _measured(self) -> Sequence[T]:
+        return self._with_cells(self.items[:MEASURED])
+
+    def _with_cells(self, items: Sequence[T]) -> Sequence[T]:
+        heading = self._heading
+        return items if heading is None else [item for item in items if not heading(item)]
 
     def _columns_for(self, items: Sequence[T]) -> list[Column[T]]:
         return [
@@ -180,7 +202,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         if self._layout is None:
             return False
         seen = self._seen()
-        sample = [*self.items[:MEASURED], *seen]
+        sample = [*self._measured(), *seen]
         fresh = [item for item in sample if id(item) not in self._sampled]
         self._sampled = {id(item): item for item in sample}
         if {one.key for one in self._columns_for(fresh)} - self._wanted:
@@ -194,7 +216,7 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
 
     def _laid_out(self) -> Layout[T]:
         if self._layout is None:
-            sample = [*self.items[:MEASURED], *self._seen()]
+            sample = [*self._measured(), *self._seen()]
             self._sampled = {id(item): item for item in sample}
             columns = self._columns_for(sample)
             self._wanted = {one.key for one in columns}
@@ -241,6 +263,10 @@ class Table(Lines, ScrollView, Generic[T], can_focus=True):
         if is_cursor:
             name = "table--cursor" if self.has_focus else "table--cursor-blurred"
             base = self.get_component_rich_style(name)
+        if self._heading is not None and (text := self._heading(item)):
+            if not is_cursor:
+                base = self.get_component_rich_style("table--heading")
+            return _strip([Segment(f" {visible(text)}", base)], width, base)
         is_marked = self._key(item) in self._marks
         mark = self.get_component_rich_style("table--mark", partial=True)
         segments = [

@@ -1,7 +1,21 @@
 """How the list of sessions is shown, and which command lists the same."""
 
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
-from tui.listing import Listing, arranged, columns_of, command_of, title_of
+from nsml.view.sessions import STATE_WORDS
+from tui.listing import (
+    By,
+    Group,
+    Listing,
+    arranged,
+    columns_of,
+    command_of,
+    grouped,
+    title_of,
+)
 from tui.model import Row
 
 
@@ -63,3 +77,39 @@ def test_columns_have_names_for_people():
         "val/acc  (summary)",
         "lr  (argument)",
     ]
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from(sorted(STATE_WORDS)), st.integers(0, 4))
+    ),
+    st.sets(st.sampled_from("abc")),
+)
+def test_every_session_is_in_its_group_in_its_order_and_counted_once(some, folded):
+    rows = []
+    for number, (project, state, gpus) in enumerate(some):
+        one = row(number)
+        one.session.project, one.session.state = project, state
+        one.session.spec.resources.gpu_thousandths = gpus * 1000
+        rows.append(one)
+    items = grouped(rows, Listing(by=By.PROJECT, folded=tuple(folded)))
+    groups = [item for item in items if isinstance(item, Group)]
+    assert [group.name for group in groups] == sorted({project for project, *_ in some})
+    for group in groups:
+        own = [one.session for one in rows if one.session.project == group.name]
+        assert group.running + group.waiting + group.ended == len(own)
+        assert group.ended == sum(one.state in ENDED_STATES for one in own)
+    listed = []
+    for group in groups:
+        own = [one.session for one in rows if one.session.project == group.name]
+        listed += [group, *([] if group.name in folded else own)]
+    assert items == listed
+
+
+def test_the_line_of_a_group_says_what_it_holds():
+    rows = [row(1), row(2)]
+    for one in rows:
+        one.session.owner, one.session.state = "kim", pb.SESSION_STATE_RUNNING
+        one.session.spec.resources.gpu_thousandths = 500
+    [group, *_] = grouped(rows, Listing(by=By.USER))
+    assert group.text == "▾ kim   2 running · holds 1 GPU"

@@ -126,3 +126,26 @@ async def test_the_mouse_is_let_go_and_taken_again(dashboard, server):
         await until(pilot, lambda: any("\x1b[?1003l" in text for text in written))
         await pilot.press("percent_sign")
         await until(pilot, lambda: any("\x1b[?1003h" in text for text in written))
+
+
+async def test_sessions_are_grouped_by_project_or_user_and_groups_folded(dashboard, server):
+    for number, project in enumerate(("vision", "speech", "vision"), 1):
+        server.state.add(f"kim/mnist/{number}", project=project)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "3 of 3 sessions")
+        await pilot.press("b")
+        await shows(pilot, "by project", "▾ speech   1 running", "▾ vision   2 running")
+        await pilot.press("G", "left")
+        await shows(pilot, "▸ vision   2 running")
+        assert "kim/mnist/1" not in said(dashboard)
+        assert dashboard.screen.chosen() == []  # the line of a group is no session
+        await pilot.press("asterisk")
+        await shows(pilot, "1 marked")
+        await pilot.press("right")
+        await shows(pilot, "▾ vision", "kim/mnist/1")
+        await pilot.press("g", "enter")
+        await shows(pilot, "▸ speech")
+        await pilot.press("b")
+        await shows(pilot, "by user", "▾ kim   3 running")
+        await pilot.press("b")
+        await until(pilot, lambda: "by user" not in said(dashboard))
