@@ -96,6 +96,7 @@ def platform() -> Generator[tuple[Platform, Mapping[str, str]], None, None]:
         environment = {
             **{key: value for key, value in os.environ.items() if not key.startswith("NSML_")},
             "NSML_CONFIG_DIR": str(folder),
+            "XDG_STATE_HOME": str(folder),
             "NSML_SERVER": running.address,
             "NSML_TOKEN_FILE": str(folder / "token"),
             "TERM": "xterm-256color",

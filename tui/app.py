@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
     from tui.feed import Feed
+    from tui.kept import Keeper, Kept
     from tui.model import ChartWish, Detail, Event
     from tui.recording import Recorder
     from tui.story import Player
@@ -64,6 +65,7 @@ OPENING: Final = "opening"
 _IMPORTED_LATER: Final = (
     "nsml.client.connect",
     "tui.feed",
+    "tui.kept",
     "tui.screens.asking",
     "tui.screens.compare",
     "tui.screens.modes",
@@ -92,6 +94,7 @@ class Dashboard(App[None]):
         platform: how users call it.
         recorder: takes down what is heard; None: nobody does.
         player: plays what is shown in place of a platform, which is not called then; `clock` is it.
+        kept_in: the file of what is kept from one time to the next; None: nothing is.
         looks: how it looks at first.
         remember: keeps the name of another theme for the next time; it may raise OSError or ContextError.
     """
@@ -159,6 +162,7 @@ class Dashboard(App[None]):
         platform: str,
         recorder: Recorder | None = None,
         player: Player | None = None,
+        kept_in: Path | None = None,
         looks: Looks | None = None,
         remember: Callable[[str], None] | None = None,
     ) -> None:
@@ -185,6 +189,9 @@ class Dashboard(App[None]):
         self._awaited: set[Topic] = set()
         self._has_mouse = True
         self._last_command = ""
+        self._kept_in = kept_in
+        self._keeper: Keeper | None = None
+        self._kept: Kept | None = None
         self.fetching = ""
         """How far what is fetched has come; "" where nothing is."""
 
@@ -198,6 +205,7 @@ class Dashboard(App[None]):
     async def open(self) -> None:
         """Begin to listen, and to draw, once the first frame is painted."""
         await in_thread(_import_rest)
+        await self._remember_kept()
         if self.player is None:
             self.run_worker(self._listen(), name="feed", group="feed", exclusive=True)
         else:
@@ -206,6 +214,43 @@ class Dashboard(App[None]):
         await self.switch_mode("sessions")
         await self.remove_mode(OPENING)
         self.set_interval(1 / REPAINTS_A_SECOND, self._beat)
+
+    async def _remember_kept(self) -> None:
+        """Learn what is kept; what cannot be read is left alone, and said."""
+        from tui.kept import Keeper, KeptError
+
+        if self._kept_in is not None:
+            self._keeper = Keeper(self._kept_in)
+            try:
+                self._kept = await in_thread(self._keeper.load)
+            except KeptError as error:
+                self.say(error.message, is_bad=True)
+
+    @property
+    def kept(self) -> Kept:
+        """What is kept from one time to the next."""
+        if self._kept is None:
+            from tui.kept import Kept
+
+            self._kept = Kept()
+        return self._kept
+
+    def keep(self, kept: Kept) -> None:
+        """Keep this from now on."""
+        self._kept = kept
+
+    def _save(self) -> None:
+        from tui.kept import KeptError
+
+        if self._keeper is not None and self._kept is not None:
+            try:
+                self._keeper.save(self._kept)
+            except KeptError as error:
+                self.say(error.message, is_bad=True)
+
+    def on_unmount(self) -> None:
+        """Keep what was chosen last."""
+        self._save()
 
     def _play(self) -> None:
         """Show what comes next in the story."""
@@ -285,6 +330,8 @@ class Dashboard(App[None]):
         is_due = self._beats % AGES_EVERY == 0
         if self.model.version != self._drawn or is_due:
             self._draw()
+        if is_due:
+            self._save()
 
     def _draw(self) -> None:
         """Draw what the model has."""
@@ -347,7 +394,8 @@ class Dashboard(App[None]):
         if not ids or ids == self.model.shown.session_ids:
             return
         self.model.show(*ids)
-        self.model.shown.want(replace(self.model.shown.wish, width=self._width))
+        axis = self.kept.charts.axis
+        self.model.shown.want(replace(self.model.shown.wish, width=self._width, axis=axis))
         self._hear()
 
     def _hear(self, *, pause_s: float = PAUSE_S) -> None:

@@ -10,6 +10,7 @@ from contextlib import AbstractAsyncContextManager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
+from urllib.parse import quote
 
 import click
 
@@ -227,6 +228,19 @@ def _keep(theme: str) -> None:
     contexts.save(config._replace(settings={**config.settings, SETTING: theme}))
 
 
+def _kept_in(platform: str, environ: Mapping[str, str]) -> Path:
+    """The file of what is kept of a platform from one time to the next; it need not be there."""
+    on_linux: bool = sys.platform.startswith("linux")
+    if on_linux:
+        home = Path(environ.get("HOME") or "~").expanduser()
+        folder = Path(environ.get("XDG_STATE_HOME") or home / ".local" / "state") / "nsml"
+    else:
+        from platformdirs import user_state_path
+
+        folder = user_state_path("nsml", appauthor=False)
+    return folder / "tui" / f"{quote(platform, safe='')}.json"
+
+
 def _read(path: Path) -> Story:
     from tui.recording import Recording, RecordingError
 
@@ -273,7 +287,13 @@ def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> 
         except RecordingError as error:
             _fail(str(error), "", USAGE_CODE)
     return Dashboard(
-        connect, clock=clock, platform=platform, recorder=recorder, looks=looks, remember=_keep
+        connect,
+        clock=clock,
+        platform=platform,
+        recorder=recorder,
+        kept_in=_kept_in(platform, os.environ),
+        looks=looks,
+        remember=_keep,
     )
 
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final
 
+import msgspec
 from textual.binding import Binding
 
 from nsml.client.streams import ENDED_STATES
@@ -39,6 +40,13 @@ def draw_charts(frame: Frame, charts: Charts, row: Row | None) -> None:
     charts.draw(groups, axis=shown.wish.axis, none=none)
 
 
+def draw_as_kept(frame: Frame, charts: Charts) -> None:
+    """Have charts drawn as those that were looked at last."""
+    kept = frame.dashboard.kept.charts
+    charts.smoothing = min(SMOOTHINGS, key=lambda share: abs(share - kept.smoothing))
+    charts.is_log = kept.is_log
+
+
 def _unreported(session: Session) -> str:
     if session.state in ENDED_STATES:
         return "nothing was reported"
@@ -65,6 +73,17 @@ class ChartScreen(Frame):
         Binding("0", "whole", "Whole", show=False, id="plot.whole"),
     ]
 
+    def on_mount(self) -> None:
+        """Draw as before."""
+        super().on_mount()
+        for charts in self.query(Charts):
+            draw_as_kept(self, charts)
+
+    def _keep(self, **fields: Any) -> None:
+        kept = self.dashboard.kept
+        charts = msgspec.structs.replace(kept.charts, **fields)
+        self.dashboard.keep(msgspec.structs.replace(kept, charts=charts))
+
     def chart_words(self) -> str:
         """Which metric is the first, and how it is drawn."""
         charts, wish = self.query_one(Charts), self.model.shown.wish
@@ -85,6 +104,7 @@ class ChartScreen(Frame):
         """Another axis, from its beginning to its end."""
         wish = self.model.shown.wish
         following = _AXES[(_AXES.index(wish.axis) + 1) % len(_AXES)]
+        self._keep(axis=following)
         self.dashboard.wish(replace(wish, axis=following, low=None, high=None))
 
     def action_smooth(self, by: int) -> None:
@@ -92,12 +112,14 @@ class ChartScreen(Frame):
         charts = self.query_one(Charts)
         place = SMOOTHINGS.index(charts.smoothing) + by
         charts.smoothing = SMOOTHINGS[min(max(place, 0), len(SMOOTHINGS) - 1)]
+        self._keep(smoothing=charts.smoothing)
         self.redraw()
 
     def action_log_axis(self) -> None:
         """A logarithmic vertical axis, or none."""
         charts = self.query_one(Charts)
         charts.is_log = not charts.is_log
+        self._keep(is_log=charts.is_log)
         self.redraw()
 
     def action_metric(self, by: int) -> None:

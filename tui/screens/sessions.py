@@ -17,6 +17,7 @@ from nsml.view.sessions import COLUMNS
 from nsml.view.text import visible
 from nsml.view.units import counted
 from tui.listing import By, Group, Listing, arranged, columns_of, command_of, grouped, title_of
+from tui.screens.charting import draw_as_kept
 from tui.screens.frame import Frame, tell
 from tui.screens.picking import Choice, Picker
 from tui.screens.session import Preview
@@ -136,8 +137,18 @@ class SessionsScreen(Frame):
         return marked or ([self.row.session] if self.row else [])
 
     def on_mount(self) -> None:
-        """Keys are for the list."""
+        """Show it as the last time; keys are for the list."""
         super().on_mount()
+        self._listing = self.dashboard.kept.sessions
+        field = self.query_one("#filter", Input)
+        try:
+            self._filter = Filter(self._listing.filter)
+        except FilterError as error:
+            self._listing = msgspec.structs.replace(self._listing, filter="")
+            self.dashboard.say(f"the filter that was kept is left out: {error.message}")
+        with field.prevent(Input.Changed):
+            field.value = self._filter.text
+        draw_as_kept(self, self.query_one(Preview).query_one(Charts))
         self.table.focus()
 
     def draw(self) -> None:
@@ -250,9 +261,8 @@ class SessionsScreen(Frame):
 
     def _fold(self, name: str, *, is_folded: bool) -> None:
         others = [one for one in self._listing.folded if one != name]
-        self._listing = msgspec.structs.replace(
-            self._listing, folded=(*others, name) if is_folded else tuple(others)
-        )
+        folded = (*others, name) if is_folded else tuple(others)
+        self._set(msgspec.structs.replace(self._listing, folded=folded))
         self._list()
 
     def action_filter(self) -> None:
@@ -289,8 +299,12 @@ class SessionsScreen(Frame):
 
     def _change(self, **fields: Any) -> None:
         """Show the list in another way."""
-        self._listing = msgspec.structs.replace(self._listing, **fields)
+        self._set(msgspec.structs.replace(self._listing, **fields))
         self._list(is_other=True)
+
+    def _set(self, listing: Listing) -> None:
+        self._listing = listing
+        self.dashboard.keep(msgspec.structs.replace(self.dashboard.kept, sessions=listing))
 
     def action_back(self) -> None:
         """Show all again: what was typed, then what was chosen by other keys."""
