@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final
+from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
 from textual.app import App, ScreenStackError, SystemCommand
 from textual.binding import Binding
@@ -28,7 +28,7 @@ from tui.looks import Looks, dress, filters
 from tui.model import TOPICS, Model, Refused
 from tui.screens.frame import NAMES, Frame
 from tui.screens.opening import Opening
-from tui.sources import ALWAYS_HEARD, ASK_AGAIN_S, OF_SESSIONS, Topic
+from tui.sources import ALWAYS_HEARD, ASK_AGAIN_S, CLOSELY, Topic
 from tui.story import STEPS_A_SECOND
 
 if TYPE_CHECKING:
@@ -85,6 +85,10 @@ def _screen(name: str) -> Frame:
     return SCREENS[name]()
 
 
+Look: TypeAlias = "Callable[[Feed], Awaitable[None]]"
+"""How more of one thing is heard."""
+
+
 class Dashboard(App[None]):
     """`nsml-tui`.
 
@@ -110,6 +114,8 @@ class Dashboard(App[None]):
         Binding("1", "go('sessions')", "Sessions", show=False, id="go.sessions"),
         Binding("2", "go('queue')", "Queue", show=False, id="go.queue"),
         Binding("3", "go('nodes')", "Nodes", show=False, id="go.nodes"),
+        Binding("4", "go('datasets')", "Datasets", show=False, id="go.datasets"),
+        Binding("6", "go('projects')", "Projects", show=False, id="go.projects"),
         Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
         Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),
         Binding("Y", "copy_command", "Copy command", show=False, id="app.copy-command"),
@@ -194,6 +200,7 @@ class Dashboard(App[None]):
         self._kept: Kept | None = None
         self.fetching = ""
         """How far what is fetched has come; "" where nothing is."""
+        self._look: tuple[Topic, str, Look] | None = None
 
     # What is heard
 
@@ -272,6 +279,7 @@ class Dashboard(App[None]):
         feed = Feed(client, self._take)
         self._client, self._feed = client, feed
         self._hear(pause_s=0.0)
+        self._hear_look(pause_s=0.0)
         self._hear_wanted(self._wanted, anew=self._wanted)
         self._hear_details()
         self.workers.cancel_group(self, "code")
@@ -288,8 +296,9 @@ class Dashboard(App[None]):
 
     def hear_screen(self, topics: Iterable[Topic]) -> None:
         """Hear what the screen in front shows, beside what always is heard; in a recording belongs everything."""
+        self.look_into(None)
         wanted = frozenset(Topic if self.recorder is not None else topics)
-        wanted -= ALWAYS_HEARD | OF_SESSIONS
+        wanted -= ALWAYS_HEARD | CLOSELY
         if wanted != self._wanted:
             self._hear_wanted(wanted, anew=wanted - self._wanted)
 
@@ -398,6 +407,27 @@ class Dashboard(App[None]):
         self.model.shown.want(replace(self.model.shown.wish, width=self._width, axis=axis))
         self._hear()
 
+    def look_into(self, look: tuple[Topic, str, Look] | None) -> None:
+        """Hear more of one thing beside sessions (topic, name and how), once the cursor rests on it; None: of none."""
+        if look is None:
+            self._look = None
+            self.workers.cancel_group(self, "look")
+            self.model.looks.clear()
+        elif self.model.looks.get(look[0]) != look[1]:
+            self._look = look
+            self.model.look(look[0], look[1])
+            self._awaited.add(look[0])
+            self._hear_look()
+
+    def _hear_look(self, *, pause_s: float = PAUSE_S) -> None:
+        async def hear() -> None:
+            await self.clock.sleep(pause_s)
+            if self._look is not None and self._feed is not None:
+                await self._look[2](self._feed)
+
+        if self._look is not None:
+            self.run_worker(hear(), name="look", group="look", exclusive=True)
+
     def _hear(self, *, pause_s: float = PAUSE_S) -> None:
         self.run_worker(self._closely(pause_s), name="shown", group="shown", exclusive=True)
 
@@ -469,6 +499,14 @@ class Dashboard(App[None]):
             )
         else:
             self.push_screen(CompareScreen([session.id for session in sessions]))
+
+    def show_sessions(self, filter_text: str) -> None:
+        """The list of sessions, with a filter."""
+        from tui.screens.sessions import SessionsScreen
+
+        self.action_go("sessions")
+        if isinstance(self.screen, SessionsScreen):
+            self.screen.filter_by(filter_text)
 
     def open_session(self, session: Session) -> None:
         """Its own screen."""

@@ -13,7 +13,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
-from nsml.v1 import nodes_pb2, resources_pb2
+from nsml.v1 import datasets_pb2, nodes_pb2, projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.series import Axis, gather
 from nsml.view.units import counted
@@ -22,6 +22,7 @@ from tui.model import (
     CheckpointsHeard,
     ClusterHeard,
     ContentHeard,
+    DatasetsHeard,
     EndedHeard,
     ExplanationHeard,
     FileHeard,
@@ -29,11 +30,14 @@ from tui.model import (
     LogHeard,
     MediaHeard,
     NodesHeard,
+    ProjectHeard,
+    ProjectsHeard,
     QueueHeard,
     Refused,
     SeriesHeard,
     SessionsHeard,
     TelemetryHeard,
+    TreeHeard,
 )
 from tui.sources import OF_TABS, Topic
 
@@ -150,6 +154,61 @@ PROGRAMS: Final = (
         },
     ),
 )
+
+
+_MIB: Final = 1024**2
+DATASETS: Final[
+    dict[str, tuple[str, resources_pb2.Visibility, str, int, list[tuple[str, int]]]]
+] = {
+    "leaves": (
+        "bo",
+        resources_pb2.VISIBILITY_PUBLIC,
+        "1,000 kinds, 224 x 224, test split mended",
+        3,
+        [
+            ("labels.csv", 3 * _MIB),
+            ("README.md", 2_210),
+            *((f"train/{number:04d}.tar", 131 * _MIB + 7_919 * number) for number in range(160)),
+            *((f"test/{number:04d}.tar", 64 * _MIB + 6_007 * number) for number in range(24)),
+        ],
+    ),
+    "tales": (
+        "cleo",
+        resources_pb2.VISIBILITY_TEAM,
+        "books and letters, deduplicated",
+        11,
+        [
+            ("tokenizer.json", 2 * _MIB),
+            *((f"shards/{number:05d}.bin", 512 * _MIB) for number in range(96)),
+            ("held-out/00000.bin", 512 * _MIB),
+        ],
+    ),
+    "waves": (
+        "eun",
+        resources_pb2.VISIBILITY_TEAM,
+        "",
+        26,
+        [
+            (f"{split}/{number:03d}.wav", 18 * _MIB)
+            for split in ("noisy", "clean")
+            for number in range(400)
+        ],
+    ),
+    "maze": (
+        "dev",
+        resources_pb2.VISIBILITY_TEAM,
+        "levels of the third season",
+        1,
+        [(f"levels/{number:02d}.json", 40_960 + number) for number in range(60)],
+    ),
+    "petals": ("ada", resources_pb2.VISIBILITY_PRIVATE, "a first try", 5, [("petals.csv", 4_310)]),
+}
+"""By name: who owns it and sees it, what is said of it, how many days old it is, and its files."""
+PROJECTS: Final = {
+    "brook": (("dev", "eun"), 24, 4_000.0),
+    "grove": (("ada", "bo", "cleo"), 32, 12_000.0),
+}
+"""By name: its members, the first of which owns it, GPUs at once, and GPU-hours in a period."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -269,24 +328,30 @@ class Demo:
         yield at, EndedHeard([self._session(one, now) for one in reversed(ended[-MOST_ENDED:])])
         yield at, QueueHeard(self._queue(waiting, nodes, now))
         yield at, NodesHeard(nodes)
+        yield at, DatasetsHeard(self._datasets())
+        yield at, ProjectsHeard([self._project(name, now) for name in PROJECTS])
         yield at, ClusterHeard(self._cluster(live, nodes, now), 0.0)
 
     def heard_of(
         self,
         topic: Topic,
-        session_ids: tuple[str, ...],
+        names: tuple[str, ...],
         wish: ChartWish,
         after: float | None,
         at: float,
         *,
         what: str = "",
     ) -> Iterator[tuple[float, Event]]:
-        """What sessions reported; what one printed, or waits for, or its tabs show."""
-        parts = [self._by_id[one] for one in session_ids if one in self._by_id]
+        """What sessions reported; what one printed, or waits for, or its tabs show; what a dataset or a project holds."""
+        parts = [self._by_id[one] for one in names if one in self._by_id]
         now = at - self.origin
         if topic is Topic.CODE:
             if after is None:
                 yield at, Refused(topic, "the demo has no code")
+        elif topic is Topic.TREE and after is None:
+            yield at, TreeHeard(names[0], _files(names[0]))
+        elif topic is Topic.PROJECT and _is_due(after, at):
+            yield at, ProjectHeard(self._project_shown(names[0], now))
         elif topic is Topic.LOG:
             yield at, self._log(parts[0], None if after is None else after - self.origin, now)
         elif topic is Topic.SERIES and _is_due(after, at):
@@ -320,7 +385,7 @@ class Demo:
             id=part.id,
             name=part.name,
             owner=part.user,
-            project=part.user,
+            project=_project_of(part),
             state=_state(part, now),
             memo=part.memo,
             simulated=True,
@@ -333,7 +398,9 @@ class Demo:
         )
         spec.args.extend(part.program.args.split())
         spec.resources.CopyFrom(_resources(part.gpus))
-        spec.datasets.add(name=part.program.dataset, version=1)
+        owner = DATASETS[part.program.dataset][0]
+        name = part.program.dataset
+        spec.datasets.add(name=name if owner == part.user else f"{owner}/{name}", version=1)
         self._stamp(session.created_at, part.created)
         if now < part.placed:
             session.waiting = self._reason(part, now)
@@ -400,7 +467,7 @@ class Demo:
                 place=place,
                 session=part.name,
                 owner=part.user,
-                project=part.user,
+                project=_project_of(part),
                 replica_count=part.replicas,
                 priority=part.priority,
                 reason=self._reason(part, now),
@@ -502,6 +569,64 @@ class Demo:
             node.devices.append(_use(place, index, holder.get(index), now))
         return node
 
+    # What sessions use, and what they count for
+
+    def _datasets(self) -> list[datasets_pb2.Dataset]:
+        found = []
+        for name, (owner, visibility, message, days, files) in sorted(DATASETS.items()):
+            one = datasets_pb2.Dataset(
+                name=name,
+                owner=owner,
+                visibility=visibility,
+                version=1 + len(name) % 4,
+                digest=_digest(name),
+                size_bytes=sum(size for _, size in files),
+                file_count=len(files),
+                message=message,
+            )
+            self._stamp(one.updated_at, -86_400.0 * days)
+            found.append(one)
+        return found
+
+    def _project(self, name: str, now: float) -> projects_pb2.Project:
+        members, gpus, hours = PROJECTS[name]
+        one = projects_pb2.Project(name=name, member_count=len(members))
+        self._stamp(one.created_at, -86_400.0 * 40)
+        settings, usage = one.settings, one.usage
+        settings.owner, settings.weight, settings.most_priority = members[0], 1.0, pb.PRIORITY_HIGH
+        settings.quota.gpu_thousandths = 1000 * gpus
+        settings.member_quota.gpu_thousandths = 750 * gpus
+        settings.budget.gpu_seconds, settings.budget.period_days = 3_600.0 * hours, 30
+        self._stamp(settings.budget.anchor, -86_400.0 * 12)
+        self._stamp(usage.since, -86_400.0 * 12)
+        self._stamp(usage.until, 86_400.0 * 18)
+        own = [part for part in self.parts if _project_of(part) == name]
+        for part in _holding(own, now):
+            held = _resources(part.gpus * part.replicas)
+            usage.gpu_thousandths += held.gpu_thousandths
+            usage.cpu_thousandths += held.cpu_thousandths
+            usage.memory_bytes += held.memory_bytes
+            usage.sessions += 1
+        used = sum(
+            part.gpus * part.replicas * max(min(now, part.stopped) - part.placed, 0.0)
+            for part in own
+        )
+        usage.gpu_seconds = 0.4 * settings.budget.gpu_seconds + used
+        return one
+
+    def _project_shown(self, name: str, now: float) -> projects_pb2.GetProjectResponse:
+        answer = projects_pb2.GetProjectResponse(project=self._project(name, now))
+        answer.project.members.extend(sorted(PROJECTS[name][0]))
+        own = [one for one in _holding(self.parts, now) if _project_of(one) == name]
+        held = {user: [one for one in own if one.user == user] for user in PROJECTS[name][0]}
+        for user, some in held.items():
+            if some:
+                gpus = sum(one.gpus * one.replicas for one in some)
+                answer.holders.add(user=user, gpu_thousandths=1000 * gpus, sessions=len(some))
+        answer.holders.sort(key=lambda one: -one.gpu_thousandths)
+        answer.sessions.extend(one.name for one in own)
+        return answer
+
     # One session
 
     def _series(self, parts: Sequence[Part], wish: ChartWish, now: float) -> SeriesHeard:
@@ -565,6 +690,18 @@ class Demo:
         if is_at_end and (before is None or before < part.started + part.runs_s):
             lines += _farewell(part)
         return LogHeard(part.id, lines, is_anew=before is None)
+
+
+def _project_of(part: Part) -> str:
+    return next(name for name, (members, _, _) in PROJECTS.items() if part.user in members)
+
+
+def _digest(name: str) -> str:
+    return f"{zlib.crc32(name.encode()):08x}" * 8
+
+
+def _files(digest: str) -> Sequence[tuple[str, int]]:
+    return next(files for name, (*_, files) in DATASETS.items() if _digest(name) == digest)
 
 
 def _is_due(after: float | None, at: float) -> bool:

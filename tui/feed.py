@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from contextlib import aclosing
+from functools import partial
 from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 from nsml.client import media
 from nsml.client.code import read_both, read_files, read_tree, read_trees
+from nsml.client.content import read_manifest
 from nsml.client.errors import ClientError, NotFound, PlatformFault, Unavailable
 from nsml.client.streams import ENDED_STATES, Link, read_logs, read_series, watch_sessions
 from nsml.clock import in_thread
@@ -30,6 +32,7 @@ from tui.model import (
     ClusterHeard,
     CodeHeard,
     ContentHeard,
+    DatasetsHeard,
     EndedHeard,
     ExplanationHeard,
     FileHeard,
@@ -38,12 +41,15 @@ from tui.model import (
     LogHeard,
     MediaHeard,
     NodesHeard,
+    ProjectHeard,
+    ProjectsHeard,
     QueueHeard,
     Refused,
     ReportsHeard,
     SeriesHeard,
     SessionsHeard,
     TelemetryHeard,
+    TreeHeard,
     medium_key,
 )
 from tui.sources import ASK_AGAIN_S, Topic
@@ -52,6 +58,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 
     from nsml.client.calls import Client
+    from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
     from nsml.v1.sessions_pb2 import ListQueueResponse, Session
     from nsml.view.series import Series
@@ -76,6 +83,10 @@ ENDED_DETAILS_EVERY_S: Final = 60.0
 MOST_MEDIA: Final = 2_000
 """Of a session that are listed: the last."""
 TELEMETRY_CELLS: Final = 240
+DATASETS_EVERY_S: Final = 10.0
+MOST_FILES: Final = 10_000
+"""Of a dataset whose files are asked for: what names them names every chunk of them, too."""
+MOST_FILES_BYTES: Final = 64 * 1024**3
 EACH_S: Final = 0.1
 """By how much later the series of several are read again, for each of them."""
 MOST_COLUMNS: Final = 8_000
@@ -110,6 +121,8 @@ class Feed:
             Topic.ENDED: self.ended,
             Topic.QUEUE: self.queue,
             Topic.NODES: self.nodes,
+            Topic.DATASETS: self.datasets,
+            Topic.PROJECTS: self.projects,
         }
 
     async def hear(self, topics: Iterable[Topic]) -> None:
@@ -183,6 +196,45 @@ class Feed:
     async def nodes(self) -> None:
         """The machines and their devices."""
         await self._again(Topic.NODES, self._client.nodes.every, NodesHeard, every_s=LOOK_EVERY_S)
+
+    async def datasets(self) -> None:
+        """The datasets that the user may see."""
+        await self._again(
+            Topic.DATASETS, self._client.datasets.every, DatasetsHeard, every_s=DATASETS_EVERY_S
+        )
+
+    async def tree(self, dataset: Dataset) -> None:
+        """The files of a version of a dataset; they are the same for good."""
+        if dataset.file_count > MOST_FILES or dataset.size_bytes > MOST_FILES_BYTES:
+            self._post(Refused(Topic.TREE, "too large for its files to be listed here"))
+            return
+        again = partial(
+            self._client.datasets.get, f"{dataset.owner}/{dataset.name}", dataset.version
+        )
+
+        async def look() -> None:
+            try:
+                tree = await read_manifest(self._client, dataset.digest, shown_by=again)
+            except ContentError as error:
+                raise PlatformFault(str(error)) from error
+            files = [(one.path, one.size) for one in tree.entries]
+            self._post(TreeHeard(dataset.digest, files))
+
+        await self._for_ever(Topic.TREE, look)
+
+    async def projects(self) -> None:
+        """The user's projects, and what is held of each."""
+        await self._again(
+            Topic.PROJECTS, self._client.projects.every, ProjectsHeard, every_s=LOOK_EVERY_S
+        )
+
+    async def project(self, name: str) -> None:
+        """One of them, with who holds what."""
+
+        async def look() -> ProjectHeard:
+            return ProjectHeard(await self._client.projects.get(name))
+
+        await self._again(Topic.PROJECT, look, lambda event: event, every_s=LOOK_EVERY_S)
 
     async def explanation(self, session: Session) -> None:
         """Why a session waits."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from nsml.client.streams import ENDED_STATES
@@ -15,13 +16,15 @@ from nsml.view.sessions import seconds_of
 from tui.sources import OF_SESSIONS, Source, Topic
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from nsml.client.streams import Link
     from nsml.content.manifest import Entry
     from nsml.v1.checkpoints_pb2 import Checkpoint
+    from nsml.v1.datasets_pb2 import Dataset
     from nsml.v1.media_pb2 import Media
     from nsml.v1.nodes_pb2 import GetClusterResponse, Node
+    from nsml.v1.projects_pb2 import GetProjectResponse, Project
     from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
     from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
     from nsml.view.code import Compared
@@ -35,7 +38,16 @@ TAIL_LINES: Final = 1_000
 """Of a log, before it is followed."""
 MOST_LINES: Final = 50_000
 """Of a log that are kept here: the last."""
-_POLLED: Final = frozenset({Topic.CLUSTER, Topic.QUEUE, Topic.NODES, Topic.EXPLANATION})
+_POLLED: Final = frozenset(
+    {
+        Topic.CLUSTER,
+        Topic.QUEUE,
+        Topic.NODES,
+        Topic.EXPLANATION,
+        Topic.PROJECTS,
+        Topic.PROJECT,
+    }
+)
 
 _WAITING: Final = frozenset({pb.SESSION_STATE_QUEUED, pb.SESSION_STATE_HELD})
 _HOLDING: Final = frozenset(
@@ -93,6 +105,35 @@ class NodesHeard:
     """All nodes."""
 
     nodes: Sequence[Node]
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetsHeard:
+    """All datasets that the user may see."""
+
+    datasets: Sequence[Dataset]
+
+
+@dataclass(frozen=True, slots=True)
+class TreeHeard:
+    """The files of a dataset with their sizes; `digest` names that version of it."""
+
+    digest: str
+    files: Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectsHeard:
+    """The projects of the user; an administrator's are all."""
+
+    projects: Sequence[Project]
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectHeard:
+    """One of them, with who holds what of it."""
+
+    answer: GetProjectResponse
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +289,10 @@ Event: TypeAlias = (
     | ExplanationHeard
     | CodeHeard
     | DetailHeard
+    | DatasetsHeard
+    | TreeHeard
+    | ProjectsHeard
+    | ProjectHeard
     | Linked
     | Refused
 )
@@ -401,6 +446,12 @@ class Model:
         self.took_s = 0.0
         self.queue: ListQueueResponse | None = None
         self.nodes: Sequence[Node] = ()
+        self.datasets: Sequence[Dataset] = ()
+        self.projects: Sequence[Project] = ()
+        self.looks: dict[Topic, str] = {}
+        """What is looked at closely beside sessions: of each topic of one thing the name of that."""
+        self.tree: TreeHeard | None = None
+        self.project: ProjectHeard | None = None
         self.sources: dict[Topic, Source] = {
             topic: Source(is_polled=topic in _POLLED) for topic in Topic
         }
@@ -433,15 +484,26 @@ class Model:
             elif one not in before:
                 self.sources[one.topic] = Source()
 
+    def look(self, topic: Topic, name: str) -> None:
+        """Look at another dataset or project; "": at none. What was heard of the one before is forgotten."""
+        self.version += 1
+        self.looks[topic] = name
+        self.sources[topic] = Source(is_polled=topic in _POLLED)
+        if topic is Topic.TREE:
+            self.tree = None
+        else:
+            self.project = None
+
     def anew(self) -> Model:
         """One that has heard nothing, and looks at the same session."""
         fresh = Model()
         fresh.version = self.version + 1
         shown = self.shown
         fresh.shown = Shown(shown.session_ids, shown.wish, pair=shown.pair, details=shown.details)
+        fresh.looks = dict(self.looks)
         return fresh
 
-    def fold(self, event: Event, now: float) -> None:
+    def fold(self, event: Event, now: float) -> None:  # noqa: C901, PLR0912 - a kind of event a line
         """Take in what was heard at a moment (Unix seconds)."""
         self.version += 1
         match event:
@@ -457,6 +519,13 @@ class Model:
                 self.queue = queue
             case NodesHeard(nodes):
                 self.nodes = nodes
+            case DatasetsHeard(datasets):
+                self.datasets = datasets
+            case ProjectsHeard(projects):
+                self.projects = projects
+            case TreeHeard() | ProjectHeard():
+                if not self._take_closely(event):
+                    return
             case Linked(topic, link):
                 self.sources[topic] = self.sources[topic].linked(link, now)
             case Refused(topic, why):
@@ -471,6 +540,17 @@ class Model:
     def ask(self, topic: Topic, now: float) -> None:
         """A topic is listened to again, after nobody did for a while."""
         self.sources[topic] = self.sources[topic].asked(now)
+
+    def _take_closely(self, event: TreeHeard | ProjectHeard) -> bool:
+        """Take in what was heard of one thing; False where that is looked at no more."""
+        match event:
+            case TreeHeard(digest):
+                is_meant = self.looks.get(Topic.TREE) == digest
+                self.tree = event if is_meant else self.tree
+            case ProjectHeard(answer):
+                is_meant = self.looks.get(Topic.PROJECT) == answer.project.name
+                self.project = event if is_meant else self.project
+        return is_meant
 
     def _take(self, event: SessionsHeard | ReportsHeard | EndedHeard) -> None:
         match event:
@@ -509,6 +589,10 @@ class Model:
             # One that has ended leaves the live ones, and stays among the others.
             if self._live.pop(session_id, None) is not None:
                 self._sorted = None
+
+    def every_row(self) -> Iterable[Row]:
+        """All sessions that are known, in no order."""
+        return chain(self._live.values(), self._ended.values())
 
     @property
     def count(self) -> int:
@@ -554,6 +638,10 @@ TOPICS: Final[Mapping[type, Topic]] = {
     FileHeard: Topic.FILE,
     MediaHeard: Topic.MEDIA,
     ContentHeard: Topic.CONTENT,
+    DatasetsHeard: Topic.DATASETS,
+    TreeHeard: Topic.TREE,
+    ProjectsHeard: Topic.PROJECTS,
+    ProjectHeard: Topic.PROJECT,
 }
 """What each event tells of."""
 

@@ -27,8 +27,10 @@ from google.protobuf.timestamp_pb2 import Timestamp
 
 from nsml.client.streams import Link
 from nsml.v1.checkpoints_pb2 import Checkpoint
+from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.media_pb2 import Media
 from nsml.v1.nodes_pb2 import GetClusterResponse, Node
+from nsml.v1.projects_pb2 import GetProjectResponse, Project
 from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse, Session
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 from nsml.view.series import Axis, Series
@@ -40,6 +42,7 @@ from tui.model import (
     ClusterHeard,
     CodeHeard,
     ContentHeard,
+    DatasetsHeard,
     EndedHeard,
     ExplanationHeard,
     FileHeard,
@@ -48,14 +51,17 @@ from tui.model import (
     LogHeard,
     MediaHeard,
     NodesHeard,
+    ProjectHeard,
+    ProjectsHeard,
     QueueHeard,
     Refused,
     ReportsHeard,
     SeriesHeard,
     SessionsHeard,
     TelemetryHeard,
+    TreeHeard,
 )
-from tui.sources import OF_SESSIONS, Topic
+from tui.sources import CLOSELY, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -124,6 +130,24 @@ class _Queue(msgspec.Struct, tag="queue", array_like=True):
 
 class _Nodes(msgspec.Struct, tag="nodes", array_like=True):
     nodes: list[bytes]
+
+
+class _Datasets(msgspec.Struct, tag="datasets", array_like=True):
+    datasets: list[bytes]
+
+
+class _Tree(msgspec.Struct, tag="tree", array_like=True):
+    digest: str
+    files: list[tuple[str, int]]
+
+
+class _Projects(msgspec.Struct, tag="projects", array_like=True):
+    projects: list[bytes]
+
+
+class _Project(msgspec.Struct, tag="project", array_like=True):
+    name: str
+    answer: bytes
 
 
 class _Line(msgspec.Struct, array_like=True):
@@ -213,6 +237,10 @@ _Body: TypeAlias = (
     | _Telemetry
     | _Media
     | _Content
+    | _Datasets
+    | _Tree
+    | _Projects
+    | _Project
     | _Linked
     | _Refused
     | _Caller
@@ -246,6 +274,14 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a k
             return _Log(session_id, list(lines), is_anew, missing_bytes)
         case ExplanationHeard(session_id, answer):
             return _Explanation(session_id, answer.SerializeToString())
+        case DatasetsHeard(datasets):
+            return _Datasets(_all_bytes(datasets))
+        case TreeHeard(digest, files):
+            return _Tree(digest, list(files))
+        case ProjectsHeard(projects):
+            return _Projects(_all_bytes(projects))
+        case ProjectHeard(project):
+            return _Project(project.project.name, project.SerializeToString())
         case Linked(topic, link):
             return _Linked(topic, link.is_live, link.failures, link.retry_in_s, link.reason)
         case Refused(topic, why):
@@ -393,6 +429,10 @@ _TOPICS: Final = {
     _Telemetry: Topic.TELEMETRY,
     _Media: Topic.MEDIA,
     _Content: Topic.CONTENT,
+    _Datasets: Topic.DATASETS,
+    _Tree: Topic.TREE,
+    _Projects: Topic.PROJECTS,
+    _Project: Topic.PROJECT,
 }
 
 
@@ -452,7 +492,7 @@ class Recording:
             return
         _unpacked(body)
         if isinstance(body, (_Linked, _Refused)):
-            if body.topic not in OF_SESSIONS:
+            if body.topic not in CLOSELY:
                 self._general.append(_Known(at, body.topic, False, True, data))  # noqa: FBT003
             return
         topic = _TOPICS[type(body)]
@@ -462,8 +502,8 @@ class Recording:
         if isinstance(body, _Series):
             for session_id in set(body.session_ids):
                 self._closely.setdefault((topic, session_id, ""), []).append(known)
-        elif topic in OF_SESSIONS:
-            key = topic, getattr(body, "session_id", ""), getattr(body, "what", "")
+        elif topic in CLOSELY:
+            key = topic, _whose(body), getattr(body, "what", "")
             self._closely.setdefault(key, []).append(known)
         else:
             self._general.append(known)
@@ -515,7 +555,7 @@ class Recording:
     def heard_of(
         self,
         topic: Topic,
-        session_ids: tuple[str, ...],
+        names: tuple[str, ...],
         wish: ChartWish,
         after: float | None,
         at: float,
@@ -525,9 +565,9 @@ class Recording:
         """What was heard of these; of what was not looked at it is said that it is not there."""
         events = []
         if topic is Topic.SERIES:
-            events = self._series(session_ids, wish, after, at)
+            events = self._series(names, wish, after, at)
         else:
-            found = self._between(topic, session_ids[0], after, at, what)
+            found = self._between(topic, names[0], after, at, what)
             # Of a log from its last beginning on, of all else the last.
             begins = [number for number, one in enumerate(found) if one.is_whole]
             events = [self._event(one) for one in found[begins[-1] if begins else 0 :]]
@@ -567,6 +607,16 @@ class Recording:
 
     def _event(self, one: _Known) -> tuple[float, Event]:
         return one.at, _unpacked(self._decoder.decode(one.data).body)
+
+
+def _whose(body: _Body) -> str:
+    """What it is of: the id of a session, the digest of a dataset, the name of a project."""
+    match body:
+        case _Tree():
+            return body.digest
+        case _Project():
+            return body.name
+    return str(getattr(body, "session_id", ""))
 
 
 def _at(one: _Known) -> float:
@@ -667,6 +717,19 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
             return MediaHeard(session_id, [_message(Media, one) for one in media], left_out)
         case _Content(session_id, what, data):
             return ContentHeard(session_id, what, data)
+        case _Datasets(datasets):
+            return DatasetsHeard([_message(Dataset, one) for one in datasets])
+        case _Tree(digest, files):
+            if min((size for _, size in files), default=0) < 0:
+                raise _Unsound("a file of less than nothing")
+            return TreeHeard(digest, files)
+        case _Projects(projects):
+            return ProjectsHeard([_message(Project, one) for one in projects])
+        case _Project(name, answer):
+            project = _message(GetProjectResponse, answer)
+            if project.project.name != name:
+                raise _Unsound("a project of another name")
+            return ProjectHeard(project)
         case _Linked():
             link = Link(
                 is_live=body.is_live,

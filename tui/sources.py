@@ -39,6 +39,10 @@ class Topic(StrEnum):
     FILE = "file"
     MEDIA = "media"
     CONTENT = "content"
+    DATASETS = "datasets"
+    TREE = "dataset's files"
+    PROJECTS = "projects"
+    PROJECT = "project"
 
 
 ALWAYS_HEARD: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.REPORTS, Topic.ENDED})
@@ -55,7 +59,11 @@ OF_TABS: Final = frozenset(
 )
 """Of the session that is looked at closely: heard only while a tab shows them."""
 OF_SESSIONS: Final = OF_TABS | {Topic.SERIES, Topic.LOG, Topic.EXPLANATION, Topic.CODE}
-"""Of the sessions that are looked at closely; all others are of the platform as a whole."""
+"""Of the sessions that are looked at closely; most others are of the platform as a whole."""
+OF_ONE: Final = frozenset({Topic.TREE, Topic.PROJECT})
+"""Of the dataset or the project under the cursor, which has a name."""
+CLOSELY: Final = OF_SESSIONS | OF_ONE
+"""What is heard of one thing, and not of the platform."""
 
 
 class State(StrEnum):

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, Protocol
 
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.units import duration_text
-from tui.sources import Topic
+from tui.sources import OF_ONE, Topic
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -50,16 +50,17 @@ class Story(Protocol):
     def heard_of(
         self,
         topic: Topic,
-        session_ids: tuple[str, ...],
+        names: tuple[str, ...],
         wish: ChartWish,
         after: float | None,
         at: float,
         *,
         what: str = "",
     ) -> Iterable[tuple[float, Event]]:
-        """The same of what is looked at closely: metrics and code of sessions; of one its log, why it waits, and what tabs show.
+        """The same of what is looked at closely.
 
-        `what` is as in `Detail`.
+        Metrics and code are of sessions, the log and why it waits of one, named by their ids; files are of a
+        dataset, by its digest, and who holds what of a project. `what` is as in `Detail`.
         """
         ...
 
@@ -152,12 +153,14 @@ class Player:
             for detail in shown.details:
                 self._told_of[detail.topic] = (*shown.session_ids, detail.what)
         whats = {detail.topic: detail.what for detail in shown.details}
+        self._told_of |= {topic: (name,) for topic, name in model.looks.items() if name}
         for topic, what in self._told_of.items():
             after = self._known if told.get(topic) == what else None
             if after == self._at:
                 continue
+            names = (model.looks[topic],) if topic in OF_ONE else shown.session_ids
             found = self.story.heard_of(
-                topic, shown.session_ids, shown.wish, after, self._at, what=whats.get(topic, "")
+                topic, names, shown.wish, after, self._at, what=whats.get(topic, "")
             )
             for when, event in found:
                 model.fold(event, when)

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from itertools import islice
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nsml.view.sessions import seconds_of, visibility_word
 from nsml.view.tables import Column
-from nsml.view.units import ago, moment, size_text
+from nsml.view.units import ago, counted, moment, size_text
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
     from nsml.v1.datasets_pb2 import Dataset
+    from nsml.v1.sessions_pb2 import Session
 
 
 def _modified(dataset: Dataset, now: float) -> str:
@@ -54,3 +58,121 @@ def record(dataset: Dataset) -> dict[str, Any]:
         "message": dataset.message,
         "updated_at": moment(seconds_of(dataset.updated_at)),
     }
+
+
+def full_name(dataset: Dataset) -> str:
+    """`OWNER/NAME`, by which everybody may name it."""
+    return f"{dataset.owner}/{dataset.name}"
+
+
+def names_in(session: Session) -> list[str]:
+    """The full names of the datasets that a session uses."""
+    return [
+        one.name if "/" in one.name else f"{session.owner}/{one.name}"
+        for one in session.spec.datasets
+    ]
+
+
+def filter_of(dataset: Dataset) -> str:
+    """The filter of the sessions that use it."""
+    return f"ds:{full_name(dataset)}"
+
+
+class DatasetUse(NamedTuple):
+    """A dataset with what is known of who uses it."""
+
+    dataset: Dataset
+    live: int = 0
+    ended: int = 0
+    nodes: Sequence[str] = ()
+    """On which live sessions read it now."""
+
+
+USE_COLUMNS: tuple[Column[DatasetUse], ...] = (
+    Column(key="name", title="Name", cell=lambda u, _: u.dataset.name, is_name=True),
+    Column(key="owner", title="Owner", cell=lambda u, _: u.dataset.owner),
+    Column(key="size", title="Size", cell=lambda u, _: size_text(u.dataset.size_bytes)),
+    Column(key="version", title="Ver", cell=lambda u, _: str(u.dataset.version)),
+    Column(
+        key="visibility",
+        title="Visibility",
+        cell=lambda u, _: visibility_word(u.dataset.visibility),
+        is_optional=True,
+    ),
+    Column(key="live", title="Live", cell=lambda u, _: str(u.live or "-")),
+    Column(key="ended", title="Ended", cell=lambda u, _: str(u.ended or "-"), is_optional=True),
+    Column(key="updated", title="Updated", cell=lambda u, now: _modified(u.dataset, now)),
+    Column(
+        key="nodes",
+        title="On nodes",
+        cell=lambda u, _: ", ".join(u.nodes) or "-",
+        shrinks_to=8,
+        is_optional=True,
+    ),
+)
+
+
+def use_lines(use: DatasetUse, now: float) -> list[str]:
+    """A dataset in a few lines."""
+    one = use.dataset
+    ended = f", {use.ended:,} ended" if use.ended else ""
+    rows = [
+        ("owner", f"{one.owner}, team {one.team}" if one.team else one.owner),
+        ("seen by", visibility_word(one.visibility)),
+        ("version", f"{one.version}, made {_modified(one, now)}"),
+        ("said", one.message),
+        ("holds", f"{counted(one.file_count, 'file')}, {size_text(one.size_bytes)}"),
+        ("used by", f"{counted(use.live, 'live session')}{ended}"),
+        ("read on", ", ".join(use.nodes)),
+        ("digest", one.digest[:16]),
+    ]
+    return [full_name(one), *(f"  {title:10}{text}" for title, text in rows if text)]
+
+
+MOST_IN_FOLDER: Final = 12
+"""Files of a folder that a tree names."""
+MOST_TREE_LINES: Final = 400
+MOST_FOLDERS: Final = 32
+"""In one another: what is deeper stands as it is named."""
+
+
+class _Folder:
+    """Files below a folder."""
+
+    def __init__(self) -> None:
+        self.folders: dict[str, _Folder] = {}
+        self.files: list[tuple[str, int]] = []
+        self.count = self.size = 0
+
+    def add(self, parts: Sequence[str], size: int) -> None:
+        self.count += 1
+        self.size += size
+        if len(parts) == 1:
+            self.files.append((parts[0], size))
+        else:
+            self.folders.setdefault(parts[0], _Folder()).add(parts[1:], size)
+
+    def lines(self, indent: str) -> Iterator[str]:
+        for name, folder in sorted(self.folders.items()):
+            held = f"{counted(folder.count, 'file')}, {size_text(folder.size)}"
+            yield f"{indent}{name}/  {held}"
+            yield from folder.lines(f"{indent}  ")
+        files = sorted(self.files)
+        # One that is left out takes as much room as the line that says so.
+        named = files if len(files) <= MOST_IN_FOLDER + 1 else files[:MOST_IN_FOLDER]
+        for name, size in named:
+            yield f"{indent}{name}  {size_text(size)}"
+        if rest := files[len(named) :]:
+            held = size_text(sum(size for _, size in rest))
+            yield f"{indent}... {counted(len(rest), 'more file', 'more files')}, {held}"
+
+
+def tree_lines(files: Iterable[tuple[str, int]]) -> list[str]:
+    """Files with their sizes as a tree: folders first, with all that is below them; of many files the first."""
+    root = _Folder()
+    for path, size in files:
+        root.add(path.split("/", MOST_FOLDERS), size)
+    lines = list(islice(root.lines(""), MOST_TREE_LINES + 1))
+    if len(lines) > MOST_TREE_LINES:
+        lines[MOST_TREE_LINES:] = ["... and more"]
+    return lines

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from nsml.v1.sessions_pb2 import SessionState
 from nsml.view.compare import arguments
+from nsml.view.datasets import names_in
 from nsml.view.enums import enum_word
 from nsml.view.sessions import (
     STATE_WORDS,
@@ -123,13 +124,20 @@ def _state_words(state: int) -> tuple[str, ...]:
     return word.word, word.code, enum_word(SessionState, state, "SESSION_STATE_")
 
 
+def _datasets(session: Session) -> Iterable[str]:
+    """Each as NAME and as OWNER/NAME."""
+    for full in names_in(session):
+        yield full
+        yield full.rpartition("/")[2]
+
+
 _VALUES: Final[Mapping[str, Callable[[Session], Iterable[str]]]] = {
     "state": _states,
     "name": lambda one: (one.name,),
     "user": lambda one: (one.owner,),
     "project": lambda one: (one.project,),
     "memo": lambda one: (one.memo,),
-    "ds": lambda one: [each.name for each in one.spec.datasets],
+    "ds": _datasets,
     "node": lambda one: [each.node for each in one.replicas],
     "model": lambda one: (one.spec.gpu_model,),
     "priority": lambda one: (priority_word(one),),

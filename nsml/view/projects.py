@@ -211,3 +211,16 @@ def shown_lines(answer: GetProjectResponse) -> list[str]:
     ]
     more = [f"  {title:{_TITLE_CELLS}}{text}" for title, text in rows if text]
     return [*lines(answer.project), *more]
+
+
+def own_lines(answer: GetProjectResponse, user: str) -> list[str]:
+    """What one member holds, and may hold at most; none of who is no member and holds nothing."""
+    held = next((one for one in answer.holders if one.user == user), None)
+    if held is None and user not in answer.project.members:
+        return []
+    told = []
+    for measure in ("gpu_thousandths", "sessions"):
+        text, bound = _MEASURES[measure][1], _bound(answer.project.settings.member_quota, measure)
+        number = text(getattr(held, measure) if held is not None else 0)
+        told.append(_several(measure, number if bound is None else f"{number} of {text(bound)}"))
+    return [f"you hold {' and '.join(told)}"]

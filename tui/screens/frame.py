@@ -30,7 +30,13 @@ if TYPE_CHECKING:
     from tui.model import Detail, Model
     from tui.sources import Source
 
-NAMES: Final = {"sessions": "1 Sessions", "queue": "2 Queue", "nodes": "3 Nodes"}
+NAMES: Final = {
+    "sessions": "1 Sessions",
+    "queue": "2 Queue",
+    "nodes": "3 Nodes",
+    "datasets": "4 Datasets",
+    "projects": "6 Projects",
+}
 """Screens that are always there, as the line of them calls them."""
 _BOLD: Final = Style(bold=True)
 _DOTS: Final = {

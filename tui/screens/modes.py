@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Final
 
+from tui.screens.datasets import DatasetsScreen
 from tui.screens.nodes import NodesScreen
+from tui.screens.projects import ProjectsScreen
 from tui.screens.queue import QueueScreen
 from tui.screens.sessions import SessionsScreen
 
@@ -17,4 +19,6 @@ SCREENS: Final[Mapping[str, type[Frame]]] = {
     "sessions": SessionsScreen,
     "queue": QueueScreen,
     "nodes": NodesScreen,
+    "datasets": DatasetsScreen,
+    "projects": ProjectsScreen,
 }

@@ -272,6 +272,13 @@ class SessionsScreen(Frame):
         self.set_focus(field)
         self.run_worker(self._prepare(), group="filter", exclusive=True)
 
+    def filter_by(self, text: str) -> None:
+        """Show those that a filter takes; `esc` shows all again."""
+        field = self.query_one("#filter", Input)
+        field.value = text
+        field.display = False
+        self.table.focus()
+
     async def _prepare(self) -> None:
         """Have the sessions ready for the first word, a few at a time: keys come first."""
         rows = self.model.rows(Filter(""), 0.0)

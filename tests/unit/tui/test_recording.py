@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from nsml.client.streams import Link
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.checkpoints_pb2 import Checkpoint
+from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.media_pb2 import Media
 from nsml.v1.nodes_pb2 import GetClusterResponse, Node
+from nsml.v1.projects_pb2 import GetProjectResponse, Project
 from nsml.v1.sessions_pb2 import ExplainSessionResponse, ListQueueResponse
 from nsml.v1.telemetry_pb2 import ReadTelemetryResponse
 from nsml.view.filtering import Filter
@@ -29,6 +31,7 @@ from tui.model import (
     ClusterHeard,
     CodeHeard,
     ContentHeard,
+    DatasetsHeard,
     EndedHeard,
     ExplanationHeard,
     FileHeard,
@@ -38,11 +41,14 @@ from tui.model import (
     MediaHeard,
     Model,
     NodesHeard,
+    ProjectHeard,
+    ProjectsHeard,
     QueueHeard,
     Refused,
     SeriesHeard,
     SessionsHeard,
     TelemetryHeard,
+    TreeHeard,
 )
 from tui.recording import MAGIC, NOT_RECORDED, Recorder, Recording, RecordingError
 from tui.sources import State, Topic
@@ -61,12 +67,16 @@ def series(*ids, axis=Axis.STEP):
     return SeriesHeard(tuple(ids), ChartWish(axis=axis, width=80), groups, {"loss": list(ids)})
 
 
+DATASET = Dataset(name="mnist", owner="kim", digest="d1", version=1, size_bytes=7)
+PROJECT = GetProjectResponse(project=Project(name="vision", member_count=2), hidden_sessions=1)
 GENERAL = [
     SessionsHeard([session(1), session(2)], [], reset=True),
     EndedHeard([session(3, ENDED)]),
     ClusterHeard(GetClusterResponse(leader="cp-1"), 0.01),
     QueueHeard(ListQueueResponse(queued=2)),
     NodesHeard([Node(name="n1"), Node(name="n2")]),
+    DatasetsHeard([DATASET]),
+    ProjectsHeard([PROJECT.project]),
     Linked(Topic.SESSIONS, Link(is_live=False, failures=2, retry_in_s=1.0, reason="gone")),
     Refused(Topic.QUEUE, "not for you"),
 ]
@@ -75,6 +85,8 @@ CLOSELY = [
     LogHeard("s1", [], is_anew=True),
     LogHeard("s1", ["epoch 1", "epoch 2"], missing_bytes=7),
     ExplanationHeard("s1", ExplainSessionResponse(session=session(1))),
+    TreeHeard("d1", [("train/a", 3), ("b", 4)]),
+    ProjectHeard(PROJECT),
 ]
 
 
@@ -98,14 +110,18 @@ def test_what_is_recorded_is_read_again(tmp_path):
         recorder.take(event, AT + number)
     recorder.close()
     story = Recording(tmp_path / "it")
-    assert (story.platform, story.user, story.begins, story.ends) == ("garden", "kim", AT, AT + 12)
+    ends = AT + 1 + len([*GENERAL, *CLOSELY])
+    assert (story.platform, story.user, story.begins, story.ends) == ("garden", "kim", AT, ends)
     assert [event for _, event in story.heard(AT, AT + 100)] == GENERAL
     (heard,) = of(story, Topic.SERIES, "s1", wish=ChartWish(width=200))
     line = heard.groups["loss"][0]
     assert (line.label, line.x, heard.wish.width) == (LOSS.label, LOSS.x, 200)
     assert math.isnan(line.y[1])
     assert of(story, Topic.LOG, "s1") == CLOSELY[1:3]
-    assert of(story, Topic.EXPLANATION, "s1") == CLOSELY[3:]
+    assert of(story, Topic.EXPLANATION, "s1") == CLOSELY[3:4]
+    assert of(story, Topic.TREE, "d1") == CLOSELY[4:5]
+    assert of(story, Topic.PROJECT, "vision") == CLOSELY[5:]
+    assert of(story, Topic.TREE, "d2") == [Refused(Topic.TREE, NOT_RECORDED)]
 
 
 def test_only_its_owner_may_read_it_and_nothing_is_overwritten(tmp_path):

@@ -1,0 +1,165 @@
+"""A list in which words are looked for, and what is told of the item under the cursor."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.containers import VerticalScroll
+from textual.widgets import Input, Static
+
+from nsml.view.text import folded, visible
+from nsml.view.words import Words
+from tui.screens.frame import Frame, tell
+from tui.widgets.table import Table
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from nsml.view.tables import Column
+
+T = TypeVar("T")
+
+
+class Listing(Frame, Generic[T]):
+    """The list, above or beside it the lines of one of it; `/` looks for words in it."""
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Listing {
+        #counts { height: 1; color: $text-muted; }
+        #words { height: 1; display: none; }
+        #listed { height: 1fr; }
+        #card { height: 50%; border-top: solid $panel; padding: 0 1; }
+        &.-wide #listed { layout: horizontal; }
+        &.-wide #listed Table { width: 3fr; }
+        &.-wide #card { height: 1fr; width: 2fr; border-top: none; border-left: solid $panel; }
+    }
+    """
+    HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - as Textual declares it
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("slash", "filter", "Filter", key_display="/", id="list.filter", priority=True),
+        Binding("escape", "back", "Back", show=False, id="list.back"),
+    ]
+    shown_by: ClassVar[str] = ""
+    """The command that shows the same."""
+    asks_for: ClassVar[str] = 'words, "in quotes", !not'
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._words = Words("")
+
+    def body(self) -> ComposeResult:
+        """The list, and the card of one of it."""
+        yield Static(id="counts")
+        with VerticalScroll(id="listed", can_focus=False):
+            yield Table(self.columns(), key=self.key, clock=self.dashboard.clock.time, id="list")
+            with VerticalScroll(id="card", can_focus=True):
+                yield Static(id="told")
+        yield Input(placeholder=self.asks_for, id="words", compact=True)
+
+    @abstractmethod
+    def columns(self) -> Sequence[Column[T]]:
+        """Those of the list."""
+
+    @abstractmethod
+    def key(self, item: T) -> str:
+        """What names an item for good."""
+
+    @abstractmethod
+    def items(self) -> Sequence[T]:
+        """All that there are."""
+
+    @abstractmethod
+    def texts(self, item: T) -> Sequence[str]:
+        """In which words are looked for."""
+
+    @abstractmethod
+    def nothing(self) -> str:
+        """What is said where there are no items."""
+
+    @abstractmethod
+    def counts(self, shown: int, known: int) -> str:
+        """What is said above the list, of so many items out of so many."""
+
+    @abstractmethod
+    def lines(self, item: T) -> Sequence[str]:
+        """The card of an item."""
+
+    def look(self, item: T) -> None:
+        """Hear more of the item under the cursor."""
+
+    @property
+    def table(self) -> Table[T]:
+        """The list."""
+        return self.query_one("#list", Table)
+
+    def command(self) -> tuple[str, str]:
+        """That of the list, which knows no words."""
+        return self.shown_by, "the words of the filter" if self._words.text else ""
+
+    def on_mount(self) -> None:
+        """Keys are for the list."""
+        super().on_mount()
+        self.table.focus()
+
+    def draw(self) -> None:
+        """Show the list and the card."""
+        self._list()
+        self._card()
+
+    def _list(self, *, is_other: bool = False) -> None:
+        every = self.items()
+        shown = [one for one in every if self._words.take(*self.texts(one))]
+        table = self.table
+        table.none = "none of them: esc shows all again" if every else self.nothing()
+        table.show(shown, is_other=is_other)
+        said = [self.counts(len(shown), len(every))]
+        said += [f"filter: {self._words.text}"] if self._words.text else []
+        said += [f"$ {self.shown_by}"] if self.shown_by else []
+        tell(self.query_one("#counts", Static), Text(f" {visible(' · '.join(said))}"))
+
+    def _card(self) -> None:
+        item = self.table.current
+        lines: Sequence[str] = ()
+        if item is not None:
+            self.look(item)
+            lines = self.lines(item)
+        self.query_one("#card").display = item is not None
+        told = self.query_one("#told", Static)
+        room = told.size.width
+        whole = [part for line in lines for part in folded(visible(line), room)]
+        tell(told, Text("\n".join(whole)))
+
+    # What keys do
+
+    def on_table_moved(self) -> None:
+        """Tell of that one."""
+        self._card()
+
+    def action_filter(self) -> None:
+        """Ask for words."""
+        field = self.query_one("#words", Input)
+        field.display = True  # at once, so that what is typed next goes there
+        self.set_focus(field)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Look for them while they are typed."""
+        self._words = Words(event.value)
+        self._list(is_other=True)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Leave it as it is."""
+        event.input.display = False
+        self.table.focus()
+
+    def action_back(self) -> None:
+        """Show all again."""
+        field = self.query_one("#words", Input)
+        field.display = False
+        field.value = ""
+        self.table.focus()

@@ -1,0 +1,73 @@
+"""Projects: what each may have, holds now and has used; and who holds it of the one under the cursor."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from nsml.view.projects import COLUMNS, lines, own_lines, shown_lines
+from nsml.view.units import counted
+from tui.screens.listing import Listing
+from tui.sources import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.v1.projects_pb2 import Project
+    from nsml.view.tables import Column
+    from tui.feed import Feed
+
+
+class ProjectsScreen(Listing["Project"]):
+    """The list of projects."""
+
+    name_of = "projects"
+    topics = (Topic.PROJECTS,)
+    shown_by = "nsml project ls"
+
+    def columns(self) -> Sequence[Column[Project]]:
+        """Those of `nsml project ls`."""
+        return COLUMNS
+
+    def key(self, item: Project) -> str:
+        """Its name."""
+        return item.name
+
+    def items(self) -> Sequence[Project]:
+        """All of them."""
+        return self.model.projects
+
+    def texts(self, item: Project) -> Sequence[str]:
+        """Name and owner."""
+        return item.name, item.settings.owner
+
+    def nothing(self) -> str:
+        """What that means for the user."""
+        return self.none(
+            Topic.PROJECTS, "no projects: your sessions count for you alone, without a bound"
+        )
+
+    def counts(self, shown: int, known: int) -> str:
+        """How many there are."""
+        return f"{shown:,} of {counted(known, 'project')}"
+
+    def look(self, item: Project) -> None:
+        """Who holds what of it."""
+        name = item.name
+
+        async def hear(feed: Feed) -> None:
+            await feed.project(name)
+
+        self.dashboard.look_into((Topic.PROJECT, name, hear))
+
+    def lines(self, item: Project) -> Sequence[str]:
+        """What it may have and holds, who does, and what is left for the user."""
+        heard = self.model.project
+        if heard is None or heard.answer.project.name != item.name:
+            return [*lines(item), "", self.none(Topic.PROJECT, "")]
+        own = own_lines(heard.answer, self.dashboard.user)
+        return [*shown_lines(heard.answer), "", *own]
+
+    def on_table_chosen(self) -> None:
+        """The sessions that count for it."""
+        if (item := self.table.current) is not None:
+            self.dashboard.show_sessions(f"project:{item.name}")
