@@ -146,25 +146,52 @@ def _number(count: int, unit: int) -> str:
     return f"{round(count / unit, 3):,}".removesuffix(".0")
 
 
+_ANY_GPU: Final = Claim(gpu_thousandths=1)
+
+
+class Holder:
+    """A session that holds something, and of which account."""
+
+    __slots__ = ("account", "claim", "session")
+
+    def __init__(self, session: Session, claim: Claim, account: _Account) -> None:
+        self.session = session
+        self.claim = claim
+        self.account = account
+
+
 class _Account:
     """One project: what it may have, and what its sessions hold, kept as sums.
 
     Attributes:
         project: None where there is no record.
         members: what each member holds; kept only where that is bounded.
+        holders: its sessions that hold something, by id.
+        is_used_up: whether its budget lets nothing more start that has a GPU; also while what was used is not known.
     """
 
-    __slots__ = ("bounds", "held", "holders", "member_bounds", "members", "name", "project", "used")
+    __slots__ = (
+        "bounds",
+        "held",
+        "holders",
+        "is_used_up",
+        "member_bounds",
+        "members",
+        "name",
+        "project",
+        "used",
+    )
 
     def __init__(self, name: str) -> None:
         self.name = name
         self.project: Project | None = None
         self.used: Used | None = None
+        self.is_used_up = False
         self.bounds: Bounds = ()
         self.member_bounds: Bounds = ()
         self.held = [0, 0, 0, 0]
         self.members: dict[str, list[int]] = {}
-        self.holders: dict[str, tuple[Session, Claim]] = {}
+        self.holders: dict[str, Holder] = {}
 
     def set(self, project: Project | None) -> None:
         if _calendar(project) != _calendar(self.project):
@@ -174,30 +201,37 @@ class _Account:
         self.member_bounds = bounds_of(project.member_quota) if project else ()
         self.members = {}
         if self.member_bounds:
-            for session, claim in self.holders.values():
-                self._add_member(session.owner, claim, 1)
+            for one in self.holders.values():
+                self._add_member(one.session.owner, one.claim, 1)
 
-    def put(self, session: Session, claim: Claim) -> None:
-        self.holders[session.id] = (session, claim)
-        _sum(self.held, claim, 1)
+        self._look_at_budget()
+
+    def set_used(self, used: Used) -> None:
+        self.used = used
+        self._look_at_budget()
+
+    def _look_at_budget(self) -> None:
+        self.is_used_up = self.project is not None and bool(
+            exhausted(self.project, _ANY_GPU, self.used)
+        )
+
+    def put(self, holder: Holder) -> None:
+        session, claim, held = holder.session, holder.claim, self.held
+        self.holders[session.id] = holder
+        # As `_sum`: this is done for each placement.
+        gpu, cpu, memory, sessions = claim
+        held[0] += gpu
+        held[1] += cpu
+        held[2] += memory
+        held[3] += sessions
         if self.member_bounds:
             self._add_member(session.owner, claim, 1)
 
-    def keep(self, session: Session, claim: Claim) -> bool:
-        """Take what changed of a session that holds as much as before; whether it does."""
-        known = self.holders.get(session.id)
-        if known is None or known[1] != claim or known[0].owner != session.owner:
-            return False
-        self.holders[session.id] = (session, claim)
-        return True
-
-    def drop(self, session_id: str) -> Session:
-        """Count one that is a holder no more; who it was."""
-        session, claim = self.holders.pop(session_id)
-        _sum(self.held, claim, -1)
+    def drop(self, holder: Holder) -> None:
+        del self.holders[holder.session.id]
+        _sum(self.held, holder.claim, -1)
         if self.member_bounds:
-            self._add_member(session.owner, claim, -1)
-        return session
+            self._add_member(holder.session.owner, holder.claim, -1)
 
     def _add_member(self, owner: str, claim: Claim, sign: int) -> None:
         _sum(self.members.setdefault(owner, [0, 0, 0, 0]), claim, sign)
@@ -207,7 +241,7 @@ class _Account:
 
 
 def _sum(held: list[int], claim: Claim, sign: int) -> None:
-    # Not in a loop: it is done for each placement, and that takes twice as long.
+    # Not in a loop: it is done for each end, and that takes twice as long.
     gpu, cpu, memory, sessions = claim
     held[0] += sign * gpu
     held[1] += sign * cpu
@@ -227,7 +261,7 @@ class Entitlements:
     def __init__(self) -> None:
         self.revision = 0
         self._accounts: dict[str, _Account] = {}
-        self._account_of: dict[str, _Account] = {}
+        self._holders: dict[str, Holder] = {}
         self._owners: Counter[str] = Counter()
         self._lately: Mapping[str, float] = {}
 
@@ -274,26 +308,34 @@ class Entitlements:
 
     def set_used(self, used: Used) -> None:
         """What a project has used of its budget by now."""
-        self._account(used.project).used = used
+        self._account(used.project).set_used(used)
 
     def hold(self, session: Session, claim: Claim) -> None:
         """A session holds so much from now on."""
         name = session.project or session.owner
-        account = self._account_of.get(session.id)
-        if account is not None:
-            if account.name == name and account.keep(session, claim):
+        known = self._holders.get(session.id)
+        if known is not None:
+            if (
+                known.claim == claim
+                and known.account.name == name
+                and known.session.owner == session.owner
+            ):
+                known.session = session
                 return
             self.release(session.id)
-        account = self._account_of[session.id] = self._account(name)
-        account.put(session, claim)
+        account = self._accounts.get(name) or self._account(name)
+        holder = self._holders[session.id] = Holder(session, claim, account)
+        account.put(holder)
         self._owners[session.owner] += 1
 
     def release(self, session_id: str) -> None:
         """A session holds nothing any more."""
-        account = self._account_of.pop(session_id, None)
-        if account is None:
+        holder = self._holders.pop(session_id, None)
+        if holder is None:
             return
-        self._owners[account.drop(session_id).owner] -= 1
+        account = holder.account
+        account.drop(holder)
+        self._owners[holder.session.owner] -= 1
         if account.project is not None:
             self.revision += 1
         elif not account.holders:
@@ -336,21 +378,20 @@ class Entitlements:
 
     def holds(self, session_id: str) -> bool:
         """Whether a session is known to hold something."""
-        return session_id in self._account_of
+        return session_id in self._holders
 
     def bars(self, name: str, owner: str, claim: Claim) -> bool:
         """Whether a project does not let a session start now; every plan asks for every line."""
         account = self._accounts.get(name or owner)
         if account is None or account.project is None:
             return name not in ("", owner)
-        return (
-            owner not in account.project.members
-            or bool(account.bounds and over(account.bounds, account.held, claim)[0])
-            or bool(
-                account.member_bounds
-                and over(account.member_bounds, account.held_of(owner), claim)[0]
-            )
-            or bool(exhausted(account.project, claim, account.used))
+        if owner not in account.project.members or (account.is_used_up and claim.gpu_thousandths):
+            return True
+        if not (account.bounds or account.member_bounds):
+            return False
+        return bool(
+            over(account.bounds, account.held, claim)[0]
+            or over(account.member_bounds, account.held_of(owner), claim)[0]
         )
 
     def refusal(self, session: Session, claim: Claim) -> str:
@@ -370,12 +411,12 @@ class Entitlements:
     def sessions(self, name: str) -> list[Session]:
         """Those of an account that hold something."""
         account = self._accounts.get(name)
-        return [one for one, _ in account.holders.values()] if account else []
+        return [one.session for one in account.holders.values()] if account else []
 
     def holder(self, session_id: str) -> Session | None:
         """The session of that id, if it holds something."""
-        account = self._account_of.get(session_id)
-        return account.holders[session_id][0] if account else None
+        known = self._holders.get(session_id)
+        return known.session if known else None
 
     def short(self, session: Session, claim: Claim) -> tuple[str, list[tuple[Session, int]]]:
         """Of which measure a quota lets a session not have enough, and who holds how much; ("", []) of none."""
@@ -390,7 +431,7 @@ class Entitlements:
             return "", []
         place = Claim._fields.index(measure)
         return measure, [
-            (one, held[place]) for one, held in _holders(account, among) if held[place]
+            (one.session, one.claim[place]) for one in _holders(account, among) if one.claim[place]
         ]
 
     def opens_at(self, session: Session, claim: Claim, ends: Callable[[Session], float]) -> float:
@@ -412,7 +453,10 @@ class Entitlements:
         if not _short(account, session, claim)[0]:
             return renews_at
         held, of_member = list(account.held), list(account.held_of(owner))
-        leaving = ((ends(one), one.id, one.owner, its) for one, its in account.holders.values())
+        leaving = (
+            (ends(one.session), one.session.id, one.session.owner, one.claim)
+            for one in account.holders.values()
+        )
         for at, _, of, its in sorted(one for one in leaving if one[0]):
             _sum(held, its, -1)
             if of == owner and account.member_bounds:
@@ -454,8 +498,8 @@ def _short(
     return measure, bound, held, session.owner
 
 
-def _holders(account: _Account, among: str) -> list[tuple[Session, Claim]]:
-    return [one for one in account.holders.values() if among in ("", one[0].owner)]
+def _holders(account: _Account, among: str) -> list[Holder]:
+    return [one for one in account.holders.values() if among in ("", one.session.owner)]
 
 
 def _full(account: _Account, session: Session, claim: Claim) -> str:
@@ -475,9 +519,11 @@ def _full(account: _Account, session: Session, claim: Claim) -> str:
     holders = _holders(account, among)
     if measure == "sessions" or not holders:
         return text
-    most, its = max(holders, key=lambda one: (one[1][place], one[0].id))
-    who = most.name if may_name(most, session) else most.owner
-    return f"{text}; {who} holds {_number(its[place], unit)} of them" if its[place] else text
+    most = max(holders, key=lambda one: (one.claim[place], one.session.id))
+    if not (its := most.claim[place]):
+        return text
+    who = most.session.name if may_name(most.session, session) else most.session.owner
+    return f"{text}; {who} holds {_number(its, unit)} of them"
 
 
 def may_name(other: Session, session: Session) -> bool:

@@ -40,6 +40,8 @@ class Suits:
         self._rooms = rooms
         self._request = request
         self._is_share = request.is_share
+        # Of a request that takes whole devices, and any of them: how many.
+        self._whole = 0 if request.avoids else request.whole_devices
         self._scores = rooms.scores
         self._known: dict[object, tuple[int, Rank]] = {}
         self._wanted: dict[int, Resources] = {}
@@ -84,9 +86,12 @@ class Suits:
 
     def take(self, room: Room, rank: int, session_id: str) -> ReplicaPlacement:
         """Take one replica from a room that holds it, a share from where that costs least."""
+        wanted = self.wanted(room)
+        if self._whole and not room.is_mixed:
+            return room.take_whole(self._whole, wanted, rank, session_id)
         taking = self.taking(room) if self._is_share else None
         left = taking.from_left if taking else 0
-        return room.take(self._request, self.wanted(room), rank, session_id, left)
+        return room.take(self._request, wanted, rank, session_id, left)
 
     def wanted(self, room: Room) -> Resources:
         """What one replica gets there, defaults filled in."""
@@ -165,6 +170,10 @@ class Fits:
         rooms.note(room, after)
         if after is None and not room.is_mixed:
             self._after[tie] = room.tie
+        if self._era == rooms.era:
+            # Nothing else has changed since the best one was looked for.
+            self._look(room.tie)
+            self._seen = rooms.revision
         return (placed if room is first else placed._replace(is_near_data=True),)
 
     def holding(self, most: int) -> Iterator[Room]:
@@ -178,30 +187,31 @@ class Fits:
 
     def _best(self) -> Tie | None:
         rooms = self._rooms
-        changed, seen, least = rooms.changed, self._seen - rooms.lost, self._least
+        changed, seen = rooms.changed, self._seen - rooms.lost
         if seen < 0:
             self._clear()
             for tie in rooms.ties():
-                if tie.whole >= least:
-                    self._look(tie)
+                self._look(tie)
             self._seen = rooms.revision
         elif seen < len(changed):
-            known = self._ranking.known
+            known, least = self._ranking.known, self._least
             for _, tie in changed[seen:]:
                 # Mostly it is one of those that are known.
-                if tie not in known and tie.whole >= least:
+                if tie.whole >= least and tie not in known:
                     self._look(tie)
             self._seen = rooms.revision
         return self._ranking.best()
 
     def _look(self, tie: Tie) -> None:
-        if not tie.rooms:
+        """Rank a tie that rooms have come into."""
+        ranking = self._ranking
+        if tie in ranking.known or tie.whole < self._least or not tie.rooms:
             return
         count, rank = self.suits.of(tie)
         if count:
-            self._ranking.add(rank, tie)
+            ranking.add(rank, tie)
         else:
-            self._ranking.known.add(tie)
+            ranking.known.add(tie)
 
 
 class Group:
@@ -283,14 +293,18 @@ class GangFits:
         if self._seen < rooms.lost:
             self._clear()
             for tie in rooms.ties():
-                moved[tie] = len(tie.rooms)
+                if tie.whole >= self._least:
+                    moved[tie] = len(tie.rooms)
         else:
+            least = self._least
             for before, after in rooms.changed[self._seen - rooms.lost :]:
-                moved[before] -= 1
-                moved[after] += 1
+                if before.whole >= least:
+                    moved[before] -= 1
+                if after.whole >= least:
+                    moved[after] += 1
         for tie, count in moved.items():
             # One that was left and come back to may have been passed over meanwhile.
-            if tie.whole >= self._least and (count or tie.rooms):
+            if count or tie.rooms:
                 self._add(tie, count)
         self._seen = rooms.revision
 

@@ -149,7 +149,7 @@ class ClusterIndex:
 
     def _serve(self, placements: list[Placement], most: float) -> bool:
         """Start whatever fits, in order; whether nothing is left that does."""
-        bars, start = self._entitlements.bars, self._start
+        bars, start, take_first = self._entitlements.bars, self._started_now, self._queue.take_first
         nearest_to, has_stocks = self.cluster.locality.nearest_to, bool(self.cluster.locality)
         fitting = self._fitting()
         if self._holding:
@@ -165,11 +165,10 @@ class ClusterIndex:
             if fits is None or bars(line.project, line.owner, line.claim):
                 turns.passed()
                 continue
-            session = line.head
-            near = nearest_to(session.spec) if has_stocks else None
-            replicas = fits.place(line.count, session.id, near) or self._place_ahead(line, near)
+            near = nearest_to(line.head.spec) if has_stocks else None
+            replicas = fits.place(line.count, line.age[1], near) or self._place_ahead(line, near)
             if replicas:
-                placements.append(start(session, line, replicas))
+                placements.append(start(take_first(line).session, line, replicas))
                 turns.served()
                 continue
             # Room only shrinks while a plan is made: nothing of this shape fits any more, but where nodes are
@@ -180,11 +179,15 @@ class ClusterIndex:
     def _start(
         self, session: Session, line: Line, replicas: tuple[ReplicaPlacement, ...]
     ) -> Placement:
-        session_id = session.id
-        self._queue.remove(session_id)
-        self._started[session_id] = session
+        self._queue.remove(session.id)
+        return self._started_now(session, line, replicas)
+
+    def _started_now(
+        self, session: Session, line: Line, replicas: tuple[ReplicaPlacement, ...]
+    ) -> Placement:
+        self._started[session.id] = session
         self._entitlements.hold(session, line.claim)
-        return Placement(session_id, replicas)
+        return Placement(session.id, replicas)
 
     def _stands(self, promise: Promise) -> bool:
         """Whether a reservation is still of use to who has it."""
@@ -235,7 +238,7 @@ class ClusterIndex:
             is_patient = rank[0]
             if (is_small and is_patient) or session_id in kept:
                 continue
-            oldest = (0.0, "") if is_patient else line.age[:2]
+            oldest = (0.0, "") if is_patient else line.age
             is_owed = is_small and entitlements.has_nothing(line.owner)
             turn = (not is_owed, shares[line.account], rank)
             order = (is_patient, *oldest, session_id not in holding, turn, number)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from heapq import heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from controlplane.domain.values import WHOLE_DEVICE, Cause
@@ -19,12 +20,11 @@ if TYPE_CHECKING:
 
 Age = tuple[float, str]
 """When a session was submitted, and its id: the oldest is the smallest."""
-Aged = tuple[float, str, "Session"]
-"""The same of a session that is given with it; no two ids are the same, and so sessions are never compared."""
-Rank = tuple[int, int, int, Aged]
+Rank = tuple[int, int, int, Age]
 """Whether nobody is due, the level of the expected service, the width and the age (see order.py)."""
 
-_MOST_SPENT = 64
+_SPENT_SHARE = 64
+"""Those who left a line at its front are cut off once there is one of them for so many who stand in it."""
 
 MOST_PUT_OFF_S: Final = 3 * 3_600.0
 """Nobody is put off for nearly as long: who seems to be was by a clock that was wrong altogether (`nsml/clock.py`)."""
@@ -72,26 +72,54 @@ def waiting_since(session: Session) -> float:
     return max([session.created_at, *(one.ended_at for one in session.attempts)])
 
 
+class Waiting:
+    """A session in the queue.
+
+    Attributes:
+        age: of the session; so that nobody looks at that who does not take it.
+        since: when it began to wait, see `waiting_since`.
+        expected: GPU seconds that it is expected to use.
+        is_unlimited: whether it has no time limit.
+        line: where it stands; None while it is put off.
+    """
+
+    __slots__ = ("age", "expected", "is_unlimited", "line", "session", "since")
+
+    def __init__(self, session: Session, expected: int) -> None:
+        self.session = session
+        self.age = (session.created_at, session.id)
+        self.since = waiting_since(session) if session.attempts else session.created_at
+        self.expected = expected
+        self.is_unlimited = not session.spec.time_limit_s
+        self.line: Line | None = None
+
+
+_age = attrgetter("age")
+
+
 class Line:
     """Queued sessions that ask for the same, oldest first.
 
     Attributes:
         key: what they have in common.
-        project: of the key, as the next three are: each placement asks for them.
+        project: of the key, as the next four are: each placement asks for them.
         owner: whose they are.
         priority: their class.
+        level: of the service that they need (see order.py).
         count: replicas of each.
         shape: what they ask for without what makes no difference to where it fits.
         account: who they count for.
         claim: what each of them would hold.
         gpus: thousandths of GPUs, at least those of one.
         is_small: whether a user who holds nothing is owed one of them.
-        fits: where they fit, as of the last pass in which they did; None once they fit nowhere any more.
+        fits: where they fit, as of the last pass in which they did; None once none of them does any more.
     """
 
     __slots__ = (
-        "_ages",
         "_first",
+        "_rank",
+        "_since",
+        "_waiting",
         "account",
         "claim",
         "count",
@@ -99,6 +127,7 @@ class Line:
         "gpus",
         "is_small",
         "key",
+        "level",
         "owner",
         "priority",
         "project",
@@ -111,6 +140,7 @@ class Line:
         self.project = key.project
         self.owner = request.owner
         self.priority = int(key.priority)
+        self.level = key.level
         self.count = request.replica_count
         self.shape = shape
         self.account = key.account
@@ -118,53 +148,83 @@ class Line:
         self.gpus = max(self.claim.gpu_thousandths, WHOLE_DEVICE)
         self.is_small = request.replica_count == 1 and request.gpu_thousandths <= WHOLE_DEVICE
         self.fits: AnyFits | None = None
-        self._ages: list[Aged] = []
+        self._waiting: list[Waiting] = []
         self._first = 0
+        # Of the oldest, which is asked for in every pass and seldom another one.
+        self._since = 0.0
+        self._rank: Rank
 
     def __len__(self) -> int:
-        return len(self._ages) - self._first
+        return len(self._waiting) - self._first
 
     def __iter__(self) -> Iterator[Session]:
-        for _, _, session in self._ages[self._first :]:
-            yield session
+        for waiting in self._waiting[self._first :]:
+            yield waiting.session
 
-    def add(self, session: Session) -> None:
-        """Take a session in that is not there, at its place."""
-        insort(self._ages, (session.created_at, session.id, session), self._first)
-
-    def remove(self, session: Session) -> None:
-        """Take it out."""
-        ages, first = self._ages, self._first
-        if ages[first][1] != session.id:
-            del ages[bisect_left(ages, (session.created_at, session.id), first)]
+    def add(self, waiting: Waiting) -> None:
+        """Take one in that is not there, at its place."""
+        known = self._waiting
+        if known and known[-1].age < waiting.age:
+            # Mostly it is the youngest.
+            known.append(waiting)
             return
-        # What is taken from the front is cut off now and then: each cut moves all that is behind.
-        first += 1
-        if first > max(_MOST_SPENT, len(ages) // 2):
-            del ages[:first]
-            first = 0
-        self._first = first
+        insort(known, waiting, self._first, key=_age)
+        if self.first is waiting:
+            self._look_at_first()
 
-    @property
-    def age(self) -> Aged:
-        """Of the oldest."""
-        return self._ages[self._first]
+    def remove(self, waiting: Waiting) -> bool:
+        """Take one out; whether others are left."""
+        if self.first is waiting:
+            return self.take_first()
+        del self._waiting[self._place(waiting.age)]
+        return True
+
+    def take_first(self) -> bool:
+        """Take the oldest out; whether others are left."""
+        # What is taken from the front is cut off now and then: each cut moves all that is behind.
+        waiting = self._waiting
+        self._first = first = self._first + 1
+        if first * _SPENT_SHARE > len(waiting):
+            del waiting[:first]
+            self._first = 0
+        if not waiting:
+            return False
+        # As `_look_at_first`: this is done for each placement.
+        oldest = waiting[self._first]
+        self._since = oldest.since
+        self._rank = (1, self.level, self.gpus, oldest.age)
+        return True
+
+    def _look_at_first(self) -> None:
+        first = self.first
+        self._since = first.since
+        self._rank = (1, self.level, self.gpus, first.age)
 
     def rank(self, now: float, patience: float) -> Rank:
         """How it stands among the lines of its class and account."""
-        age = self._ages[self._first]
-        head = age[2]
-        since = waiting_since(head) if head.attempts else age[0]
-        return (0, 0, 0, age) if now - since >= patience else (1, self.key.level, self.gpus, age)
+        return self._rank if now - self._since < patience else (0, 0, 0, self._rank[3])
+
+    @property
+    def first(self) -> Waiting:
+        """The oldest; there is always one, as nobody keeps a line in which nobody stands."""
+        return self._waiting[self._first]
+
+    @property
+    def age(self) -> Age:
+        """Of the oldest."""
+        return self._waiting[self._first].age
 
     @property
     def head(self) -> Session:
-        """The oldest."""
-        return self._ages[self._first][2]
+        """The session of the oldest."""
+        return self._waiting[self._first].session
 
     def older_than(self, age: Age) -> int:
         """How many are older."""
-        return bisect_left(self._ages, age, self._first) - self._first
+        return self._place(age) - self._first
+
+    def _place(self, age: Age) -> int:
+        return bisect_left(self._waiting, age, self._first, key=_age)
 
 
 class Queue:
@@ -184,7 +244,7 @@ class Queue:
         self.backlog_gpu_s = 0
         self.without_limit = 0
         self._shape_of = shape_of
-        self._waiting: dict[str, _Waiting] = {}
+        self._waiting: dict[str, Waiting] = {}
         self._lines: dict[LineKey, Line] = {}
         self._shapes: dict[Request, dict[LineKey, Line]] = {}
         self._put_off: list[tuple[float, str]] = []
@@ -236,12 +296,22 @@ class Queue:
         wish = wish_of(session)
         # Whole numbers: sums of floats would depend on who came and went before.
         expected = round(expected_s(wish) * wish.gpus)
-        waiting = self._waiting[session.id] = _Waiting(session, expected)
+        waiting = self._waiting[session.id] = Waiting(session, expected)
         self._count(waiting, 1)
         if session.not_before and not is_late:
             heappush(self._put_off, (session.not_before, session.id))
         else:
             self._stand(waiting, level_of(wish))
+
+    def take_first(self, line: Line) -> Waiting:
+        """The oldest of a line, which waits no more."""
+        waiting = line.first
+        del self._waiting[waiting.age[1]]
+        self.backlog_gpu_s -= waiting.expected
+        self.without_limit -= waiting.is_unlimited
+        if not line.take_first():
+            self._close(line)
+        return waiting
 
     def put_back(self, session: Session) -> None:
         """Take in again one that stood in line: its time has come."""
@@ -256,13 +326,17 @@ class Queue:
         line = waiting.line
         if line is None:
             return
-        line.remove(waiting.session)
-        if not line:
-            del self._lines[line.key]
-            alike = self._shapes[line.shape]
-            del alike[line.key]
-            if not alike:
-                del self._shapes[line.shape]
+        if not line.remove(waiting):
+            self._close(line)
+
+    def _close(self, line: Line) -> None:
+        """Nobody stands in a line any more."""
+        line.fits = None
+        del self._lines[line.key]
+        alike = self._shapes[line.shape]
+        del alike[line.key]
+        if not alike:
+            del self._shapes[line.shape]
 
     def wake(self, now: float) -> list[Session]:
         """Let those stand in line whose time has come; who they are."""
@@ -292,7 +366,7 @@ class Queue:
             heappop(self._put_off)
         return None
 
-    def _first_put_off(self) -> _Waiting | None:
+    def _first_put_off(self) -> Waiting | None:
         """Who is to stand in line next; None where that one left, or was put off anew."""
         until, session_id = self._put_off[0]
         waiting = self._waiting.get(session_id)
@@ -300,12 +374,11 @@ class Queue:
             return None
         return waiting if waiting.session.not_before == until else None
 
-    def _count(self, waiting: _Waiting, by: int) -> None:
+    def _count(self, waiting: Waiting, by: int) -> None:
         self.backlog_gpu_s += by * waiting.expected
-        if not waiting.session.spec.time_limit_s:
-            self.without_limit += by
+        self.without_limit += by * waiting.is_unlimited
 
-    def _stand(self, waiting: _Waiting, level: int) -> None:
+    def _stand(self, waiting: Waiting, level: int) -> None:
         session = waiting.session
         request = asked_by(session)
         key = LineKey(request, session.project, session.spec.priority, level)
@@ -313,21 +386,5 @@ class Queue:
         if line is None:
             line = self._lines[key] = Line(key, self._shape_of(request))
             self._shapes.setdefault(line.shape, {})[key] = line
-        line.add(session)
+        line.add(waiting)
         waiting.line = line
-
-
-class _Waiting:
-    """A session in the queue.
-
-    Attributes:
-        expected: GPU seconds that it is expected to use.
-        line: where it stands; None while it is put off.
-    """
-
-    __slots__ = ("expected", "line", "session")
-
-    def __init__(self, session: Session, expected: int) -> None:
-        self.session = session
-        self.expected = expected
-        self.line: Line | None = None

@@ -212,7 +212,7 @@ class Holding:
 
     def drop(self, session_id: str) -> None:
         """A session waits no more, or started: its nodes are everybody's."""
-        if session_id in self:
+        if self._promise is not None and session_id == self._promise.session_id:
             self.release()
             self.forget()
             self.is_spent = True

@@ -38,6 +38,8 @@ Alike = tuple[str, str, bool]
 Tightness = tuple[int, int, int, int, str]
 Order = tuple[object, ...]
 LEAST_KEPT = 64
+_tuple = tuple.__new__
+"""Makes a named tuple of all its fields in little more than half of the time; for those of which each placement makes one."""
 
 
 class RoomState(NamedTuple):
@@ -214,16 +216,17 @@ class Room:
             return True
         before, after = self.allocation.replicas, allocation.replicas
         self.allocation = allocation
+        count = len(after)
         # The store's records share their replicas, so that the same ones are mostly the same objects, and
         # new ones come behind those that were there. One that stands elsewhere than before goes and comes.
         kept = 0
         for replica in before:
-            if kept < len(after) and after[kept] is replica:
+            if kept < count and after[kept] is replica:
                 kept += 1
             else:
                 self._vacate(replica.cpu_thousandths, replica.memory_bytes, replica.devices)
         is_other = kept < len(before)
-        for replica in after[kept:]:
+        for replica in after[kept:] if kept < count else ():
             if not self._was_pending(replica):
                 is_other = True
                 self._occupy(_held(replica), replica.devices)
@@ -233,6 +236,8 @@ class Room:
         placed = self._pending.pop(replica.session_id, None)
         if placed is None:
             return False
+        if len(placed) == 1 and placed[0].rank == replica.rank:
+            return True
         left = [one for one in placed if one.rank != replica.rank]
         if left:
             self._pending[replica.session_id] = left
@@ -250,15 +255,18 @@ class Room:
         which: tuple[object, ...] = ()
         if self.is_mixed:
             which = (*self.whole, tuple(sorted(self.shared.items())))
-        return RoomState(
-            self.kind,
-            self._near,
-            len(self.whole),
-            shares,
-            self.cpu,
-            self.memory,
-            self.places,
-            which,
+        return _tuple(
+            RoomState,
+            (
+                self.kind,
+                self._near,
+                len(self.whole),
+                shares,
+                self.cpu,
+                self.memory,
+                self.places,
+                which,
+            ),
         )
 
     @property
@@ -380,28 +388,34 @@ class Room:
             session_id: its session.
             left: a share comes from a device with so many thousandths free; 0: from the fullest.
         """
-        count = request.gpu_thousandths // WHOLE_DEVICE
+        shares = tuple(self._devices_for(request, left))
+        self._occupy(wanted, shares)
+        return self._pend(rank, shares, wanted, session_id)
+
+    def take_whole(
+        self, count: int, wanted: Resources, rank: int, session_id: str
+    ) -> ReplicaPlacement:
+        """The same of one that takes so many whole devices, in a room where any will do."""
+        wholes, whole = self._wholes, self.whole
         shares: tuple[DeviceShare, ...]
-        if count and not (self.is_mixed or request.avoids):
-            # Mostly: any of the free devices, the first ones.
-            wholes, whole = self._wholes, self.whole
-            if count == 1:
-                shares = (wholes[whole.pop(0)],)
-            else:
-                shares = tuple([wholes[one] for one in whole[:count]])
-                del whole[:count]
-            self.places -= 1
-            self.cpu -= wanted.cpu_thousandths
-            self.memory -= wanted.memory_bytes
+        if count == 1:
+            shares = (wholes[whole.pop(0)],)
         else:
-            shares = tuple(self._devices_for(request, left))
-            self._occupy(wanted, shares)
-        placed = ReplicaPlacement(rank, self.name, shares, wanted)
-        pending = self._pending.get(session_id)
-        if pending is None:
+            shares = tuple([wholes[one] for one in whole[:count]])
+            del whole[:count]
+        self.places -= 1
+        self.cpu -= wanted.cpu_thousandths
+        self.memory -= wanted.memory_bytes
+        return self._pend(rank, shares, wanted, session_id)
+
+    def _pend(
+        self, rank: int, shares: tuple[DeviceShare, ...], wanted: Resources, session_id: str
+    ) -> ReplicaPlacement:
+        placed = _tuple(ReplicaPlacement, (rank, self.name, shares, wanted, False))
+        if session_id in self._pending:
+            self._pending[session_id].append(placed)
+        else:
             self._pending[session_id] = [placed]
-        else:
-            pending.append(placed)
         return placed
 
     def put(self, placed: ReplicaPlacement, session_id: str) -> None:
@@ -412,14 +426,16 @@ class Room:
     def drop(self, session_id: str) -> bool:
         """Give back what a plan put here for a session, as far as no allocation has told of it."""
         dropped = self._pending.pop(session_id, ())
-        if dropped and self._is_recounted:
+        if not dropped:
+            return False
+        if self._is_recounted:
             # What it had may not be offered any more.
             self.set(self.node, self.allocation, is_silent=self.is_silent, kind=self.kind)
             return True
         for placed in dropped:
             wanted = placed.resources
             self._vacate(wanted.cpu_thousandths, wanted.memory_bytes, placed.devices)
-        return bool(dropped)
+        return True
 
     def without(self, sessions: Container[str]) -> Room:
         """The room as it would be if these sessions were gone."""
@@ -497,7 +513,9 @@ class Room:
             position = self._positions.get(share.uuid)
             if position is None:
                 continue
-            free = self.shared.pop(position, 0) + share.thousandths
+            free = share.thousandths
+            if self.shared:
+                free += self.shared.pop(position, 0)
             if free >= WHOLE_DEVICE:
                 insort(self.whole, position)
             else:

@@ -164,18 +164,18 @@ class Rooms:
     def note(self, room: Room, tie: Tie | None = None) -> None:
         """A room is another one than before; `tie` is where it is now, if that is known."""
         self.edits += 1
+        name, before = room.name, room.tie
         for names in self._followers:
-            names.add(room.name)
-        before = room.tie
+            names.add(name)
         if tie is None:
             tie = self._tie_of(room) if room.is_offered else CLOSED
         if tie is CLOSED and room.is_open:
             self._note_withdrawn(room)
-        else:
-            self._withdrawn.pop(room.name, None)
+        elif self._withdrawn:
+            self._withdrawn.pop(name, None)
         if tie is before:
             return
-        before.rooms.pop(room.name, None)
+        before.rooms.pop(name, None)
         room.tie = tie
         if tie is not CLOSED:
             tie.add(room)

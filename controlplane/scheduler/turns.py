@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from heapq import heapify, heappop, heapreplace
+from heapq import heapify, heappop, heappush, heapreplace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 
 Turn = tuple[bool, int, float, "Rank"]
 """Whether nothing is owed, the class, the share of the account, and the rank of the line: the smallest comes first."""
+_Level = tuple[bool, int]
+"""The first two of these, which come before all else."""
 
 
 class _Standing:
@@ -42,6 +44,10 @@ class _Group:
         self.owner = owner
         self.seen = -1
         self.lines: list[tuple[Rank, Line]] = []
+
+
+_Entry = tuple[float, "Rank", _Group]
+"""The share of the account, the rank of the first line, and the group."""
 
 
 class Turns:
@@ -76,49 +82,70 @@ class Turns:
                     account = accounts[name] = _Standing(name, entitlements.share(name))
                 group = groups[key] = _Group(line.priority, account, owed)
             group.lines.append((line.rank(now, patience), line))
+        # Nobody comes into an earlier level while a plan is made, and so these are gone through once.
+        self._levels: dict[_Level, list[_Entry]] = {}
         for group in groups.values():
             heapify(group.lines)
-        self._heap = [self._turn(group) for group in groups.values()]
-        heapify(self._heap)
+            self._levels.setdefault(self._level(group), []).append(self._entry(group))
+        for heap in self._levels.values():
+            heapify(heap)
+        self._heap: list[_Entry] = []
+        self._begin_level()
 
-    def _turn(self, group: _Group) -> tuple[bool, int, float, Rank, _Group]:
-        """The turn of a group, and the group: no two ranks are the same, and so groups are never compared."""
+    def _begin_level(self) -> bool:
+        """Go on with the first level that is left; whether there is one."""
+        if not self._levels:
+            return False
+        self._heap = self._levels.pop(min(self._levels))
+        return True
+
+    def _level(self, group: _Group) -> _Level:
+        is_owed = group.owner != "" and self._entitlements.has_nothing(group.owner)
+        return (not is_owed, -group.priority)
+
+    @staticmethod
+    def _entry(group: _Group) -> _Entry:
+        """Where a group stands within its level: no two ranks are the same, and so groups are never compared."""
         account = group.account
         group.seen = account.changes
-        is_owed = group.owner != "" and self._entitlements.has_nothing(group.owner)
-        return (not is_owed, -group.priority, account.share, group.lines[0][0], group)
+        return (account.share, group.lines[0][0], group)
 
     def next(self) -> Line | None:
         """The line whose turn it is; None when nobody is left."""
-        heap = self._heap
-        while heap:
-            is_not_owed, _, _, _, group = heap[0]
+        while self._heap or self._begin_level():
+            group = self._heap[0][2]
             line = group.lines[0][1]
             if line.fits is None:
                 self._drop_full(group)
-            elif group.seen == group.account.changes and (
-                is_not_owed or self._entitlements.has_nothing(group.owner)
-            ):
+            elif group.owner and not self._entitlements.has_nothing(group.owner):
+                self._owe_nothing(group)
+            elif group.seen == group.account.changes:
                 return line
             else:
-                heapreplace(heap, self._turn(group))
+                heapreplace(self._heap, self._entry(group))
         return None
+
+    def _owe_nothing(self, group: _Group) -> None:
+        """Let the first group stand with those of its class to whom nothing is owed."""
+        group.owner = ""
+        heappop(self._heap)
+        heappush(self._levels.setdefault(self._level(group), []), self._entry(group))
 
     def served(self) -> None:
         """The first of the line whose turn it was was placed."""
-        group = self._heap[0][-1]
+        group = self._heap[0][2]
         account, line = group.account, group.lines[0][1]
         account.share = self._entitlements.share(account.name)
         account.changes += 1
-        if line:
-            heapreplace(group.lines, (line.rank(self._now, self._patience), line))
-            heapreplace(self._heap, self._turn(group))
-        else:
+        if line.fits is None:
             self.passed()
+            return
+        heapreplace(group.lines, (line.rank(self._now, self._patience), line))
+        heapreplace(self._heap, self._entry(group))
 
     def passed(self) -> None:
         """The line whose turn it was has none any more."""
-        group = self._heap[0][-1]
+        group = self._heap[0][2]
         heappop(group.lines)
         self._again(group)
 
@@ -132,6 +159,6 @@ class Turns:
     def _again(self, group: _Group) -> None:
         """The first group has other lines than before."""
         if group.lines:
-            heapreplace(self._heap, self._turn(group))
+            heapreplace(self._heap, self._entry(group))
         else:
             heappop(self._heap)

@@ -140,8 +140,8 @@ class Yielders:
             concerns = may_give_way(session)
         else:
             concerns = session.stop.cause is Cause.PREEMPTED
-        nodes = {one.node for one in session.replicas}
-        if concerns and nodes:
+        nodes = {one.node for one in session.replicas} if concerns else ()
+        if nodes:
             accounts = self._accounts.setdefault(session.spec.priority, Counter())
             accounts[account_of(session)] += 1
             self._nodes[session.id] = nodes
@@ -151,7 +151,7 @@ class Yielders:
 
     def drop(self, session_id: str) -> None:
         """A session gives way to nobody, as things are."""
-        known = self.get(session_id)
+        known = self.get(session_id) if self._nodes else None
         if known is None:
             return
         priority, account = known.spec.priority, account_of(known)

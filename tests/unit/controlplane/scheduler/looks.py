@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.scheduler import ClusterIndex
 from controlplane.scheduler.ends import Ends
-from controlplane.scheduler.entitlement import Entitlements
+from controlplane.scheduler.entitlement import Entitlements, Holder
 from controlplane.scheduler.fragmentation import Fragmentation
 from controlplane.scheduler.lines import Line, Queue
 from controlplane.scheduler.reservations import Holding
@@ -40,9 +40,11 @@ CACHES = {
     },
     Ends: {"_touched", "now", "twice", "_nodes", "_where", "_alike", "_since", "_exact"},
     Yielders: {"_changed", "_due", "_later", "_now", "_standing", "_stands"},
-    Line: {"fits", "_ages", "_first"},
+    Line: {"fits", "_waiting", "_first"},
     Queue: {"revision", "_put_off"},
     Entitlements: {"revision"},
+    # Accounts tell who holds something of them.
+    Holder: {"account"},
 }
 """What is worked out anew where it is missing, counts of changes, and orders that are told below."""
 

@@ -127,7 +127,7 @@ def move(draw: random.Random, world: Clocked) -> None:
     for room in cluster.rooms.known():
         request = Request("kim", 1000, 1, 1, 1)
         if room.is_open and room.holds(request) and draw.random() < 0.3:
-            holding = sorted(cluster.entitlements._account_of)
+            holding = sorted(cluster.entitlements._holders)
             if holding:
                 wanted = resources_on(room.node, request)
                 room.take(request, wanted, draw.randrange(9, 99), draw.choice(holding))
