@@ -20,6 +20,8 @@ BARS: Final = "▁▂▃▄▅▆▇█"
 """A terminal that shows these shows lines of bars."""
 _LABEL: Final = 8
 _TAIL: Final = 30
+_LAST: Final = 15
+_NEW_S: Final = 30.0
 _LEAST_BARS: Final = 10
 _THREE_DIGITS: Final = 100
 _MINUTE_S: Final = 60.0
@@ -39,29 +41,49 @@ class Cell:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Row:
-    """A line of bars: `top` is the full bar, None the greatest of all."""
+    """A line of bars: `top` is the full bar, None the greatest of all; `one` is a value, `words` are for all of them."""
 
     name: str
     label: str
     top: float | None
+    one: Callable[[float], str]
     words: Callable[[float, float], str]
+
+
+def _count(value: float) -> str:
+    """A mean of numbers of things: three digits, or all before the point."""
+    return f"{value:,.0f}" if value >= _THREE_DIGITS else f"{value:.3g}"
 
 
 def _percent(value: float) -> str:
     return f"{value:.0f}%"
 
 
+def _memory(value: float) -> str:
+    return memory_text(round(value))
+
+
+def _watts(value: float) -> str:
+    return f"{value:.0f} W"
+
+
+def _celsius(value: float) -> str:
+    return f"{value:.0f}°C"
+
+
 _LOAD: Final = _Row(
     name="utilization_percent",
     label="load",
     top=100.0,
-    words=lambda mean, peak: f"mean {mean:.0f}%, peak {peak:.0f}%",
+    one=_percent,
+    words=lambda mean, peak: f"mean {_percent(mean)}, peak {_percent(peak)}",
 )
 _MEMORY: Final = _Row(
     name="memory_used_bytes",
     label="memory",
     top=None,
-    words=lambda _, peak: f"peak {memory_text(round(peak))}",
+    one=_memory,
+    words=lambda _, peak: f"peak {_memory(peak)}",
 )
 _DEVICE_ROWS: Final = (
     _LOAD,
@@ -70,13 +92,15 @@ _DEVICE_ROWS: Final = (
         name="power_watts",
         label="power",
         top=None,
-        words=lambda mean, peak: f"mean {mean:.0f} W, peak {peak:.0f} W",
+        one=_watts,
+        words=lambda mean, peak: f"mean {_watts(mean)}, peak {_watts(peak)}",
     ),
     _Row(
         name="temperature_celsius",
         label="heat",
         top=100.0,
-        words=lambda _, peak: f"peak {peak:.0f}°C",
+        one=_celsius,
+        words=lambda _, peak: f"peak {_celsius(peak)}",
     ),
 )
 
@@ -86,6 +110,7 @@ _REPLICA_ROWS: Final = (
         name="cpu_cores",
         label="cpu",
         top=None,
+        one=_count,
         words=lambda mean, peak: f"mean {_count(mean)}, peak {_count(peak)} cores",
     ),
     _MEMORY,
@@ -93,6 +118,7 @@ _REPLICA_ROWS: Final = (
         name="process_count",
         label="number",
         top=None,
+        one=_count,
         words=lambda mean, peak: f"mean {_count(mean)}, peak {_count(peak)}",
     ),
 )
@@ -137,8 +163,11 @@ def bars(
     )
 
 
-def session_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
-    """Each device of a session, and the processes of each replica, with a line of bars a figure."""
+def session_lines(answer: ReadTelemetryResponse, *, room: int, has_last: bool = False) -> list[str]:
+    """Each device of a session, and the processes of each replica, with a line of bars a figure.
+
+    `has_last`: it also says what was measured last, where that is not long ago.
+    """
     span = seconds_of(answer.since), seconds_of(answer.until)
     lines = [f"{moment(span[0])[:19]}Z + {duration_text(span[1] - span[0])}"]
     for series in answer.series:
@@ -148,7 +177,7 @@ def session_lines(answer: ReadTelemetryResponse, *, room: int) -> list[str]:
             continue
         figures = {one.name: one for one in series.figures}
         lines += [
-            _line(row, series, figures[row.name], span, room)
+            _line(row, series, figures[row.name], span, room, has_last=has_last)
             for row in (_REPLICA_ROWS if series.HasField("rank") else _DEVICE_ROWS)
             if row.name in figures and any(figures[row.name].most)
         ]
@@ -184,14 +213,18 @@ def _line(
     room: int,
     *,
     indent: int = 2,
+    has_last: bool = False,
 ) -> str:
     """Label, bars and words; the bars begin at one place, whatever the indent."""
-    width = max(room - _LABEL - _TAIL - 2, _LEAST_BARS)
+    tail = _TAIL + (_LAST if has_last else 0)
+    width = max(room - _LABEL - tail - 2, _LEAST_BARS)
     peak = max(figure.most)
     mean = math.fsum(figure.mean) / len(figure.mean)
     shown = bars(list(zip(series.at, figure.mean, strict=True)), span, width, row.top or peak)
     label = f"{' ' * indent}{row.label}"
-    return f"{label:<{_LABEL + 2}}{shown} {row.words(mean, peak)}".rstrip()
+    is_new = has_last and span[1] - series.at[-1] <= max(_NEW_S, (span[1] - span[0]) / 20)
+    last = f"last {row.one(figure.mean[-1])}, " if is_new else ""
+    return f"{label:<{_LABEL + 2}}{shown} {last}{row.words(mean, peak)}".rstrip()
 
 
 _SHARES: Final = (("held", "held"), ("running", "over 0%"), ("busy", "over 80%"))
@@ -227,14 +260,10 @@ _CLUSTER_ROWS: Final = (
         name="power_watts",
         label="power",
         top=None,
+        one=lambda value: f"{value / 1000:.1f} kW",
         words=lambda mean, peak: f"mean {mean / 1000:.1f} kW, peak {peak / 1000:.1f} kW",
     ),
 )
-
-
-def _count(value: float) -> str:
-    """A mean of numbers of GPUs: three digits, or all before the point."""
-    return f"{value:,.0f}" if value >= _THREE_DIGITS else f"{value:.3g}"
 
 
 def _value(name: str, words: Callable[[float], str]) -> Callable[[Cell, float], str]:

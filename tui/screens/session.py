@@ -28,6 +28,7 @@ from tui.model import TAIL_LINES
 from tui.screens.charting import CHART_ACTIONS, ChartScreen, draw_charts
 from tui.screens.frame import tell
 from tui.screens.tabs.arguments import ArgumentsTab
+from tui.screens.tabs.devices import DevicesTab
 from tui.screens.tabs.models import ModelsTab
 from tui.screens.tabs.tab import SessionTab
 from tui.sources import Topic
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from tui.model import Detail, Row
     from tui.screens.frame import Frame
 
-TABS: Final[tuple[type[SessionTab], ...]] = (ArgumentsTab, ModelsTab)
+TABS: Final[tuple[type[SessionTab], ...]] = (ArgumentsTab, ModelsTab, DevicesTab)
 """Behind the overview, the charts and the log."""
 
 
@@ -104,6 +105,7 @@ class SessionScreen(ChartScreen):
         Binding("l", "tab('logs')", "Logs", show=False, id="session.logs"),
         Binding("a", "tab('args')", "Args", show=False, id="session.args"),
         Binding("M", "tab('models')", "Models", show=False, id="session.models"),
+        Binding("u", "tab('gpu')", "GPU", show=False, id="session.gpu"),
         Binding("t", "turn(1)", "Next tab", id="session.tab-next"),
         Binding("T", "turn(-1)", "Tab before", show=False, id="session.tab-before"),
         Binding("slash", "search", "Search log", key_display="/", id="log.search", priority=True),
@@ -140,7 +142,20 @@ class SessionScreen(ChartScreen):
 
     def details(self) -> Sequence[Detail]:
         """What the tab in front shows."""
-        return self.tab.details() if self.tab is not None else ()
+        row = self.row
+        return self.tab.details(row.session) if self.tab is not None and row is not None else ()
+
+    def command(self) -> tuple[str, str]:
+        """How the command line shows what the tab in front does."""
+        row = self.row
+        if row is None:
+            return "", ""
+        words = {
+            "overview": ("nsml", "status", "--explain", row.session.name),
+            "plot": ("nsml", "plot", row.session.name),
+            "logs": ("nsml", "logs", "-f", row.session.name),
+        }.get(self.query_one("#tabs", TabbedContent).active, ())
+        return shlex.join(self.tab.command(row.session) if self.tab else words), ""
 
     @property
     def row(self) -> Row | None:
@@ -238,6 +253,13 @@ class SessionScreen(ChartScreen):
         if action == "pull" and self.app.is_web:
             return False
         return super().check_action(action, parameters)
+
+    def action_span(self) -> None:
+        """Another span of time of its devices."""
+        if isinstance(self.tab, DevicesTab) and self.row is not None:
+            self.tab.turn(self.row.session)
+            self.hear_tab()
+            self.redraw()
 
     def action_pull(self) -> None:
         """Fetch the checkpoint under the cursor."""

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+import re
+from typing import TYPE_CHECKING, ClassVar, Final
 
 from rich.segment import Segment
 from rich.style import Style
 from textual.binding import Binding
 
+from nsml.view.telemetry import BARS
+from tui import looks
 from tui.widgets.log_view import LogView
 
 if TYPE_CHECKING:
@@ -16,8 +19,11 @@ if TYPE_CHECKING:
     from textual.binding import BindingType
 
 
+_BARS: Final = re.compile(f"[{BARS}][{BARS} ]*[{BARS}]")
+
+
 class TextView(LogView, inherit_bindings=False):
-    """Shows lines from the first on; with `has_titles` those that are not indented stand out."""
+    """Shows lines from the first on; with `has_titles` those that are not indented stand out, and bars."""
 
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("down,j", "scroll_down", "Down", show=False, id="text.down"),
@@ -44,6 +50,14 @@ class TextView(LogView, inherit_bindings=False):
         self.show(lines, none=none)
 
     def _pieces(self, line: str) -> list[Segment]:
+        if self._has_titles and (found := _BARS.search(line)):
+            before, after = line[: found.start()], line[found.end() :]
+            bars = self.rich_style + looks.style(self.app, looks.LINES[0])
+            return [
+                Segment(before, self.rich_style),
+                Segment(found[0], bars),
+                Segment(after, self.rich_style),
+            ]
         is_title = self._has_titles and line[:1].strip() != ""
         style = self.rich_style
         return [Segment(line, style + Style(bold=True) if is_title else style)]

@@ -188,3 +188,23 @@ def test_what_was_known_is_not_called_new_until_it_is_heard_again(is_other):
     model.show_details((detail,), 14)
     assert model.sources[Topic.CHECKPOINTS].state(14) is State.LOADING
     assert (model.shown.detail(CheckpointsHeard) is None) is is_other
+
+
+async def test_what_devices_do_is_drawn_over_a_span_of_time_that_one_chooses(dashboard, server):
+    server.state.add("kim/mnist/1")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await opened(pilot, "u")
+        await shows(pilot, "the last 10m", "nothing was measured", "--window 10m")
+        assert dashboard.model.shown.details == (Detail(Topic.TELEMETRY, "10m"),)
+        await pilot.press("w", "w")
+        await shows(
+            pilot,
+            "all since it was placed",
+            "gpu-1 GPU 0",
+            "load",
+            "last 4%, mean 6%, peak 8%",
+            "█",
+        )
+        assert dashboard.screen.command() == ("nsml gpumonitor kim/mnist/1", "")
+        await pilot.press("w")
+        await shows(pilot, "the last 10m", "nothing was measured")

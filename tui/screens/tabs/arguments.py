@@ -11,6 +11,8 @@ from tui.screens.tabs.tab import SessionTab
 from tui.widgets.table import Table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from textual.app import ComposeResult
 
     from nsml.v1.sessions_pb2 import Session
@@ -38,6 +40,10 @@ class ArgumentsTab(SessionTab):
         """The table."""
         yield Table(COLUMNS, key=lambda row: f"{row.kind} {row.key}", clock=self.now)
 
+    def command(self, session: Session) -> Sequence[str]:
+        """That is the command line that repeats it."""
+        return ("nsml", "command", session.name)
+
     def draw(self, frame: Frame, session: Session) -> None:
         """Show them in the order in which they were given."""
         rows = compare.asked([session])
@@ -45,4 +51,4 @@ class ArgumentsTab(SessionTab):
         table.none = "it was asked for nothing in particular"
         table.show(rows)
         count = sum(row.kind is compare.Kind.ARGUMENT for row in rows)
-        self.say(frame, None, [counted(count, "argument")], "nsml", "command", session.name)
+        self.say(frame, session, [counted(count, "argument")])

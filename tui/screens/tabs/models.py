@@ -37,9 +37,13 @@ class ModelsTab(SessionTab):
         """The table."""
         yield Table(COLUMNS, key=lambda one: one.name, clock=self.now)
 
-    def details(self) -> Sequence[Detail]:
+    def details(self, session: Session) -> Sequence[Detail]:  # noqa: ARG002 - the same of all
         """The checkpoints."""
         return (Detail(Topic.CHECKPOINTS),)
+
+    def command(self, session: Session) -> Sequence[str]:
+        """That lists them."""
+        return ("nsml", "model", "ls", session.name)
 
     @property
     def current(self) -> Checkpoint | None:
@@ -59,7 +63,7 @@ class ModelsTab(SessionTab):
         words = [f"{counted(len(saved), 'checkpoint')}, {size}"] if saved else []
         if fetching := frame.dashboard.fetching:
             words.append(fetching)
-        self.say(frame, Topic.CHECKPOINTS, words, "nsml", "model", "ls", session.name)
+        self.say(frame, session, words, Topic.CHECKPOINTS)
 
 
 _NOTHING_YET = "nothing was saved yet: nsml.save(NAME, function) in its code makes a checkpoint"

@@ -50,8 +50,12 @@ class SessionTab(TabPane):
         """What it shows."""
         yield from ()
 
-    def details(self) -> Sequence[Detail]:
+    def details(self, session: Session) -> Sequence[Detail]:  # noqa: ARG002 - of most it is the same
         """What it needs to hear of the session while it is in front."""
+        return ()
+
+    def command(self, session: Session) -> Sequence[str]:  # noqa: ARG002 - as of `details`
+        """The words of the command that shows the same; none where there is no such command."""
         return ()
 
     def draw(self, frame: Frame, session: Session) -> None:
@@ -65,14 +69,16 @@ class SessionTab(TabPane):
         """Whether there was something in it to leave."""
         return False
 
-    def say(self, frame: Frame, topic: Topic | None, words: Sequence[str], *command: str) -> None:
-        """The line below: whether it is as new as it should be, `words`, and the command."""
+    def say(
+        self, frame: Frame, session: Session, words: Sequence[str], topic: Topic | None = None
+    ) -> None:
+        """The line below: whether what is shown of a topic is new, `words`, and the command."""
         parts = list(words)
         if topic is not None:
             source = frame.model.sources[topic]
             if source.state(self.now()) is not State.LIVE:
                 parts.insert(0, frame.words(topic))
-        if command:
+        if command := self.command(session):
             parts.append(f"$ {visible(shlex.join(command))}")
         line = self.query_one(".state", Static)
         tell(line, Text(f" {fit(' · '.join(filter(None, parts)), max(frame.size.width - 2, 1))}"))

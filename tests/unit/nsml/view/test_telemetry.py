@@ -64,6 +64,16 @@ def answer() -> ReadTelemetryResponse:
     return told
 
 
+def test_what_was_measured_last_is_told_where_it_is_not_long_ago() -> None:
+    told = answer()
+    assert "last" not in "\n".join(view.session_lines(told, room=80, has_last=True))
+    told.until.seconds = 1060
+    text = "\n".join(view.session_lines(told, room=80, has_last=True))
+    assert "last 40%, mean 30%, peak 40%" in text
+    assert "last 300 W, mean 200 W" in text
+    assert "last" not in "\n".join(view.session_lines(told, room=80))
+
+
 def test_each_device_is_told_with_its_figures() -> None:
     lines = view.session_lines(answer(), room=80)
     text = "\n".join(lines)

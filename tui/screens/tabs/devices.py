@@ -1,0 +1,84 @@
+"""What the devices of a session do, and its processes take."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from textual.binding import Binding
+
+from nsml.client.streams import ENDED_STATES
+from nsml.v1 import sessions_pb2 as pb
+from nsml.view.telemetry import session_lines
+from nsml.view.text import visible
+from tui.model import Detail, TelemetryHeard
+from tui.screens.tabs.tab import SessionTab
+from tui.sources import Topic
+from tui.widgets.text_view import TextView
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from nsml.v1.sessions_pb2 import Session
+    from tui.screens.frame import Frame
+
+SPANS: Final = ("10m", "1h", "")
+"""Of time that are shown in turn; the last is all since it was placed first."""
+
+
+class DevicesTab(SessionTab):
+    """Load, memory, power and heat of each device; cores, memory and number of processes of each replica."""
+
+    name_of, key_of = "GPU", "gpu"
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("w", "screen.span", "Time", id="gpu.span"),
+    ]
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._span: str | None = None
+
+    def body(self) -> ComposeResult:
+        """Lines of bars."""
+        yield TextView(has_titles=True)
+
+    def span(self, session: Session) -> str:
+        """The span of time that is shown: of what has ended all, until another is chosen."""
+        if self._span is None:
+            return SPANS[-1] if session.state in ENDED_STATES else SPANS[0]
+        return self._span
+
+    def turn(self, session: Session) -> None:
+        """Show the next span of time."""
+        self._span = SPANS[(SPANS.index(self.span(session)) + 1) % len(SPANS)]
+
+    def details(self, session: Session) -> Sequence[Detail]:
+        """What was measured in that span."""
+        return (Detail(Topic.TELEMETRY, self.span(session)),)
+
+    def command(self, session: Session) -> Sequence[str]:
+        """That draws the same."""
+        span = self.span(session)
+        return ("nsml", "gpumonitor", session.name, *(("--window", span) if span else ()))
+
+    def draw(self, frame: Frame, session: Session) -> None:
+        """Show them."""
+        view = self.query_one(TextView)
+        heard = frame.model.shown.detail(TelemetryHeard)
+        lines: list[str] = []
+        if heard is not None and heard.answer.series:
+            has_last = session.state not in ENDED_STATES
+            room = max(view.size.width - 1, 1)
+            lines = session_lines(heard.answer, room=room, has_last=has_last)
+        none = frame.none(Topic.TELEMETRY, _nothing(session))
+        view.tell([visible(line) for line in lines], of=self.span(session), none=f"  {none}")
+        span = self.span(session)
+        shown = f"the last {span}" if span else "all since it was placed"
+        self.say(frame, session, [f"{shown}: w another span"], Topic.TELEMETRY)
+
+
+def _nothing(session: Session) -> str:
+    is_waiting = session.state == pb.SESSION_STATE_QUEUED
+    return "it runs nowhere yet" if is_waiting else "nothing was measured in that time"
