@@ -115,6 +115,7 @@ class Dashboard(App[None]):
         Binding("2", "go('queue')", "Queue", show=False, id="go.queue"),
         Binding("3", "go('nodes')", "Nodes", show=False, id="go.nodes"),
         Binding("4", "go('datasets')", "Datasets", show=False, id="go.datasets"),
+        Binding("5", "go('events')", "Events", show=False, id="go.events"),
         Binding("6", "go('projects')", "Projects", show=False, id="go.projects"),
         Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
         Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),

@@ -9,10 +9,19 @@ from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias, TypeVar, cast
 
 from nsml.client.streams import ENDED_STATES
 from nsml.v1 import sessions_pb2 as pb
+from nsml.v1.sessions_pb2 import (
+    SESSION_STATE_HELD,
+    SESSION_STATE_PAUSED,
+    SESSION_STATE_PREPARING,
+    SESSION_STATE_RUNNING,
+    SESSION_STATE_STOPPING,
+    SESSION_STATE_UNKNOWN,
+)
 from nsml.view.filtering import Filtered
+from nsml.view.happenings import Happening
 from nsml.view.ordering import value_of
 from nsml.view.series import Axis
-from nsml.view.sessions import seconds_of
+from nsml.view.sessions import placed_text, seconds_of
 from tui.sources import OF_SESSIONS, Source, Topic
 
 if TYPE_CHECKING:
@@ -36,6 +45,8 @@ MOST_ENDED: Final = 10_000
 """Ended sessions that are kept here: the newest."""
 TAIL_LINES: Final = 1_000
 """Of a log, before it is followed."""
+MOST_TURNS: Final = 1_000
+"""Seen to happen that are kept here: the last."""
 MOST_LINES: Final = 50_000
 """Of a log that are kept here: the last."""
 _POLLED: Final = frozenset(
@@ -60,6 +71,16 @@ _HOLDING: Final = frozenset(
     }
 )
 """States in which a session has its devices."""
+
+
+_TURNS: Final = {
+    SESSION_STATE_PREPARING: "placed",
+    SESSION_STATE_PAUSED: "paused",
+    SESSION_STATE_UNKNOWN: "unknown",
+    SESSION_STATE_STOPPING: "stopping",
+    SESSION_STATE_HELD: "held",
+}
+_BACK: Final = {SESSION_STATE_PAUSED: "goes on", SESSION_STATE_UNKNOWN: "heard again"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -450,6 +471,8 @@ class Model:
         self.projects: Sequence[Project] = ()
         self.looks: dict[Topic, str] = {}
         """What is looked at closely beside sessions: of each topic of one thing the name of that."""
+        self.turns: deque[Happening] = deque(maxlen=MOST_TURNS)
+        """What was seen to happen and leaves no moment in any record."""
         self.tree: TreeHeard | None = None
         self.project: ProjectHeard | None = None
         self.sources: dict[Topic, Source] = {
@@ -508,8 +531,11 @@ class Model:
         self.version += 1
         match event:
             case SessionsHeard() | ReportsHeard() | EndedHeard():
+                if isinstance(event, SessionsHeard):
+                    self._see_turns(event.changed, now)
                 self._take(event)
             case ClusterHeard(cluster, took_s):
+                self._see_leader(cluster, now)
                 self.cluster, self.took_s = cluster, took_s
                 # A stream that was opened again says nothing before something happens.
                 self.sources = {
@@ -540,6 +566,32 @@ class Model:
     def ask(self, topic: Topic, now: float) -> None:
         """A topic is listened to again, after nobody did for a while."""
         self.sources[topic] = self.sources[topic].asked(now)
+
+    def _see_turns(self, changed: Iterable[Session], now: float) -> None:
+        """Note which sessions turned to a state, or back from one, of which records keep no moment."""
+        for session in changed:
+            row = self.row(session.id)
+            if row is None or row.session.state == session.state:
+                continue
+            if session.state in _TURNS:
+                what = _TURNS[session.state]
+            elif row.session.state in _BACK and session.state == SESSION_STATE_RUNNING:
+                what = _BACK[row.session.state]
+            else:
+                continue
+            words = placed_text(session)
+            self.turns.append(Happening(now, what, session.name, words, session.id, session.owner))
+
+    def _see_leader(self, cluster: GetClusterResponse, now: float) -> None:
+        before = self.cluster
+        if before is None or (before.leader, before.term) == (cluster.leader, cluster.term):
+            return
+        if cluster.leader:
+            was = f", before it {before.leader}" if before.leader != cluster.leader else ""
+            words = f"leads term {cluster.term}{was}"
+            self.turns.append(Happening(now, "leader", cluster.leader, words))
+        else:
+            self.turns.append(Happening(now, "no leader", before.leader, "leads no more"))
 
     def _take_closely(self, event: TreeHeard | ProjectHeard) -> bool:
         """Take in what was heard of one thing; False where that is looked at no more."""

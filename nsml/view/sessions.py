@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from google.protobuf.timestamp_pb2 import Timestamp
 
-    from nsml.v1.sessions_pb2 import Session, SessionSpec
+    from nsml.v1.sessions_pb2 import EndedAttempt, Session, SessionSpec
 
 SIMULATED = "simulated"
 _MOST_ATTEMPTS = 3
@@ -307,13 +307,20 @@ def attempt_lines(session: Session) -> list[str]:
     """The last attempts that were not the last word, a line each: `attempt 1: vm for 3s; preempted: ...`."""
     own = session.attempt if session.end.cause else 0
     before = [one for one in session.attempts if one.number != own]
-    lines = []
-    for one in before[-_MOST_ATTEMPTS:]:
-        words = _CAUSE_WORDS.get(one.cause) or enum_word(sessions_pb2.Cause, one.cause, "CAUSE_")
-        why = f"{words}: {one.reason}" if one.reason else words
-        took = duration_text(seconds_of(one.ended_at) - seconds_of(one.placed_at))
-        lines.append(f"attempt {one.number}: {', '.join(one.nodes)} for {took}; {why}")
-    return lines
+    return [attempt_line(one) for one in before[-_MOST_ATTEMPTS:]]
+
+
+def attempt_line(one: EndedAttempt) -> str:
+    """`attempt 1: vm for 3s; preempted: ...`."""
+    words = cause_word(one.cause)
+    why = f"{words}: {one.reason}" if one.reason else words
+    took = duration_text(seconds_of(one.ended_at) - seconds_of(one.placed_at))
+    return f"attempt {one.number}: {', '.join(one.nodes)} for {took}; {why}"
+
+
+def cause_word(cause: int) -> str:
+    """Why something ended, in a word or two."""
+    return _CAUSE_WORDS.get(cause) or enum_word(sessions_pb2.Cause, cause, "CAUSE_")
 
 
 def _absolute(field: str) -> Any:

@@ -35,6 +35,7 @@ NAMES: Final = {
     "queue": "2 Queue",
     "nodes": "3 Nodes",
     "datasets": "4 Datasets",
+    "events": "5 Events",
     "projects": "6 Projects",
 }
 """Screens that are always there, as the line of them calls them."""

@@ -34,10 +34,10 @@ class Listing(Frame, Generic[T]):
         #counts { height: 1; color: $text-muted; }
         #words { height: 1; display: none; }
         #listed { height: 1fr; }
-        #card { height: 50%; border-top: solid $panel; padding: 0 1; }
+        #card { height: 50%; border-top: solid $rule; padding: 0 1; }
         &.-wide #listed { layout: horizontal; }
         &.-wide #listed Table { width: 3fr; }
-        &.-wide #card { height: 1fr; width: 2fr; border-top: none; border-left: solid $panel; }
+        &.-wide #card { height: 1fr; width: 2fr; border-top: none; border-left: solid $rule; }
     }
     """
     HORIZONTAL_BREAKPOINTS = [(0, "-narrow"), (110, "-wide")]  # noqa: RUF012 - as Textual declares it

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Final
 
 from tui.screens.datasets import DatasetsScreen
+from tui.screens.events import EventsScreen
 from tui.screens.nodes import NodesScreen
 from tui.screens.projects import ProjectsScreen
 from tui.screens.queue import QueueScreen
@@ -20,5 +21,6 @@ SCREENS: Final[Mapping[str, type[Frame]]] = {
     "queue": QueueScreen,
     "nodes": NodesScreen,
     "datasets": DatasetsScreen,
+    "events": EventsScreen,
     "projects": ProjectsScreen,
 }

@@ -4,11 +4,14 @@ import pytest
 
 from nsml.content.digests import digest_of
 from nsml.content.manifest import Entry, build
+from nsml.v1 import nodes_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.v1.datasets_pb2 import Dataset
 from nsml.v1.projects_pb2 import Project, ProjectSettings, Quota
 from tests.unit.tui.conftest import said, shows, until
 from tui.feed import MOST_FILES
+from tui.model import ClusterHeard
+from tui.screens.session import SessionScreen
 from tui.screens.sessions import SessionsScreen
 
 SIZE = (120, 40)
@@ -105,3 +108,36 @@ async def test_lists_without_anything_say_what_makes_it(dashboard, server):
         await shows(pilot, "no datasets yet · nsml dataset push NAME PATH makes one")
         await pilot.press("6")
         await shows(pilot, "no projects: your sessions count for you alone")
+
+
+async def test_what_happens_is_seen_as_it_does_and_opens_its_session(dashboard, server):
+    first = server.state.add("kim/mnist/1", pb.SESSION_STATE_QUEUED)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await pilot.press("5")
+        await shows(pilot, "1 of the last 1 event", "submitted")
+        first = server.state.change(first, state=pb.SESSION_STATE_PREPARING)
+        await shows(pilot, "placed", "2 of the last 2 events")
+        server.state.change(first, state=pb.SESSION_STATE_PAUSED)
+        await shows(pilot, "paused")
+        assert dashboard.screen.table.current.what == "paused"
+        server.state.add("lee/kin/7", memo="\x1b[2Jcleared")
+        await shows(pilot, "lee/kin/7", "␛[2Jcleared")
+        await pilot.press(*"/kin", "enter", "enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        await shows(pilot, "lee/kin/7")
+
+
+async def test_another_leader_is_an_event(dashboard, server):
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await pilot.press("5")
+        await shows(pilot, "● live")
+        now = dashboard.clock.time()
+        for leader, term in (("cp-1", 3), ("cp-2", 4), ("", 4)):
+            cluster = nodes_pb2.GetClusterResponse(leader=leader, term=term)
+            dashboard.model.fold(ClusterHeard(cluster, 0.0), now)
+        told = [(one.what, one.subject, one.words) for one in dashboard.model.turns]
+        assert told[-2:] == [
+            ("leader", "cp-2", "leads term 4, before it cp-1"),
+            ("no leader", "cp-2", "leads no more"),
+        ]

@@ -1,0 +1,119 @@
+"""What happened on the platform, as its records tell: sessions, nodes and control planes, with their moments. Pure.
+
+Nothing is kept for it: what records say is put in order. What left no moment in them is in none.
+"""
+
+from __future__ import annotations
+
+import heapq
+from operator import attrgetter
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsml.v1 import nodes_pb2, sessions_pb2
+from nsml.view.enums import enum_word
+from nsml.view.nodes import condition_name
+from nsml.view.sessions import (
+    STATE_WORDS,
+    attempt_line,
+    cause_word,
+    placed_text,
+    seconds_of,
+)
+from nsml.view.tables import Column
+from nsml.view.units import ago, counted, short_moment, thousandths
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from nsml.v1.nodes_pb2 import GetClusterResponse, Node
+    from nsml.v1.sessions_pb2 import Session
+
+MOST: Final = 2_000
+"""The newest, which are shown."""
+
+
+class Happening(NamedTuple):
+    """One thing that happened. `session_id`: "" where it is of none."""
+
+    at: float
+    what: str
+    subject: str
+    words: str
+    session_id: str = ""
+    owner: str = ""
+
+
+COLUMNS: tuple[Column[Happening], ...] = (
+    Column(key="at", title="When", cell=lambda h, now: short_moment(h.at, now, has_seconds=True)),
+    Column(key="ago", title="Ago", cell=lambda h, now: ago(now - h.at), is_optional=True),
+    Column(key="what", title="What", cell=lambda h, _: h.what),
+    Column(key="subject", title="Of", cell=lambda h, _: h.subject, is_name=True),
+    Column(key="words", title="About", cell=lambda h, _: h.words, shrinks_to=20),
+)
+
+
+def of_session(one: Session) -> Iterator[Happening]:
+    """What its record tells, in no order."""
+
+    def at(seconds: float, what: str, words: str = "") -> Happening:
+        return Happening(seconds, what, one.name, words, one.id, one.owner)
+
+    gpus = thousandths(one.spec.resources.gpu_thousandths)
+    on = f" on {counted(one.spec.replica_count, 'node')}" if one.spec.replica_count > 1 else ""
+    memo = f" · {one.memo}" if one.memo else ""
+    yield at(
+        seconds_of(one.created_at),
+        "submitted",
+        f"{gpus} {'GPU' if gpus == '1' else 'GPUs'}{on}{memo}",
+    )
+    own = one.attempt if one.end.cause else 0
+    for each in one.attempts:
+        if each.number != own:
+            yield at(seconds_of(each.ended_at), "attempt ended", attempt_line(each))
+    if one.HasField("started_at"):
+        yield at(seconds_of(one.started_at), "started", placed_text(one))
+    for episode in one.episodes:
+        word = enum_word(sessions_pb2.EpisodeKind, episode.kind, "EPISODE_KIND_")
+        yield at(seconds_of(episode.since), word, episode.reason)
+        if episode.HasField("until"):
+            yield at(seconds_of(episode.until), f"no more {word}")
+    if one.HasField("ended_at"):
+        state = STATE_WORDS.get(one.state, STATE_WORDS[0])
+        is_plain = one.end.cause == sessions_pb2.CAUSE_COMPLETED
+        cause = "" if is_plain else cause_word(one.end.cause).replace("_", " ")
+        said = ": ".join(filter(None, (cause, one.end.message)))
+        yield at(seconds_of(one.ended_at), state.word.lower(), said)
+
+
+def of_node(node: Node) -> Iterator[Happening]:
+    """The same of a machine: what administrators and the platform did to it, and since when it is silent."""
+    for word, moment, by, why in (
+        ("drained", node.drain.asked_at, node.drain.asked_by, node.drain.reason),
+        ("fenced", node.fence.asked_at, node.fence.asked_by, node.fence.reason),
+        ("held", node.hold.found_at, "", node.hold.why),
+    ):
+        if moment.seconds:
+            said = ": ".join(filter(None, (by and f"by {by}", why)))
+            yield Happening(seconds_of(moment), word, node.name, said)
+    if node.state == nodes_pb2.NODE_STATE_SILENT:
+        words = "nothing was heard of it since; what runs there may go on"
+        yield Happening(seconds_of(node.last_contact_at), "silent", node.name, words)
+
+
+def of_cluster(cluster: GetClusterResponse) -> Iterator[Happening]:
+    """The same of the control planes, and of what is wrong now."""
+    for member in cluster.members:
+        if member.HasField("started_at"):
+            words = f"leads term {cluster.term}" if member.is_leader else "stands by"
+            yield Happening(
+                seconds_of(member.started_at), "control plane up", member.name, f"now {words}"
+            )
+    for one in cluster.conditions:
+        if one.HasField("since"):
+            subject = f"{condition_name(one)} {one.subject}".rstrip()
+            yield Happening(seconds_of(one.since), "condition", subject, one.meaning)
+
+
+def newest(some: Iterable[Happening], most: int = MOST) -> list[Happening]:
+    """The last of them, newest first."""
+    return heapq.nlargest(most, some, key=attrgetter("at", "subject", "what"))

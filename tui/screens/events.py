@@ -1,0 +1,94 @@
+"""Events: what happened on the platform, the newest first."""
+
+from __future__ import annotations
+
+from itertools import chain
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from nsml.view.happenings import COLUMNS, Happening, newest, of_cluster, of_node, of_session
+from nsml.view.units import counted, moment
+from tui.screens.listing import Listing
+from tui.sources import Topic
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from nsml.view.tables import Column
+
+GATHERED_EVERY_S: Final = 1.0
+"""How often all that is known is looked through."""
+
+
+class EventsScreen(Listing[Happening]):
+    """What happened, as the records of sessions, nodes and control planes tell, and what was seen beside."""
+
+    name_of = "events"
+    topics = (Topic.SESSIONS, Topic.ENDED, Topic.NODES)
+    DEFAULT_CSS: ClassVar[str] = """
+    EventsScreen {
+        &.-wide #listed { layout: vertical; }
+        &.-wide #listed Table { width: 1fr; }
+        #card, &.-wide #card { width: 1fr; height: auto; max-height: 6; border-left: none; border-top: solid $rule; }
+    }
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._gathered: Sequence[Happening] = ()
+        self._gathered_at = -GATHERED_EVERY_S
+
+    def columns(self) -> Sequence[Column[Happening]]:
+        """Of events."""
+        return COLUMNS
+
+    def key(self, item: Happening) -> str:
+        """All of it: nothing happens twice at once."""
+        return f"{item.at} {item.what} {item.subject} {item.words}"
+
+    def items(self) -> Sequence[Happening]:
+        """The newest of all that is known."""
+        now = self.dashboard.clock.monotonic()
+        if now - self._gathered_at >= GATHERED_EVERY_S:
+            self._gathered_at = now
+            model = self.model
+            parts = chain(
+                (one for row in model.every_row() for one in of_session(row.session)),
+                (one for node in model.nodes for one in of_node(node)),
+                of_cluster(model.cluster) if model.cluster is not None else (),
+                model.turns,
+            )
+            self._gathered = newest(parts)
+        return self._gathered
+
+    def texts(self, item: Happening) -> Sequence[str]:
+        """What, of what, and the rest of its line."""
+        return item.what, item.subject, item.words
+
+    def nothing(self) -> str:
+        """That nothing did."""
+        return self.none(Topic.SESSIONS, "nothing happened yet")
+
+    def counts(self, shown: int, known: int) -> str:
+        """How many are shown."""
+        return f"{shown:,} of the last {counted(known, 'event')}"
+
+    def lines(self, item: Happening) -> Sequence[str]:
+        """All of its line."""
+        return [f"{moment(item.at)}  {item.what}  {item.subject}", f"  {item.words}"]
+
+    def _list(self, *, is_other: bool = False) -> None:
+        table = self.table
+        is_at_top = not table.items or table.current == table.items[0]
+        super()._list(is_other=is_other)
+        if is_at_top:
+            # Who looks at the newest goes on doing so.
+            table.action_edge(-1)
+
+    def on_table_chosen(self) -> None:
+        """Its session, or the machines."""
+        item = self.table.current
+        row = self.model.row(item.session_id) if item is not None else None
+        if row is not None:
+            self.dashboard.open_session(row.session)
+        elif item is not None and any(node.name == item.subject for node in self.model.nodes):
+            self.dashboard.action_go("nodes")
