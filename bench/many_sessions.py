@@ -96,8 +96,13 @@ def step_on(session: pb.Session, rng: random.Random) -> None:
     session.summary_names[:] = ["step", "train/loss", "val/acc"]
 
 
+def _report(session: pb.Session) -> pb.SessionReport:
+    names = session.summary_names
+    return pb.SessionReport(session_id=session.id, summary=session.summary, summary_names=names)
+
+
 class State:
-    """What the platform has; `changed` is set anew with each step."""
+    """What the platform has; `steps` are told what is reported."""
 
     def __init__(self, seed: int = 1) -> None:
         self.rng = random.Random(seed)
@@ -110,13 +115,13 @@ class State:
         ]
         self.revision = 1
         self.rate = 0.0
-        self.steps: set[asyncio.Queue[list[pb.Session]]] = set()
+        self.steps: set[asyncio.Queue[list[pb.SessionReport]]] = set()
         self.values: NDArray[np.float64] = np.exp(-np.arange(POINTS) / POINTS * 3) + (
             np.random.default_rng(seed).normal(size=POINTS) / 20
         )
 
     async def change(self) -> None:
-        """Change `rate` sessions a second, for ever."""
+        """Have `rate` sessions a second report, for ever."""
         due = 0.0
         while True:
             await asyncio.sleep(TICK_S)
@@ -126,11 +131,10 @@ class State:
             some = self.rng.sample(self.running, int(due))
             due -= len(some)
             for number in some:
-                self.revision += 1
                 step_on(self.sessions[number], self.rng)
-                self.sessions[number].revision = self.revision
+            reports = [_report(self.sessions[number]) for number in some]
             for queue in self.steps:
-                queue.put_nowait([self.sessions[number] for number in some])
+                queue.put_nowait(reports)
 
     async def obey(self) -> None:
         """Change at the rates that standard input says, until it ends."""
@@ -182,8 +186,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
     async def WatchSessions(  # noqa: N802
         self, _request: pb.WatchSessionsRequest, _context: object
     ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
-        """All live ones, and what changes."""
-        queue: asyncio.Queue[list[pb.Session]] = asyncio.Queue()
+        """All live ones, and what they report."""
+        queue: asyncio.Queue[list[pb.SessionReport]] = asyncio.Queue()
         self._state.steps.add(queue)
         try:
             revision = self._state.revision
@@ -196,8 +200,8 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
                     reset=place == ENDED,
                 )
             while True:
-                changed = await queue.get()
-                yield pb.WatchSessionsResponse(revision=self._state.revision, changed=changed)
+                reports = await queue.get()
+                yield pb.WatchSessionsResponse(revision=self._state.revision, reports=reports)
         finally:
             self._state.steps.discard(queue)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import aclosing, asynccontextmanager, suppress
+from contextlib import aclosing, asynccontextmanager
 from typing import TYPE_CHECKING
 
 from cli.app import App, Format
@@ -15,15 +15,11 @@ if TYPE_CHECKING:
 
     from nsml.client.calls import Client
     from nsml.clock import Clock
-    from nsml.concurrency import TaskGroup
     from nsml.v1.sessions_pb2 import Session, SessionFilter
 
 
 _REDRAW_S = 0.25
 """Between two redrawings: what changes in between is drawn together."""
-_REPORTS_EVERY_S = 5.0
-_MOST_REPORTING = 1_000
-"""Sessions, the newest, whose last reports are asked for."""
 _AGEING = 4
 """After so many of them the ages are looked at, though nothing else changed."""
 
@@ -40,7 +36,7 @@ class Watched:
 
     def take(self, changed: Sequence[Session], removed: Sequence[str], *, reset: bool) -> None:
         """Take one answer of the stream; a new list and a line are shown at once."""
-        news = [item for item in changed if self._known.get(item.id) != item]
+        news = [item for item in changed if _is_news(item, self._known.get(item.id))]
         if reset:
             self._known.clear()
         self._known.update({session.id: session for session in changed})
@@ -54,7 +50,7 @@ class Watched:
             self._is_stale = True
 
     @asynccontextmanager
-    async def kept_true(self, clock: Clock) -> AsyncIterator[TaskGroup]:
+    async def kept_true(self, clock: Clock) -> AsyncIterator[None]:
         """Redraw what changed, and the ages of what did not."""
         from nsml.concurrency import beside_each_other
 
@@ -68,22 +64,8 @@ class Watched:
 
         async with beside_each_other() as group:
             redrawing = group.create_task(redraw())
-            yield group
+            yield
             redrawing.cancel()
-
-    def report(self, found: Sequence[Session]) -> None:
-        """Take what live sessions reported last, which is no change that is watched."""
-        news = []
-        for session in found:
-            known = self._known.get(session.id)
-            # What was watched meanwhile is newer.
-            if known is not None and session.revision >= known.revision:
-                if session.summary != known.summary:
-                    news.append(session)
-                self._known[session.id] = session
-        if not self._screen.draws:
-            self._lines(news)
-        self._is_stale = True
 
     def _lines(self, news: Sequence[Session]) -> None:
         from nsml.view import sessions as view
@@ -106,14 +88,19 @@ class Watched:
         self._screen.show(table_lines(self._app, newest, view.COLUMNS))
 
 
+def _is_news(session: Session, known: Session | None) -> bool:
+    """Whether it is worth a line: what it takes of its node and of its devices changes all the time."""
+    if known is None or session.revision != known.revision or session.waiting != known.waiting:
+        return session != known
+    return session.summary != known.summary or session.checkpoint_count != known.checkpoint_count
+
+
 def watch_list(app: App, chosen: SessionFilter) -> None:
     """Show the live sessions and every change of them, until interrupted.
 
     Raises CommandError (USAGE) for a format that cannot be written line by line.
     """
-    from nsml.client.errors import Unavailable
     from nsml.client.streams import watch_sessions
-    from nsml.v1.sessions_pb2 import ListSessionsRequest
 
     if app.format not in {Format.TABLE, Format.WIDE, Format.JSONL}:
         raise CommandError(
@@ -125,19 +112,9 @@ def watch_list(app: App, chosen: SessionFilter) -> None:
 
     async def follow(client: Client) -> None:
         await client.accounts.caller()  # a dead platform is told at once, a lost one waited for
-        stream = watch_sessions(client, chosen, on_link=watched.link)
-
-        async def reports() -> None:
-            request = ListSessionsRequest(filter=chosen, page_size=_MOST_REPORTING)
-            while True:
-                await client.clock.sleep(_REPORTS_EVERY_S)
-                with suppress(Unavailable):  # the stream says so
-                    watched.report((await client.sessions.page(request)).sessions)
-
-        async with watched.kept_true(client.clock) as group, aclosing(stream):
-            reporting = group.create_task(reports())
+        stream = watch_sessions(client, chosen, with_reports=True, on_link=watched.link)
+        async with watched.kept_true(client.clock), aclosing(stream):
             async for answer in stream:
                 watched.take(answer.changed, answer.removed, reset=answer.reset)
-            reporting.cancel()
 
     app.call(follow)

@@ -54,6 +54,7 @@ from controlplane.operations.export import Exporter
 from controlplane.operations.following import Followers
 from controlplane.operations.giving_way import Requeuer
 from controlplane.operations.ingest import Ingestor, Rights
+from controlplane.operations.last_reports import LastReports
 from controlplane.operations.listing import Listings
 from controlplane.operations.logs import Logs
 from controlplane.operations.media import Overdue, Shown
@@ -326,6 +327,9 @@ class ControlPlane:
             clock=clock,
             idle_percent=character.waste.percent,
         )
+        self._reports = LastReports(
+            state=self.state, history=history, usages=self.usages, clock=clock
+        )
         self.views = Views(
             references=self.references,
             clock=clock,
@@ -447,6 +451,7 @@ class ControlPlane:
                 group.create_task(self._on.keys.run(), name="keys")
             group.create_task(self._accounting().run(), name="accounting")
             group.create_task(self._folding().run(), name="folding")
+            group.create_task(self._reports.run(), name="reports")
             group.create_task(self.leading.run(), name="leader")
             group.create_task(self._deposing.run(), name="deposing")
             group.create_task(self._probing().run(), name="probing")
@@ -550,6 +555,7 @@ class ControlPlane:
         presenter = Presenter(
             state=self.state,
             history=on.history,
+            reports=self._reports,
             waiting=self.scheduling.waiting,
             usages=self.usages,
             clock=on.clock,
@@ -639,6 +645,7 @@ class ControlPlane:
             updater=Updater(writer=writer, references=self.references, history=on.history),
             audit=self._audit,
             followers=followers,
+            reports=self._reports,
             searches=Searches(followers=followers, run=on.run),
             tunnels=self.tunnels,
             relay=self._relay,

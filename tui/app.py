@@ -21,7 +21,6 @@ from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
 from nsml.clock import in_thread
 from nsml.concurrency import TaskGroup
-from nsml.v1 import sessions_pb2 as pb
 from nsml.view.text import visible
 from nsml.view.units import counted, size_text
 from tui.looks import Looks, dress, filters
@@ -443,7 +442,7 @@ class Dashboard(App[None]):
             if len(sessions) == 1:
                 (session,) = sessions
                 group.create_task(feed.log(session))
-                if session.state == pb.SESSION_STATE_QUEUED:
+                if session.state not in ENDED_STATES:
                     group.create_task(feed.explanation(session))
 
     async def _charts(self, feed: Feed, sessions: Sequence[Session]) -> None:

@@ -45,7 +45,6 @@ from tui.model import (
     ProjectsHeard,
     QueueHeard,
     Refused,
-    ReportsHeard,
     SeriesHeard,
     SessionsHeard,
     TelemetryHeard,
@@ -69,14 +68,11 @@ Post: TypeAlias = "Callable[[Event], None]"
 
 LOOK_EVERY_S: Final = 2.0
 """How often is asked again what comes on no stream."""
-REPORTS_EVERY_S: Final = 5.0
 ENDED_EVERY_S: Final = 10.0
 ENDED_SERIES_EVERY_S: Final = 60.0
 """An agent may still bring what it kept."""
 MOST_ENDED: Final = 1_000
 """Ended sessions that are asked for."""
-MOST_REPORTING: Final = 1_000
-"""Live sessions, the newest, whose last reports are asked for."""
 MOST_WAITING: Final = 1_000
 DETAILS_EVERY_S: Final = 5.0
 ENDED_DETAILS_EVERY_S: Final = 60.0
@@ -117,7 +113,6 @@ class Feed:
         self._platform: Final[Mapping[Topic, Callable[[], Coroutine[None, None, None]]]] = {
             Topic.CLUSTER: self.cluster,
             Topic.SESSIONS: self.sessions,
-            Topic.REPORTS: self.reports,
             Topic.ENDED: self.ended,
             Topic.QUEUE: self.queue,
             Topic.NODES: self.nodes,
@@ -133,11 +128,14 @@ class Feed:
                     group.create_task(self._platform[topic]())
 
     async def sessions(self) -> None:
-        """Live sessions and every change of them."""
+        """Live sessions and every change of them, with what they report."""
 
         async def watch() -> None:
             stream = watch_sessions(
-                self._client, pb.SessionFilter(), on_link=self._teller(Topic.SESSIONS)
+                self._client,
+                pb.SessionFilter(),
+                with_reports=True,
+                on_link=self._teller(Topic.SESSIONS),
             )
             # All of them come in parts, of which only the last has a revision: until then what was known stays.
             parts: list[Session] | None = None
@@ -154,15 +152,6 @@ class Feed:
                         parts = None
 
         await self._for_ever(Topic.SESSIONS, watch)
-
-    async def reports(self) -> None:
-        """What live sessions reported last and made of their GPUs, which is no change that is watched."""
-
-        async def look() -> Sequence[Session]:
-            request = pb.ListSessionsRequest(filter=pb.SessionFilter(), page_size=MOST_REPORTING)
-            return (await self._client.sessions.page(request)).sessions
-
-        await self._again(Topic.REPORTS, look, ReportsHeard, every_s=REPORTS_EVERY_S)
 
     async def ended(self) -> None:
         """Sessions that have ended, the newest."""
@@ -237,10 +226,14 @@ class Feed:
         await self._again(Topic.PROJECT, look, lambda event: event, every_s=LOOK_EVERY_S)
 
     async def explanation(self, session: Session) -> None:
-        """Why a session waits."""
+        """Why a live session waits; of one that does not, what its processes take, which changes all the time."""
+        calls = self._client.sessions
 
         async def look() -> ExplanationHeard:
-            answer = await self._client.sessions.explain(session.id)
+            if session.state == pb.SESSION_STATE_QUEUED:
+                answer = await calls.explain(session.id)
+            else:
+                answer = pb.ExplainSessionResponse(session=await calls.get(session.id))
             return ExplanationHeard(session.id, answer)
 
         await self._again(Topic.EXPLANATION, look, lambda event: event, every_s=LOOK_EVERY_S)

@@ -93,13 +93,6 @@ class SessionsHeard:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportsHeard:
-    """Live sessions with what they reported last, which may be older than what was watched otherwise."""
-
-    sessions: Sequence[Session]
-
-
-@dataclass(frozen=True, slots=True)
 class EndedHeard:
     """The newest sessions that have ended; they replace those that were known."""
 
@@ -301,7 +294,6 @@ D = TypeVar("D", bound=DetailHeard)
 Event: TypeAlias = (
     SessionsHeard
     | EndedHeard
-    | ReportsHeard
     | ClusterHeard
     | QueueHeard
     | NodesHeard
@@ -530,7 +522,7 @@ class Model:
         """Take in what was heard at a moment (Unix seconds)."""
         self.version += 1
         match event:
-            case SessionsHeard() | ReportsHeard() | EndedHeard():
+            case SessionsHeard() | EndedHeard():
                 if isinstance(event, SessionsHeard):
                     self._see_turns(event.changed, now)
                 self._take(event)
@@ -604,16 +596,10 @@ class Model:
                 self.project = event if is_meant else self.project
         return is_meant
 
-    def _take(self, event: SessionsHeard | ReportsHeard | EndedHeard) -> None:
+    def _take(self, event: SessionsHeard | EndedHeard) -> None:
         match event:
             case SessionsHeard():
                 self._follow(event)
-            case ReportsHeard(sessions):
-                for session in sessions:
-                    known = self._live.get(session.id)
-                    # What was watched meanwhile is newer.
-                    if known is not None and session.revision >= known.session.revision:
-                        known.take(session)
             case EndedHeard(sessions):
                 self._ended = {
                     one.id: Row(one) for one in sessions[:MOST_ENDED] if one.id not in self._live
@@ -675,7 +661,6 @@ class Model:
 
 TOPICS: Final[Mapping[type, Topic]] = {
     SessionsHeard: Topic.SESSIONS,
-    ReportsHeard: Topic.REPORTS,
     EndedHeard: Topic.ENDED,
     ClusterHeard: Topic.CLUSTER,
     QueueHeard: Topic.QUEUE,

@@ -55,7 +55,6 @@ from tui.model import (
     ProjectsHeard,
     QueueHeard,
     Refused,
-    ReportsHeard,
     SeriesHeard,
     SessionsHeard,
     TelemetryHeard,
@@ -73,9 +72,11 @@ if TYPE_CHECKING:
 M = TypeVar("M", bound=Message)
 
 MAGIC: Final = b"nsml-recording\n"
-VERSION: Final = 2
-READ: Final = frozenset({1, VERSION})
+VERSION: Final = 3
+READ: Final = frozenset({1, 2, VERSION})
 """Versions that can be shown: in the first there was nothing of what tabs show."""
+_LAST_REPORTS: Final = "last reports"
+"""A topic of its own in versions before 3."""
 MOST_BYTES: Final = 256 * 1024 * 1024
 """Of all frames, before compression: what a replay holds in memory."""
 MOST_FRAME_BYTES: Final = 64 * 1024 * 1024
@@ -116,6 +117,8 @@ class _Ended(msgspec.Struct, tag="ended", array_like=True):
 
 
 class _Reports(msgspec.Struct, tag="reports", array_like=True):
+    """Of versions before 3."""
+
     sessions: list[bytes]
 
 
@@ -205,7 +208,7 @@ class _Content(msgspec.Struct, tag="content", array_like=True):
 
 
 class _Linked(msgspec.Struct, tag="linked", array_like=True):
-    topic: Topic
+    topic: str
     is_live: bool
     failures: int
     retry_in_s: float
@@ -213,7 +216,7 @@ class _Linked(msgspec.Struct, tag="linked", array_like=True):
 
 
 class _Refused(msgspec.Struct, tag="refused", array_like=True):
-    topic: Topic
+    topic: str
     why: str
 
 
@@ -258,8 +261,6 @@ def _packed(event: Event) -> _Body | None:  # noqa: C901, PLR0911, PLR0912 - a k
             return _Sessions(_all_bytes(changed), list(removed), reset)
         case EndedHeard(sessions):
             return _Ended(_all_bytes(sessions))
-        case ReportsHeard(sessions):
-            return _Reports(_all_bytes(sessions))
         case ClusterHeard(cluster, took_s):
             return _Cluster(cluster.SerializeToString(), took_s)
         case QueueHeard(queue):
@@ -413,12 +414,14 @@ class _Known(msgspec.Struct):
     is_whole: bool
     is_word: bool
     data: bytes
+    names: frozenset[str] = frozenset()
+    """The sessions that it tells of, where it tells nothing else: once each of them is told of later, nothing."""
 
 
 _TOPICS: Final = {
     _Sessions: Topic.SESSIONS,
     _Ended: Topic.ENDED,
-    _Reports: Topic.REPORTS,
+    _Reports: Topic.SESSIONS,
     _Cluster: Topic.CLUSTER,
     _Queue: Topic.QUEUE,
     _Nodes: Topic.NODES,
@@ -490,15 +493,20 @@ class Recording:
         if isinstance(body, _Caller):
             self.user = body.user
             return
-        _unpacked(body)
+        if isinstance(body, (_Linked, _Refused)) and body.topic == _LAST_REPORTS:
+            return
+        event = _unpacked(body)
         if isinstance(body, (_Linked, _Refused)):
-            if body.topic not in CLOSELY:
-                self._general.append(_Known(at, body.topic, False, True, data))  # noqa: FBT003
+            if (topic := _topic(body.topic)) not in CLOSELY:
+                self._general.append(_Known(at, topic, False, True, data))  # noqa: FBT003
             return
         topic = _TOPICS[type(body)]
-        is_whole = not isinstance(body, (_Sessions, _Log))
+        is_whole = not isinstance(body, (_Sessions, _Reports, _Log))
         is_whole = is_whole or getattr(body, "reset", False) or getattr(body, "is_anew", False)
-        known = _Known(at, topic, is_whole, False, data)  # noqa: FBT003
+        names = frozenset[str]()
+        if isinstance(event, SessionsHeard) and not event.reset and not event.removed:
+            names = frozenset(one.id for one in event.changed)
+        known = _Known(at, topic, is_whole, False, data, names)  # noqa: FBT003
         if isinstance(body, _Series):
             for session_id in set(body.session_ids):
                 self._closely.setdefault((topic, session_id, ""), []).append(known)
@@ -536,14 +544,18 @@ class Recording:
             for one in self._general[bisect_right(self._moments, after) : last]:
                 yield self._event(one)
             return
-        # From the end back: of each topic what came since it was last told as a whole, and of its connection
-        # what came since anything was heard.
+        # From the end back: of each topic what came since it was last told as a whole, of sessions what was last told
+        # of each, and of its connection what came since anything was heard.
         is_told: set[Topic] = set()
         is_heard: set[Topic] = set()
+        named: set[str] = set()
         found = []
         for one in reversed(self._general[:last]):
             if one.topic in is_told or (one.is_word and one.topic in is_heard):
                 continue
+            if one.names and one.names <= named:
+                continue
+            named |= one.names
             found.append(one)
             if not one.is_word:
                 is_heard.add(one.topic)
@@ -684,7 +696,7 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
         case _Ended(sessions):
             return EndedHeard([_message(Session, one) for one in sessions])
         case _Reports(sessions):
-            return ReportsHeard([_message(Session, one) for one in sessions])
+            return SessionsHeard([_message(Session, one) for one in sessions], ())
         case _Cluster(cluster, took_s):
             return ClusterHeard(_message(GetClusterResponse, cluster), _finite(took_s))
         case _Queue(queue):
@@ -737,9 +749,9 @@ def _unpacked(body: _Body) -> Event:  # noqa: C901, PLR0911, PLR0912 - a kind of
                 retry_in_s=_finite(body.retry_in_s),
                 reason=body.reason,
             )
-            return Linked(body.topic, link)
+            return Linked(_topic(body.topic), link)
         case _Refused(topic, why):
-            return Refused(topic, why)
+            return Refused(_topic(topic), why)
         case _Caller():
             raise _Unsound("who looks is nothing that is heard")
 
@@ -770,6 +782,13 @@ def _telemetry(data: bytes) -> ReadTelemetryResponse:
     if answer.until.ToNanoseconds() < answer.since.ToNanoseconds():
         raise _Unsound("a span that ends before it begins")
     return answer
+
+
+def _topic(name: str) -> Topic:
+    try:
+        return Topic(name)
+    except ValueError:
+        raise _Unsound("a topic that there is not") from None
 
 
 def _message(kind: type[M], data: bytes) -> M:

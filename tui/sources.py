@@ -25,7 +25,6 @@ class Topic(StrEnum):
 
     SESSIONS = "sessions"
     ENDED = "ended sessions"
-    REPORTS = "last reports"
     CLUSTER = "cluster"
     QUEUE = "queue"
     NODES = "nodes"
@@ -45,7 +44,7 @@ class Topic(StrEnum):
     PROJECT = "project"
 
 
-ALWAYS_HEARD: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.REPORTS, Topic.ENDED})
+ALWAYS_HEARD: Final = frozenset({Topic.CLUSTER, Topic.SESSIONS, Topic.ENDED})
 """Whatever screen is in front."""
 OF_TABS: Final = frozenset(
     {

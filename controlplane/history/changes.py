@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Collection, Iterable, Iterator
 
 
 class Change:
@@ -26,12 +26,35 @@ class Change:
         self._event.set()
 
 
+class Touched:
+    """One follower's notice of all sessions: which of them were committed to."""
+
+    def __init__(self) -> None:
+        self._names: set[str] = set()
+        self._is_any = False
+
+    def add(self, names: Iterable[str]) -> None:
+        """These were committed to, or must be looked at for another reason."""
+        self._names.update(names)
+
+    def add_all(self) -> None:
+        """Any of them may have been."""
+        self._is_any = True
+
+    def take(self) -> set[str] | None:
+        """Those since the last call; None: any of them may be among them."""
+        names, is_any = self._names, self._is_any
+        self._names, self._is_any = set(), False
+        return None if is_any else names
+
+
 class Changes:
-    """The followers by session."""
+    """The followers by session, and those of all."""
 
     def __init__(self) -> None:
         # Dictionaries for sets: who is told first must not depend on where things lie in memory.
         self._followers: dict[str, dict[Change, None]] = {}
+        self._touched: dict[Touched, None] = {}
 
     @contextmanager
     def follow(self, session_id: str) -> Iterator[Change]:
@@ -46,8 +69,20 @@ class Changes:
             if not followers:
                 del self._followers[session_id]
 
-    def tell(self, session_ids: Iterable[str]) -> None:
+    @contextmanager
+    def follow_all(self) -> Iterator[Touched]:
+        """Be told of commits to any session while inside."""
+        touched = Touched()
+        self._touched[touched] = None
+        try:
+            yield touched
+        finally:
+            del self._touched[touched]
+
+    def tell(self, session_ids: Collection[str]) -> None:
         """These sessions were committed to; called in the event loop, after the commit."""
+        for touched in self._touched:
+            touched.add(session_ids)
         for session_id in session_ids:
             for change in self._followers.get(session_id, ()):
                 change.set()
@@ -55,3 +90,5 @@ class Changes:
     def tell_all(self) -> None:
         """Any session may have been committed to; called in the event loop."""
         self.tell(tuple(self._followers))
+        for touched in self._touched:
+            touched.add_all()

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from controlplane.domain.identity import User
     from controlplane.history.blocks import Blocks
     from controlplane.history.cells import Cells, Used
-    from controlplane.history.changes import Change
+    from controlplane.history.changes import Change, Touched
     from controlplane.history.portable import Batch
     from controlplane.history.values import (
         Ages,
@@ -196,6 +196,13 @@ class Streams(Protocol):
         """Notice of commits to this session's streams or record, from now on.
 
         Enter it before the first read: then nothing is missed between a read and `Change.wait`.
+        """
+        ...
+
+    def touched(self) -> AbstractContextManager[Touched]:
+        """Notice of commits to any session's streams or record, from now on; `take` empties it.
+
+        Whatever else is committed to may be named beside them.
         """
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final
 
 from controlplane.domain.errors import InvalidRequest, NotFound, Unavailable
@@ -17,6 +17,7 @@ from controlplane.store.interface import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Iterator
+    from contextlib import AbstractContextManager
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.snapshot import Change
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from controlplane.history.changes import Change as Commit
     from controlplane.history.interface import History
     from controlplane.history.values import LogPage, MetricPage
+    from controlplane.operations.last_reports import LastReports, Reader
     from controlplane.operations.listing import Filter
     from controlplane.operations.logs import Logs
     from controlplane.operations.state import LiveState
@@ -206,14 +208,28 @@ class Step:
     changed: tuple[Session, ...] = ()
     removed: tuple[str, ...] = ()
     is_reset: bool = False
+    has_changes: bool = True
+    """Or may have: the first one tells at least how far it goes."""
+    reported: tuple[str, ...] = ()
 
 
 class SessionWatch:
-    """Live sessions and every change of them, as one caller may see them."""
+    """Live sessions and every change of them, as one caller may see them.
+
+    Args:
+        reports: what they reported last is told of, too; None: it is not.
+    """
 
     def __init__(
-        self, *, state: LiveState, clock: Clock, caller: UserCaller, wanted: Filter
+        self,
+        *,
+        state: LiveState,
+        clock: Clock,
+        caller: UserCaller,
+        wanted: Filter,
+        reports: LastReports | None = None,
     ) -> None:
+        self._reports = reports
         self._state = state
         self._clock = clock
         self._caller = caller
@@ -230,13 +246,32 @@ class SessionWatch:
         """
         if not await self._catch_up(from_revision):
             from_revision = 0
-        with self._state.subscribed("", VIEWED, wants=self._concerns) as changes:
-            yield self._first(from_revision)
+        with (
+            self._state.subscribed("", VIEWED, wants=self._concerns) as changes,
+            self._read(changes) as reader,
+        ):
+            first = self._first(from_revision)
+            if reader is not None:
+                # All of a session that is sent is newer than what is asked for now.
+                await reader.begin(self._begun(), is_told=first.is_reset)
+            yield first
             while True:
                 news = self._step(await changes.take())
+                reported = () if reader is None else reader.take(self._known.__contains__)
+                if news is None and reported:
+                    news = Step(revision=self._state.revision, has_changes=False)
                 if news is not None:
-                    yield news
+                    yield replace(news, reported=reported)
                     await self._clock.sleep(CHANGES_TOGETHER_S)
+
+    def _read(self, changes: Subscription) -> AbstractContextManager[Reader | None]:
+        if self._reports is None:
+            return contextlib.nullcontext()
+        return self._reports.read(changes.poke)
+
+    def _begun(self) -> list[str]:
+        live = self._state.sessions
+        return [one for one in self._known if live[one].value.attempt]
 
     async def _catch_up(self, revision: int) -> bool:
         try:

@@ -163,6 +163,10 @@ class Usages:
         """What is known of a live session."""
         return self._live.get(session_id)
 
+    def measured(self) -> Iterable[str]:
+        """The live sessions of which something is known."""
+        return self._live.keys()
+
     async def whole(self, session: Session) -> Usage | None:
         """All that was measured of it; None where nothing was."""
         total = _Sum(session.attempt)

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 import asyncio
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Final
-
-import structlog
 
 from controlplane.domain.identity import may_change
 from controlplane.domain.lifecycle import SessionState
-from controlplane.history.errors import HistoryUnavailable
+from controlplane.operations.last_reports import EVERY_S
 from controlplane.operations.recent import Recent
 from controlplane.services.convert.reported import struct
 from controlplane.services.convert.sessions import session_message, usage_message
 from nsml.v1 import sessions_pb2
 
 if TYPE_CHECKING:
-    from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+    from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 
     from controlplane.domain.identity import UserCaller
     from controlplane.domain.plan import Explanation
     from controlplane.domain.values import Session
     from controlplane.history.interface import History
     from controlplane.history.values import NodeSample, Summary
+    from controlplane.operations.last_reports import LastReport, LastReports
     from controlplane.operations.state import LiveState
-    from controlplane.operations.usage import Usages
+    from controlplane.operations.usage import Live, Usages
     from nsml.clock import Clock
-
-_log = structlog.get_logger("services.presenting")
 
 AT_ONCE: Final = 100
 """Sessions in one turn of the event loop: a few milliseconds."""
@@ -40,23 +36,15 @@ KEPT: Final = 4_096
 """Messages that are kept, some kilobytes each, for the next who looks at the same sessions."""
 
 
-@dataclass
-class _Question:
-    """What several ask the history for at the same time."""
-
-    ids: set[str] = field(default_factory=set)
-    summaries: Mapping[str, Summary] | None = None
-    counts: Mapping[str, int] = field(default_factory=dict)
-
-
 class Presenter:
-    """Makes messages of sessions, as a viewer may see them; asks the history for many at once.
+    """Makes messages of sessions, as a viewer may see them.
 
     The one place where sessions become messages for users, and so where values are hidden.
     Of many who watch the same sessions each costs little more than the bytes: a session is made
-    a message once, and what the history has of it is read once for all who ask meanwhile.
+    a message once, and what it reported is.
 
     Args:
+        reports: asks the history what they reported.
         waiting: why a queued session waits, where that is known.
         usages: what was measured of the devices of live sessions.
     """
@@ -66,6 +54,7 @@ class Presenter:
         *,
         state: LiveState,
         history: History,
+        reports: LastReports,
         waiting: Callable[[str], Explanation | None],
         usages: Usages,
         clock: Clock,
@@ -74,10 +63,10 @@ class Presenter:
         self._usages = usages
         self._state = state
         self._history = history
+        self._reports = reports
         self._waiting = waiting
         self._made: Recent[tuple[str, bool], tuple[Session, sessions_pb2.Session]] = Recent(KEPT)
-        self._turn = asyncio.Lock()
-        self._question = _Question()
+        self._told: Recent[str, tuple[LastReport, float, sessions_pb2.SessionReport]] = Recent(KEPT)
 
     async def session(self, session: Session, viewer: UserCaller) -> sessions_pb2.Session:
         """One session."""
@@ -107,7 +96,7 @@ class Presenter:
         self, sessions: Sequence[Session], revisions: Sequence[int], viewer: UserCaller
     ) -> list[sessions_pb2.Session]:
         begun = [session.id for session in sessions if session.attempt]
-        summaries, counts = await self._beside(begun)
+        summaries, counts = await self._reports.of(begun)
         samples = self._history.telemetry.known()
         messages = []
         for session, revision in zip(sessions, revisions, strict=True):
@@ -118,33 +107,60 @@ class Presenter:
             explanation = self._waiting(session.id)
             if explanation is not None and session.state is SessionState.QUEUED:
                 message.waiting = explanation.reason
-            if (summary := summaries.get(session.id)) is not None:
-                values = _values(summary.step, summary.values)
-                message.summary.CopyFrom(struct(values))
-                message.summary_names.extend(values)
-            live = self._usages.live(session.id)
-            if live is not None and not message.HasField("usage"):
-                message.usage.CopyFrom(usage_message(live.usage, session.attempts, live.idle_since))
-            if session.state.holds_devices:
-                self._add_use(message, session, samples)
+            _add_summary(message, summaries.get(session.id))
+            _add_usage(message, session, self._usages.live(session.id))
+            uses = self._uses(session, samples)
+            for replica in message.replicas:
+                if (use := uses.get(replica.rank)) is not None:
+                    replica.use.CopyFrom(use)
             messages.append(message)
         return messages
 
-    def _add_use(
-        self, message: sessions_pb2.Session, session: Session, samples: Mapping[str, NodeSample]
-    ) -> None:
-        """What the processes of each replica take, as its node said lately."""
+    def reports(self, session_ids: Iterable[str]) -> Iterator[sessions_pb2.SessionReport]:
+        """What live sessions reported last, as it is known to those who watch."""
+        now = self._clock.monotonic()
+        for session_id in session_ids:
+            session, last = self._state.session(session_id), self._reports.last(session_id)
+            if session is None or last is None:
+                continue
+            told = self._told.get(session_id)
+            # Of many who watch most are told at the same time.
+            if told is None or told[0] is not last or now - told[1] >= EVERY_S:
+                told = last, now, self._report(session, last)
+                self._told.keep(session_id, told)
+            yield told[2]
+
+    def _report(self, session: Session, last: LastReport) -> sessions_pb2.SessionReport:
+        message = sessions_pb2.SessionReport(
+            session_id=session.id, checkpoint_count=last.checkpoint_count
+        )
+        _add_summary(message, last.summary)
+        _add_usage(message, session, last.usage)
+        for rank, use in self._uses(session, self._history.telemetry.known()).items():
+            message.uses[rank].CopyFrom(use)
+        return message
+
+    def _uses(
+        self, session: Session, samples: Mapping[str, NodeSample]
+    ) -> dict[int, sessions_pb2.ReplicaUse]:
+        """What the processes of each replica take, by rank, as its node said lately."""
+        if not session.state.holds_devices:
+            return {}
+        found = {}
         lately = self._clock.time() - LATELY_S
-        for replica in message.replicas:
+        for replica in session.replicas:
             sample = samples.get(replica.node)
             if sample is None or sample.at < lately:
                 continue
             which = session.id, session.attempt, replica.rank
             for one in sample.replicas:
                 if (one.session_id, one.attempt, one.rank) == which:
-                    replica.use.cpu_cores = one.cpu_cores
-                    replica.use.memory_used_bytes = one.memory_used_bytes
-                    replica.use.process_count = one.process_count
+                    found[replica.rank] = sessions_pb2.ReplicaUse(
+                        cpu_cores=one.cpu_cores,
+                        memory_used_bytes=one.memory_used_bytes,
+                        process_count=one.process_count,
+                    )
+        return found
 
     def _message(self, session: Session, shows_values: bool) -> sessions_pb2.Session:
         """What its record alone says; the caller's own to change."""
@@ -157,31 +173,22 @@ class Presenter:
         message.CopyFrom(kept[1])
         return message
 
-    async def _beside(
-        self, begun: Sequence[str]
-    ) -> tuple[Mapping[str, Summary], Mapping[str, int]]:
-        """What the history has of sessions that have begun; without it they are shown all the same."""
-        if not begun:
-            return {}, {}
-        question = self._question
-        question.ids.update(begun)
-        # Whoever asks while an answer is on its way asks together with all others.
-        async with self._turn:
-            if question.summaries is None:
-                # What is asked from now on must see what is written now.
-                if self._question is question:
-                    self._question = _Question()
-                await self._ask(question)
-        return question.summaries or {}, question.counts
 
-    async def _ask(self, question: _Question) -> None:
-        try:
-            counts = await self._history.catalogue.checkpoint_counts(question.ids)
-            question.summaries = await self._history.streams.summaries(question.ids)
-            question.counts = counts
-        except HistoryUnavailable as error:
-            _log.warning("presenting.without_history", reason=error.why or error.message)
-            question.summaries = {}
+def _add_summary(
+    message: sessions_pb2.Session | sessions_pb2.SessionReport, summary: Summary | None
+) -> None:
+    if summary is not None:
+        values = _values(summary.step, summary.values)
+        message.summary.CopyFrom(struct(values))
+        message.summary_names.extend(values)
+
+
+def _add_usage(
+    message: sessions_pb2.Session | sessions_pb2.SessionReport, session: Session, live: Live | None
+) -> None:
+    """What is known of a live one, where its record does not say what there was in the end."""
+    if live is not None and session.usage is None:
+        message.usage.CopyFrom(usage_message(live.usage, session.attempts, live.idle_since))
 
 
 def _values(step: float | None, values: dict[str, object]) -> dict[str, object]:

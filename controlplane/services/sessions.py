@@ -36,8 +36,9 @@ if TYPE_CHECKING:
     from controlplane.history.interface import History
     from controlplane.operations.auditing import Audit
     from controlplane.operations.content import Content
-    from controlplane.operations.following import Followers, LogPosition
+    from controlplane.operations.following import Followers, LogPosition, Step
     from controlplane.operations.giving_way import Requeuer
+    from controlplane.operations.last_reports import LastReports
     from controlplane.operations.listing import Listings
     from controlplane.operations.references import References
     from controlplane.operations.remove import Remover
@@ -69,6 +70,7 @@ class SessionOperations:
     updater: Updater
     audit: Audit
     followers: Followers
+    reports: LastReports
     searches: Searches
     tunnels: Tunnels
     relay: Relay
@@ -153,23 +155,36 @@ class SessionServicer(sessions_pb2_grpc.SessionServiceServicer):
             clock=self._do.clock,
             caller=who,
             wanted=to_filter(request.filter),
+            reports=self._do.reports if request.with_reports else None,
         )
         sent = request.from_revision
         async for step in watch.steps(request.from_revision):
             if step.is_reset:
                 sent = 0
-            left, is_first = len(step.changed), True
-            async for changed in parts_as_made(self._presenter.sessions(step.changed, who)):
-                left -= len(changed)
-                yield pb.WatchSessionsResponse(
-                    # Only behind the last part everything was sent.
-                    revision=sent if left else step.revision,
-                    changed=changed,
-                    removed=() if left else step.removed,
-                    reset=step.is_reset and is_first,
-                )
-                is_first = False
+            if step.has_changes:
+                async with aclosing(self._changes(step, sent, who)) as answers:
+                    async for answer in answers:
+                        yield answer
             sent = step.revision
+            if step.reported:
+                # Behind what is sent of the same sessions: it is as new, or newer.
+                for reports in parts_of(self._presenter.reports(step.reported)):
+                    yield pb.WatchSessionsResponse(revision=sent, reports=reports)
+
+    async def _changes(
+        self, step: Step, sent: int, who: UserCaller
+    ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
+        left, is_first = len(step.changed), True
+        async for changed in parts_as_made(self._presenter.sessions(step.changed, who)):
+            left -= len(changed)
+            yield pb.WatchSessionsResponse(
+                # Only behind the last part everything was sent.
+                revision=sent if left else step.revision,
+                changed=changed,
+                removed=() if left else step.removed,
+                reset=step.is_reset and is_first,
+            )
+            is_first = False
 
     @answering
     async def StopSession(  # noqa: N802

@@ -100,17 +100,22 @@ async def watch_sessions(
     chosen: pb.SessionFilter,
     *,
     from_revision: int = 0,
+    with_reports: bool = False,
     patience_s: float | None = None,
     on_link: OnLink | None = None,
 ) -> AsyncGenerator[pb.WatchSessionsResponse, None]:
     """Live sessions and every change of them; goes on until closed.
 
-    A response with `reset` replaces all that was known.
+    A response with `reset` replaces all that was known. With reports, sessions are `changed` as well by what they report:
+    each is what was last heard of it, put together.
     """
     retry = _Retry(client, patience_s, on_link)
     revision = from_revision
+    told = _Told()
     while True:
-        request = pb.WatchSessionsRequest(filter=chosen, from_revision=revision)
+        request = pb.WatchSessionsRequest(
+            filter=chosen, from_revision=revision, with_reports=with_reports
+        )
         stream = client.rpc.stream(
             "SessionService/WatchSessions", request, pb.WatchSessionsResponse
         )
@@ -120,11 +125,50 @@ async def watch_sessions(
                 async for answer in stream:
                     retry.heard()
                     client.rpc.has_seen(answer.revision)
-                    yield _within(chosen.project, answer)
+                    yield _within(chosen.project, told.take(answer) if with_reports else answer)
                     revision = answer.revision
         except Unavailable as error:
             broken = error
         await retry.after(broken)
+
+
+class _Told:
+    """Sessions as they were told last, for the reports that come later."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, pb.Session] = {}
+
+    def take(self, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsResponse:
+        """The answer with the sessions among those that changed of which it has reports."""
+        if answer.reset:
+            self._known.clear()
+        self._known.update({session.id: session for session in answer.changed})
+        for session_id in answer.removed:
+            self._known.pop(session_id, None)
+        for report in answer.reports:
+            session = self._known.get(report.session_id)
+            if session is not None:
+                self._known[session.id] = session = _with_report(session, report)
+                answer.changed.append(session)
+        return answer
+
+
+def _with_report(session: pb.Session, report: pb.SessionReport) -> pb.Session:
+    """Another one: whoever has the session keeps it as it was."""
+    news = pb.Session()
+    news.CopyFrom(session)
+    news.ClearField("summary")
+    if report.HasField("summary"):
+        news.summary.CopyFrom(report.summary)
+    news.summary_names[:] = report.summary_names
+    news.checkpoint_count = report.checkpoint_count
+    if report.HasField("usage"):
+        news.usage.CopyFrom(report.usage)
+    for replica in news.replicas:
+        replica.ClearField("use")
+        if replica.rank in report.uses:
+            replica.use.CopyFrom(report.uses[replica.rank])
+    return news
 
 
 def _within(project: str, answer: pb.WatchSessionsResponse) -> pb.WatchSessionsResponse:

@@ -426,24 +426,51 @@ class ListSessionsResponse(_message.Message):
     def __init__(self, sessions: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., next_cursor: _Optional[str] = ..., revision: _Optional[int] = ..., ended_missing: _Optional[bool] = ...) -> None: ...
 
 class WatchSessionsRequest(_message.Message):
-    __slots__ = ("filter", "from_revision")
+    __slots__ = ("filter", "from_revision", "with_reports")
     FILTER_FIELD_NUMBER: _ClassVar[int]
     FROM_REVISION_FIELD_NUMBER: _ClassVar[int]
+    WITH_REPORTS_FIELD_NUMBER: _ClassVar[int]
     filter: SessionFilter
     from_revision: int
-    def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., from_revision: _Optional[int] = ...) -> None: ...
+    with_reports: bool
+    def __init__(self, filter: _Optional[_Union[SessionFilter, _Mapping]] = ..., from_revision: _Optional[int] = ..., with_reports: _Optional[bool] = ...) -> None: ...
 
 class WatchSessionsResponse(_message.Message):
-    __slots__ = ("revision", "changed", "removed", "reset")
+    __slots__ = ("revision", "changed", "removed", "reset", "reports")
     REVISION_FIELD_NUMBER: _ClassVar[int]
     CHANGED_FIELD_NUMBER: _ClassVar[int]
     REMOVED_FIELD_NUMBER: _ClassVar[int]
     RESET_FIELD_NUMBER: _ClassVar[int]
+    REPORTS_FIELD_NUMBER: _ClassVar[int]
     revision: int
     changed: _containers.RepeatedCompositeFieldContainer[Session]
     removed: _containers.RepeatedScalarFieldContainer[str]
     reset: bool
-    def __init__(self, revision: _Optional[int] = ..., changed: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ..., reset: _Optional[bool] = ...) -> None: ...
+    reports: _containers.RepeatedCompositeFieldContainer[SessionReport]
+    def __init__(self, revision: _Optional[int] = ..., changed: _Optional[_Iterable[_Union[Session, _Mapping]]] = ..., removed: _Optional[_Iterable[str]] = ..., reset: _Optional[bool] = ..., reports: _Optional[_Iterable[_Union[SessionReport, _Mapping]]] = ...) -> None: ...
+
+class SessionReport(_message.Message):
+    __slots__ = ("session_id", "summary", "summary_names", "checkpoint_count", "usage", "uses")
+    class UsesEntry(_message.Message):
+        __slots__ = ("key", "value")
+        KEY_FIELD_NUMBER: _ClassVar[int]
+        VALUE_FIELD_NUMBER: _ClassVar[int]
+        key: int
+        value: ReplicaUse
+        def __init__(self, key: _Optional[int] = ..., value: _Optional[_Union[ReplicaUse, _Mapping]] = ...) -> None: ...
+    SESSION_ID_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_FIELD_NUMBER: _ClassVar[int]
+    SUMMARY_NAMES_FIELD_NUMBER: _ClassVar[int]
+    CHECKPOINT_COUNT_FIELD_NUMBER: _ClassVar[int]
+    USAGE_FIELD_NUMBER: _ClassVar[int]
+    USES_FIELD_NUMBER: _ClassVar[int]
+    session_id: str
+    summary: _struct_pb2.Struct
+    summary_names: _containers.RepeatedScalarFieldContainer[str]
+    checkpoint_count: int
+    usage: SessionUsage
+    uses: _containers.MessageMap[int, ReplicaUse]
+    def __init__(self, session_id: _Optional[str] = ..., summary: _Optional[_Union[_struct_pb2.Struct, _Mapping]] = ..., summary_names: _Optional[_Iterable[str]] = ..., checkpoint_count: _Optional[int] = ..., usage: _Optional[_Union[SessionUsage, _Mapping]] = ..., uses: _Optional[_Mapping[int, ReplicaUse]] = ...) -> None: ...
 
 class StopSessionRequest(_message.Message):
     __slots__ = ("session", "grace", "reason")

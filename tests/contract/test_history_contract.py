@@ -537,6 +537,20 @@ async def test_concurrent_appends_all_arrive(history: History) -> None:
     assert await history.streams.cursors("s1", 1) == dict.fromkeys(keys, 26)
 
 
+async def test_a_follower_of_all_is_told_which_were_committed_to(history: History) -> None:
+    streams = history.streams
+    with streams.touched() as touched:
+        # None: whoever has only now begun to listen over the network may have missed any.
+        await streams.append([text(log("s1"), 0, b"x"), reports(metric("s2"), 1, {"a": 1})])
+        await streams.append([text(log("s1"), 1, b"x")])
+        assert touched.take() in (None, {"s1", "s2"})
+        with streams.touched() as other:
+            await streams.append([text(log("s3"), 0, b"x")])
+            assert other.take() in (None, {"s3"})
+        assert touched.take() in (None, {"s3"})
+        assert touched.take() in (None, set())
+
+
 async def test_a_follower_is_told_after_each_commit(history: History) -> None:
     streams = history.streams
     received: list[bytes] = []

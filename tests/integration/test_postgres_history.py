@@ -571,14 +571,17 @@ async def test_followers_elsewhere_hear_of_it_also_after_the_server_came_back(
     server: PostgresServer, url: str
 ) -> None:
     async with planes(url, 2) as (here, there), asyncio.timeout(60):
-        with there.streams.changed("s1") as change:
+        with there.streams.changed("s1") as change, there.streams.touched() as touched:
             await change.wait()  # of the first connection that listens
+            assert touched.take() is None  # any: it does not know what was before
             await here.streams.append([reports(metric("s1", 0), 1, 1)])
             await change.wait()
+            assert touched.take() == {"s1"}
             await asyncio.to_thread(server.kill)
             await asyncio.to_thread(server.start)
             await patiently(lambda: here.streams.append([reports(metric("s1", 0), 2, 2)]))
             await change.wait()
+            assert touched.take() is None
             while (await there.streams.metric_counts("s1")) != {"n": 2}:
                 await change.wait()
 

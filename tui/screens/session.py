@@ -61,6 +61,9 @@ def explanation(frame: Frame, session: Session) -> list[str]:
     """How it stands with a session, and why."""
     answer = frame.model.shown.explanation
     waiting = answer.waiting if answer is not None and answer.HasField("waiting") else None
+    is_live = session.state not in ENDED_STATES
+    if answer is not None and is_live and answer.session.revision >= session.revision:
+        session = answer.session
     found = explained.lines(session, waiting, frame.dashboard.clock.time())
     return [visible(line) for line in found]
 

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
 
     from controlplane.history.blocks import Blocks
-    from controlplane.history.changes import Change
+    from controlplane.history.changes import Change, Touched
     from controlplane.history.sql.interface import Connection, Database, Dialect
     from nsml.clock import Clock
 
@@ -248,6 +248,10 @@ class SqlStreams:
     def changed(self, session_id: str) -> AbstractContextManager[Change]:
         """See Streams."""
         return self._database.changes.follow(session_id)
+
+    def touched(self) -> AbstractContextManager[Touched]:
+        """See Streams."""
+        return self._database.changes.follow_all()
 
 
 def _steps() -> Iterator[int]:

@@ -211,6 +211,23 @@ def test_a_watch_writes_a_line_for_each_change(environ, state):
     assert process.returncode == 130
 
 
+def test_a_watch_writes_a_line_for_each_new_summary(environ, state):
+    session = state.add("kim/mnist/1", replicas=[pb.Replica(node="gpu-1")])
+    process = start(environ, "ps", "-w", "-o", "jsonl", "--fields", "summary,replicas")
+    assert b'"summary":{}' in process.stdout.readline()
+    state.summarize(session, step=1, loss=0.5)
+    assert b'"summary":{"step":1.0,"loss":0.5}' in process.stdout.readline()
+    # What it takes changes all the time, and is told with what else there is to tell.
+    state.sessions[session.id].replicas[0].use.cpu_cores = 1.5
+    state.summarize(session, step=1, loss=0.5)
+    state.summarize(session, step=2, loss=0.5)
+    line = process.stdout.readline()
+    assert b'"summary":{"step":2.0,"loss":0.5}' in line
+    assert b'"cpu_cores":1.5' in line
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=60)
+
+
 @pytest.mark.parametrize("words", [["ps"], ["nonsense"], []])
 def test_nothing_is_printed_by_grpc_itself(environ, words):
     process = start({**environ, "NSML_SERVER": "127.0.0.1:1"}, *words)

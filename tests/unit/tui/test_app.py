@@ -42,9 +42,21 @@ async def test_what_is_reported_as_summary_is_seen_though_nothing_else_changes(d
     session = server.state.add("kim/mnist/1")
     async with dashboard.run_test(size=SIZE) as pilot:
         await shows(pilot, "1 of 1 session")
-        # Watchers are not told of it.
-        server.state.sessions[session.id].summary.update({"loss": 0.125})
+        server.state.summarize(session, loss=0.125)
         await shows(pilot, "loss=0.125")
+
+
+async def test_what_its_processes_take_is_as_new_as_what_is_shown_of_it(dashboard, server):
+    session = server.state.add("kim/mnist/1", replicas=[pb.Replica(node="gpu-1")])
+    known = server.state.sessions[session.id]
+    known.replicas[0].use.cpu_cores = 1.5
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await pilot.press("enter", "d")
+        await shows(pilot, "now: 1.5 cores")
+        # Nothing is told of it on any stream.
+        known.replicas[0].use.cpu_cores = 3.5
+        await shows(pilot, "now: 3.5 cores")
 
 
 async def test_a_metric_goes_from_the_wire_to_a_chart(dashboard, server):

@@ -14,7 +14,6 @@ from tui.model import (
     EndedHeard,
     LogHeard,
     Model,
-    ReportsHeard,
     SeriesHeard,
     SessionsHeard,
 )
@@ -42,22 +41,6 @@ def test_sessions_are_listed_newest_first_also_once_they_have_ended():
     assert names(model, with_ended=False) == ["kim/mnist/3", "kim/mnist/1"]
     assert names(model, "state:end") == ["kim/mnist/2"]
     assert model.sources[Topic.SESSIONS].state(13) is State.LIVE
-
-
-def test_last_reports_are_taken_where_nothing_newer_was_watched():
-    model = Model()
-    old, new = session(1, memo="watched"), session(1, memo="reported")
-    old.revision = new.revision = 7
-    model.fold(SessionsHeard([old], [], reset=True), 10)
-    model.fold(ReportsHeard([new, session(2)]), 11)
-    assert [row.session.memo for row in model.rows(Filter(""), 12)] == ["reported"]
-    late = session(1, memo="older")
-    late.revision = 6
-    model.fold(ReportsHeard([late]), 12)
-    assert model.row("s1").session.memo == "reported"
-    model.fold(SessionsHeard([session(1, ENDED)], []), 13)
-    model.fold(ReportsHeard([old]), 14)
-    assert model.row("s1").session.state == ENDED
 
 
 def test_one_that_is_removed_is_gone():

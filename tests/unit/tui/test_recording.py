@@ -50,7 +50,7 @@ from tui.model import (
     TelemetryHeard,
     TreeHeard,
 )
-from tui.recording import MAGIC, NOT_RECORDED, Recorder, Recording, RecordingError
+from tui.recording import MAGIC, NOT_RECORDED, VERSION, Recorder, Recording, RecordingError
 from tui.sources import State, Topic
 
 AT = 1_767_607_200.0
@@ -223,6 +223,11 @@ def test_what_makes_up_a_moment_is_what_folding_everything_up_to_it_makes(tmp_pa
         ClusterHeard(GetClusterResponse(leader="cp-1"), 0.01),
         QueueHeard(ListQueueResponse(queued=2)),
         SessionsHeard([session(3)], ["s1"]),
+        SessionsHeard([session(3, memo="again")], []),
+        SessionsHeard([session(2, ENDED), session(3, memo="and again")], []),
+        SessionsHeard([], ["s2"]),
+        SessionsHeard([session(3)], []),
+        EndedHeard([session(2, ENDED), session(9, ENDED)]),
         Linked(Topic.SESSIONS, Link(is_live=False, failures=1, retry_in_s=1.0, reason="gone")),
         Linked(Topic.CLUSTER, Link(is_live=False, failures=1, retry_in_s=1.0, reason="gone")),
         Refused(Topic.QUEUE, "no"),
@@ -242,7 +247,8 @@ def test_what_makes_up_a_moment_is_what_folding_everything_up_to_it_makes(tmp_pa
         for when, event in story.heard(None, at):
             found.fold(event, when)
         for model in (folded, found):
-            model.names = [row.session.name for row in model.rows(Filter(""), at)]
+            shown = [row.session for row in model.rows(Filter(""), at)]
+            model.names = [(one.name, one.memo, one.state) for one in shown]
         assert found.names == folded.names
         assert (found.cluster, found.queue) == (folded.cluster, folded.queue)
         assert found.sources == folded.sources
@@ -273,7 +279,23 @@ def test_sessions_that_were_looked_at_one_by_one_can_be_compared(tmp_path):
 # Files of others
 
 
-def packed(*bodies, magic=MAGIC, header=(1, "garden", AT)):
+def test_reports_that_were_apart_from_sessions_are_shown_with_them(tmp_path):
+    bodies = [
+        ["sessions", [session(1).SerializeToString()], [], True],
+        ["reports", [session(1, memo="reported").SerializeToString()]],
+        ["linked", "last reports", False, 1, 0.5, "gone"],
+        ["refused", "last reports", "no"],
+    ]
+    data = packed(*((AT + n, body) for n, body in enumerate(bodies)), header=(2, "garden", AT))
+    (tmp_path / "it").write_bytes(data)
+    model = Model()
+    for when, event in Recording(tmp_path / "it").heard(None, AT + 9):
+        model.fold(event, when)
+    assert [row.session.memo for row in model.rows(Filter(""), AT)] == ["reported"]
+    assert model.sources[Topic.SESSIONS].state(AT + 9) is State.LIVE
+
+
+def packed(*bodies, magic=MAGIC, header=(VERSION, "garden", AT)):
     frames = [msgspec.msgpack.encode(one) for one in (header, *bodies)]
     data = magic + b"".join(struct.pack("<II", len(one), zlib.crc32(one)) + one for one in frames)
     return zstandard.compress(data)
@@ -298,14 +320,15 @@ LINE = ("it", [1.0], [1.0], None, None)
         (b"", "cut off before its beginning"),
         (b"hello, I am text\n" * 9, "is no recording"),
         (zstandard.compress(b"another file"), "is no recording"),
-        (packed(header=(3, "garden", AT)), "is of version 3"),
+        (packed(header=(4, "garden", AT)), "is of version 4, and this program reads 3"),
         (packed(header=("x",)), "damaged at its beginning"),
-        (packed(header=(1, "garden", math.nan)), "no calendar has"),
+        (packed(header=(VERSION, "garden", math.nan)), "no calendar has"),
         (packed((math.inf, ["cluster", b"", 0.0])), "damaged in frame 1: a moment"),
         (packed((AT - 1, ["cluster", b"", 0.0])), "goes back in time"),
         (packed((AT, ["cluster", b"", math.inf])), "a number that is none"),
         (packed((AT, ["cluster", b"\xff\xff", 0.0])), "damaged in frame 1"),
         (packed((AT, ["nonsense"])), "damaged in frame 1"),
+        (packed((AT, ["refused", "weather", "no"])), "a topic that there is not"),
         (packed((AT, ["sessions", [FAR.SerializeToString()], [], True])), "no calendar has"),
         (packed((AT, ["explanation", "s1", BAD.SerializeToString()])), "number that is none"),
         (packed((AT, ["log", "s1", [], True, -1])), "less than nothing"),
@@ -388,7 +411,11 @@ def test_texts_of_a_file_are_made_safe(tmp_path):
 def test_whatever_a_file_holds_it_is_read_or_refused(tmp_path_factory, junk, place, value):
     path = tmp_path_factory.mktemp("any") / "it"
     frames = [MAGIC]
-    for body in ((1, "garden", AT), (AT, ["queue", junk]), (AT, ["sessions", [junk], [], True])):
+    for body in (
+        (VERSION, "garden", AT),
+        (AT, ["queue", junk]),
+        (AT, ["sessions", [junk], [], True]),
+    ):
         data = msgspec.msgpack.encode(body)
         frames.append(struct.pack("<II", len(data), zlib.crc32(data)) + data)
     whole = bytearray(zstandard.compress(b"".join(frames)))

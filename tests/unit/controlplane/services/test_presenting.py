@@ -15,6 +15,7 @@ from controlplane.domain.values import Cause, Session, Stop, Visibility
 from controlplane.history.interface import History
 from controlplane.history.sqlite import open_history
 from controlplane.history.values import NodeSample, Summary
+from controlplane.operations.last_reports import LastReports
 from controlplane.operations.state import LiveState
 from controlplane.operations.usage import Usages
 from controlplane.services.parts import parts_as_made
@@ -35,13 +36,16 @@ class Desk:
 
     @property
     def presenter(self) -> Presenter:
-        usages = Usages(state=self.state, history=self.history, clock=HandClock())
+        clock = HandClock()
+        usages = Usages(state=self.state, history=self.history, clock=clock)
+        reports = LastReports(state=self.state, history=self.history, usages=usages, clock=clock)
         return Presenter(
             state=self.state,
             history=self.history,
+            reports=reports,
             waiting=self.made.append,
             usages=usages,
-            clock=HandClock(),
+            clock=clock,
         )
 
 

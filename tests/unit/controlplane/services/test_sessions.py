@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from typing import Any
 
 import grpc
@@ -703,6 +704,52 @@ async def test_metrics(rig: Rig) -> None:
     await agent.report(assignment.replica, "FINALIZED", cause="COMPLETED")
     pages = await asyncio.wait_for(got, 15)
     assert pages[0].points[0].number == 0.5
+
+
+async def test_who_watches_with_reports_is_told_them_and_others_are_not(rig: Rig) -> None:
+    kim = await rig.user("kim")
+    agent = await (await rig.agent(gpus=1)).connect()
+    session = await kim.submit()
+    [assignment] = await agent.assignments(1)
+    await agent.report(assignment.replica, "RUNNING")
+    watch = kim.sessions.WatchSessions(pb.WatchSessionsRequest(with_reports=True))
+    plain = kim.sessions.WatchSessions(pb.WatchSessionsRequest())
+    first = await watch.read()
+    await plain.read()
+    assert first.reset
+    revision, told = first.revision, []
+    for step in (1, 2):
+        await _ingest(agent, assignment.replica, step)
+        while not told or told[-1].summary["step"] < step:
+            answer = await watch.read()
+            assert answer.revision >= revision
+            revision = answer.revision
+            told += answer.reports
+    assert list(told[-1].summary_names) == ["step", "loss"]
+    assert {one.session_id for one in told} == {session.id}
+    # Whoever comes back is told it without a change, and goes on from where they were.
+    again = kim.sessions.WatchSessions(
+        pb.WatchSessionsRequest(from_revision=revision, with_reports=True)
+    )
+    answer = await again.read()
+    assert not answer.reset
+    while not answer.reports:
+        answer = await again.read()
+    assert (answer.revision, list(answer.reports)) == (revision, [told[-1]])
+    await kim.sessions.UpdateSession(pb.UpdateSessionRequest(session=session.id, memo="x"))
+    answer = pb.WatchSessionsResponse()
+    while [one.memo for one in answer.changed] != ["x"]:
+        answer = await plain.read()
+        assert not answer.reports
+
+
+async def _ingest(agent: Any, replica: Any, step: int) -> None:
+    told = {"kind": "metric", "time": 5.0 + step, "step": step, "values": {"loss": 1 / step}}
+    record = json.dumps({**told, "summary": True}).encode()
+    chunk = agents_pb2.Chunk(first=step, last=step, records=[record])
+    chunk.stream.replica.CopyFrom(replica)
+    chunk.stream.channel = agents_pb2.CHANNEL_METRIC
+    assert await Ingest(agent.stubs).send(chunk) == [step + 1]
 
 
 async def test_metadata_names_the_request_errors(rig: Rig) -> None:

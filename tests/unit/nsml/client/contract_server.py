@@ -87,6 +87,7 @@ class State:
         self.log_requests: list[pb.ReadLogsRequest] = []
         self.searches: list[pb.SearchLogsRequest] = []
         self.points: dict[str, list[pb.MetricPoint]] = {}
+        self.last_reports: list[pb.SessionReport] = []
         self.breaks_off = 0
         self.blobs: dict[str, bytes] = {}
         self.datasets: list[datasets_pb2.Dataset] = []
@@ -180,6 +181,23 @@ class State:
             points = self.points.setdefault(session.id, [])
             point.time.seconds = EPOCH + len(points)
             points.append(point)
+            self.changed.notify_all()
+
+    def summarize(self, session, **values):
+        """A report that is the session's summary: no change of it, and told to who asked for that."""
+        with self.changed:
+            known = self.sessions[session.id]
+            known.summary.update(values)
+            known.summary_names[:] = values
+            self.last_reports.append(
+                pb.SessionReport(
+                    session_id=session.id,
+                    summary=known.summary,
+                    summary_names=values,
+                    checkpoint_count=known.checkpoint_count,
+                    uses={one.rank: one.use for one in known.replicas if one.HasField("use")},
+                )
+            )
             self.changed.notify_all()
 
     def mine(self):
@@ -358,7 +376,13 @@ class Sessions(sessions_pb2_grpc.SessionServiceServicer):
             request.filter.project = ""
         seen = request.from_revision
         is_first = seen == 0
+        # Whoever comes back is told all of them again.
+        told = len(state.last_reports) if is_first else 0
         while context.is_active():
+            if request.with_reports and not is_first and told < len(state.last_reports):
+                reports = state.last_reports[told:]
+                told += len(reports)
+                yield pb.WatchSessionsResponse(revision=seen, reports=reports)
             with state.changed:
                 if not is_first and state.revision <= seen:
                     state.changed.wait(0.05)

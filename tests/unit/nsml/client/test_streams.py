@@ -151,6 +151,49 @@ async def test_a_watch_survives_a_restart_and_misses_nothing(client, server):
     assert [memo for _, _, memo in seen] == ["", "while away", "end"]
 
 
+async def test_reports_change_sessions_as_they_were_told_last(client, server):
+    first, second = server.state.add("kim/mnist/1"), server.state.add("kim/mnist/2")
+    stream = watch_sessions(client, pb.SessionFilter(), with_reports=True)
+    known = {}
+
+    async def until(holds):
+        async for answer in stream:
+            known.update({one.id: one for one in answer.changed})
+            if holds():
+                return
+
+    def step(session):
+        return known[session.id].summary.fields["step"].number_value
+
+    async with aclosing(stream), asyncio.timeout(60):
+        await until(lambda: len(known) == 2)
+        before = known[first.id]
+        server.state.summarize(first, step=1, loss=0.5)
+        await until(lambda: step(first) == 1)
+        assert not before.HasField("summary")  # whoever holds it has it as it was
+        assert list(known[first.id].summary_names) == ["step", "loss"]
+        server.state.change(first, memo="x")
+        server.state.summarize(second, step=7)
+        await until(lambda: step(second) == 7 and known[first.id].memo == "x")
+        server.state.summarize(first, step=2)
+        await until(lambda: step(first) == 2)
+        assert known[first.id].memo == "x"
+        # What was reported while nobody listened is heard once the connection is back.
+        await asyncio.to_thread(server.cut)
+        server.state.summarize(second, step=8)
+        await asyncio.to_thread(server.restore)
+        await until(lambda: step(second) == 8)
+
+
+async def test_a_report_of_a_session_that_is_not_known_makes_none(client, server):
+    server.state.add("kim/mnist/1")
+    stream = watch_sessions(client, pb.SessionFilter(project="vision"), with_reports=True)
+    async with aclosing(stream), asyncio.timeout(60):
+        assert not (await anext(stream)).changed
+        server.state.summarize(server.state.add("kim/mnist/2"), step=1)
+        assert not (await anext(stream)).changed
+
+
 @pytest.mark.parametrize("is_older", [False, True])
 async def test_a_watch_of_a_project_shows_no_other(client, server, is_older):
     server.state.knows_no_project = is_older
