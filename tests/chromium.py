@@ -44,13 +44,12 @@ class Page:
     Attributes:
         requested: addresses of all that was asked for.
         said: what the console was told.
-        closed: how many of its WebSockets were.
     """
 
     def __init__(self, program: str, folder: Path, size: tuple[int, int]) -> None:
         self.requested: list[str] = []
         self.said: list[str] = []
-        self.closed = 0
+        self._loaded = False
         self._width, self._height = size
         self._screen = pyte.Screen(80, 24)
         self._stream = pyte.ByteStream(self._screen)
@@ -103,9 +102,11 @@ class Page:
     def open(self, url: str) -> None:
         """Go there."""
         self._screen.reset()
+        self._loaded = False
         answer = self.tell("Page.navigate", url=url)
         if "errorText" in answer:
             raise Refused(answer["errorText"])
+        self.wait(lambda: self._loaded, f"{url} is loaded")
 
     def evaluate(self, expression: str) -> Any:
         """The value of a promise or an expression in the page."""
@@ -190,12 +191,12 @@ class Page:
 
     def _take(self, event: str, of: dict[str, Any]) -> None:
         match event:
+            case "Page.loadEventFired":
+                self._loaded = True
             case "Network.requestWillBeSent":
                 self.requested.append(of["request"]["url"])
             case "Network.webSocketCreated":
                 self.requested.append(of["url"])
-            case "Network.webSocketClosed":
-                self.closed += 1
             case "Network.webSocketFrameSent":
                 self._sent(of["response"]["payloadData"])
             case "Network.webSocketFrameReceived" if of["response"]["opcode"] == 2:

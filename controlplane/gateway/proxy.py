@@ -33,6 +33,8 @@ MOST_SHOWN: Final = 4 << 20
 """Bytes of what a view says at once on a WebSocket: a screen of a thousand cells each way."""
 _REFUSED: Final = 1008
 _GONE: Final = 1001
+_SAYS: Final = frozenset({1000, 1008, 1011, *range(4000, 5000)})
+"""Reasons of a view for an end, which go on to the browser."""
 
 _SENT_ON: Final = frozenset({"accept", "accept-encoding", "content-type", "if-none-match", "range"})
 _NOT_BACK: Final = frozenset(
@@ -142,16 +144,22 @@ async def _carried(socket: WebSocket, place: str, is_admitted: Callable[[], bool
 
     # What it was asked by has passed: neither cookie nor origin goes on.
     target = f"ws://view{socket.url.path}?{socket.url.query}"
+    why = _GONE
     try:
         async with unix_connect(
             place, target, compression=None, ping_interval=None, max_size=MOST_SHOWN
         ) as inner:
             await socket.accept()
-            await _first(_to_view(socket, inner), _to_browser(inner, socket), _while(is_admitted))
+            with contextlib.suppress(WebSocketException):
+                await _first(
+                    _to_view(socket, inner), _to_browser(inner, socket), _while(is_admitted)
+                )
+            if (said := inner.close_code) is not None and said in _SAYS:
+                why = said
     except (OSError, WebSocketException):
         pass  # it is gone, as it may be
     with contextlib.suppress(RuntimeError, WebSocketDisconnect):
-        await socket.close(_GONE)
+        await socket.close(why)
 
 
 async def _to_view(socket: WebSocket, inner: ClientConnection) -> None:

@@ -20,6 +20,8 @@ from tests.chromium import chromium, colours
 from tests.e2e.platforms import user_of
 from tests.e2e.programs import wait_for, write_program
 
+SAID = "document.body?.innerText ?? ''"
+FOCUS = "document.activeElement?.id"
 PROGRAM = """\
 import time
 import nsml
@@ -119,16 +121,19 @@ def test_a_user_sees_and_does_in_a_browser_what_that_user_may(
 
         platform.nsml("dashboard", "--stop", environment=kim)
         ended = "document.body?.classList.contains('-closed') === true"
-        page.wait(lambda: page.evaluate(ended), "the page says that it has ended")
+        page.wait(lambda: page.evaluate(ended), "it is seen")
+        why = "document.getElementById('why')?.innerText ?? ''"
+        page.wait(lambda: "this view has ended" in page.evaluate(why), "and said")
         wait_for(lambda: not shown(platform), what="its processes are gone")
         page.open(f"https://{place.netloc}{place.path}")
-        page.wait(lambda: "not open to you" in page.evaluate("document.body.innerText"), "refused")
+        page.wait(lambda: "not open to you" in page.evaluate(SAID), "refused")
 
         # Without a command line: the token itself.
         page.open(f"https://{place.netloc}/dashboard")
-        page.wait(lambda: page.evaluate("document.activeElement.id") == "token", "it asks for it")
+        page.wait(lambda: page.evaluate(FOCUS) == "token", "it asks for it")
         page.type("nothing\r")
-        page.wait(lambda: "not valid" in page.evaluate("document.body.innerText"), "and says no")
+        page.wait(lambda: "not valid" in page.evaluate(SAID), "it says no")
+        page.wait(lambda: page.evaluate(FOCUS) == "token", "and asks again")
         page.type(token.decode() + "\r")
         page.wait(lambda: mine in page.text, "the dashboard is shown")
         assert others not in page.text

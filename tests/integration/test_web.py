@@ -40,8 +40,10 @@ def test_a_browser_shows_the_dashboard_and_asks_nobody_else(tmp_path):
             assert places == {urlsplit(address).netloc}
             paths = {urlsplit(one).path for one in page.requested if "evil" not in one}
             assert all(path.startswith(urlsplit(address).path) for path in paths)
-        program.send_signal(signal.SIGINT)
-        assert program.wait(PATIENCE_S) == 0
+            program.send_signal(signal.SIGINT)
+            assert program.wait(PATIENCE_S) == 0
+            why = "document.getElementById('why').innerText"
+            page.wait(lambda: "tried again" in page.evaluate(why), "it says what it does")
     finally:
         program.kill()
         program.wait()

@@ -27,7 +27,13 @@ MOST_VISITS: Final = 3
 UNUSED_S: Final = 12 * 3600.0
 """So long a visit goes on without a key or a move of the mouse."""
 STOP_WITHIN_S: Final = 2.0
-_AWAY: Final = 1001
+LEFT: Final = 1000
+DIED: Final = 1011
+RESTARTED: Final = 1012
+NOT_UNDERSTOOD: Final = 1008
+REPLACED: Final = 4001
+UNUSED: Final = 4002
+"""Why a visit ended, for its page, which tries again where it is told nothing of that, or of a restart."""
 _PROGRAM: Final = "tui.main"
 _OF_TERMINAL: Final = ("TEXTUAL_", "TERM_PROGRAM", "COLUMNS", "ROWS")
 
@@ -53,7 +59,9 @@ class Visits:
         """Carry a visit on a connection, from its beginning to its end."""
         await socket.accept()
         while len(self._open) >= MOST_VISITS:
-            await self._open.pop(0).stop()
+            oldest = self._open.pop(0)
+            oldest.why = REPLACED
+            await oldest.stop()
         visit = Visit(socket, self._arguments, self._order, self._environment)
         self._open.append(visit)
         try:
@@ -64,10 +72,12 @@ class Visits:
             if visit in self._open:
                 self._open.remove(visit)
             with contextlib.suppress(WebSocketDisconnect, RuntimeError):
-                await socket.close(_AWAY)
+                await socket.close(visit.why)
 
     async def stop(self) -> None:
         """End all."""
+        for visit in self._open:
+            visit.why = RESTARTED
         await asyncio.gather(*(visit.stop() for visit in self._open))
 
 
@@ -85,7 +95,7 @@ class Visit(AppService):
             "nsml-tui",
             write_bytes=_suppressed(socket.send_bytes),
             write_str=_suppressed(socket.send_text),
-            close=_suppressed(socket.close),
+            close=_nothing,
             download_manager=DownloadManager(),
         )
         self._arguments = arguments
@@ -93,6 +103,7 @@ class Visit(AppService):
         self._given = environment
         self._life_line = -1
         self._stopping = asyncio.Lock()
+        self.why = DIED
 
     def _build_environment(self, width: int = 80, height: int = 24) -> dict[str, str]:
         """What was given, and of ours only what tells Textual of the browser."""
@@ -126,8 +137,8 @@ class Visit(AppService):
 
     async def on_meta(self, data: bytes) -> None:
         """Of what the program asks of the browser, only to be closed: it opens no pages, and sends no files."""
-        if json.loads(data).get("type") == "exit":
-            await super().on_meta(data)
+        if json.loads(data).get("type") == "exit" and self.why == DIED:
+            self.why = LEFT
 
     async def gone(self) -> None:
         """Wait until the program says no more."""
@@ -153,10 +164,10 @@ class Visit(AppService):
 
 async def _hear(socket: WebSocket, visit: Visit) -> None:
     """Pass on what the page says, until it is closed, or nobody has done anything for long."""
-    with contextlib.suppress(WebSocketDisconnect, TimeoutError, KeyError):
+    try:
         async with asyncio.timeout(UNUSED_S) as unused:
-            while True:
-                match understood(await socket.receive_text()):
+            while said := understood(await socket.receive_text()):
+                match said:
                     case Typed(text):
                         unused.reschedule(asyncio.get_running_loop().time() + UNUSED_S)
                         await visit.send_bytes(text.encode())
@@ -166,8 +177,11 @@ async def _hear(socket: WebSocket, visit: Visit) -> None:
                         await socket.send_json(["pong", word])
                     case Focused(has_focus):
                         await (visit.focus() if has_focus else visit.blur())
-                    case None:
-                        return
+        visit.why = NOT_UNDERSTOOD
+    except TimeoutError:
+        visit.why = UNUSED
+    except (WebSocketDisconnect, KeyError):
+        visit.why = NOT_UNDERSTOOD  # where nobody is there, nobody hears it
 
 
 async def _first(waits: Sequence[Awaitable[None]]) -> None:
@@ -179,6 +193,10 @@ async def _first(waits: Sequence[Awaitable[None]]) -> None:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _nothing() -> None:
+    """The connection ends with the program, which says so a moment before."""
 
 
 def _suppressed(send: Callable[..., Awaitable[None]]) -> Callable[..., Awaitable[None]]:

@@ -19,7 +19,7 @@ from websockets.sync.client import connect
 
 from tests.unit.tui.conftest import WITHIN_S
 from tui.web import page
-from tui.web.visits import MOST_VISITS
+from tui.web.visits import DIED, LEFT, MOST_VISITS, NOT_UNDERSTOOD, REPLACED, RESTARTED
 
 
 def command(*options):
@@ -92,9 +92,11 @@ class Terminal:
 
 
 def read_to_its_end(connection):
+    """The code that says why it ended."""
     with contextlib.suppress(ConnectionClosed):
         while True:
             connection.recv(WITHIN_S)
+    return connection.close_code
 
 
 def gone(process):
@@ -158,7 +160,7 @@ def test_a_visit_shows_the_dashboard_and_ends_with_its_key():
             while connection.recv(WITHIN_S) != json.dumps(["pong", "17"], separators=(",", ":")):
                 pass
             terminal.say("stdin", "\x11")
-            read_to_its_end(connection)
+            assert read_to_its_end(connection) == LEFT
         wait(lambda: gone(process), "it has ended")
         with visit(address) as connection:
             Terminal(connection).read_until(lambda text: "1 Sessions" in text)
@@ -168,7 +170,15 @@ def test_a_visit_shows_the_dashboard_and_ends_with_its_key():
         # What the page never says ends it.
         with visit(address) as connection:
             connection.send('["exec", "sh"]')
-            read_to_its_end(connection)
+            assert read_to_its_end(connection) == NOT_UNDERSTOOD
+
+
+def test_a_dashboard_that_is_killed_is_said_to_have_died():
+    with serving("--demo") as (program, address), visit(address) as connection:
+        Terminal(connection).read_until(lambda text: "1 Sessions" in text)
+        (process,) = visits(program)
+        process.kill()
+        assert read_to_its_end(connection) == DIED
 
 
 def test_visits_are_few_and_the_oldest_gives_way():
@@ -176,7 +186,7 @@ def test_visits_are_few_and_the_oldest_gives_way():
         first, *_ = [all_of_them.enter_context(visit(address)) for _ in range(MOST_VISITS)]
         wait(lambda: len(visits(program)) == MOST_VISITS, "all are there")
         last = all_of_them.enter_context(visit(address))
-        read_to_its_end(first)
+        assert read_to_its_end(first) == REPLACED
         Terminal(last).read_until(lambda text: "1 Sessions" in text)
         assert len(visits(program)) == MOST_VISITS
 
@@ -187,6 +197,7 @@ def test_no_process_outlives_the_server(how):
         Terminal(connection).read_until(lambda text: "1 Sessions" in text)
         (process,) = visits(program)
         program.send_signal(how)
+        assert read_to_its_end(connection) == (RESTARTED if how == signal.SIGINT else 1006)
         assert program.wait(WITHIN_S) == (0 if how == signal.SIGINT else -how)
         wait(lambda: gone(process), "it has ended")
 

@@ -455,6 +455,13 @@ async def test_an_open_connection_counts_as_use_and_ends_with_the_right_to_it(
             await until(is_used, "it counts as used")
             known.cookies.clear()
             await closed(connection)
+            assert connection.close_code == 1001
+        cookie = await entered(one, await one.open(kim, kind=DASHBOARD))
+        async with visit(one.url, known.id, cookie) as connection:
+            await see(connection, "1 Sessions")
+            await connection.send('["stdin", "\\u0011"]')
+            await closed(connection)
+            assert connection.close_code == 1000
 
 
 def token_of(who: Stubs) -> str:
