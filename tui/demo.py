@@ -13,6 +13,7 @@ import zlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
+from nsml._version import VERSION
 from nsml.v1 import datasets_pb2, nodes_pb2, projects_pb2, resources_pb2
 from nsml.v1 import sessions_pb2 as pb
 from nsml.view.series import Axis, gather
@@ -511,6 +512,7 @@ class Demo:
     ) -> nodes_pb2.GetClusterResponse:
         holding = _holding(live, now)
         answer = nodes_pb2.GetClusterResponse(
+            version=VERSION,
             leader="garden-1",
             term=4,
             coordination="etcd",
@@ -521,7 +523,12 @@ class Demo:
             simulated=True,
             answered_by="garden-1",
         )
+        for name, hours in (("garden-1", 30), ("garden-2", 29)):
+            member = answer.members.add(name=name, version=VERSION, is_leader=name == "garden-1")
+            self._stamp(member.started_at, -3_600.0 * hours)
         for node in nodes:
+            answer.capacity.cpu_thousandths += node.capacity.cpu_thousandths
+            answer.allocated.cpu_thousandths += node.allocated.cpu_thousandths
             answer.capacity.gpu_thousandths += node.capacity.gpu_thousandths
             answer.allocated.gpu_thousandths += node.allocated.gpu_thousandths
         for node in nodes:
@@ -545,6 +552,7 @@ class Demo:
         node = nodes_pb2.Node(
             name=NODES[place],
             state=nodes_pb2.NODE_STATE_READY,
+            agent_version=VERSION,
             isolation=resources_pb2.ISOLATION_CONTAINER,
             host=f"{NODES[place]}.garden.example",
             pod="hedge" if place < 3 else "meadow",

@@ -1,0 +1,59 @@
+"""The map of all devices, and the platform, on a platform over real gRPC."""
+
+from nsml.v1 import nodes_pb2
+from nsml.v1.resources_pb2 import Device, DeviceSample
+from tests.unit.tui.conftest import said, shows, until
+from tui.model import ClusterHeard
+
+SIZE = (120, 40)
+
+
+def add_node(server, name, *loads):
+    node = nodes_pb2.Node(name=name, state=nodes_pb2.NODE_STATE_READY, agent_version="1.2")
+    for index, load in enumerate(loads):
+        device = Device(uuid=f"{name}-{index}", index=index, model="A100", memory_bytes=100)
+        sample = DeviceSample(utilization_percent=load)
+        node.devices.add(device=device, sample=sample, allocated_thousandths=1_000)
+    server.state.nodes.append(node)
+
+
+async def test_the_map_goes_through_its_measures_and_back_to_the_list(dashboard, server):
+    add_node(server, "n1", 98, 5)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await pilot.press("3", "h")
+        await shows(pilot, "n1 90", "util  0-9", ". free", "A100")
+        for words in ("mem  0-9", "temp  0-9", "power  0-9", "owner", "age  held for"):
+            await pilot.press("h")
+            await shows(pilot, words)
+        await pilot.press("h")
+        await shows(pilot, "State")
+        assert ". free" not in said(dashboard)
+
+
+async def test_a_thousand_devices_are_there_and_keys_and_clicks_choose_a_node(dashboard, server):
+    for number in range(128):
+        add_node(server, f"gpu-{number:03d}", *[10 * n for n in range(8)])
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await pilot.press("3", "h")
+        await shows(pilot, "gpu-000 01234567", "gpu-127 01234567")
+        heat = dashboard.screen.heat
+        await pilot.press("right", "down")
+        await until(pilot, lambda: heat.current.name == "gpu-007")
+        await shows(pilot, "gpu-007  7 ")
+        await pilot.click(heat, offset=(18 * 2 + 3, 3))
+        await until(pilot, lambda: heat.current.name == "gpu-020")
+        await pilot.press("G", "right")
+        assert heat.current.name == "gpu-127"
+        await pilot.press("g", "left", "up")
+        assert heat.current.name == "gpu-000"
+
+
+async def test_the_platform_is_told_below(dashboard, server):
+    add_node(server, "n1", 50)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await pilot.press("3", "i")
+        await shows(pilot, "agents    1 of version 1.2", "failover  none since")
+        for leader, term in (("cp-1", 3), ("cp-2", 4)):
+            cluster = nodes_pb2.GetClusterResponse(leader=leader, term=term)
+            dashboard.model.fold(ClusterHeard(cluster, 0.0), dashboard.clock.time())
+        await shows(pilot, "cp-2 leads term 4, before it cp-1")
