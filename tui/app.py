@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import shlex
 import signal
+import subprocess
+import sys
 from contextlib import AbstractAsyncContextManager, suppress
 from dataclasses import replace
 from functools import partial
@@ -12,11 +15,11 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Final, TypeAlias
 
-from textual.app import App, ScreenStackError, SystemCommand
+from textual.app import App, ScreenStackError, SuspendNotSupported, SystemCommand
 from textual.binding import Binding
 from textual.css.query import NoMatches
 
-from nsml.client.contexts import ContextError
+from nsml.client.contexts import ContextError, choose, load
 from nsml.client.errors import ClientError
 from nsml.client.streams import ENDED_STATES
 from nsml.clock import in_thread
@@ -34,6 +37,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 
     from textual.binding import BindingType
+    from textual.command import Provider
     from textual.filter import LineFilter
     from textual.screen import Screen
 
@@ -42,6 +46,7 @@ if TYPE_CHECKING:
     from nsml.clock import Clock
     from nsml.v1.checkpoints_pb2 import Checkpoint
     from nsml.v1.sessions_pb2 import Session
+    from tui.commands import Nsml, Own
     from tui.feed import Feed
     from tui.kept import Keeper, Kept
     from tui.model import ChartWish, Detail, Event
@@ -88,6 +93,20 @@ Look: TypeAlias = "Callable[[Feed], Awaitable[None]]"
 """How more of one thing is heard."""
 
 
+def _provider(name: str) -> type[Provider]:
+    from tui.screens import palette
+
+    found: type[Provider] = getattr(palette, name)
+    return found
+
+
+def _context_names() -> Sequence[str]:
+    try:
+        return sorted(load(os.environ).contexts)
+    except ContextError:
+        return ()
+
+
 class Dashboard(App[None]):
     """`nsml-tui`.
 
@@ -98,6 +117,7 @@ class Dashboard(App[None]):
         recorder: takes down what is heard; None: nobody does.
         player: plays what is shown in place of a platform, which is not called then; `clock` is it.
         kept_in: the file of what is kept from one time to the next; None: nothing is.
+        cli_environ: in which `nsml` talks to the same platform; None: it is not run here.
         looks: how it looks at first.
         remember: keeps the name of another theme for the next time; it may raise OSError or ContextError.
     """
@@ -109,6 +129,11 @@ class Dashboard(App[None]):
         **{name: partial(_screen, name) for name in NAMES},
     }
     DEFAULT_MODE: ClassVar[str] = OPENING
+    COMMANDS: ClassVar[set[type[Provider] | Callable[[], type[Provider]]]] = {
+        *App.COMMANDS,
+        partial(_provider, "Sessions"),
+        partial(_provider, "Actions"),
+    }
     BINDINGS: ClassVar[list[BindingType]] = [
         Binding("1", "go('sessions')", "Sessions", show=False, id="go.sessions"),
         Binding("2", "go('queue')", "Queue", show=False, id="go.queue"),
@@ -117,6 +142,7 @@ class Dashboard(App[None]):
         Binding("5", "go('events')", "Events", show=False, id="go.events"),
         Binding("6", "go('projects')", "Projects", show=False, id="go.projects"),
         Binding("question_mark", "help", "Keys", key_display="?", id="app.help"),
+        Binding("colon", "command", "Command", show=False, key_display=":", id="app.command"),
         Binding("ctrl+r", "refresh_all", "Refresh", show=False, id="app.refresh"),
         Binding("Y", "copy_command", "Copy command", show=False, id="app.copy-command"),
         Binding("ctrl+y", "copy_last", "Copy last action", show=False, id="app.copy-last"),
@@ -169,6 +195,7 @@ class Dashboard(App[None]):
         recorder: Recorder | None = None,
         player: Player | None = None,
         kept_in: Path | None = None,
+        cli_environ: Mapping[str, str] | None = None,
         looks: Looks | None = None,
         remember: Callable[[str], None] | None = None,
     ) -> None:
@@ -196,6 +223,9 @@ class Dashboard(App[None]):
         self._has_mouse = True
         self._last_command = ""
         self._kept_in = kept_in
+        self._cli_environ = cli_environ
+        self.goes_to = ""
+        """The context that is to be shown next; "": none."""
         self._keeper: Keeper | None = None
         self._kept: Kept | None = None
         self.fetching = ""
@@ -508,12 +538,12 @@ class Dashboard(App[None]):
         if isinstance(self.screen, SessionsScreen):
             self.screen.filter_by(filter_text)
 
-    def open_session(self, session: Session) -> None:
-        """Its own screen."""
+    def open_session(self, session: Session, *, tab: str = "") -> None:
+        """Its own screen, with a tab in front."""
         from tui.screens.session import SessionScreen
 
         self.look_at(session)
-        self.push_screen(SessionScreen(session.id))
+        self.push_screen(SessionScreen(session.id, tab=tab))
 
     # What keys do
 
@@ -570,6 +600,159 @@ class Dashboard(App[None]):
         self.say(
             "the mouse is taken" if self._has_mouse else "the mouse is the terminal's: % takes it"
         )
+
+    # What is typed behind :
+
+    def action_command(self) -> None:
+        """Ask for a command."""
+        from tui.commands import offered
+        from tui.screens.command_line import CommandLine
+
+        def offer(text: str) -> Sequence[str]:
+            return offered(text, sessions=self._session_names, contexts=_context_names)
+
+        self.push_screen(CommandLine(self.kept.typed, offer), self.obey)
+
+    def _session_names(self) -> Iterable[str]:
+        from nsml.view.filtering import Filter
+
+        rows = self.model.rows(Filter(""), self.clock.time())
+        return (row.session.name for row in rows)
+
+    def obey(self, text: str | None) -> None:
+        """Do what a line says."""
+        from tui import commands
+
+        try:
+            command = commands.understood(text or "")
+        except commands.CommandError as error:
+            self._note(text or "")
+            self.say(error.message, is_bad=True)
+            return
+        if command is None:
+            return
+        self._note(text or "")
+        if isinstance(command, commands.Own):
+            self._obey_own(command)
+        else:
+            self._obey_nsml(command)
+
+    def _note(self, text: str) -> None:
+        """Keep what was typed, once."""
+        from msgspec.structs import replace as changed
+
+        from tui.kept import MOST_TYPED
+
+        typed = [one for one in self.kept.typed if one != text.strip()]
+        self.keep(changed(self.kept, typed=(*typed, text.strip())[-MOST_TYPED:]))
+
+    def _obey_own(self, command: Own) -> None:
+        match command.name:
+            case "q":
+                self.exit()
+            case "ps":
+                self.show_sessions(command.rest)
+            case "plot":
+                self._open_plot(command.rest)
+            case "theme":
+                self._choose_theme(command.rest)
+            case _:
+                self._go_to_context(command.rest)
+
+    def _open_plot(self, name: str) -> None:
+        session = self._named(name)
+        if session is None:
+            self.say(f"no session here is called {name!r}", is_bad=True)
+            return
+        self.open_session(session, tab="plot")
+
+    def _named(self, name: str) -> Session | None:
+        """The session of a name, of the end of one, or of an id."""
+        from nsml.view.filtering import Filter
+
+        rows = self.model.rows(Filter(""), self.clock.time()) if name else ()
+        for row in rows:
+            one = row.session
+            if name in {one.name, one.id} or one.name.endswith(f"/{name}"):
+                return one
+        return None
+
+    def _choose_theme(self, name: str) -> None:
+        if name in self.available_themes:
+            self.theme = name
+        else:
+            self.say(f"no theme {name!r}: {', '.join(self.available_themes)}", is_bad=True)
+
+    def _go_to_context(self, name: str) -> None:
+        """Show another platform in place of this one."""
+        if self._cli_environ is None or self.is_web:
+            self.say("no other platform can be shown from here", is_bad=True)
+            return
+        if self.recorder is not None:
+            self.say("what is recorded is one platform: leave first", is_bad=True)
+            return
+        try:
+            context = choose(load(self._cli_environ), self._cli_environ, name or None)
+            context.token()
+        except ContextError as error:
+            self.say(f"{error.message}\n{error.advice}", is_bad=True)
+            return
+        if not name or context.name == self.platform:
+            self.say(f"this is {self.platform} · others: {', '.join(_context_names())}")
+            return
+        self.goes_to = context.name
+        self.exit()
+
+    def _obey_nsml(self, command: Nsml) -> None:
+        from tui.commands import Way
+        from tui.running import program
+        from tui.screens.asking import Confirm
+
+        environ, nsml = self._cli_environ, program()
+        if self._is_of_the_past("run"):
+            return
+        if environ is None or self.is_web or nsml is None:
+            self.say("nsml is not run from here: copy the command to a terminal", is_bad=True)
+            return
+        words = [nsml, *command.words]
+
+        def go(is_meant: bool | None) -> None:
+            if is_meant:
+                self._last_command = command.text
+                self._show_output(command, [*words, "-y"], environ)
+
+        match command.way:
+            case Way.SHOWN:
+                self._show_output(command, words, environ)
+            case Way.ASKED:
+                self.push_screen(Confirm("Do this?", command.text), go)
+            case Way.HANDED:
+                self._last_command = command.text
+                self._hand_over(command.text, words, environ)
+
+    def _show_output(self, command: Nsml, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        from tui.screens.output import Output
+
+        self.push_screen(Output(command.text, words, environ=environ, clock=self.clock))
+
+    def _hand_over(self, text: str, words: Sequence[str], environ: Mapping[str, str]) -> None:
+        """Give the terminal to a command until it ends and whoever looks has read it."""
+        import click
+
+        # Ctrl-C is for the command; it is not ignored, which the command would inherit.
+        before = signal.signal(signal.SIGINT, lambda *_: None)
+        try:
+            with self.suspend():
+                click.echo(f"$ {visible(text)}")
+                code = subprocess.run(words, env=environ, check=False).returncode
+                click.echo(f"exit code {code} · Enter leads back to the dashboard")
+                sys.stdin.readline()
+        except SuspendNotSupported:
+            self.say("this terminal cannot be handed over", is_bad=True)
+        finally:
+            signal.signal(signal.SIGINT, before)
+        self._has_mouse = True
+        self.refresh()
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
         """What the palette has beside the keys of the screen."""

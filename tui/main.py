@@ -7,6 +7,7 @@ import os
 import sys
 import threading
 from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
@@ -131,12 +132,15 @@ def main(
         words += ["--demo"] if demo else []
         words += ["--ascii"] if in_ascii else []
         _serve(words, host or _LOOPBACK, port or 0)
-    try:
-        app.run()
-    finally:
-        if app.recorder is not None:
-            app.recorder.close()
-    sys.exit(app.return_code or 0)
+    while True:
+        try:
+            app.run()
+        finally:
+            if app.recorder is not None:
+                app.recorder.close()
+        if not app.goes_to:
+            sys.exit(app.return_code or 0)
+        app = _of_platform(app.goes_to, None, looks and replace(looks, theme=app.theme))
 
 
 def _check_place(*, web: bool, host: str | None, port: int | None, record: Path | None) -> None:
@@ -228,6 +232,11 @@ def _keep(theme: str) -> None:
     contexts.save(config._replace(settings={**config.settings, SETTING: theme}))
 
 
+def _cli_environ(name: str | None) -> Mapping[str, str]:
+    """The environment in which `nsml` talks to the same platform."""
+    return {**os.environ, **({"NSML_CONTEXT": name} if name else {})}
+
+
 def _kept_in(platform: str, environ: Mapping[str, str]) -> Path:
     """The file of what is kept of a platform from one time to the next; it need not be there."""
     on_linux: bool = sys.platform.startswith("linux")
@@ -292,6 +301,7 @@ def _of_platform(name: str | None, record: Path | None, looks: Looks | None) -> 
         platform=platform,
         recorder=recorder,
         kept_in=_kept_in(platform, os.environ),
+        cli_environ=_cli_environ(name),
         looks=looks,
         remember=_keep,
     )

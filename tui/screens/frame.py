@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from typing import TYPE_CHECKING, ClassVar, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 
 from rich.style import Style
 from rich.text import Text
@@ -55,7 +55,20 @@ def tell(line: Static, text: Text) -> None:
         line.update(text)
 
 
-class Frame(Screen[None]):
+class LinesUnderMouse(Screen[Any]):
+    """A screen of which lines are selected with the mouse."""
+
+    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
+        """What is under the mouse: lines tell their places themselves, without a style for each of them."""
+        with suppress(NoWidget):
+            widget, _ = self.get_widget_at(x, y)
+            if isinstance(widget, Lines):
+                at = Offset(x, y) - widget.content_region.offset
+                return widget, Offset(max(at.x, 0), max(at.y, 0) + widget.top)
+        return super().get_widget_and_offset_at(x, y)
+
+
+class Frame(LinesUnderMouse, Screen[None]):
     """A screen in its frame.
 
     `topics` are what it shows: they are heard while it is in front, and how it stands with them is said above it.
@@ -138,15 +151,6 @@ class Frame(Screen[None]):
     def command(self) -> tuple[str, str]:
         """How the command line shows the same, and what of it that lacks; "" where it does not."""
         return "", ""
-
-    def get_widget_and_offset_at(self, x: int, y: int) -> tuple[Widget | None, Offset | None]:
-        """What is under the mouse: lines tell their places themselves, without a style for each of them."""
-        with suppress(NoWidget):
-            widget, _ = self.get_widget_at(x, y)
-            if isinstance(widget, Lines):
-                at = Offset(x, y) - widget.content_region.offset
-                return widget, Offset(max(at.x, 0), max(at.y, 0) + widget.top)
-        return super().get_widget_and_offset_at(x, y)
 
     def words(self, topic: Topic) -> str:
         """How it stands with hearing something."""

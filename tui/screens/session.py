@@ -116,14 +116,15 @@ class SessionScreen(ChartScreen):
         Binding("m", "memo", "Memo", id="session.memo"),
     ]
 
-    def __init__(self, session_id: str) -> None:
+    def __init__(self, session_id: str, *, tab: str = "") -> None:
         super().__init__()
         self._session_id = session_id
+        self._first_tab = tab
 
     def body(self) -> ComposeResult:
         """The tabs."""
         yield Static(id="title")
-        with TabbedContent(id="tabs"):
+        with TabbedContent(initial=self._first_tab, id="tabs"):
             with TabPane("Overview", id="overview"), VerticalScroll(can_focus=True):
                 yield Static(id="words", classes="words")
             with TabPane("Plot", id="plot"):

@@ -14,8 +14,10 @@ from tests.unit.tui.conftest import WITHIN_S, said, shows, until
 from tui.feed import MOST_IN_LINE
 from tui.screens.asking import Ask, Confirm
 from tui.screens.charting import ChartScreen
+from tui.screens.command_line import CommandLine
 from tui.screens.compare import CompareScreen
 from tui.screens.nodes import NodesScreen
+from tui.screens.output import Output
 from tui.screens.picking import Picker
 from tui.screens.queue import QueueScreen
 from tui.screens.session import SessionScreen
@@ -338,6 +340,8 @@ async def test_every_key_does_something_and_has_a_name_of_its_own(dashboard):
             SessionScreen("s1"),
             Confirm("?", "nsml stop"),
             Ask("?"),
+            CommandLine((), lambda _: ()),
+            Output("", (), environ={}, clock=dashboard.clock),
             Picker("?", ()),
             LogView(),
             Table((), key=str, clock=lambda: 0.0),

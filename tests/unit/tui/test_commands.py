@@ -1,0 +1,243 @@
+"""What is typed behind `:`."""
+
+import asyncio
+import os
+import sys
+
+import click
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cli.root import COMMANDS, root
+from nsml.v1 import sessions_pb2 as pb
+from tests.unit.tui.conftest import said, shows, until
+from tui.commands import OWN, WAYS, CommandError, Nsml, Own, Way, offered, understood
+from tui.running import run
+from tui.screens.command_line import CommandLine
+from tui.screens.output import Output, OutputView
+from tui.screens.session import SessionScreen
+
+SIZE = (120, 40)
+PROGRAM = """
+import sys
+print(*sys.argv[1:], "columns", __import__("shutil").get_terminal_size().columns)
+print("\\x1b[31mred\\x1b[0m \\x1b]0;owned\\x07 terminal", sys.stdout.isatty())
+sys.exit(3)
+"""
+
+
+def way(text):
+    return understood(text).way
+
+
+def test_there_is_a_way_for_every_command_of_nsml_and_for_no_other():
+    context = click.Context(root)
+    named = [name for section in COMMANDS.values() for name in section]
+    assert sorted(WAYS) == sorted(named)
+    for name in named:
+        found = root.get_command(context, name)
+        below = found.list_commands(context) if isinstance(found, click.Group) else []
+        assert sorted(word for word in WAYS[name] if word) == sorted(below), name
+
+
+def test_the_dashboards_own_words_are_its_own_and_nsml_before_them_is_not():
+    assert understood("  ps state:run  lr<1 ") == Own("ps", "state:run  lr<1")
+    assert understood("q") == Own("q", "")
+    assert understood("nsml ps -a") == Nsml(("ps", "-a"), Way.SHOWN)
+    assert understood("plot --help").way is Way.SHOWN
+    assert understood("   ") is None
+    assert understood("diff 'a b' c").text == "nsml diff 'a b' c"
+
+
+def test_what_changes_is_asked_and_what_stays_asks_or_writes_gets_the_terminal():
+    assert way("status x") is way("model ls x") is way("logs x --tail 3") is Way.SHOWN
+    assert way("stop x") is way("node drain n") is way("project set p") is Way.ASKED
+    assert way("run -e main.py") is way("model pull x 1") is way("doctor chaos") is Way.HANDED
+    assert way("logs -f x") is way("logs --fol x") is way("status -w") is Way.HANDED
+    assert way("nsml plot x --svg f.svg") is way("media x --export=d") is Way.HANDED
+    assert way("stop -h") is Way.SHOWN
+
+
+@pytest.mark.parametrize("text", ["stopp x", "nsml", "nsml -y rm x", "diff 'a", "!x"])
+def test_what_means_nothing_is_said(text):
+    with pytest.raises(CommandError):
+        understood(text)
+
+
+@given(st.text(max_size=40))
+def test_any_line_means_something_or_is_refused(text):
+    try:
+        found = understood(text)
+    except CommandError:
+        return
+    assert found is None or isinstance(found, (Own, Nsml))
+    offered(text, sessions=lambda: ["kim/mnist/1"], contexts=lambda: ["lab"])
+
+
+def test_a_line_is_completed_by_what_may_stand_there():
+    def offers(text):
+        return offered(
+            text,
+            sessions=lambda: ["kim/mnist/1842", "kim/1/3", "lee/kin 7/1"],
+            contexts=lambda: ["lab", "home"],
+        )
+
+    assert offers("")[: len(OWN)] == list(OWN)
+    assert offers("st") == ["status", "stop"]
+    assert offers("status 18") == ["status kim/mnist/1842"]
+    assert offers("diff kim/1/3 kin") == ["diff kim/1/3 'lee/kin 7/1'"]
+    assert offers("theme high") == ["theme high-contrast"]
+    assert offers("ctx ") == ["ctx lab", "ctx home"]
+    assert offers("ps state:run us") == ["ps state:run user:"]
+    assert offers("node d") == ["node drain"]
+    assert offers("model ls 1842") == ["model ls kim/mnist/1842"]
+    assert offers("nsml eventl") == ["nsml eventlen"]
+    assert offers("version ") == []
+
+
+async def test_what_a_program_writes_comes_with_colours_and_nothing_else_to_obey():
+    taken = []
+    words = [sys.executable, "-c", PROGRAM, "x"]
+    assert await run(words, environ={}, width=61, take=taken.append) == 3
+    lines = "".join(taken).splitlines()
+    assert lines[0] == "x columns 61"
+    assert lines[1] == "\x1b[31mred\x1b[0m ␛]0;owned␇ terminal True"
+
+
+async def test_a_program_ends_with_whoever_waits_for_it(tmp_path):
+    heard = asyncio.Event()
+    file = tmp_path / "ended"
+    os.mkfifo(file)
+    program = (
+        "import signal, sys, pathlib\n"
+        f"signal.signal(signal.SIGTERM, lambda *_: (pathlib.Path({str(file)!r}).write_text('ended'), sys.exit()))\n"
+        "print('begun', flush=True)\n"
+        "signal.pause()"
+    )
+    words = [sys.executable, "-c", program]
+    task = asyncio.create_task(run(words, environ={}, width=80, take=lambda _: heard.set()))
+    await heard.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    assert await asyncio.wait_for(asyncio.to_thread(file.read_text), 30) == "ended"
+
+
+async def typed(pilot, text):
+    """Type a line behind `:`."""
+    await pilot.press("colon")
+    await until(pilot, lambda: isinstance(pilot.app.screen, CommandLine))
+    pilot.app.screen.query_one("Input").value = text
+    await pilot.press("enter")
+    await until(pilot, lambda: not isinstance(pilot.app.screen, CommandLine))
+
+
+async def test_a_line_filters_opens_charts_chooses_colours_and_leaves(make_dashboard, server):
+    server.state.add("kim/mnist/1")
+    server.state.add("lee/kin/77", pb.SESSION_STATE_QUEUED)
+    dashboard = make_dashboard()
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "2 of 2 sessions")
+        await typed(pilot, "ps state:run")
+        await shows(pilot, "1 of 2 sessions · filter: state:run")
+        await typed(pilot, "theme light")
+        assert dashboard.theme == "light"
+        await typed(pilot, "plot 77")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        assert dashboard.screen.query_one("#tabs").active == "plot"
+        await typed(pilot, "plot gone")
+        assert "no session here is called 'gone'" in said_to(dashboard)
+        await typed(pilot, "nonsense")
+        assert any("no command 'nonsense'" in one for one in said_to(dashboard))
+        await typed(pilot, "ctx lab")
+        assert "no other platform can be shown from here" in said_to(dashboard)
+        await typed(pilot, "q")
+    assert dashboard.return_code == 0
+    assert not dashboard.goes_to
+
+
+def said_to(dashboard):
+    return [one.message for one in dashboard._notifications]
+
+
+async def test_a_line_is_recalled_and_completed(make_dashboard, server, tmp_path):
+    server.state.add("kim/mnist/1")
+    file = tmp_path / "kept.json"
+    dashboard = make_dashboard(kept_in=file)
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await typed(pilot, "ps state:run")
+        await typed(pilot, "ps user:kim")
+    again = make_dashboard(kept_in=file)
+    async with again.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await pilot.press("colon", *"the")
+        await shows(pilot, " theme")
+        await pilot.press("up", "up")
+        line = again.screen.query_one("Input")
+        assert line.value == "ps state:run"
+        await pilot.press("down", "down")
+        assert line.value == "the"
+        await pilot.press("tab", *"dark")
+        await until(pilot, lambda: line.value == "theme dark")
+        await pilot.press("escape")
+        await until(pilot, lambda: not isinstance(again.screen, CommandLine))
+
+
+@pytest.fixture
+def nsml(tmp_path, monkeypatch):
+    """A program in the place of `nsml`."""
+    program = tmp_path / "nsml"
+    program.write_text(f"#!{sys.executable}\n{PROGRAM}")
+    program.chmod(0o700)
+    monkeypatch.setattr("tui.running.program", lambda: str(program))
+
+
+async def test_what_nsml_writes_is_shown_and_changes_are_asked(make_dashboard, server, nsml):
+    server.state.add("kim/mnist/1")
+    dashboard = make_dashboard(cli_environ={})
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "1 of 1 session")
+        await typed(pilot, "status kim/mnist/1")
+        await shows(pilot, "$ nsml status kim/mnist/1", "status kim/mnist/1 columns 118")
+        await shows(pilot, "red ␛]0;owned␇ terminal True", "exit code 3")
+        assert "\x1b" not in said(dashboard)
+        red = [
+            one for one in dashboard.screen.query_one(OutputView).make_line(1) if one.text == "red"
+        ]
+        assert red[0].style.color.number == 1
+        await pilot.press("Y", "escape")
+        assert dashboard.clipboard == "nsml status kim/mnist/1"
+        await typed(pilot, "rm kim/mnist/1")
+        await shows(pilot, "Do this?", "$ nsml rm kim/mnist/1")
+        await pilot.press("n")
+        await until(pilot, lambda: not isinstance(dashboard.screen, Output))
+        await typed(pilot, "rm kim/mnist/1")
+        await shows(pilot, "Do this?")
+        await pilot.press("y")
+        await shows(pilot, "rm kim/mnist/1 -y columns")
+
+
+async def test_a_demo_and_a_page_run_nothing(make_dashboard, server, nsml):
+    dashboard = make_dashboard()
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "● live")
+        await typed(pilot, "status")
+        assert any("nsml is not run from here" in one for one in said_to(dashboard))
+
+
+async def test_the_palette_finds_sessions_by_letters_and_actions_by_name(dashboard, server):
+    for number in range(1, 4):
+        server.state.add(f"kim/mnist/{number}")
+    async with dashboard.run_test(size=SIZE) as pilot:
+        await shows(pilot, "3 of 3 sessions")
+        await pilot.press("ctrl+p", *"reverse")
+        await shows(pilot, "Reverse")
+        await pilot.press("enter")
+        await shows(pilot, "Created▴")
+        await pilot.press("ctrl+p", *"kmn2")
+        await shows(pilot, "$ nsml status kim/mnist/2")
+        await pilot.press("enter")
+        await until(pilot, lambda: isinstance(dashboard.screen, SessionScreen))
+        assert dashboard.screen.row.session.name == "kim/mnist/2"

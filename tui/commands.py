@@ -1,0 +1,272 @@
+"""What is typed behind `:`: what it means, and how it can go on. Pure.
+
+A few words are of the dashboard itself; all others are those of `nsml`, whose name may stand before them.
+"""
+
+from __future__ import annotations
+
+import shlex
+from enum import StrEnum
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nsml.view.filtering import KEYS
+from nsml.view.themes import THEMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+PROGRAM: Final = "nsml"
+OWN: Final[Mapping[str, str]] = {
+    "q": "leave",
+    "ps": "filter the list: ps state:run lr>=1e-3",
+    "plot": "the charts of a session: plot NAME",
+    "ctx": "another platform: ctx NAME",
+    "theme": "other colours: theme NAME",
+}
+"""The dashboard's own words, and what they do."""
+
+
+class Way(StrEnum):
+    """How a command of `nsml` is carried out."""
+
+    SHOWN = "shown"
+    """It only reads: what it writes is shown."""
+    ASKED = "asked"
+    """It changes something: whether it is meant is asked, then what it writes is shown."""
+    HANDED = "handed"
+    """It asks, stays, or writes files: it gets the terminal, and gives it back."""
+
+
+_EVERY: Final = ""
+WAYS: Final[Mapping[str, Mapping[str, Way]]] = {
+    **{
+        name: {_EVERY: Way.SHOWN}
+        for name in (
+            "ps",
+            "queue",
+            "logs",
+            "plot",
+            "diff",
+            "events",
+            "eventlen",
+            "getid",
+            "command",
+            "media",
+            "gpustat",
+            "gpumonitor",
+            "status",
+            "version",
+            "help",
+        )
+    },
+    **{name: {_EVERY: Way.ASKED} for name in ("stop", "requeue", "rm", "memo", "logout")},
+    **{
+        name: {_EVERY: Way.HANDED}
+        for name in (
+            "run",
+            "tensorboard",
+            "visdom",
+            "dashboard",
+            "forward",
+            "export",
+            "up",
+            "down",
+            "join",
+            "login",
+            "completion",
+        )
+    },
+    "model": {"ls": Way.SHOWN, "pull": Way.HANDED},
+    "dataset": {"ls": Way.SHOWN, "info": Way.SHOWN, "push": Way.HANDED},
+    "secret": {"ls": Way.SHOWN, "set": Way.HANDED, "rm": Way.ASKED},
+    "webhook": {"show": Way.SHOWN, "set": Way.HANDED, "test": Way.ASKED, "rm": Way.ASKED},
+    "node": {
+        "ls": Way.SHOWN,
+        "show": Way.SHOWN,
+        "drain": Way.ASKED,
+        "resume": Way.ASKED,
+        "fence": Way.ASKED,
+        "rm": Way.ASKED,
+    },
+    "doctor": {_EVERY: Way.SHOWN, "chaos": Way.HANDED, "node": Way.SHOWN},
+    "project": {
+        "ls": Way.SHOWN,
+        "show": Way.SHOWN,
+        "create": Way.ASKED,
+        "set": Way.ASKED,
+        "add": Way.ASKED,
+        "remove": Way.ASKED,
+        "rm": Way.ASKED,
+    },
+    "context": {"ls": Way.SHOWN, "use": Way.ASKED},
+    "config": {"get": Way.SHOWN, "path": Way.SHOWN, "set": Way.ASKED},
+    "admin": {
+        "user": Way.HANDED,
+        "join-token": Way.HANDED,
+        "backup": Way.HANDED,
+        "restore": Way.HANDED,
+    },
+}
+"""Of each command of `nsml`, by the word behind it where it has such."""
+_STAYS_OR_WRITES: Final = (
+    "--follow",
+    "--watch",
+    "--export",
+    "--svg",
+    "--png",
+    "--tensorboard",
+    "--edit",
+)
+_OF_SESSIONS: Final = frozenset(
+    {
+        "plot",
+        "logs",
+        "diff",
+        "stop",
+        "requeue",
+        "rm",
+        "memo",
+        "events",
+        "eventlen",
+        "getid",
+        "command",
+        "media",
+        "model",
+        "gpumonitor",
+        "status",
+        "export",
+        "forward",
+    }
+)
+"""Commands that are followed by sessions."""
+MOST_OFFERED: Final = 8
+
+
+class CommandError(ValueError):
+    """What was typed means nothing; `message` says why."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.message = message
+
+
+class Own(NamedTuple):
+    """A word of the dashboard, with what stands behind it."""
+
+    name: str
+    rest: str
+
+
+class Nsml(NamedTuple):
+    """A command of `nsml`: its words without that name, and how it is carried out."""
+
+    words: tuple[str, ...]
+    way: Way
+
+    @property
+    def text(self) -> str:
+        """As it is typed in a shell."""
+        return shlex.join([PROGRAM, *self.words])
+
+
+def understood(text: str) -> Own | Nsml | None:
+    """What a line means; None: nothing was typed.
+
+    Raises CommandError where it means nothing.
+    """
+    first, _, rest = text.strip().partition(" ")
+    if not first:
+        return None
+    if first in OWN and not (first == "plot" and rest.strip().startswith("-")):
+        return Own(first, rest.strip())
+    try:
+        words = shlex.split(text)
+    except ValueError as error:
+        raise CommandError(f"{error}") from error
+    if words[0] == PROGRAM:
+        words = words[1:]
+    if not words:
+        raise CommandError("nsml, and what? nsml help lists the commands")
+    return Nsml(tuple(words), _way(words))
+
+
+def _way(words: Sequence[str]) -> Way:
+    if words[0].startswith("-"):
+        if words[0] in {"--version", "-h", "--help"}:
+            return Way.SHOWN
+        raise CommandError("the command comes first, then its flags")
+    ways = WAYS.get(words[0])
+    if ways is None:
+        raise CommandError(f"no command {words[0]!r}: nsml help lists them, and : here q, ps, ctx")
+    if {"-h", "--help"} & set(words[1:]):
+        return Way.SHOWN
+    following = words[1] if len(words) > 1 else _EVERY
+    way = ways.get(following, ways.get(_EVERY, Way.SHOWN))
+    if way is Way.SHOWN and any(map(_stays_or_writes, words[1:])):
+        return Way.HANDED
+    return way
+
+
+def _stays_or_writes(word: str) -> bool:
+    if word.startswith("--"):
+        # click takes what a flag begins with for the flag where that is no other.
+        flag = word.partition("=")[0]
+        return any(one.startswith(flag) for one in _STAYS_OR_WRITES)
+    return word.startswith("-") and bool({"f", "w"} & set(word[1:]))
+
+
+def offered(
+    text: str, *, sessions: Callable[[], Iterable[str]], contexts: Callable[[], Iterable[str]]
+) -> list[str]:
+    """How a line could go on: whole lines, the likeliest first.
+
+    Args:
+        text: what is typed so far.
+        sessions: names of sessions, asked for where one may stand.
+        contexts: those of platforms.
+    """
+    first, space, _ = text.lstrip().partition(" ")
+    if not space:
+        return _begun(first, [*OWN, *(one for one in WAYS if one not in OWN)], before="")
+    lead, _, last = text.rpartition(" ")
+    words = lead.split()
+    words = words[1:] if words[0] == PROGRAM else words
+    if words and words[0] in _OF_SESSIONS and not (len(words) == 1 and _following(words[0])):
+        return _holding(last, sessions(), f"{lead} ")
+    return _begun(last, _words_behind(words, contexts), f"{lead} ")
+
+
+def _following(name: str) -> list[str]:
+    return [word for word in WAYS.get(name, {}) if word]
+
+
+def _words_behind(words: Sequence[str], contexts: Callable[[], Iterable[str]]) -> Iterable[str]:
+    match words:
+        case []:
+            return WAYS
+        case ["theme"]:
+            return THEMES
+        case ["ctx"]:
+            return contexts()
+        case ["ps", *_]:
+            return [f"{key}:" for key in KEYS]
+        case [name]:
+            return _following(name)
+    return ()
+
+
+def _begun(part: str, names: Iterable[str], before: str) -> list[str]:
+    return [before + name for name in names if name.startswith(part)][:MOST_OFFERED]
+
+
+def _holding(part: str, names: Iterable[str], before: str) -> list[str]:
+    """What begins with it, then what has it anywhere; no more names are looked at than have to be."""
+    begun, others = list[str](), list[str]()
+    for name in names:
+        if name.startswith(part):
+            begun.append(before + shlex.quote(name))
+            if len(begun) == MOST_OFFERED:
+                break
+        elif part in name and len(others) < MOST_OFFERED:
+            others.append(before + shlex.quote(name))
+    return [*begun, *others][:MOST_OFFERED]

@@ -1,0 +1,126 @@
+"""The line in which commands are typed: `:`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from rich.text import Text
+from textual.binding import Binding
+from textual.containers import Vertical
+from textual.screen import ModalScreen
+from textual.widgets import Input, Static
+
+from nsml.view.text import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+
+class CommandLine(ModalScreen[str | None]):
+    """A line; None: it was left.
+
+    Args:
+        typed: what was typed before, the last one last.
+        offer: how a line can go on.
+    """
+
+    DEFAULT_CSS: ClassVar[str] = """
+    CommandLine {
+        align: left bottom;
+        background: transparent;
+        & > Vertical { height: auto; background: $surface; }
+        & .offered { height: auto; max-height: 3; color: $text-muted; padding: 0 1; }
+        & .line { layout: horizontal; height: 1; }
+        & .colon { width: 2; text-style: bold; }
+        & Input { width: 1fr; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("tab", "complete", "Complete", priority=True, id="command.complete"),
+        Binding("up", "recall(-1)", "Before", priority=True, id="command.before"),
+        Binding("down", "recall(1)", "After", priority=True, id="command.after"),
+        Binding("escape", "leave", "Leave", priority=True, id="command.leave"),
+    ]
+
+    def __init__(self, typed: Sequence[str], offer: Callable[[str], Sequence[str]]) -> None:
+        super().__init__()
+        self._typed = typed
+        self._offer = offer
+        self._place = len(typed)
+        self._own = ""
+        self._offered: Sequence[str] = ()
+        self._turn = -1
+        self._completed = ""
+
+    def compose(self) -> ComposeResult:
+        """What it offers, and the line."""
+        with Vertical():
+            yield Static(classes="offered")
+            with Vertical(classes="line"):
+                yield Static(Text(" :"), classes="colon")
+                yield Input(compact=True)
+
+    def on_mount(self) -> None:
+        """Type at once."""
+        self.query_one(Input).focus()
+        self._show("")
+
+    def _show(self, text: str) -> None:
+        self._offered, self._turn = self._offer(text), -1
+        self._say()
+
+    def _say(self) -> None:
+        words = Text("  ").join(
+            Text(
+                visible(one.rpartition(" ")[2] or one),
+                "reverse" if place == self._turn else "",
+            )
+            for place, one in enumerate(self._offered)
+        )
+        words.truncate(max(self.size.width - 3, 1), overflow="ellipsis")
+        self.query_one(".offered", Static).update(words)
+
+    def on_input_changed(self, event: Input.Changed) -> None:
+        """Offer how it can go on."""
+        if event.value != self._completed:
+            self._completed = ""
+            self._show(event.value)
+
+    def on_input_submitted(self, event: Input.Submitted) -> None:
+        """Take it."""
+        self.dismiss(event.value)
+
+    def _put(self, text: str) -> None:
+        field = self.query_one(Input)
+        field.value = text
+        field.cursor_position = len(text)
+
+    def action_complete(self) -> None:
+        """Take what is offered: the first, then the next."""
+        if not self._offered:
+            return
+        self._turn = (self._turn + 1) % len(self._offered)
+        self._completed = self._offered[self._turn]
+        is_only = len(self._offered) == 1
+        if is_only:
+            self._completed += " "
+        self._put(self._completed)
+        if is_only:
+            self._show(self._completed)
+        else:
+            self._say()
+
+    def action_recall(self, by: int) -> None:
+        """What was typed before, or after that."""
+        if self._place == len(self._typed):
+            self._own = self.query_one(Input).value
+        self._place = min(max(self._place + by, 0), len(self._typed))
+        is_own = self._place == len(self._typed)
+        self._put(self._own if is_own else self._typed[self._place])
+
+    def action_leave(self) -> None:
+        """Leave it."""
+        self.dismiss(None)

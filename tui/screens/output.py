@@ -1,0 +1,118 @@
+"""What a command wrote, to be read and copied."""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import TYPE_CHECKING, ClassVar, Final
+
+from rich.segment import Segment
+from rich.text import Text
+from textual.binding import Binding
+from textual.screen import ModalScreen
+from textual.widgets import Static
+
+from nsml.view.text import visible
+from nsml.view.units import duration_text
+from tui import running
+from tui.screens.frame import LinesUnderMouse
+from tui.widgets.diff_view import DiffView
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from textual.app import ComposeResult
+    from textual.binding import BindingType
+
+    from nsml.clock import Clock
+
+MOST_LINES: Final = 50_000
+
+
+class OutputView(DiffView):
+    """Lines with colours, which are all that is obeyed in them."""
+
+    def _pieces(self, line: str) -> list[Segment]:
+        text = Text.from_ansi(line)
+        return [
+            Segment(one.text, self.rich_style + one.style if one.style else self.rich_style)
+            for one in text.render(self.app.console)
+            if one.text
+        ]
+
+
+class Output(LinesUnderMouse, ModalScreen[None]):
+    """A command of `nsml` as it runs, and what it writes; it ends when this is left.
+
+    Args:
+        command: how it is typed.
+        words: the program and what it is given.
+        environ: its environment.
+        clock: for how long it takes.
+    """
+
+    DEFAULT_CSS: ClassVar[str] = """
+    Output {
+        align: center middle;
+        & > .title { height: 1; background: $panel; text-style: bold; }
+        & > .state { height: 1; color: $text-muted; }
+        & > OutputView { height: 1fr; background: $background; }
+    }
+    """
+    BINDINGS: ClassVar[list[BindingType]] = [
+        Binding("escape,q", "leave", "Back", id="output.leave"),
+        Binding("Y", "copy", "Copy command", id="output.copy"),
+    ]
+
+    def __init__(
+        self, command: str, words: Sequence[str], *, environ: Mapping[str, str], clock: Clock
+    ) -> None:
+        super().__init__()
+        self._command = command
+        self._words = words
+        self._environ = environ
+        self._clock = clock
+        self._lines: deque[str] = deque(maxlen=MOST_LINES)
+        self._rest = ""
+
+    def compose(self) -> ComposeResult:
+        """The command, its lines, and how it stands with it."""
+        yield Static(Text(f" $ {visible(self._command)}", no_wrap=True), classes="title")
+        yield OutputView()
+        yield Static(Text(" running · esc ends it"), classes="state")
+
+    def on_mount(self) -> None:
+        """Run it."""
+        self.query_one(OutputView).focus()
+        self.run_worker(self._run(), group="output", exclusive=True)
+
+    async def _run(self) -> None:
+        begun = self._clock.monotonic()
+        width = max(self.size.width - 2, 20)
+        try:
+            code = await running.run(
+                self._words, environ=self._environ, width=width, take=self._take
+            )
+        except OSError as error:
+            self._state(f"not started: {error.strerror}")
+            return
+        took = duration_text(self._clock.monotonic() - begun)
+        self._state(f"exit code {code} · {took} · Y copies the command · esc leads back")
+
+    def _state(self, text: str) -> None:
+        self.query_one(".state", Static).update(Text(f" {visible(text)}"))
+
+    def _take(self, text: str) -> None:
+        *lines, self._rest = (self._rest + text).split("\n")
+        self._lines.extend(lines)
+        shown = [*self._lines, self._rest] if self._rest else self._lines
+        self.query_one(OutputView).show(shown)
+
+    def action_leave(self) -> None:
+        """Back, and end what still runs."""
+        self.workers.cancel_node(self)
+        self.dismiss(None)
+
+    def action_copy(self) -> None:
+        """Copy the command."""
+        self.app.copy_to_clipboard(self._command)
+        self.app.notify(f"copied: {visible(self._command)}", markup=False)

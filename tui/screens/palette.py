@@ -1,0 +1,81 @@
+"""What the palette finds beside screens and themes: sessions by letters of their names, and what keys do."""
+
+from __future__ import annotations
+
+import shlex
+from functools import partial
+from typing import TYPE_CHECKING, Final, cast
+
+from textual.command import DiscoveryHit, Hit, Provider
+from textual.content import Content
+
+from nsml.view.filtering import Filter
+from nsml.view.text import visible
+from tui.fuzzy import fuzzy
+
+if TYPE_CHECKING:
+    from collections.abc import Awaitable, Callable, Iterator
+
+    from textual.command import Hits
+
+    from nsml.v1.sessions_pb2 import Session
+    from tui.app import Dashboard
+
+MOST_FOUND: Final = 20
+_SESSIONS_FIRST: Final = 0.9
+_COMMANDS: Final = {
+    "stop": "nsml stop NAME",
+    "memo": "nsml memo NAME TEXT",
+    "compare": "nsml diff NAME NAME",
+    "filter": "nsml ps --filter",
+}
+"""Of actions that are commands of `nsml`: what is typed for them in a shell."""
+
+
+class Sessions(Provider):
+    """Sessions by name; one that is chosen is opened."""
+
+    async def search(self, query: str) -> Hits:
+        """Those whose names have the letters in their order, the closest first."""
+        dashboard = cast("Dashboard", self.app)
+        rows = dashboard.model.rows(Filter(""), dashboard.clock.time())
+        found = fuzzy(query, rows, of=lambda row: row.session.name)[:MOST_FOUND]
+        for place, row in enumerate(found):
+            name = visible(row.session.name)
+            yield Hit(
+                _SESSIONS_FIRST - place / 100,
+                Content(name),
+                partial(self._open, row.session),
+                text=name,
+                help=f"$ {visible(shlex.join(['nsml', 'status', row.session.name]))}",
+            )
+
+    def _open(self, session: Session) -> None:
+        cast("Dashboard", self.app).open_session(session)
+
+
+class Actions(Provider):
+    """What the keys of the screen do, by their names."""
+
+    def _actions(self) -> Iterator[tuple[str, str, Callable[[], Awaitable[bool]]]]:
+        told = set[str]()
+        for node, binding, is_enabled, _ in self.screen.active_bindings.values():
+            if not is_enabled or binding.system or not binding.id or binding.id in told:
+                continue
+            told.add(binding.id)
+            key = self.app.get_key_display(binding)
+            command = _COMMANDS.get(binding.action.partition("(")[0])
+            words = f"{key} · $ {command}" if command else key
+            yield binding.description, words, partial(self.app.run_action, binding.action, node)
+
+    async def discover(self) -> Hits:
+        """All of them."""
+        for name, words, act in self._actions():
+            yield DiscoveryHit(name, act, help=words)
+
+    async def search(self, query: str) -> Hits:
+        """Those whose names have the letters."""
+        matcher = self.matcher(query)
+        for name, words, act in self._actions():
+            if (score := matcher.match(name)) > 0:
+                yield Hit(score, matcher.highlight(name), act, help=words)
