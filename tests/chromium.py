@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import fcntl
 import io
 import json
 import os
@@ -54,9 +55,10 @@ class Page:
         self._screen = pyte.Screen(80, 24)
         self._stream = pyte.ByteStream(self._screen)
         self._number = 0
+        self._session = ""
         self._rest = b""
-        theirs, self._to = os.pipe()
-        self._from, said = os.pipe()
+        theirs, self._to = _pipe()
+        self._from, said = _pipe()
         options = [
             "--headless=new",
             "--no-sandbox",
@@ -69,7 +71,7 @@ class Page:
             f"--user-data-dir={folder}",
             f"--window-size={size[0]},{size[1]}",
         ]
-        # The protocol's ends are 3 and 4; what a shell moves there, it moves after it has both.
+        # The protocol's ends are 3 and 4.
         command = f'exec "$@" 3<&{theirs} 4>&{said}'
         self._process = subprocess.Popen(
             ["bash", "-c", command, "chromium", program, *options],
@@ -80,6 +82,9 @@ class Page:
         )
         os.close(theirs)
         os.close(said)
+
+    def begin(self) -> None:
+        """Have a page, and hear of what happens in it."""
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
         attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
         self._session = attached["sessionId"]
@@ -87,13 +92,11 @@ class Page:
             self.tell(f"{domain}.enable")
         self.tell(
             "Emulation.setDeviceMetricsOverride",
-            width=size[0],
-            height=size[1],
+            width=self._width,
+            height=self._height,
             deviceScaleFactor=1,
             mobile=False,
         )
-
-    _session = ""
 
     def tell(self, method: str, **parameters: Any) -> dict[str, Any]:
         """Call a method of the protocol on the page."""
@@ -212,11 +215,21 @@ class Page:
                 self._screen.resize(height, width)
 
 
+def _pipe() -> tuple[int, int]:
+    """To read from and to write to: none of them is 3 or 4, which others are made to."""
+    ends = os.pipe()
+    moved = [fcntl.fcntl(end, fcntl.F_DUPFD_CLOEXEC, 10) for end in ends]
+    for end in ends:
+        os.close(end)
+    return moved[0], moved[1]
+
+
 @contextmanager
 def chromium(folder: Path, *, size: tuple[int, int] = (1200, 700)) -> Iterator[Page]:
     """A page in a browser that keeps what it knows in a folder, until the end."""
     page = Page(required_chromium(), folder, size)
     try:
+        page.begin()
         yield page
     finally:
         page.close()
